@@ -28,6 +28,9 @@ def generate(root: Path = ROOT) -> None:
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     outputs = [f"--python_out={target}", f"--grpc_python_out={target}"]
     outputs += [f"--mypy_out=quiet:{target}", f"--mypy_grpc_out=quiet:{target}"]
+    # With comments, for reflection; the stubs hold none.
+    outputs += ["--include_source_info", f"--descriptor_set_out={target / 'retinue/contract.binpb'}"]
+    (target / "retinue").mkdir()
     status = protoc.main(["protoc", f"-I{root / 'protos'}", f"-I{well_known}", *outputs, *protos])
     if status != 0:
         raise RuntimeError(f"protoc ended with {status}")

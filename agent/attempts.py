@@ -27,8 +27,19 @@ class Goal(enum.Enum):
     STOPPED = "stopped"
 
 
+class Isolation(enum.Enum):
+    """How an attempt is separated from its node and from other attempts;
+    `OTHER` is one that only a later version knows.
+    """
+
+    PROCESS = "process"
+    CONTAINER = "container"
+    VM = "vm"
+    OTHER = "other"
+
+
 class Phase(enum.Enum):
-    """The progress of a backend with an attempt."""
+    """The progress of a runtime with an attempt."""
 
     WAITING = "waiting"
     """There is a record, and nothing was done: a former process of the agent was about to fetch the image."""
@@ -57,7 +68,9 @@ class ImageIdentity:
     id: str = ""
 
     def matches(self, other: ImageIdentity) -> bool:
-        """Returns whether both are the same image; on nodes of different architectures, only the former digests agree."""
+        """Returns whether both are the same image; on nodes of different architectures,
+        only the former digests agree.
+        """
         return (self.digest != "" and self.digest == other.digest) or (self.id != "" and self.id == other.id)
 
     def __bool__(self) -> bool:
@@ -110,14 +123,75 @@ class Mount:
         return f"{self.root.rstrip('/')}/{self.path}" if self.path else self.root
 
 
+class ProbeKind(enum.Enum):
+    """The way in which an attempt is asked."""
+
+    HTTP = "http"
+    TCP = "tcp"
+    GRPC = "grpc"
+    EXEC = "exec"
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A question that is asked again and again; which fields count depends on the kind. `port` 0 is the published port.
+
+    `period` and `timeout` are in seconds; `failures` and `successes` are counts in a row.
+    """
+
+    kind: ProbeKind
+    path: str = "/"
+    port: int = 0
+    min_status: int = 200
+    max_status: int = 399
+    service: str = ""
+    command: tuple[str, ...] = ()
+    period: float = 10.0
+    timeout: float = 5.0
+    failures: int = 3
+    successes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedPort:
+    """A port of an attempt that routers reach at an address of the node,
+    and the probes by which they learn that it is ready.
+
+    `metrics_path` is where the attempt shows its metrics at the port; empty: nowhere.
+    """
+
+    port: int
+    readiness: Probe = Probe(ProbeKind.TCP)
+    startup: Probe | None = None
+    liveness: Probe | None = None
+    metrics_path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SftpServer:
+    """An SFTP server over the mounts of an attempt; keys and certificates are lines of OpenSSH's format,
+    but for the private `host_key`.
+
+    `max_file_bytes` is the maximum size of a file that is written, 0 for none.
+    """
+
+    host_key: bytes = field(repr=False)
+    host_certificate: str
+    user_authority: str
+    principal: str
+    authorized_keys: tuple[str, ...] = ()
+    max_file_bytes: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class AttemptSpec:
     """The specification of an attempt; never changes, but for `image_identity`, which is known better with every try.
 
     `slots` are in the smallest unit: bytes for `mem`, thousandths for all others. An empty `image` means the host's
-    root, an empty `command` means idle until stopped. `shared_memory` is in bytes, 0 for the default. `networked` is a place in
-    the session's network, `egress` an egress link. From `session_secret` follow the keys by
-    which the session's kernels reach each other; it is never recorded.
+    root, an empty `command` means idle until stopped. `shared_memory` is in bytes, 0 for the default. `networked` is a
+    link to the session's network, `egress` leads to the outside by an egress link. From `session_secret` follow the
+    keys by which the session's kernels reach each other; it is never recorded.
+    With `sftp`, the attempt is that server instead of a command.
     """
 
     id: str
@@ -135,27 +209,38 @@ class AttemptSpec:
     egress: bool = False
     mounts: tuple[Mount, ...] = ()
     session_secret: bytes = field(default=b"", repr=False)
+    sftp: SftpServer | None = None
+    published: PublishedPort | None = None
+    isolation: Isolation = Isolation.PROCESS
+
+    @property
+    def has_egress_link(self) -> bool:
+        """Returns whether it has an egress link: routers reach a published port by it, too."""
+        return self.egress or self.published is not None
 
 
 @dataclass(frozen=True, slots=True)
 class DesiredAttempt:
-    """An attempt that may exist; `stop_grace` is in seconds, and `fence_after`, when it is not 0, the longest time without a manager."""
+    """An attempt that may exist; `stop_grace` is in seconds, and `fence_timeout`, when it is not 0,
+    the longest time without a manager.
+    """
 
     spec: AttemptSpec
     goal: Goal
     stop_grace: float
-    fence_after: float = 0.0
+    fence_timeout: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedAttempt:
-    """The facts that a backend has about an attempt.
+    """The facts that a runtime has about an attempt.
 
-    `attached` says that it is attached to the network, and has its egress link, as far as it is to have them. `start_time` and
-    `end_time` are seconds since the epoch, for display. `stop_grace` is in seconds; `kill_at` is on the monotonic clock, and
-    set from the time it is asked to end to the time it is killed. `log_size` is in bytes, and known of ended ones.
-    `rebuilt` says that its record was lost and was rebuilt from its processes; `session_id` is then empty until a manager names
-    the attempt.
+    `egress` says that it has an egress link; `attached` that it is attached to the network, and has that link, as far
+    as it is to have them. `start_time` and
+    `end_time` are seconds since the epoch, for display. `stop_grace` is in seconds; `kill_at` is on the monotonic
+    clock, and set from the time it is asked to end to the time it is killed. `log_size` is in bytes, and known of ended
+    ones. `rebuilt` says that its record was lost and was rebuilt from its processes; `session_id` is then empty until a
+    manager names the attempt.
     """
 
     id: str
@@ -179,5 +264,7 @@ class ObservedAttempt:
 
     @property
     def held(self) -> bool:
-        """Returns whether it is created, has its network and its egress link if it needs them, and waits at its start barrier."""
+        """Returns whether it is created, has its network and its egress link if it needs them,
+        and waits at its start barrier.
+        """
         return self.phase is Phase.CREATED and (self.attached or not (self.networked or self.egress))

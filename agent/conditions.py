@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import enum
 import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from retinue.rpc.core.reasons import AgentConditionType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,22 +17,11 @@ MAX_MESSAGE = 1024
 """Bytes of UTF-8."""
 
 
-class ConditionType(enum.Enum):
-    """The kinds of conditions; the values are the names on the wire."""
-
-    DISK_FULL = "DISK_FULL"
-    UNKILLABLE = "UNKILLABLE"
-    NETWORK_DEGRADED = "NETWORK_DEGRADED"
-    ENGINE_UNRESPONSIVE = "ENGINE_UNRESPONSIVE"
-    STATE_DAMAGED = "STATE_DAMAGED"
-    OTHER = "OTHER"
-
-
 @dataclass(frozen=True, slots=True)
 class Condition:
     """One condition; `since` is in seconds since the epoch."""
 
-    type: ConditionType
+    type: AgentConditionType
     reason: str
     message: str
     since: float
@@ -44,10 +34,10 @@ class Conditions:
         """`clock` returns seconds since the epoch."""
         self._clock = clock
         self._lock = threading.Lock()
-        self._conditions: dict[tuple[ConditionType, str], Condition] = {}
+        self._conditions: dict[tuple[AgentConditionType, str], Condition] = {}
         self._listeners: set[Callable[[], object]] = set()
 
-    def set(self, kind: ConditionType, message: str, reason: str = "") -> None:
+    def set(self, kind: AgentConditionType, message: str, reason: str = "") -> None:
         """Sets a condition, or gives it another message; when it was set first stays."""
         message = message.encode()[:MAX_MESSAGE].decode(errors="ignore")
         with self._lock:
@@ -58,14 +48,14 @@ class Conditions:
             self._conditions[kind, reason] = Condition(kind, reason, message, since)
         self._notify()
 
-    def clear(self, kind: ConditionType, reason: str = "") -> None:
+    def clear(self, kind: AgentConditionType, reason: str = "") -> None:
         """Clears a condition, if it is set."""
         with self._lock:
             if self._conditions.pop((kind, reason), None) is None:
                 return
         self._notify()
 
-    def update(self, kind: ConditionType, message: str, reason: str = "") -> None:
+    def update(self, kind: AgentConditionType, message: str, reason: str = "") -> None:
         """Sets a condition, or clears it when the message is empty."""
         if message:
             self.set(kind, message, reason)

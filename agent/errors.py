@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 
-class BackendError(Exception):
+class KernelRuntimeError(Exception):
     """Something could not be done; may be tried again."""
 
 
-class UnknownAttemptError(BackendError):
+class UnknownAttemptError(KernelRuntimeError):
     """There is no record of the attempt."""
 
 
-class NotRunningError(BackendError):
+class NotRunningError(KernelRuntimeError):
     """The attempt does not run."""
 
 
 class PortClosedError(Exception):
     """Nothing listens on the port, at any of the addresses."""
+
+
+class KernelStartError(Exception):
+    """A kernel could not be started; the text says why, and `reason` as a word. Nothing of it runs any more."""
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import grpc
 
-from retinue.rpc import logs, memory
+from retinue.rpc import config_file, logs, memory, options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from retinue.agent.host.users import UserRange
+    from retinue.agent.settings import Settings
 
 _AGENT_ID = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 
@@ -38,19 +39,21 @@ def _uid_range(_context: click.Context, _parameter: click.Parameter, value: str)
         raise click.BadParameter(str(error)) from error
 
 
-def _managers(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[str, ...]:
-    from retinue.agent.enrollment.managers import parse_managers  # noqa: PLC0415 - kept out of `--help`
-
-    try:
-        return parse_managers(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
-
-
 def _agent_id(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
     if _AGENT_ID.fullmatch(value) is None:
         raise click.BadParameter("1 to 63 characters a-z, 0-9 and -, not - at an end")
     return value
+
+
+_DIRECTORY = click.Path(file_okay=False, path_type=Path)
+_DATA_DIRECTORY = Path("/var/lib/retinue-agent")
+_manager = click.option(
+    "--manager",
+    required=True,
+    callback=options.managers,
+    metavar="HOST:PORT[,HOST:PORT...]",
+    help="The managers' ports for users; the next one is tried when one does not answer.",
+)
 
 
 @click.group()
@@ -59,32 +62,32 @@ def main() -> None:
 
 
 def _options(command: Callable[..., None]) -> Callable[..., None]:
-    directory = click.Path(file_okay=False, path_type=Path)
     for option in reversed(
         (
+            config_file.option("RETINUE_AGENT_CONFIG"),
             click.option("--id", "agent_id", required=True, callback=_agent_id, envvar="RETINUE_AGENT_ID"),
             click.option(
                 "--data-dir",
-                type=directory,
-                default=Path("/var/lib/retinue-agent"),
+                type=_DIRECTORY,
+                default=_DATA_DIRECTORY,
                 show_default=True,
                 help="Directory of the agent's identity and its records of kernels.",
             ),
             click.option(
-                "--scratch-dir", type=directory, help="For the files of kernels.  [default: DATA_DIR/scratch]"
+                "--scratch-dir", type=_DIRECTORY, help="For the files of kernels.  [default: DATA_DIR/scratch]"
             ),
-            click.option(
-                "--manager",
-                required=True,
-                callback=_managers,
-                metavar="HOST:PORT[,HOST:PORT...]",
-                help="The managers' ports for users; the next one is tried when one does not answer.",
-            ),
+            _manager,
             click.option(
                 "--join-token", metavar="FILE|TOKEN", help="For the first start; a file that holds it, or it."
             ),
             click.option("--ca-fingerprint", metavar="HEX", help="SHA-256 of the manager's CA, for the first start."),
             click.option("--listen", default="0.0.0.0:7443", show_default=True, metavar="HOST:PORT"),
+            click.option(
+                "--direct-listen",
+                default="",
+                metavar="HOST:PORT|none",
+                help="Where SSH connections of clients come directly.  [default: the host of --listen, any free port]",
+            ),
             click.option("--advertise", default="", metavar="HOST:PORT", help="Where the manager dials this agent."),
             click.option("--underlay-address", default="", help="Address for other nodes.  [default: found out]"),
             click.option("--slots", default="", callback=_slots, help="In place of what is found, as cpu=4,mem=8g."),
@@ -139,6 +142,33 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
                 envvar=["RETINUE_AGENT_DOCKER_HOST", "DOCKER_HOST"],
                 help="Engine for kernels with an image.  [default: the usual one, if it answers]",
             ),
+            click.option(
+                "--containers",
+                type=click.Choice(("docker", "kubernetes")),
+                default="docker",
+                show_default=True,
+                help="What runs kernels with an image.",
+            ),
+            click.option(
+                "--kube-config",
+                type=click.Path(dir_okay=False, path_type=Path),
+                metavar="FILE",
+                help="Access to the cluster, as kubectl has it.  [default: that of the pod that the agent runs in]",
+            ),
+            click.option("--kube-node", default="", metavar="NAME", help="Name of this node in the cluster."),
+            click.option(
+                "--kube-namespace",
+                default="retinue-kernels",
+                show_default=True,
+                metavar="NAME",
+                help="Where kernels are pods, and nothing else is.",
+            ),
+            click.option(
+                "--kube-priority-class", default="", metavar="NAME", help="Priority class of pods of kernels."
+            ),
+            click.option(
+                "--kube-pull-secret", multiple=True, metavar="NAME", help="A secret that images are fetched with."
+            ),
             # Not for operators: the only use is to measure what is around kernels, or to test it.
             click.option(
                 "--null-kernels", is_flag=True, hidden=True, help="Kernels do nothing: for tests and benches."
@@ -155,6 +185,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
                 metavar="CIDR",
                 help="A network that image registries may be in although it is this node's own, link-local, or the fleet's.",
             ),
+            options.metrics,
             logs.options,
         )
     ):
@@ -164,7 +195,78 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 
 @main.command(context_settings={"auto_envvar_prefix": "RETINUE_AGENT"})
 @_options
-def run(  # noqa: PLR0917 - one per option
+def run(log_format: str, log_level: str, **values: Any) -> None:
+    """Runs the agent until it is stopped; kernels run on then."""
+    from retinue.agent import daemon  # noqa: PLC0415 - takes long to import, and `--help` does not need it
+    from retinue.agent.errors import KernelRuntimeError  # noqa: PLC0415
+    from retinue.agent.network.errors import NetworkError  # noqa: PLC0415
+    from retinue.agent.state.exclusive import InUseError  # noqa: PLC0415
+    from retinue.rpc.enrollment.identity import IdentityError  # noqa: PLC0415
+
+    logs.configure_logging(log_format, log_level)
+    settings = _settings(**values)
+    try:
+        memory.prepare()
+        asyncio.run(daemon.run(settings))
+    except grpc.aio.AioRpcError as error:
+        raise click.ClickException(f"the manager refused: {error.code().name}: {error.details()}") from error
+    except (InUseError, IdentityError, KernelRuntimeError, NetworkError, OSError, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+@main.command("join")
+@click.option("--id", "agent_id", required=True, callback=_agent_id, help="The agent's id.")
+@_manager
+@click.option("--join-token", required=True, metavar="FILE|TOKEN", help="A file that holds it, or it.")
+@click.option("--ca-fingerprint", required=True, metavar="HEX", help="SHA-256 of the manager's CA.")
+@click.option("--data-dir", type=_DIRECTORY, default=_DATA_DIRECTORY, show_default=True)
+@click.option(
+    "--config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("/etc/retinue/agent.toml"),
+    show_default=True,
+    help="File that is written for `run`, unless it exists.",
+)
+def _join(  # noqa: PLR0917 - one per option
+    agent_id: str, manager: tuple[str, ...], join_token: str, ca_fingerprint: str, data_dir: Path, config: Path
+) -> None:
+    """Enrols this node and writes the agent's configuration file;
+    `retinue agents join-token` prints the whole command.
+    """
+    from retinue.agent.joining import join, write_configuration  # noqa: PLC0415 - kept out of `--help`
+    from retinue.agent.state.exclusive import InUseError  # noqa: PLC0415
+    from retinue.rpc.enrollment.identity import IdentityError  # noqa: PLC0415
+
+    try:
+        asyncio.run(join(agent_id, data_dir, manager, options.secret(join_token), ca_fingerprint))
+        click.echo(f"{agent_id} is enrolled; its certificate is in {data_dir}")
+        write_configuration(config, agent_id, manager, None if data_dir == _DATA_DIRECTORY else data_dir)
+        click.echo(f"wrote {config}")
+    except FileExistsError:
+        click.echo(f"{config} exists and was left as it is: it needs the same id and managers", err=True)
+    except grpc.aio.AioRpcError as error:
+        raise click.ClickException(f"the manager refused: {error.code().name}: {error.details()}") from error
+    except (InUseError, IdentityError, OSError, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+@main.group("config")
+def _config() -> None:
+    """Checks the configuration."""
+
+
+@_config.command("check", context_settings={"auto_envvar_prefix": "RETINUE_AGENT"})
+@_options
+@click.pass_context
+def _check_config(context: click.Context, /, log_format: str, log_level: str, **values: Any) -> None:
+    """Prints what `run` would be given by a file and variables, and from where;
+    ends with 1 or 2 if it would refuse it.
+    """
+    _settings(**values)
+    config_file.check(context)
+
+
+def _settings(  # noqa: PLR0917 - one per option
     agent_id: str,
     data_dir: Path,
     scratch_dir: Path | None,
@@ -172,6 +274,7 @@ def run(  # noqa: PLR0917 - one per option
     join_token: str | None,
     ca_fingerprint: str | None,
     listen: str,
+    direct_listen: str,
     advertise: str,
     underlay_address: str,
     slots: dict[str, int],
@@ -185,29 +288,30 @@ def run(  # noqa: PLR0917 - one per option
     work_size: int,
     work_files: int,
     docker_host: str,
+    containers: str,
+    kube_config: Path | None,
+    kube_node: str,
+    kube_namespace: str,
+    kube_priority_class: str,
+    kube_pull_secret: tuple[str, ...],
     null_kernels: bool,
     registry_config: Path | None,
     name_server: tuple[str, ...],
     egress_allow: tuple[str, ...],
     registry_allow: tuple[str, ...],
-    log_format: str,
-    log_level: str,
-) -> None:
-    """Runs the agent until it is stopped; kernels run on then."""
-    from retinue.agent import daemon  # noqa: PLC0415 - takes long to import, and `--help` does not need it
-    from retinue.agent.enrollment.identity import IdentityError  # noqa: PLC0415
-    from retinue.agent.errors import BackendError  # noqa: PLC0415
-    from retinue.agent.network.errors import NetworkError  # noqa: PLC0415
-    from retinue.agent.state.exclusive import InUseError  # noqa: PLC0415
+    metrics: str,
+) -> Settings:
+    """Returns the settings that options mean. Raises ClickException."""
+    from retinue.agent.settings import KubernetesSettings, Settings, check  # noqa: PLC0415 - kept out of `--help`
 
-    logs.configure_logging(log_format, log_level)
-    settings = daemon.Settings(
+    settings = Settings(
         agent_id=agent_id,
         state_dir=data_dir,
         scratch_dir=scratch_dir or data_dir / "scratch",
         managers=manager,
         listen=listen,
-        join_token=_secret(join_token),
+        direct_listen=direct_listen,
+        join_token=options.secret(join_token),
         ca_fingerprint=ca_fingerprint or "",
         advertise=advertise,
         underlay_address=underlay_address,
@@ -222,31 +326,21 @@ def run(  # noqa: PLR0917 - one per option
         work_size=work_size,
         work_files=work_files,
         docker_host=docker_host,
+        kubernetes=KubernetesSettings(kube_node, kube_namespace, kube_config, kube_priority_class, kube_pull_secret)
+        if containers == "kubernetes"
+        else None,
         null_kernels=null_kernels,
         registry_config=registry_config,
         name_servers=name_server,
         egress_allow=egress_allow,
         registry_allow=registry_allow,
+        metrics=metrics,
     )
     try:
-        daemon.check(settings)
-        memory.prepare()
-        asyncio.run(daemon.run(settings))
-    except grpc.aio.AioRpcError as error:
-        raise click.ClickException(f"the manager refused: {error.code().name}: {error.details()}") from error
-    except (InUseError, IdentityError, BackendError, NetworkError, OSError, ValueError) as error:
+        check(settings)
+    except ValueError as error:
         raise click.ClickException(str(error)) from error
-
-
-def _secret(value: str | None) -> str:
-    """Returns a secret, or the content of the file of that name."""
-    if not value:
-        return ""
-    path = Path(value)
-    try:
-        return path.read_text().strip() if path.is_file() else value
-    except OSError as error:
-        raise click.ClickException(f"cannot read {value}: {error.strerror}") from error
+    return settings
 
 
 if __name__ == "__main__":

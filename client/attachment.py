@@ -23,7 +23,9 @@ CHUNK = 32 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """A piece of what the command printed; `errors` says that it came on standard error, which a terminal does not separate."""
+    """A piece of what the command printed; `errors` says that it came on standard error,
+    which a terminal does not separate.
+    """
 
     data: bytes
     errors: bool = False
@@ -37,8 +39,8 @@ class Attachment:
             print(piece.data.decode(), end="")
         print(command.exit_code)
 
-    Leaving the block before the end ends the command, and all that it started. One task at a time reads, and one writes. All methods
-    raise CallError.
+    Leaving the block before the end ends the command, and all that it started. One task at a time reads; steps that are
+    sent by several are sent one after the other. All methods raise CallError.
     """
 
     def __init__(self, stub: kernel_service_pb2_grpc.KernelServiceAsyncStub, start: pb.AttachStart) -> None:

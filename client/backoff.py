@@ -1,15 +1,28 @@
-"""Computes waits between tries: exponential with full jitter, within a retry budget."""
+"""Tries broken calls again: exponential waits with full jitter, within a retry budget."""
 
 from __future__ import annotations
 
-import random
-from dataclasses import dataclass, field
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_random_exponential
+
+from retinue.client.errors import CallError, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from tenacity import AttemptManager, RetryCallState
+
+TOO_MANY_CALLS = "TOO_MANY_CALLS"
+_READER_TOO_SLOW = "READER_TOO_SLOW"
 
 
 @dataclass(frozen=True, slots=True)
 class RetryBudget:
-    """Bounds retries, in seconds: the first wait is up to `first`, waits double up to `longest`; after `total` without progress
-    the call fails.
+    """Bounds retries, in seconds: the first wait is up to `first`, waits double up to `longest`; after `total` without
+    progress the call fails.
     """
 
     first: float = 0.2
@@ -17,30 +30,47 @@ class RetryBudget:
     total: float = 120.0
 
 
-@dataclass(slots=True)
 class Backoff:
-    """Waits between tries of one piece of work; times are seconds of any one monotonic clock, passed in."""
+    """Waits between tries of one piece of work. What counts begins with the first failure since progress,
+    however long the work went well.
+    """
 
-    retry_budget: RetryBudget = field(default_factory=RetryBudget)
-    random: random.Random = field(default_factory=random.Random)
-    _tries: int = 0
-    _since: float | None = None
+    def __init__(self, retry_budget: RetryBudget, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        """`sleep` takes seconds."""
+        self._retrying = AsyncRetrying(
+            sleep=sleep,
+            retry=retry_if_exception(_is_passing),
+            wait=_AtLeastAsked(multiplier=retry_budget.first, max=retry_budget.longest),
+            stop=stop_after_delay(retry_budget.total),
+            reraise=True,
+        )
+        self._tries: AsyncIterator[AttemptManager] | None = None
 
     def progressed(self) -> None:
         """Records progress: the next failure counts as the first again."""
-        self._tries = 0
-        self._since = None
+        self._tries = None
 
-    def next_wait(self, now: float, at_least: float | None = None) -> float | None:
-        """Returns the seconds to wait before the next try after a failure at `now`; None when the retry budget is used up.
-
-        `at_least` is what the server asked for. Full jitter:
-        https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/
+    async def failed(self, failure: CallError) -> None:
+        """Waits until the next try. Raises the failure: at once when trying again is of no use,
+        else when the budget is used up.
         """
-        if self._since is None:
-            self._since = now
-        if now - self._since >= self.retry_budget.total:
-            return None
-        ceiling = min(self.retry_budget.longest, self.retry_budget.first * 2.0**self._tries)
-        self._tries = min(self._tries + 1, 32)
-        return max(self.random.uniform(0.0, ceiling), at_least or 0.0)
+        if self._tries is None:
+            self._tries = aiter(self._retrying.copy())
+            self._attempt = await anext(self._tries)
+        with self._attempt:
+            raise failure
+        self._attempt = await anext(self._tries)
+
+
+class _AtLeastAsked(wait_random_exponential):
+    """Waits for as long as the server asks, if that is longer."""
+
+    def __call__(self, retry_state: RetryCallState) -> float:
+        failure = retry_state.outcome.exception() if retry_state.outcome is not None else None
+        asked = failure.retry_after if isinstance(failure, CallError) else None
+        return max(super().__call__(retry_state), asked or 0.0)
+
+
+def _is_passing(failure: BaseException) -> bool:
+    reason = failure.reason if isinstance(failure, CallError) else ""
+    return isinstance(failure, Unavailable) or reason in {_READER_TOO_SLOW, TOO_MANY_CALLS}

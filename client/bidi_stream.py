@@ -9,7 +9,8 @@ from typing import Generic, TypeVar
 import grpc
 import grpc.aio
 
-from retinue.client.errors import CallError, Unavailable, UsageError, from_rpc
+from retinue.client.errors import CallError, Unavailable, UsageError
+from retinue.client.rpc_errors import from_rpc
 from retinue.rpc.stream_status import UNSENT, StreamStatus
 
 _Request = TypeVar("_Request")
@@ -17,11 +18,11 @@ _Response = TypeVar("_Response")
 
 
 class BidiStream(Generic[_Request, _Response]):
-    """One call whose requests and responses are both streams; one task at a time reads, and one writes.
+    """One call whose requests and responses are both streams; one task at a time reads, and any number send.
 
-    When a server ends a call while requests are being sent, one of these cannot be sent. grpc.aio then takes the call for failed,
-    whatever the server said: `read()` gives no more of the responses that had come before, and the status is one of its own. So the
-    responses are iterated over, which continues to the end, and the status is StreamStatus's.
+    When a server ends a call while requests are being sent, one of these cannot be sent. grpc.aio then takes the call
+    for failed, whatever the server said: `read()` gives no more of the responses that had come before, and the status
+    is one of its own. So the responses are iterated over, which continues to the end, and the status is StreamStatus's.
     """
 
     def __init__(self, call: grpc.aio.StreamStreamCall[_Request, _Response], identity: str) -> None:
@@ -30,6 +31,8 @@ class BidiStream(Generic[_Request, _Response]):
         self._identity = identity
         self._responses = call.__aiter__()
         self._reading = asyncio.Lock()
+        # grpc.aio ends a call with an error of its own when a request is written before the one before was taken.
+        self._writing = asyncio.Lock()
         self._kept: deque[_Response] = deque()
         self._status = StreamStatus(call)
         self.ended_well = False
@@ -40,9 +43,12 @@ class BidiStream(Generic[_Request, _Response]):
         self._call.cancel()
 
     async def send(self, request: _Request) -> None:
-        """Sends a request; returns once it is sent, which may take until the server reads. Raises CallError, as `receive`."""
+        """Sends a request; returns once it is sent, which may take until the server reads.
+        Raises CallError, as `receive`.
+        """
         try:
-            await self._call.write(request)
+            async with self._writing:
+                await self._call.write(request)
         except grpc.aio.AioRpcError:
             pass
         except asyncio.InvalidStateError as error:
@@ -56,13 +62,16 @@ class BidiStream(Generic[_Request, _Response]):
     async def end_requests(self) -> None:
         """Ends the requests; responses may still come."""
         try:
-            await self._call.done_writing()
+            async with self._writing:
+                await self._call.done_writing()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             # The call has ended; receiving reports how.
             return
 
     async def receive(self) -> _Response:
-        """Returns the next response. Raises how the call ended: CallError, which is Unavailable when the server ended it without an error."""
+        """Returns the next response. Raises how the call ended: CallError,
+        which is Unavailable when the server ended it without an error.
+        """
         async with self._reading:
             if self._kept:
                 return self._kept.popleft()
@@ -73,7 +82,9 @@ class BidiStream(Generic[_Request, _Response]):
         raise await self._outcome()
 
     async def wait_ended(self) -> None:
-        """Waits until the server ends the call, discarding responses that nothing reads. Raises CallError unless it ended well."""
+        """Waits until the server ends the call, discarding responses that nothing reads.
+        Raises CallError unless it ended well.
+        """
         try:
             while True:
                 await self.receive()

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc
 import grpc.aio
 
-from retinue.client.backoff import Backoff, RetryBudget
-from retinue.client.errors import REQUEST_ID_KEY, CallError, Unavailable, from_rpc
+from retinue.client.backoff import TOO_MANY_CALLS, Backoff, RetryBudget
+from retinue.client.errors import REQUEST_ID_KEY, CallError, Unavailable
+from retinue.client.rpc_errors import from_rpc
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 CALL_SECONDS = 30.0
 """Deadline of a unary call, tries included."""
 
-_READER_TOO_SLOW = "READER_TOO_SLOW"
-_TOO_MANY_CALLS = "TOO_MANY_CALLS"
 _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
 
@@ -31,7 +30,9 @@ _Response = TypeVar("_Response")
 async def call(
     method: UnaryUnaryMultiCallable[_Request, _Response], request: _Request, *, seconds: float = CALL_SECONDS
 ) -> _Response:
-    """Calls a unary method. A call that the server refused because the caller makes too many is repeated later. Raises CallError."""
+    """Calls a unary method. A call that the server refused because the caller makes too many is repeated later.
+    Raises CallError.
+    """
     identity = str(uuid.uuid4())
     deadline = time.monotonic() + seconds
     while True:
@@ -42,7 +43,7 @@ async def call(
             failure = from_rpc(error, identity)
             # Calls of this caller that were refused at the same time are not retried together.
             pause = (failure.retry_after or 0.0) * random.uniform(1.0, 3.0)  # noqa: S311  # no secret
-            if failure.reason != _TOO_MANY_CALLS or time.monotonic() + pause >= deadline:
+            if failure.reason != TOO_MANY_CALLS or time.monotonic() + pause >= deadline:
                 raise failure from error
         await asyncio.sleep(pause)
 
@@ -74,15 +75,6 @@ async def resumed(
             failure = Unavailable("the server ended the stream", code=grpc.StatusCode.UNAVAILABLE, request_id=identity)
         except grpc.aio.AioRpcError as error:
             failure = from_rpc(error, identity)
-            if not _is_passing(failure):
-                raise failure from error
         finally:
             stream.cancel()
-        wait = backoff.next_wait(time.monotonic(), failure.retry_after)
-        if wait is None:
-            raise failure
-        await asyncio.sleep(wait)
-
-
-def _is_passing(failure: CallError) -> bool:
-    return isinstance(failure, Unavailable) or failure.reason in {_READER_TOO_SLOW, _TOO_MANY_CALLS}
+        await backoff.failed(failure)

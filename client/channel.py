@@ -1,16 +1,19 @@
-"""Opens the connection to a manager: TLS always, the token as call credentials, keepalive, and which calls are retried."""
+"""Opens the connection to a manager: TLS always, the token as call credentials, keepalive,
+and which calls are retried.
+"""
 
 from __future__ import annotations
 
 import ipaddress
-import json
 import re
 import socket
+from importlib import resources
 
 import grpc
 import grpc.aio
 
 from retinue.client.errors import UsageError
+from retinue.client.lazy_channel import LazyChannel
 
 DEFAULT_PORT = 7440
 SERVER_NAME = "manager.retinue"
@@ -18,84 +21,18 @@ SERVER_NAME = "manager.retinue"
 
 # A name, or an address with what IPv6 has in it; anything else would only fail later, and less clearly.
 _HOST = re.compile(r"[A-Za-z0-9._:%-]+")
-_RETRY_POLICY = {
-    "maxAttempts": 4,
-    "initialBackoff": "0.1s",
-    "maxBackoff": "2s",
-    "backoffMultiplier": 2,
-    "retryableStatusCodes": ["UNAVAILABLE"],
-}
-
-RETRIED_METHODS = {
-    # Reads, calls that say so, and creating calls, which carry a request_id. A repetition of any other could do its
-    # work twice, or answer that the work is done already as if it were an error.
-    "retinue.manager.v1.SessionService": (
-        "CreateSession",
-        "BatchCreateSessions",
-        "GetSession",
-        "ListSessions",
-        "GetSessionGraph",
-        "TerminateSession",
-        "WatchSessions",
-        "ExplainSession",
-    ),
-    "retinue.manager.v1.KernelService": (
-        "StreamLogs",
-        "StreamStats",
-        "DownloadFiles",
-        "ListFiles",
-    ),
-    "retinue.manager.v1.AppService": (
-        "StartApp",
-        "GetApp",
-        "StopApp",
-    ),
-    "retinue.manager.v1.TemplateService": (
-        "CreateTemplate",
-        "GetTemplate",
-        "ListTemplates",
-        "RenderTemplate",
-    ),
-    "retinue.manager.v1.FleetService": (
-        "GetAgent",
-        "ListAgents",
-        "DrainAgent",
-        "UndrainAgent",
-        "ListOrphans",
-        "EndOrphans",
-        "GetResourceGroup",
-        "ListResourceGroups",
-        "CreateResourceGroup",
-        "ListShares",
-        "VerifyLedger",
-    ),
-    "retinue.manager.v1.AccountService": (
-        "GetCaller",
-        "CreateProject",
-        "ListProjects",
-        "CreateUser",
-        "ListUsers",
-        "SetMembership",
-        "RemoveMembership",
-        "ListTokens",
-        "RevokeToken",
-        "ListQuotas",
-        "ListIdleOverrides",
-    ),
-}
-
-# A connection without calls is closed here, after up to twice this time, and made again by the next call. The manager closes it as well, later, and
-# gRPC prints a line about that to standard error.
+# A connection without calls is closed here, after up to twice this time, and made again by the next call. The manager
+# closes it as well, later, and gRPC prints a line about that to standard error.
 IDLE_SECONDS = 25
 
 
 def service_config() -> str:
-    """Returns the gRPC service config in JSON: UNAVAILABLE is tried again, for the calls of `RETRIED_METHODS` only."""
-    names = [
-        {"service": service, "method": method} for service, methods in RETRIED_METHODS.items() for method in methods
-    ]
-    throttling = {"maxTokens": 10, "tokenRatio": 0.1}
-    return json.dumps({"methodConfig": [{"name": names, "retryPolicy": _RETRY_POLICY}], "retryThrottling": throttling})
+    """Returns the gRPC service config in JSON, which clients in other languages take as a file.
+
+    UNAVAILABLE is tried again for reads, for calls that say so, and for creating calls, which carry a request_id. A
+    repetition of any other could do its work twice, or answer that the work is done already as if it were an error.
+    """
+    return resources.files("retinue.client").joinpath("service_config.json").read_text()
 
 
 def parse_endpoint(endpoint: str) -> tuple[str, int]:
@@ -118,10 +55,11 @@ def parse_endpoints(endpoints: str) -> list[tuple[str, int]]:
 
 
 def open_channel(endpoint: str, token: str | None, ca: bytes | None) -> grpc.aio.Channel:
-    """Returns a channel to the manager at `endpoint`, or to the first of several that can be reached, separated by commas; nothing is sent yet.
+    """Returns a channel to the manager at `endpoint`, or to the first of several that can be reached,
+    separated by commas; the first call opens it.
 
-    `ca` is the PEM of the CA that signed the managers' certificates; None trusts the machine's usual ones. Names among several are looked up
-    here, and block. Raises UsageError.
+    `ca` is the PEM of the CA that signed the managers' certificates; None trusts the machine's usual ones. Names among
+    several are looked up here, and block. Raises UsageError.
     """
     target, name = _target(parse_endpoints(endpoint), own_ca=ca is not None)
     options: list[tuple[str, str | int]] = [
@@ -141,7 +79,7 @@ def open_channel(endpoint: str, token: str | None, ca: bytes | None) -> grpc.aio
         if not token.isascii() or not token.isprintable() or " " in token:
             raise UsageError("the token holds characters that no token has")
         credentials = grpc.composite_channel_credentials(credentials, grpc.access_token_call_credentials(token))
-    return grpc.aio.secure_channel(target, credentials, options=options)
+    return LazyChannel(lambda: grpc.aio.secure_channel(target, credentials, options=options))
 
 
 def _target(endpoints: list[tuple[str, int]], *, own_ca: bool) -> tuple[str, str]:
@@ -149,7 +87,8 @@ def _target(endpoints: list[tuple[str, int]], *, own_ca: bool) -> tuple[str, str
     if len(endpoints) == 1 and not _is_address(endpoints[0][0]):
         host, port = endpoints[0]
         return f"dns:///{host}:{port}", ""
-    # One target has one name. Those of the managers' own CA all carry this one; others have to agree on the first that is given.
+    # One target has one name. Those of the managers' own CA all carry this one;
+    # others have to agree on the first that is given.
     names = [host for host, _ in endpoints if not _is_address(host)]
     name = SERVER_NAME if own_ca or not names else names[0]
     found = [(address, port) for host, port in endpoints for address in _addresses(host)]

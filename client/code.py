@@ -30,7 +30,9 @@ MAX_UNREAD = 256
 
 @dataclass(frozen=True, slots=True)
 class CodeResult:
-    """A run as a whole. `media` are forms by MIME type, in the order they were shown; `value` is the text of the code's value."""
+    """A run as a whole. `media` are forms by MIME type, in the order they were shown;
+    `value` is the text of the code's value.
+    """
 
     run_id: str
     status: str
@@ -53,7 +55,8 @@ class Code:
         async for event in code.run("for n in range(3): print(n)"):
             print(event.stdout, end="")
 
-    Runs continue when the block is left: `resume` sends the rest of their events to another stream. All methods raise CallError.
+    Runs continue when the block is left: `resume` sends the rest of their events to another stream.
+    All methods raise CallError.
     """
 
     def __init__(self, stub: kernel_service_pb2_grpc.KernelServiceAsyncStub, session: str, language: str) -> None:
@@ -121,7 +124,9 @@ class Code:
         await self._send(pb.ExecuteCodeRequest(input=code_pb2.CodeInput(run_id=run_id, value=value)))
 
     async def interrupt(self, run_id: str = "", *, force: bool = False) -> None:
-        """Interrupts a run, by default the one that runs now, no matter who started it; with `force` its variables are lost."""
+        """Interrupts a run, by default the one that runs now, no matter who started it;
+        with `force` its variables are lost.
+        """
         await self._send(pb.ExecuteCodeRequest(interrupt=code_pb2.CodeInterrupt(run_id=run_id, force=force)))
 
     async def finish(self) -> None:

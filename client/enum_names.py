@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from retinue.client.errors import UsageError
 from retinue.manager.v1 import account_service_pb2, fleet_service_pb2, idle_pb2, session_pb2, session_service_pb2
+from retinue.types.v1 import isolation_pb2
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import EnumDescriptor
@@ -23,7 +24,9 @@ def name_of(enum: EnumDescriptor, number: int) -> str:
 
 
 def number(enum: EnumDescriptor, text: str) -> int:
-    """Returns the value of a name, the inverse of `name_of`; case does not matter, `-` is as good as `_`. Raises UsageError with the choices."""
+    """Returns the value of a name, the inverse of `name_of`; case does not matter, `-` is as good as `_`.
+    Raises UsageError with the choices.
+    """
     name = text.strip().upper().replace("-", "_")
     value = enum.values_by_name.get(_prefix(enum) + name) or enum.values_by_name.get(name)
     if value is None or value.number == 0:
@@ -43,10 +46,12 @@ REPLICA_PLACEMENT = session_pb2.ReplicaPlacement.DESCRIPTOR
 SESSION_STATE = session_pb2.SessionState.DESCRIPTOR
 SESSION_RESULT = session_pb2.SessionResult.DESCRIPTOR
 ACCESS_METHOD = session_pb2.AccessMethod.DESCRIPTOR
+ISOLATION = isolation_pb2.Isolation.DESCRIPTOR
 KERNEL_STATE = session_pb2.KernelState.DESCRIPTOR
 NETWORK_KIND = session_pb2.NetworkKind.DESCRIPTOR
 REASON_TIER = session_service_pb2.ReasonTier.DESCRIPTOR
 AGENT_STATE = fleet_service_pb2.AgentState.DESCRIPTOR
+ROUTER_STATE = fleet_service_pb2.RouterState.DESCRIPTOR
 AGENT_CONDITION = fleet_service_pb2.AgentConditionType.DESCRIPTOR
 QUOTA_KIND = account_service_pb2.QuotaKind.DESCRIPTOR
 LEDGER_KIND = fleet_service_pb2.LedgerKind.DESCRIPTOR

@@ -27,19 +27,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import grpc
-import grpc.aio
-from google.protobuf.message import DecodeError
-from google.rpc import error_details_pb2, status_pb2
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import grpc
 
     from retinue.manager.v1 import session_pb2
 
 REQUEST_ID_KEY = "x-request-id"
 """Metadata key under which a call and its answer carry the id of the call."""
-_DETAILS_KEY = "grpc-status-details-bin"
 
 
 class RetinueError(Exception):
@@ -69,7 +65,9 @@ class SessionEnded(RetinueError):
 
 @dataclass(frozen=True, slots=True)
 class FieldViolation:
-    """One wrong field of a request, or one quota that it exceeds: its path, or whose quota (`users/ann`), and what is wrong there."""
+    """One wrong field of a request, or one quota that it exceeds: its path, or whose quota (`users/ann`),
+    and what is wrong there.
+    """
 
     field: str
     description: str
@@ -78,16 +76,16 @@ class FieldViolation:
 class CallError(RetinueError):
     """The server, or the connection to it, refused a call.
 
-    `code` is the gRPC status code, `reason` an UPPER_SNAKE word of the server (empty when the answer came from
-    another program), `metadata` its details, `violations` the wrong fields or the quotas exceeded, `request_id` what to look for in the server's
-    log, `retry_after` seconds to wait or None.
+    `code` is the gRPC status code (None when there was no answer), `reason` an UPPER_SNAKE word of the server (empty
+    when the answer came from another program), `metadata` its details, `violations` the wrong fields or the quotas
+    exceeded, `request_id` what to look for in the server's log, `retry_after` seconds to wait or None.
     """
 
     def __init__(  # the plain values of one answer
         self,
         message: str,
         *,
-        code: grpc.StatusCode = grpc.StatusCode.UNKNOWN,
+        code: grpc.StatusCode | None = None,
         reason: str = "",
         metadata: Mapping[str, str] | None = None,
         violations: tuple[FieldViolation, ...] = (),
@@ -151,85 +149,3 @@ class DeadlineExceeded(CallError):
 
 class ServerFault(CallError):
     """A bug of the server, or an answer that is none."""
-
-
-# Messages of gRPC about a certificate that no trusted CA has signed, or that belongs to another server.
-_UNTRUSTED = ("CERTIFICATE_VERIFY_FAILED", "Hostname Verification Check failed")
-
-_BY_CODE: Mapping[grpc.StatusCode, type[CallError]] = {
-    grpc.StatusCode.INVALID_ARGUMENT: InvalidRequest,
-    grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
-    grpc.StatusCode.PERMISSION_DENIED: PermissionDenied,
-    grpc.StatusCode.NOT_FOUND: NotFound,
-    grpc.StatusCode.ALREADY_EXISTS: AlreadyExists,
-    grpc.StatusCode.FAILED_PRECONDITION: FailedPrecondition,
-    grpc.StatusCode.ABORTED: Aborted,
-    grpc.StatusCode.OUT_OF_RANGE: OutOfRange,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: ResourceExhausted,
-    grpc.StatusCode.UNAVAILABLE: Unavailable,
-    grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
-}
-
-
-def from_rpc(error: grpc.aio.AioRpcError, request_id: str = "") -> CallError:
-    """Returns the error of the tree for a failed call; `request_id` is what the call was sent with."""
-    message = error.details() or error.code().name
-    return _made(error.code(), message, _status(error), _answered_id(error) or request_id)
-
-
-def from_status(status: status_pb2.Status) -> CallError:
-    """Returns the error of the tree for a part of a request that was refused by itself."""
-    code = next((code for code in grpc.StatusCode if code.value[0] == status.code), grpc.StatusCode.UNKNOWN)
-    return _made(code, status.message or code.name, status, "")
-
-
-def _made(code: grpc.StatusCode, message: str, status: status_pb2.Status | None, request_id: str) -> CallError:
-    reason, metadata, violations, retry_after = "", {}, [], None
-    for detail in status.details if status is not None else ():
-        info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
-        retry, answered = error_details_pb2.RetryInfo(), error_details_pb2.RequestInfo()
-        quota = error_details_pb2.QuotaFailure()
-        if detail.Unpack(info):
-            reason, metadata = info.reason, dict(info.metadata)
-        elif detail.Unpack(bad):
-            violations += [FieldViolation(violation.field, violation.description) for violation in bad.field_violations]
-        elif detail.Unpack(quota):
-            violations += [FieldViolation(violation.subject, violation.description) for violation in quota.violations]
-        elif detail.Unpack(retry):
-            retry_after = retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9
-        elif detail.Unpack(answered):
-            request_id = answered.request_id or request_id
-    kind = _BY_CODE.get(code, ServerFault)
-    if code is grpc.StatusCode.UNAVAILABLE and status is None and any(word in message for word in _UNTRUSTED):
-        message = (
-            "the manager's certificate is not trusted: set RETINUE_CA, or --ca, to a copy of the manager's ca.pem, "
-            f"and check that the endpoint is the manager ({message})"
-        )
-    return kind(
-        message,
-        code=code,
-        reason=reason,
-        metadata=metadata,
-        violations=tuple(violations),
-        request_id=request_id,
-        retry_after=retry_after,
-    )
-
-
-def _status(error: grpc.aio.AioRpcError) -> status_pb2.Status | None:
-    for key, value in error.trailing_metadata() or ():
-        if key == _DETAILS_KEY and isinstance(value, bytes):
-            try:
-                return status_pb2.Status.FromString(value)
-            except DecodeError:
-                # Something between us and the server wrote it: the code and the text are all there is.
-                return None
-    return None
-
-
-def _answered_id(error: grpc.aio.AioRpcError) -> str:
-    for metadata in (error.trailing_metadata(), error.initial_metadata()):
-        for key, value in metadata or ():
-            if key == REQUEST_ID_KEY:
-                return value if isinstance(value, str) else value.decode(errors="replace")
-    return ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 import uuid
 from collections import deque
 from contextlib import aclosing
@@ -17,8 +16,9 @@ import grpc.aio
 from retinue.client.backoff import Backoff, RetryBudget
 from retinue.client.bidi_stream import BidiStream
 from retinue.client.calls import resumed
-from retinue.client.errors import REQUEST_ID_KEY, CallError, Unavailable, from_rpc
-from retinue.client.local_files import Arriving, Copied, Progress, Upload, check_room, found, local_places, pieces
+from retinue.client.errors import REQUEST_ID_KEY, CallError
+from retinue.client.local_files import Copied, IncomingFiles, Progress, Upload, check_room, found, local_paths, pieces
+from retinue.client.rpc_errors import from_rpc
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.types.v1 import file_pb2
 
@@ -50,7 +50,9 @@ class Files:
         self._retry_budget = retry_budget
 
     async def list(self, path: str = "", *, recursive: bool = False) -> Sequence[file_pb2.FileEntry]:
-        """Returns the entries of a directory of the work directory, by path; of anything else its own entry. Raises CallError."""
+        """Returns the entries of a directory of the work directory, by path; of anything else its own entry.
+        Raises CallError.
+        """
         backoff = Backoff(self._retry_budget)
         request = pb.ListFilesRequest(session=self._session, hostname=self._hostname, path=path, recursive=recursive)
         while True:
@@ -62,7 +64,7 @@ class Files:
                     entries += response.entries
             except grpc.aio.AioRpcError as error:
                 # Entries listed before may have changed: list them again.
-                await _pause(backoff, from_rpc(error, identity))
+                await backoff.failed(from_rpc(error, identity))
             else:
                 return sorted(entries, key=lambda entry: entry.path)
             finally:
@@ -71,8 +73,8 @@ class Files:
     async def upload(
         self, source: str | os.PathLike[str], path: str, *, recursive: bool = False, progress: Progress | None = None
     ) -> Copied:
-        """Copies a local file to `path`, or with `recursive` a directory and all beneath it. Links are left out, and what
-        cannot be sent is, too; the answer lists both.
+        """Copies a local file to `path`, or with `recursive` a directory and all beneath it. Links are left out, and
+        what cannot be sent is, too; the answer lists both.
 
         A file is in its place once it is whole. Raises CallError, TransferError, OSError.
         """
@@ -84,8 +86,8 @@ class Files:
                 async with aclosing(self._sent(tuple(left), progress, backoff)) as stored:
                     async for _ in stored:
                         left.popleft()
-            except Unavailable as error:
-                await _pause(backoff, error)
+            except CallError as error:
+                await backoff.failed(error)
         files = [upload for upload in uploads if not upload.directory]
         return Copied(len(files), sum(upload.size for upload in files), tuple(skipped), tuple(missing))
 
@@ -146,35 +148,36 @@ class Files:
         recursive: bool = False,
         progress: Progress | None = None,
     ) -> Copied:
-        """Copies a file of the kernel to a local one, or with `recursive` a directory and all beneath it into a local one.
+        """Copies a file of the kernel to a local one, or with `recursive` a directory and all
+        beneath it into a local one.
 
-        Links and what is no regular file are left out and listed. What a kernel says of its files is not trusted: nothing is written
-        outside of `target`. Raises CallError, TransferError, OSError.
+        Links and what is no regular file are left out and listed. What a kernel says of its files is not trusted:
+        nothing is written outside of `target`. Raises CallError, TransferError, OSError.
         """
         target = Path(target)
         entries = await self.list(path, recursive=recursive)
-        places = local_places(entries, path, target, recursive=recursive)
+        paths = local_paths(entries, path, target, recursive=recursive)
         await asyncio.to_thread(check_room, sum(entry.size for entry in entries), target)
-        arriving = Arriving(target, places, progress)
+        incoming = IncomingFiles(target, paths, progress)
         try:
-            await asyncio.to_thread(arriving.make_directories, entries)
+            await asyncio.to_thread(incoming.make_directories, entries)
             regular = [entry.path for entry in entries if entry.type == file_pb2.FILE_TYPE_REGULAR]
             for begin in range(0, len(regular), BATCH):
-                await self._fetch(arriving, regular[begin : begin + BATCH])
+                await self._fetch(incoming, regular[begin : begin + BATCH])
         finally:
-            await asyncio.to_thread(arriving.close)
+            await asyncio.to_thread(incoming.close)
         others = [(entry.path, "is no regular file") for entry in entries if entry.type >= file_pb2.FILE_TYPE_LINK]
-        return Copied(arriving.files, arriving.bytes, tuple(others), tuple(arriving.missing))
+        return Copied(incoming.files, incoming.bytes, tuple(others), tuple(incoming.missing))
 
-    async def _fetch(self, arriving: Arriving, paths: Sequence[str]) -> None:
+    async def _fetch(self, incoming: IncomingFiles, paths: Sequence[str]) -> None:
         def request() -> pb.DownloadFilesRequest:
-            return pb.DownloadFilesRequest(session=self._session, hostname=self._hostname, files=arriving.wanted(paths))
+            return pb.DownloadFilesRequest(session=self._session, hostname=self._hostname, files=incoming.wanted(paths))
 
         responses = resumed(self._stub.DownloadFiles, request, endless=False, retry_budget=self._retry_budget)
         async with aclosing(responses):
             async for response in responses:
-                await asyncio.to_thread(arriving.take, response)
-                if not response.HasField("data") and not arriving.wanted(paths):
+                await asyncio.to_thread(incoming.take, response)
+                if not response.HasField("data") and not incoming.wanted(paths):
                     # A break behind the last file would be asked again for nothing.
                     return
 
@@ -199,11 +202,3 @@ async def _write_file(
                 progress(upload.path, offset, upload.size)
     finally:
         reading.close()
-
-
-async def _pause(backoff: Backoff, error: CallError) -> None:
-    """Waits before the next try; raises the error when there is to be none."""
-    wait = backoff.next_wait(time.monotonic(), error.retry_after) if isinstance(error, Unavailable) else None
-    if wait is None:
-        raise error
-    await asyncio.sleep(wait)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import uuid
+
+# The declared types are also checked when the program runs.
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from google.protobuf.field_mask_pb2 import FieldMask
 
+from retinue.client import enum_names
 from retinue.client.calls import call
 from retinue.client.pages import paged
 from retinue.client.scheduling_policy import agent_strategy, session_strategy
+from retinue.client.typed_options import check_options
+from retinue.manager.v1 import enrollment_service_pb2 as enrollment_pb
 from retinue.manager.v1 import fleet_service_pb2 as pb
-from retinue.manager.v1 import fleet_service_pb2_grpc, idle_pb2, scheduling_policy_pb2
+from retinue.manager.v1 import fleet_service_pb2_grpc, idle_pb2, scheduling_policy_pb2, session_pb2
+from retinue.types.v1 import isolation_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
-    from datetime import timedelta
-
     import grpc.aio
 
 
@@ -32,10 +37,14 @@ class GroupPolicy(TypedDict, total=False):
     reservation: scheduling_policy_pb2.ReservationPolicy
     preemption: scheduling_policy_pb2.PreemptionPolicy
     pending_timeout: timedelta
+    max_kernels_per_agent: int
     owner_weights: Mapping[str, int]
     start_timeout: timedelta
     mount_roots: Sequence[pb.MountRoot]
     image_registries: Sequence[str]
+    session_types: Sequence[str]
+    isolations: Sequence[str]
+    default_isolation: str
     egress: str
     idle_policy: idle_pb2.IdlePolicy
 
@@ -67,13 +76,30 @@ class Agents:
         async for agent in paged(fetch, lambda page: page.agents, limit):
             yield agent
 
-    async def drain(self, agent_id: str, *, etag: str = "") -> pb.Agent:
-        """Takes an agent out of scheduling; what runs there stays."""
-        return (await call(self._stub.DrainAgent, pb.DrainAgentRequest(agent_id=agent_id, etag=etag))).agent
+    async def drain(
+        self, agent_id: str, *, keep_system: bool = False, deadline: timedelta | None = None, etag: str = ""
+    ) -> pb.Agent:
+        """Takes an agent out of scheduling; what runs there stays, but for system sessions unless `keep_system`.
+
+        What still runs there after `deadline` is evicted: it runs on other agents if it may be run again,
+        and ends otherwise.
+        """
+        request = pb.DrainAgentRequest(agent_id=agent_id, etag=etag, keep_system=keep_system)
+        if deadline is not None:
+            request.deadline.FromTimedelta(deadline)
+        return (await call(self._stub.DrainAgent, request)).agent
 
     async def undrain(self, agent_id: str, *, etag: str = "") -> pb.Agent:
         """Puts an agent back into scheduling."""
         return (await call(self._stub.UndrainAgent, pb.UndrainAgentRequest(agent_id=agent_id, etag=etag))).agent
+
+    async def revoke(self, agent_id: str, *, etag: str = "") -> None:
+        """Makes an agent's certificate worthless for good, whatever it runs."""
+        await call(self._stub.RevokeAgent, pb.RevokeAgentRequest(agent_id=agent_id, etag=etag))
+
+    async def delete(self, agent_id: str, *, etag: str = "") -> None:
+        """Removes an agent that runs nothing; refused while kernels of it are live."""
+        await call(self._stub.DeleteAgent, pb.DeleteAgentRequest(agent_id=agent_id, etag=etag))
 
     async def orphans(self, agent_id: str = "", *, limit: int | None = None) -> AsyncGenerator[pb.Orphan, None]:
         """Yields what agents, or one, run that the database does not know since it was restored from a backup."""
@@ -92,13 +118,41 @@ class Agents:
         return (await call(self._stub.EndOrphans, request)).attempt_ids
 
     async def create_join_token(
-        self, *, resource_group: str = "", agent_id: str = "", ttl: timedelta | None = None, uses: int = 1
+        self,
+        *,
+        resource_group: str = "",
+        agent_id: str = "",
+        ttl: timedelta | None = None,
+        uses: int = 1,
+        router: bool = False,
     ) -> pb.CreateJoinTokenResponse:
-        """Creates a token with which nodes enrol as agents of a group; it is shown once."""
-        request = pb.CreateJoinTokenRequest(resource_group=resource_group, agent_id=agent_id, uses=uses)
+        """Creates a token with which nodes enrol as agents of a group, or as routers; it is shown once."""
+        kind = enrollment_pb.NODE_KIND_ROUTER if router else enrollment_pb.NODE_KIND_AGENT
+        request = pb.CreateJoinTokenRequest(resource_group=resource_group, agent_id=agent_id, uses=uses, kind=kind)
         if ttl is not None:
             request.ttl.FromTimedelta(ttl)
         return await call(self._stub.CreateJoinToken, request)
+
+
+class Routers:
+    """What serves endpoints to clients. All methods raise CallError."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        """Sends nothing yet."""
+        self._stub: fleet_service_pb2_grpc.FleetServiceAsyncStub = fleet_service_pb2_grpc.FleetServiceStub(channel)
+
+    async def list(self, *, limit: int | None = None) -> AsyncGenerator[pb.Router, None]:
+        """Routers by id, for administrators."""
+
+        async def fetch(token: str, size: int) -> pb.ListRoutersResponse:
+            return await call(self._stub.ListRouters, pb.ListRoutersRequest(page_size=size, page_token=token))
+
+        async for router in paged(fetch, lambda page: page.routers, limit):
+            yield router
+
+    async def revoke(self, router_id: str) -> pb.Router:
+        """Makes a router's certificate worthless: it gets no table any more, and reaches no replica."""
+        return (await call(self._stub.RevokeRouter, pb.RevokeRouterRequest(router_id=router_id))).router
 
 
 class ResourceGroups:
@@ -144,7 +198,9 @@ class ResourceGroups:
         await call(self._stub.DeleteResourceGroup, pb.DeleteResourceGroupRequest(name=name, etag=etag))
 
     async def shares(self, resource_group: str = "") -> Sequence[pb.Share]:
-        """Returns the owners' dominant shares in a group (default: `default`), largest first; others than administrators get their own only."""
+        """Returns the owners' dominant shares in a group (default: `default`), largest first;
+        others than administrators get their own only.
+        """
         return (await call(self._stub.ListShares, pb.ListSharesRequest(resource_group=resource_group))).shares
 
     async def verify(self, resource_group: str = "") -> pb.VerifyLedgerResponse:
@@ -168,19 +224,30 @@ def _scheduling(policy: GroupPolicy) -> scheduling_policy_pb2.SchedulingPolicy:
         external_server=policy.get("external_server"),
         reservation=policy.get("reservation"),
         preemption=policy.get("preemption"),
+        max_kernels_per_agent=policy.get("max_kernels_per_agent", 0),
     )
     if (pending_timeout := policy.get("pending_timeout")) is not None:
         message.pending_timeout.FromTimedelta(pending_timeout)
     return message
 
 
+def _isolation(name: str) -> isolation_pb2.Isolation.ValueType:
+    return isolation_pb2.Isolation.ValueType(enum_names.number(enum_names.ISOLATION, name) if name else 0)
+
+
 def _group(name: str, policy: GroupPolicy) -> pb.ResourceGroup:
+    check_options(policy, GroupPolicy)
     group = pb.ResourceGroup(
         name=name,
         scheduling_policy=_scheduling(policy),
         owner_weights=policy.get("owner_weights", {}),
         mount_roots=policy.get("mount_roots", ()),
         image_registries=policy.get("image_registries", ()),
+        session_types=[
+            session_pb2.SessionType.Value(f"SESSION_TYPE_{name.upper()}") for name in policy.get("session_types", ())
+        ],
+        isolations=[_isolation(name) for name in policy.get("isolations", ())],
+        default_isolation=_isolation(policy.get("default_isolation", "")),
         idle_policy=policy.get("idle_policy"),
     )
     if egress := policy.get("egress"):

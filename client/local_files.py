@@ -1,7 +1,7 @@
 """The local half of copying files from and to kernels. All blocks.
 
-What a kernel says of its files is not believed: a name that would lead out of the target ends the copy before anything is written,
-no link is made, and a file gets its name only when it is whole and has the digest that was announced.
+What a kernel says of its files is not believed: a name that would lead out of the target ends the copy before anything
+is written, no link is made, and a file gets its name only when it is whole and has the digest that was announced.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ Progress: TypeAlias = "Callable[[str, int, int], None]"
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """The result of a copy, and (path, why) of what was not copied: `skipped` is no regular file, `missing` is one and could not be copied."""
+    """The result of a copy, and (path, why) of what was not copied: `skipped` is no regular file,
+    `missing` is one and could not be copied.
+    """
 
     files: int
     bytes: int
@@ -60,8 +62,8 @@ class Upload:
 def found(
     source: Path, path: str, *, recursive: bool
 ) -> tuple[list[Upload], list[tuple[str, str]], list[tuple[str, str]]]:
-    """Returns the files to send, directories before their contents, and (path, why) of those left out: what is no regular file, and what
-    cannot be sent. Raises TransferError, OSError.
+    """Returns the files to send, directories before their contents, and (path, why) of those left out: what is no
+    regular file, and what cannot be sent. Raises TransferError, OSError.
     """
     status = source.stat()
     if not stat.S_ISDIR(status.st_mode):
@@ -76,17 +78,19 @@ def found(
     for directory, names, files in os.walk(source, onerror=_raise):
         for name in sorted((*names, *files)):
             local = Path(directory, name)
-            place = "/".join(part for part in (path, local.relative_to(source).as_posix()) if part)
+            destination = "/".join(part for part in (path, local.relative_to(source).as_posix()) if part)
             status = local.lstat()
             mode = status.st_mode & _PERMISSIONS
-            if not _is_text(place):
-                missing.append((os.fsencode(place).decode(errors="backslashreplace"), "has a name that is not UTF-8"))
+            if not _is_text(destination):
+                missing.append(
+                    (os.fsencode(destination).decode(errors="backslashreplace"), "has a name that is not UTF-8")
+                )
             elif stat.S_ISDIR(status.st_mode):
-                uploads.append(Upload(local, place, mode, directory=True))
+                uploads.append(Upload(local, destination, mode, directory=True))
             elif stat.S_ISREG(status.st_mode):
-                uploads.append(Upload(local, place, mode, status.st_size))
+                uploads.append(Upload(local, destination, mode, status.st_size))
             else:
-                skipped.append((place, "is no regular file"))
+                skipped.append((destination, "is no regular file"))
     return uploads, skipped, missing
 
 
@@ -114,10 +118,12 @@ def pieces(upload: Upload, offset: int) -> Generator[bytes, None, None]:
             raise TransferError(f"{upload.source} became shorter while it was sent")
 
 
-def local_places(
+def local_paths(
     entries: Sequence[file_pb2.FileEntry], path: str, target: Path, *, recursive: bool
 ) -> Mapping[str, Path]:
-    """Returns the local paths of a kernel's files, by their path there. Raises TransferError on any that would lead out of the target."""
+    """Returns the local paths of a kernel's files, by their path there.
+    Raises TransferError on any that would lead out of the target.
+    """
     asked = path.rstrip("/")
     if len(entries) == 1 and entries[0].path == asked and asked:
         if entries[0].type != file_pb2.FILE_TYPE_REGULAR:
@@ -144,21 +150,21 @@ def _below(directory: str, path: str) -> tuple[str, ...]:
 
 def check_room(size: int, target: Path) -> None:
     """Raises TransferError when so many bytes do not fit where the target is."""
-    place = target.absolute()
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free
+    destination = target.absolute()
+    while not destination.exists():
+        destination = destination.parent
+    free = shutil.disk_usage(destination).free
     if size > free:
         raise TransferError(f"{size} bytes do not fit: {free} are free at {target}")
 
 
-class Arriving:
+class IncomingFiles:
     """Files of a kernel that become local ones. Close it in any case; what is not whole by then is removed."""
 
-    def __init__(self, target: Path, places: Mapping[str, Path], progress: Progress | None) -> None:
+    def __init__(self, target: Path, paths: Mapping[str, Path], progress: Progress | None) -> None:
         """Nothing has come yet."""
         self._target = target
-        self._left = dict(places)
+        self._left = dict(paths)
         self._progress = progress
         self._entry: file_pb2.FileEntry | None = None
         self._descriptor = -1
@@ -175,9 +181,9 @@ class Arriving:
             self._target.mkdir(parents=True, exist_ok=True)
         for entry in entries:
             if entry.type == file_pb2.FILE_TYPE_DIRECTORY:
-                place = self._left.pop(entry.path)
-                self._check(place)
-                place.mkdir(parents=True, exist_ok=True)
+                destination = self._left.pop(entry.path)
+                self._check(destination)
+                destination.mkdir(parents=True, exist_ok=True)
 
     def wanted(self, paths: Sequence[str]) -> Sequence[file_pb2.FileRange]:
         """Returns the parts of these that are still missing."""
@@ -211,17 +217,17 @@ class Arriving:
 
     def _begin(self, begin: file_pb2.FileBegin) -> None:
         entry = begin.entry
-        place = self._left.get(entry.path)
-        if place is None:
+        destination = self._left.get(entry.path)
+        if destination is None:
             raise TransferError(f"the kernel sends a file {entry.path!r} that was not asked for")
         if self._entry is not None and self._entry.path == entry.path and begin.offset == self._offset:
             return
         self._drop()
-        self._check(place)
+        self._check(destination)
         if begin.offset:
             raise TransferError(f"{entry.path} was not sent from its beginning")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        self._partial = place.with_name(f".{uuid.uuid4().hex}.partial")
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        self._partial = destination.with_name(f".{uuid.uuid4().hex}.partial")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         self._descriptor = os.open(self._partial, flags, 0o600)
         self._entry, self._offset, self._digest = entry, 0, hashlib.sha256()
@@ -233,17 +239,17 @@ class Arriving:
         mask = os.umask(0)
         os.umask(mask)
         os.fchmod(self._descriptor, self._entry.mode & _PERMISSIONS & ~mask)
-        place = self._left[self._entry.path]
-        self._partial.replace(place)
+        destination = self._left[self._entry.path]
+        self._partial.replace(destination)
         del self._left[self._entry.path]
         self.files += 1
         self.bytes += self._offset
         self._drop()
 
-    def _check(self, place: Path) -> None:
+    def _check(self, destination: Path) -> None:
         """Refuses a path that an existing link leads out of the target."""
-        if place != self._target and not place.parent.resolve().is_relative_to(self._target.resolve()):
-            raise TransferError(f"{place} leads out of {self._target}")
+        if destination != self._target and not destination.parent.resolve().is_relative_to(self._target.resolve()):
+            raise TransferError(f"{destination} leads out of {self._target}")
 
     def _drop(self) -> None:
         if self._descriptor >= 0:

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LogChunk:
-    """A piece of the output of a kernel's try number `epoch`. `offset` is its first byte's; `dropped` bytes before it fell to the size limit."""
+    """A piece of the output of a kernel's try number `epoch`. `offset` is its first byte's;
+    `dropped` bytes before it fell to the size limit.
+    """
 
     hostname: str
     offset: int
@@ -41,10 +43,12 @@ async def stream_logs(  # the fields of the request
     epoch: int = 0,
     retry_budget: RetryBudget,
 ) -> AsyncGenerator[LogChunk, None]:
-    """Yields output from `offset` on, every byte exactly once; of `hostname` (empty: `main1`) or of all kernels, interleaved.
+    """Yields output from `offset` on, every byte exactly once; of `hostname` (empty: `main1`) or of all kernels,
+    interleaved.
 
-    Of the try number `epoch` (0: the newest). With `follow` it continues until the kernels have ended, with their later tries. `since` leaves out
-    what was printed before, more or less, and `tail` all but so many last lines. Raises CallError.
+    Of the try number `epoch` (0: the newest). With `follow` it continues until the kernels have ended, with their later
+    tries. `since` leaves out what was printed before, more or less, and `tail` all but so many last lines.
+    Raises CallError.
     """
     # By hostname, the try that is read, and all before which is known.
     positions: dict[str, tuple[int, int]] = {}
@@ -76,7 +80,9 @@ async def stream_logs(  # the fields of the request
 
 
 def continuation(position: int, response: kernel_service_pb2.StreamLogsResponse) -> LogChunk | None:
-    """Returns the part of a response that is new to a reader who has everything before `position`; None when nothing is."""
+    """Returns the part of a response that is new to a reader who has everything before `position`;
+    None when nothing is.
+    """
     known = max(0, position - response.offset)
     if known >= len(response.data):
         return None

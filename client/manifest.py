@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import yaml
 from google.protobuf import json_format
@@ -10,7 +10,8 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from retinue.client import enum_names
 from retinue.client.errors import UsageError
-from retinue.manager.v1 import session_pb2, template_service_pb2
+from retinue.manager.v1 import endpoint_pb2, session_pb2, template_service_pb2
+from retinue.rpc.fields import by_name, fields_of, is_map
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,16 +24,16 @@ _MAX_VALUES = 1_000_000
 _DEEPEST = 32
 _MASK = "retinue.manager.v1.TemplateReference.override_mask"
 _Path: TypeAlias = tuple[str, ...] | None
-_Parsed = TypeVar("_Parsed", session_pb2.SessionSpec, template_service_pb2.Template)
-_WELL_KNOWN = ("google.protobuf.Duration", "google.protobuf.Timestamp")
+_Parsed = TypeVar("_Parsed", session_pb2.SessionSpec, template_service_pb2.Template, endpoint_pb2.EndpointSpec)
 
 
 def read_specs(text: str, source: str) -> list[tuple[session_pb2.SessionSpec, int]]:
     """Returns the sessions in a text, each with its line, from 1. `source` is what the text is called in errors.
 
-    Every document is the `spec` of a session, a session as `retinue get -o yaml` prints it, a list of these, or a mapping with such a list under
-    `sessions` or `specs`. Fields are called as in the API's JSON; values of enums may be written short (`batch`). `template` may be just its name;
-    beside it, what is `null` is not taken from the template. Raises UsageError.
+    Every document is the `spec` of a session, a session as `retinue get -o yaml` prints it, a list of these, or a
+    mapping with such a list under `sessions` or `specs`. Fields are called as in the API's JSON; values of enums may be
+    written short (`batch`). `template` may be just its name; beside it, what is `null` is not taken from the template.
+    Raises UsageError.
     """
     reader = _Reader(source)
     return _read(
@@ -45,8 +46,41 @@ def read_specs(text: str, source: str) -> list[tuple[session_pb2.SessionSpec, in
     )
 
 
+class Manifest(NamedTuple):
+    """What a file asks for, each with its line, from 1."""
+
+    sessions: list[tuple[session_pb2.SessionSpec, int]]
+    endpoints: list[tuple[endpoint_pb2.EndpointSpec, int]]
+
+
+def read_manifest(text: str, source: str, *, default: str = "session") -> Manifest:
+    """Returns the sessions and endpoints in a text: `kind: endpoint` says which a document is,
+    `default` what one without a kind is.
+
+    An endpoint is its spec, or what `retinue endpoint get -o yaml` prints; else as `read_specs`.
+    """
+    reader = _Reader(source)
+    manifest = Manifest([], [])
+
+    def parse(document: Any) -> list[tuple[session_pb2.SessionSpec, int]]:
+        for node in reader.items(document, ("sessions", "specs", "endpoints")):
+            line = node.start_mark.line + 1
+            if reader.kind(node, default) == "endpoint":
+                manifest.endpoints.append((reader.endpoint(node), line))
+            else:
+                manifest.sessions.append((reader.spec(node), line))
+        return []
+
+    _parse(text, source, parse)
+    if not manifest.sessions and not manifest.endpoints:
+        raise UsageError(f"{source}: there is no {default} in it")
+    return manifest
+
+
 def read_templates(text: str, source: str) -> list[tuple[template_service_pb2.Template, int]]:
-    """Returns the templates in a text, each with its line, as `retinue template get -o yaml` prints them; else as `read_specs`."""
+    """Returns the templates in a text, each with its line, as `retinue template get -o yaml` prints them;
+    else as `read_specs`.
+    """
     reader = _Reader(source)
     return _read(
         text,
@@ -61,6 +95,13 @@ def read_templates(text: str, source: str) -> list[tuple[template_service_pb2.Te
 def _read(
     text: str, source: str, kind: str, parse: Callable[[Any], list[tuple[_Parsed, int]]]
 ) -> list[tuple[_Parsed, int]]:
+    found = _parse(text, source, parse)
+    if not found:
+        raise UsageError(f"{source}: there is no {kind} in it")
+    return found
+
+
+def _parse(text: str, source: str, parse: Callable[[Any], list[tuple[_Parsed, int]]]) -> list[tuple[_Parsed, int]]:
     if len(text.encode()) > MAX_BYTES:
         raise UsageError(f"{source}: more than {MAX_BYTES} bytes")
     found = []
@@ -74,8 +115,6 @@ def _read(
         raise UsageError(f"{source}: {error}") from error
     except RecursionError as error:
         raise UsageError(f"{source}: it is nested too deeply") from error
-    if not found:
-        raise UsageError(f"{source}: there is no {kind} in it")
     return found
 
 
@@ -109,6 +148,24 @@ class _Reader:
             return
         yield node
 
+    def kind(self, node: Any, default: str) -> str:
+        """Returns what a mapping stands for, and takes the field that says so out of it."""
+        entries = self._entries(node)
+        if "kind" not in entries:
+            return default
+        key, value = entries["kind"]
+        found = value.value if isinstance(value, yaml.ScalarNode) else ""
+        if found not in ("session", "endpoint"):
+            raise self._error(value, "kind must be session or endpoint")
+        node.value = [item for item in node.value if item[0] is not key]
+        return str(found)
+
+    def endpoint(self, node: Any) -> endpoint_pb2.EndpointSpec:
+        """Returns the endpoint that a mapping stands for."""
+        keys = self._entries(node)
+        self._removed = None
+        return self._parsed(keys["spec"][1] if "spec" in keys else node, endpoint_pb2.EndpointSpec())
+
     def template(self, node: Any) -> template_service_pb2.Template:
         """Returns the template that a mapping stands for."""
         self._removed = None
@@ -119,7 +176,7 @@ class _Reader:
         keys = self._entries(node)
         if "spec" in keys:
             # The rest of what the API shows of a session is no part of what is asked for, but must be that.
-            known = self._names(session_pb2.Session.DESCRIPTOR)
+            known = by_name(session_pb2.Session.DESCRIPTOR)
             for name, (key, _) in keys.items():
                 if name not in known:
                     raise self._error(key, f"unknown field {name!r} of Session")
@@ -139,8 +196,10 @@ class _Reader:
             raise self._error(node, str(error)) from error
 
     def _message(self, node: Any, descriptor: Descriptor, depth: int, path: _Path) -> dict[str, Any]:
-        """Returns the fields of a message; `path` is its path in a request, None where a mask cannot name its fields."""
-        known = self._names(descriptor)
+        """Returns the fields of a message; `path` is its path in a request,
+        None where a mask cannot name its fields.
+        """
+        known = by_name(descriptor)
         made: dict[str, Any] = {}
         for name, (key, value) in self._entries(node).items():
             field = known.get(name)
@@ -169,7 +228,7 @@ class _Reader:
             self._removed += [item.value for item in node.value]
 
     def _field(self, node: Any, field: FieldDescriptor, depth: int, path: _Path) -> Any:
-        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        if field.message_type is not None and is_map(field):
             inner = field.message_type.fields_by_name["value"]
             entries = {}
             for name, (_, value) in self._entries(node).items():
@@ -198,10 +257,10 @@ class _Reader:
 
     def _single(self, node: Any, field: FieldDescriptor, depth: int, path: _Path) -> Any:
         self._count(node, depth)
-        if field.message_type is not None and field.message_type.full_name not in _WELL_KNOWN:
-            if field.message_type is session_pb2.TemplateReference.DESCRIPTOR and isinstance(node, yaml.ScalarNode):
+        if (kind := fields_of(field)) is not None:
+            if kind is session_pb2.TemplateReference.DESCRIPTOR and isinstance(node, yaml.ScalarNode):
                 return {"name": node.value}
-            return self._message(node, field.message_type, depth, path)
+            return self._message(node, kind, depth, path)
         if not isinstance(node, yaml.ScalarNode):
             raise self._error(node, f"{field.name} must be a single value")
         if field.type == FieldDescriptor.TYPE_BOOL:
@@ -227,10 +286,6 @@ class _Reader:
                 raise self._error(key, f"{key.value!r} is given twice")
             entries[key.value] = (key, value)
         return entries
-
-    @staticmethod
-    def _names(descriptor: Descriptor) -> dict[str, FieldDescriptor]:
-        return {name: field for field in descriptor.fields for name in (field.name, field.json_name)}
 
     def _error(self, node: Any, text: str) -> UsageError:
         return UsageError(f"{self._source}:{node.start_mark.line + 1}: {text}")

@@ -1,10 +1,12 @@
-"""Single fields of a request by their paths, as in `slots.cpu=2`: set, or named in the mask of those that a template's must not be taken."""
+"""Single fields of a request by their paths, as in `slots.cpu=2`: set,
+or named in the mask of those that a template's must not be taken.
+"""
 
 from __future__ import annotations
 
 import re
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from google.protobuf import json_format
 from google.protobuf.descriptor import FieldDescriptor
@@ -12,12 +14,10 @@ from google.protobuf.descriptor import FieldDescriptor
 from retinue.client import enum_names
 from retinue.client.errors import UsageError
 from retinue.manager.v1 import session_pb2
-
-if TYPE_CHECKING:
-    from google.protobuf.descriptor import Descriptor
+from retinue.rpc.fields import is_map, split_path
 
 _DURATION, _TIMESTAMP = "google.protobuf.Duration", "google.protobuf.Timestamp"
-_KERNEL, _ROLES = "kernel", "roles"
+_ROLES = "roles"
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _INTEGERS = {FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_INT64}
@@ -27,33 +27,19 @@ _TRUTH = {"true": True, "yes": True, "false": False, "no": False}
 def locate(path: str) -> tuple[str, ...]:
     """Returns the parts of a path: fields as in the contract, keys of maps and names of roles. Raises UsageError.
 
-    `kernel` may be left out, of a role too: `slots.cpu` is `kernel.slots.cpu`, `roles.worker.image` is `roles.worker.kernel.image`.
+    `kernel` may be left out, of a role too: `slots.cpu` is `kernel.slots.cpu`,
+    `roles.worker.image` is `roles.worker.kernel.image`.
     """
-    parts: list[str] = []
-    descriptor: Descriptor | None = session_pb2.SessionSpec.DESCRIPTOR
-    rest = path
-    while rest and descriptor is not None:
-        name, _, after = rest.partition(".")
-        known = _names(descriptor)
-        if name not in known and _KERNEL in known:
-            parts.append(_KERNEL)
-            known = _names(session_pb2.KernelSpec.DESCRIPTOR)
-        field = known.get(name)
-        if field is None:
-            break
-        parts.append(field.name)
-        rest, descriptor = after, _below(field)
-        if rest and (_is_map(field) or field.name == _ROLES):
-            key, _, after = (rest, "", "") if _is_map(field) else rest.partition(".")
-            parts.append(key)
-            rest = after
-    if rest or not parts or path.endswith("."):
+    parts = split_path(path, session_pb2.SessionSpec.DESCRIPTOR, keyed=_ROLES, implied="kernel")
+    if parts is None:
         raise UsageError(f"{path!r} is not the path of a field of a session's spec")
-    return tuple(parts)
+    return parts
 
 
 def set_field(spec: session_pb2.SessionSpec, path: str, text: str) -> None:
-    """Sets a field from text: lists are split as a shell would, lengths of time are `90s` or `2h`. Raises UsageError."""
+    """Sets a field from text: lists are split as a shell would, lengths of time are `90s` or `2h`.
+    Raises UsageError.
+    """
     message: Any = spec
     parts = list(locate(path))
     while True:
@@ -62,14 +48,14 @@ def set_field(spec: session_pb2.SessionSpec, path: str, text: str) -> None:
         if field.name == _ROLES and len(parts) > 1:
             role = parts.pop(0)
             message = next((item for item in spec.roles if item.role == role), None) or spec.roles.add(role=role)
-        elif _is_map(field) and parts:
+        elif is_map(field) and parts:
             getattr(message, name)[parts[0]] = text
             return
         elif parts and not field.is_repeated:
             message = getattr(message, name)
         else:
             break
-    if _is_map(field) or (field.is_repeated and field.message_type is not None):
+    if is_map(field) or (field.is_repeated and field.message_type is not None):
         raise UsageError(f"{path} holds more than one value: set its parts, or write it into a file")
     if field.is_repeated:
         del getattr(message, name)[:]
@@ -123,19 +109,3 @@ def _split(path: str, text: str) -> list[str]:
         return shlex.split(text)
     except ValueError as error:
         raise UsageError(f"{path}: {error}") from error
-
-
-def _names(descriptor: Descriptor) -> dict[str, FieldDescriptor]:
-    return {name: field for field in descriptor.fields for name in (field.name, field.json_name)}
-
-
-def _below(field: FieldDescriptor) -> Descriptor | None:
-    """Returns the message type that a path may continue in."""
-    kind = field.message_type
-    if kind is None or kind.full_name in {_DURATION, _TIMESTAMP} or _is_map(field):
-        return None
-    return kind if field.name == _ROLES or not field.is_repeated else None
-
-
-def _is_map(field: FieldDescriptor) -> bool:
-    return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)

@@ -4,26 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
+import functools
+import os
 import socket
 import uuid
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
 
 from retinue.client.bidi_stream import BidiStream
 from retinue.client.errors import REQUEST_ID_KEY, CallError
 from retinue.manager.v1 import kernel_service_pb2 as pb
+from retinue.rpc import memory
+from retinue.rpc.acknowledgements import Acknowledgements
+from retinue.rpc.port_data import Bytes, data_message, data_of
 from retinue.rpc.sockets import receive_available
 from retinue.types.v1 import port_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
-    from retinue.manager.v1 import kernel_service_pb2_grpc
+    import grpc.aio
 
-CHUNK = 256 * 1024
-"""Maximum of bytes in one message."""
-SMALL_CHUNK = 32 * 1024
+MAX_MESSAGE_BYTES = 512 * 1024
+"""Maximum of data in one message, whatever the manager takes."""
+OPEN_PORT = f"/{pb.DESCRIPTOR.services_by_name['KernelService'].full_name}/OpenPort"
+Method: TypeAlias = "grpc.aio.StreamStreamMultiCallable[bytes, bytes]"
+"""The method OpenPort with serialised messages."""
+PIPE = 1 << 20
+"""Bytes that a pipe of `carry_pipes` holds, if it may."""
+DEFAULT_MESSAGE_BYTES = 32 * 1024
 """The same for a manager that does not say how many it takes."""
+
+
+def open_port_method(channel: grpc.aio.Channel) -> Method:
+    """Returns the method OpenPort of a channel."""
+    return channel.stream_stream(OPEN_PORT)
 
 
 class PortConnection:
@@ -35,28 +52,36 @@ class PortConnection:
         async for data in connection:
             print(data.decode(), end="")
 
-    Leaving the block closes it: what the other side has not taken by then is lost, unless `finish` has waited for it. One task at a time
-    reads, and one writes. All methods raise CallError.
+    Leaving the block closes it: what the other side has not taken by then is lost, unless `finish` has waited for it.
+    One task at a time reads, and one writes. All methods raise CallError.
     """
 
-    def __init__(self, stub: kernel_service_pb2_grpc.KernelServiceAsyncStub, session: str, port: str) -> None:
-        """Sends nothing before the block is entered."""
-        self._stub = stub
-        self._start = pb.OpenPortStart(session=session, port=port)
+    def __init__(self, open_port: Method, session: str, port: str, hostname: str = "", *, direct: bool = False) -> None:
+        """Sends nothing before the block is entered. With `direct`, `direct_port` may be set then,
+        for ports that speak SSH.
+        """
+        self._open_port = open_port
+        self._start = pb.OpenPortStart(session=session, port=port, hostname=hostname, direct=direct)
+        self._direct_port: port_pb2.DirectPort | None = None
+        self._relay_port: port_pb2.DirectPort | None = None
         self.port = 0
-        self.chunk = SMALL_CHUNK
-        """Maximum of bytes in one message, as the manager says."""
+        self._small = self._large = DEFAULT_MESSAGE_BYTES
+        self._large_after = self._sent = 0
 
     async def __aenter__(self) -> Self:
         """Connects; `port` is set from then on."""
         identity = str(uuid.uuid4())
-        call = self._stub.OpenPort(metadata=((REQUEST_ID_KEY, identity),))
-        self._exchange = BidiStream[pb.OpenPortRequest, pb.OpenPortResponse](call, identity)
+        call = self._open_port(metadata=((REQUEST_ID_KEY, identity),))
+        self._exchange = BidiStream[bytes, bytes](call, identity)
         try:
-            await self._exchange.send(pb.OpenPortRequest(start=self._start))
-            opened = (await self._exchange.receive()).opened
+            await self._exchange.send(pb.OpenPortRequest(start=self._start).SerializeToString())
+            opened = pb.OpenPortResponse.FromString(await self._exchange.receive()).opened
             self.port = opened.port
-            self.chunk = min(opened.max_data_bytes or SMALL_CHUNK, CHUNK)
+            self._direct_port = opened.direct if opened.HasField("direct") else None
+            self._relay_port = opened.relay if opened.HasField("relay") else None
+            self._small = min(max(opened.max_data_bytes, 0) or DEFAULT_MESSAGE_BYTES, MAX_MESSAGE_BYTES)
+            self._large = min(max(opened.large_data_bytes, self._small), MAX_MESSAGE_BYTES)
+            self._large_after = opened.large_data_after_bytes
         except BaseException:
             self._exchange.cancel()
             raise
@@ -68,23 +93,78 @@ class PortConnection:
         """Closes it."""
         self._exchange.cancel()
 
+    @property
+    def direct_port(self) -> port_pb2.DirectPort | None:
+        """Returns the port of the node that carries the data, unless it is refused;
+        None for one that carries it itself.
+        """
+        return self._direct_port
+
+    @property
+    def relay_port(self) -> port_pb2.DirectPort | None:
+        """Returns the port of the manager that leads there too, whose host is the one that
+        the manager was reached at.
+        """
+        return self._relay_port
+
+    async def refuse_direct(self) -> None:
+        """Has the data carried by this connection after all."""
+        self._direct_port = self._relay_port = None
+        await self._exchange.send(pb.OpenPortRequest(direct_refused=port_pb2.DirectRefused()).SerializeToString())
+
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """Yields what comes, until the other side ends; reads nothing ahead of the iterating task."""
-        while (response := await self._exchange.receive()).WhichOneof("step") == "data":
-            yield response.data
+        async for data in self.views():
+            yield bytes(data)
+
+    async def views(self) -> AsyncIterator[memoryview]:
+        """Yields what iterating yields, without a copy."""
+        while (data := data_of(await self._exchange.receive())) is not None:
+            yield data
 
     async def write(self, data: bytes | memoryview) -> None:
         """Sends data; returns when it is sent, which may take until the other side reads."""
-        for begin in range(0, len(data), self.chunk):
-            await self._exchange.send(pb.OpenPortRequest(data=bytes(data[begin : begin + self.chunk])))
+        view, begin = memoryview(data), 0
+        while begin < len(view):
+            piece = view[begin : begin + self.max_message]
+            await self._exchange.send(data_message(piece))
+            begin += len(piece)
+            self._sent += len(piece)
+
+    @property
+    def max_message(self) -> int:
+        """Returns how many bytes the next message may hold; once much has been sent, it may hold more."""
+        return self._large if self._sent >= self._large_after else self._small
 
     async def end_data(self) -> None:
         """Ends sending; received data may still be read."""
-        await self._exchange.send(pb.OpenPortRequest(end_of_data=port_pb2.EndOfData()))
+        await self._exchange.send(pb.OpenPortRequest(end_of_data=port_pb2.EndOfData()).SerializeToString())
 
     async def finish(self) -> None:
         """Waits until the other side has taken all that was sent; after `end_data`, and once nothing more comes."""
         await self._exchange.wait_ended()
+
+
+class Remote(Protocol):
+    """A connection to a port, of whatever kind: one task at a time reads, and one writes.
+    All methods raise CallError.
+    """
+
+    @property
+    def max_message(self) -> int:
+        """Returns how many bytes are best written at once."""
+
+    def views(self) -> AsyncIterator[memoryview]:
+        """Yields what comes, until the other side ends; each is good until the next one is asked for."""
+
+    async def write(self, data: bytes | memoryview) -> None:
+        """Sends data."""
+
+    async def end_data(self) -> None:
+        """Ends sending."""
+
+    async def finish(self) -> None:
+        """Waits until the other side has taken all that was sent."""
 
 
 class LocalPort:
@@ -95,7 +175,7 @@ class LocalPort:
 
     def __init__(
         self,
-        connect: Callable[[], PortConnection],
+        connect: Callable[[], AbstractAsyncContextManager[Remote]],
         host: str = "127.0.0.1",
         port: int = 0,
         *,
@@ -151,7 +231,7 @@ class LocalPort:
         with local:
             try:
                 async with self._connect() as remote:
-                    await _both_ways(local, remote)
+                    await carry_socket(local, remote)
             except CallError as error:
                 self._failed(error)
                 # With a reset, the local peer knows that this was not all.
@@ -166,10 +246,88 @@ def _listening(host: str, port: int) -> socket.socket:
     return socket.create_server((host, port), family=family, backlog=128)
 
 
-async def _both_ways(local: socket.socket, remote: PortConnection) -> None:
-    """Carries bytes until both directions have ended, or one has failed."""
-    out = asyncio.create_task(_out(local, remote))
-    back = asyncio.create_task(_back(local, remote))
+async def carry_socket(local: socket.socket, remote: Remote) -> None:
+    """Carries what comes from a socket, which does not block, to a port, and what comes back to it.
+    Raises CallError, OSError.
+    """
+    confirmed = Acknowledgements()
+    read = functools.partial(_filled, local, confirmed)
+    await _both_ways(read, functools.partial(_send, local), remote, confirmed)
+
+
+async def carry_pipes(source: int, sink: int, remote: PortConnection) -> None:
+    """Carries what comes from one pipe of this process to a port, and what comes back to another one,
+    which is closed at the end.
+
+    Both are descriptors, and do not block from then on. Raises CallError, OSError.
+    """
+    for descriptor in (source, sink):
+        os.set_blocking(descriptor, False)
+        # The usual 64 KiB are a switch of processes each; unprivileged users may have a few large pipes only.
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, PIPE)
+    memory.reuse_freed()
+    confirmed = Acknowledgements()
+    read = functools.partial(_read_pipe, source, confirmed)
+    await _both_ways(read, functools.partial(_write_pipe, sink), remote, confirmed)
+
+
+async def _read_pipe(descriptor: int, confirmed: Acknowledgements, room: memoryview) -> int:
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            count = os.readv(descriptor, [room])
+            if await confirmed.gather(count, len(room)):
+                with contextlib.suppress(BlockingIOError):
+                    count += os.readv(descriptor, [room[count:]])
+        except BlockingIOError:
+            ready = loop.create_future()
+            loop.add_reader(descriptor, _wake, ready)
+        else:
+            return count
+        try:
+            await ready
+        finally:
+            loop.remove_reader(descriptor)
+
+
+async def _write_pipe(descriptor: int, data: Bytes) -> None:
+    loop = asyncio.get_running_loop()
+    left = memoryview(data)
+    if not left:
+        os.close(descriptor)
+    while left:
+        try:
+            left = left[os.write(descriptor, left) :]
+        except BlockingIOError:
+            ready = loop.create_future()
+            loop.add_writer(descriptor, _wake, ready)
+        else:
+            continue
+        try:
+            await ready
+        finally:
+            loop.remove_writer(descriptor)
+
+
+def _wake(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+async def _both_ways(
+    read: Callable[[memoryview], Awaitable[int]],
+    write: Callable[[Bytes], Awaitable[None]],
+    remote: Remote,
+    confirmed: Acknowledgements,
+) -> None:
+    """Carries bytes until both directions have ended, or one has failed; `confirmed` counts the bytes that came back.
+
+    `read` waits for data and returns how much it is, 0 when there is no more;
+    `write` of nothing says that there is no more.
+    """
+    out = asyncio.create_task(_out(read, remote))
+    back = asyncio.create_task(_back(write, remote, confirmed))
     try:
         done, _ = await asyncio.wait({out, back}, return_when=asyncio.FIRST_EXCEPTION)
         # Receiving reports best how the call ended.
@@ -183,9 +341,9 @@ async def _both_ways(local: socket.socket, remote: PortConnection) -> None:
         await asyncio.gather(out, back, return_exceptions=True)
 
 
-async def _out(local: socket.socket, remote: PortConnection) -> None:
-    room = memoryview(bytearray(remote.chunk))
-    while count := await _filled(local, room):
+async def _out(read: Callable[[memoryview], Awaitable[int]], remote: Remote) -> None:
+    room = memoryview(bytearray(MAX_MESSAGE_BYTES))
+    while count := await read(room[: remote.max_message]):
         try:
             await remote.write(room[:count])
         except CallError:
@@ -195,15 +353,29 @@ async def _out(local: socket.socket, remote: PortConnection) -> None:
         await remote.end_data()
 
 
-async def _filled(local: socket.socket, room: memoryview) -> int:
+async def _filled(local: socket.socket, confirmed: Acknowledgements, room: memoryview) -> int:
     """Waits for data and reads as much of it as there is room for; 0: there is no more."""
     count = await asyncio.get_running_loop().sock_recv_into(local, room)
-    return receive_available(local, room, count) if count else 0
+    if not count:
+        return 0
+    await confirmed.gather(count, len(room))
+    return receive_available(local, room, count)
 
 
-async def _back(local: socket.socket, remote: PortConnection) -> None:
-    loop = asyncio.get_running_loop()
-    async for data in remote:
-        await loop.sock_sendall(local, data)
-    with contextlib.suppress(OSError):
+async def _send(local: socket.socket, data: Bytes) -> None:
+    if data:
+        await asyncio.get_running_loop().sock_sendall(local, data)
+    else:
         local.shutdown(socket.SHUT_WR)
+
+
+async def _back(
+    write: Callable[[Bytes], Awaitable[None]],
+    remote: Remote,
+    confirmed: Acknowledgements,
+) -> None:
+    async for data in remote.views():
+        await write(data)
+        confirmed.carried(len(data))
+    with contextlib.suppress(OSError):
+        await write(b"")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from retinue.client import enum_names
 from retinue.client.calls import call
 from retinue.client.pages import paged
+from retinue.client.typed_options import Amount, amount_texts
 from retinue.manager.v1 import account_service_pb2 as pb
 from retinue.manager.v1 import account_service_pb2_grpc
 
@@ -30,9 +31,10 @@ class Quotas:
         kind: str,
         name: str,
         *,
-        slots: Mapping[str, str] | None = None,
+        slots: Mapping[str, Amount] | None = None,
         max_sessions: int | None = None,
         max_pending_sessions: int | None = None,
+        max_system_sessions: int | None = None,
         highest_priority: int | None = None,
         etag: str = "",
     ) -> pb.Quota:
@@ -40,9 +42,10 @@ class Quotas:
         quota = pb.Quota(
             kind=_kind(kind),
             name=name,
-            slots=slots or {},
+            slots=amount_texts(slots or {}),
             max_sessions=max_sessions,
             max_pending_sessions=max_pending_sessions,
+            max_system_sessions=max_system_sessions,
             highest_priority=highest_priority,
             etag=etag,
         )

@@ -18,7 +18,9 @@ def session_strategy(name: str) -> pb.SessionStrategy:
 
 
 def agent_strategy(name: str) -> pb.AgentStrategy:
-    """Returns an agent strategy without options: `concentrated`, `round-robin`, `external`, or one that is installed."""
+    """Returns an agent strategy without options: `concentrated`, `round-robin`, `external`,
+    or one that is installed.
+    """
     strategy = pb.AgentStrategy()
     _choose(strategy, name)
     return strategy

@@ -27,7 +27,9 @@ class Session:
     """A session as last seen (`view`, at journal position `revision`), and what can be done with it."""
 
     def __init__(self, sessions: Sessions, view: session_pb2.Session, revision: int, incarnation: str = "") -> None:
-        """`revision` is the journal position that `view` is true at, and `incarnation` the database's, which it counts in."""
+        """`revision` is the journal position that `view` is true at, and `incarnation` the database's,
+        which it counts in.
+        """
         self._sessions = sessions
         self.view = view
         self.revision = revision
@@ -147,9 +149,17 @@ class Session:
             working_directory=working_directory,
         )
 
-    def open_port(self, port: str | int) -> PortConnection:
+    def open_port(self, port: str | int, hostname: str = "", *, direct: bool = False) -> PortConnection:
         """Opens a connection to a port of `main1`; see `Sessions.open_port`."""
-        return self._sessions.open_port(self.id, port)
+        return self._sessions.open_port(self.id, port, hostname, direct=direct)
+
+    async def create_ssh_certificate(self, public_key: str) -> kernel_service_pb2.CreateSshCertificateResponse:
+        """Certifies a public key for the SFTP servers of a system session; see `Sessions.create_ssh_certificate`."""
+        return await self._sessions.create_ssh_certificate(self.id, public_key)
+
+    async def create_port_tunnel(self, port: str | int) -> kernel_service_pb2.CreatePortTunnelResponse:
+        """Opens a tunnel to a port through the manager's gateway; see `Sessions.create_port_tunnel`."""
+        return await self._sessions.create_port_tunnel(self.id, port)
 
     async def create_port_ticket(self, port: str | int, path: str = "/") -> kernel_service_pb2.CreatePortTicketResponse:
         """Creates a link by which a browser begins to use a port over HTTP; see `Sessions.create_port_ticket`."""
@@ -181,8 +191,16 @@ class Session:
         """Ends it; returns itself as it is then, before its kernels are gone. `force` kills without grace."""
         return self._became(await self._sessions.terminate(self.id, force=force))
 
+    async def update(
+        self, *, name: str | None = None, priority: int | None = None, hold: bool | None = None
+    ) -> Session:
+        """Changes its name, its priority or its hold; see `Sessions.update`. Returns itself as it is then."""
+        return self._became(await self._sessions.update(self.id, name=name, priority=priority, hold=hold))
+
     async def extend(self, duration: dt.timedelta | None = None) -> Session:
-        """Says that it is still needed; with `duration`, that no idle check ends it before then. Returns itself as it is then."""
+        """Says that it is still needed; with `duration`, that no idle check ends it before then.
+        Returns itself as it is then.
+        """
         return self._became(await self._sessions.extend(self.id, duration))
 
     async def explain(self) -> session_service_pb2.ExplainSessionResponse:

@@ -31,6 +31,10 @@ def fold(session: session_pb2.Session | None, event: session_pb2.SessionEvent) -
         after.reason, after.message, after.etag = changed.reason, changed.message, ""
         after.ClearField("conditions")
         after.conditions.extend(changed.conditions)
+    elif change == "session_updated":
+        updated = event.session_updated
+        after.spec.name, after.spec.priority, after.spec.hold = updated.name, updated.priority, updated.hold
+        after.etag = ""
     return after
 
 

@@ -16,12 +16,11 @@ from retinue.client.errors import OutOfRange
 from retinue.client.files import Files
 from retinue.client.logs import LogChunk, stream_logs
 from retinue.client.pages import paged
-from retinue.client.port import PortConnection
+from retinue.client.port import PortConnection, open_port_method
 from retinue.client.session import Session
 from retinue.client.session_view import fold
 from retinue.client.shared_watch import SharedWatch
 from retinue.client.spec import SessionOptions, session_spec
-from retinue.client.watching import watch
 from retinue.manager.v1 import (
     app_service_pb2,
     app_service_pb2_grpc,
@@ -55,6 +54,7 @@ class Sessions:
         self._kernels: kernel_service_pb2_grpc.KernelServiceAsyncStub = kernel_service_pb2_grpc.KernelServiceStub(
             channel
         )
+        self._open_port = open_port_method(channel)
         self._apps: app_service_pb2_grpc.AppServiceAsyncStub = app_service_pb2_grpc.AppServiceStub(channel)
         self._retry_budget = retry_budget or RetryBudget()
         self._own_streams = 0
@@ -90,15 +90,24 @@ class Sessions:
         return await call(self._stub.CreateSession, request)
 
     async def create_many(
-        self, specs: Iterable[session_pb2.SessionSpec], *, request_id: str = "", validate_only: bool = False
+        self,
+        specs: Iterable[session_pb2.SessionSpec],
+        *,
+        request_id: str = "",
+        validate_only: bool = False,
+        all_or_nothing: bool = False,
     ) -> session_service_pb2.BatchCreateSessionsResponse:
-        """Asks for up to 10,000 sessions at once, made with `retinue.client.spec.session_spec`; each is accepted or refused by itself,
-        and `results` says so in the same order.
+        """Asks for up to 10,000 sessions at once, made with `retinue.client.spec.session_spec`; each is accepted or
+        refused by itself, and `results` says so in the same order.
 
-        `request_id` is a UUID: the same one again answers the same. `validate_only` only checks.
+        `request_id` is a UUID: the same one again answers the same. `validate_only` only checks. With `all_or_nothing`,
+        none is made when one is refused.
         """
         request = session_service_pb2.BatchCreateSessionsRequest(
-            specs=specs, request_id=request_id or str(uuid.uuid4()), validate_only=validate_only
+            specs=specs,
+            request_id=request_id or str(uuid.uuid4()),
+            validate_only=validate_only,
+            all_or_nothing=all_or_nothing,
         )
         return await call(self._stub.BatchCreateSessions, request)
 
@@ -116,7 +125,9 @@ class Sessions:
         full: bool = False,
         limit: int | None = None,
     ) -> AsyncGenerator[Session, None]:
-        """Sessions, newest first; `filter` is in the language of ListSessionsRequest. With `full` also their variables and scripts."""
+        """Sessions, newest first; `filter` is in the language of ListSessionsRequest.
+        With `full` also their variables and scripts.
+        """
         view = session_pb2.SESSION_VIEW_FULL if full else session_pb2.SESSION_VIEW_BASIC
 
         async def fetch(token: str, size: int) -> session_service_pb2.ListSessionsResponse:
@@ -141,8 +152,37 @@ class Sessions:
         response = await call(self._stub.TerminateSession, request)
         return Session(self, response.session, response.revision, response.incarnation)
 
+    async def update(
+        self,
+        session: str,
+        *,
+        name: str | None = None,
+        priority: int | None = None,
+        hold: bool | None = None,
+        etag: str = "",
+        request_id: str = "",
+    ) -> Session:
+        """Changes a session and returns it as it is then: its name until it has ended,
+        its priority and whether it is held while it is pending.
+
+        A session with `hold` is not placed until that is taken away. With `etag`, only if the session still has that.
+        `request_id` is a UUID: the same one again answers the same.
+        """
+        request = session_service_pb2.UpdateSessionRequest(
+            session=session,
+            name=name,
+            priority=priority,
+            hold=hold,
+            etag=etag,
+            request_id=request_id or str(uuid.uuid4()),
+        )
+        response = await call(self._stub.UpdateSession, request)
+        return Session(self, response.session, response.revision, response.incarnation)
+
     async def extend(self, session: str, duration: dt.timedelta | None = None) -> Session:
-        """Says that a session is still needed; with `duration`, that no idle check ends it before then. Returns it as it is then."""
+        """Says that a session is still needed; with `duration`, that no idle check ends it before then.
+        Returns it as it is then.
+        """
         request = session_service_pb2.ExtendSessionRequest(session=session)
         if duration is not None:
             request.duration.FromTimedelta(duration)
@@ -153,7 +193,7 @@ class Sessions:
         """Returns why a session waits."""
         return await call(self._stub.ExplainSession, session_service_pb2.ExplainSessionRequest(session=session))
 
-    def watch(
+    async def watch(
         self,
         *,
         after_revision: int | None = None,
@@ -164,19 +204,52 @@ class Sessions:
     ) -> AsyncGenerator[session_pb2.SessionEvent, None]:
         """Yields events after a revision (default: from now on), in order, each once, over broken connections.
 
-        `incarnation` is what came with the revision: with it, a database that was restored since is noticed, and the stream ends with
-        OutOfRange. `session_id` leaves out those of other sessions; with `until_ended` the stream ends with that session. `filter` is in
-        the language of WatchSessionsRequest: it leaves out those of sessions that do not match.
+        `incarnation` is what came with the revision. Raises OutOfRange with reason `REVISION_COMPACTED` when the
+        journal does not go back that far, and `REVISION_LOST` when the database was restored since that incarnation.
+        `session_id` leaves out those of other sessions; with `until_ended` the stream ends with that session. `filter`
+        is in the language of WatchSessionsRequest: it leaves out those of sessions that do not match.
         """
-        return watch(
-            self._stub,
-            after_revision=after_revision,
-            incarnation=incarnation,
-            session_id=session_id,
-            until_ended=until_ended,
-            filter=filter,
-            retry_budget=self._retry_budget,
-        )
+        position = after_revision
+
+        def request() -> session_service_pb2.WatchSessionsRequest:
+            return session_service_pb2.WatchSessionsRequest(
+                after_revision=position,
+                incarnation=incarnation,
+                session_id=session_id,
+                until_ended=until_ended,
+                filter=filter,
+            )
+
+        stream = resumed(self._stub.WatchSessions, request, endless=not until_ended, retry_budget=self._retry_budget)
+        async with aclosing(stream) as responses:
+            async for response in responses:
+                incarnation = response.incarnation
+                for event in response.events:
+                    if position is not None and event.revision <= position:
+                        continue
+                    position = event.revision
+                    yield event
+                position = max(position or 0, response.revision)
+
+    async def history(self, session: str) -> Sequence[session_pb2.SessionEvent]:
+        """Returns what happened to a session until now, oldest first, as far as the journal goes back."""
+        found = await self.get(session)
+        # With a filter the stream says up to where it has gone, also past what happens to other sessions.
+        request = session_service_pb2.WatchSessionsRequest(after_revision=0, filter=f'id = "{found.id}"')
+        events: list[session_pb2.SessionEvent] = []
+
+        def after() -> session_service_pb2.WatchSessionsRequest:
+            if events:
+                request.after_revision = events[-1].revision
+            return request
+
+        stream = resumed(self._stub.WatchSessions, after, endless=True, retry_budget=self._retry_budget)
+        async with aclosing(stream) as responses:
+            async for response in responses:
+                events += response.events
+                if response.revision >= found.revision:
+                    break
+        return events
 
     def logs(
         self,
@@ -190,10 +263,11 @@ class Sessions:
         tail: int = 0,
         epoch: int = 0,
     ) -> AsyncGenerator[LogChunk, None]:
-        """Yields output of one kernel (default `main1`) from `offset`, or of all; `follow` continues until they have ended.
+        """Yields output of one kernel (default `main1`) from `offset`, or of all;
+        `follow` continues until they have ended.
 
-        `since` (with a time zone) leaves out what was printed before, up to a few seconds; `tail` all but so many last lines of each kernel.
-        `epoch` is the number of the try, by default the newest.
+        `since` (with a time zone) leaves out what was printed before, up to a few seconds; `tail` all but so many last
+        lines of each kernel. `epoch` is the number of the try, by default the newest.
         """
         return stream_logs(
             self._kernels,
@@ -211,7 +285,9 @@ class Sessions:
     async def stats(
         self, session: str = "", hostname: str = "", *, interval: float = 2.0
     ) -> AsyncGenerator[kernel_service_pb2.StreamStatsResponse, None]:
-        """Yields the usage of running kernels, of one session until it has ended, or of all that the caller may read; every `interval` seconds."""
+        """Yields the usage of running kernels, of one session until it has ended,
+        or of all that the caller may read; every `interval` seconds.
+        """
         request = kernel_service_pb2.StreamStatsRequest(session=session, hostname=hostname)
         request.interval.FromNanoseconds(round(interval * 1e9))
         responses = resumed(
@@ -231,7 +307,8 @@ class Sessions:
         environment: Mapping[str, str] | None = None,
         working_directory: str = "",
     ) -> Attachment:
-        """Attaches to a new command (default: a shell) in a running kernel (default `main1`); with `terminal`, on one of so many rows and columns.
+        """Attaches to a new command (default: a shell) in a running kernel (default `main1`);
+        with `terminal`, on one of so many rows and columns.
 
         It runs while the block of `async with` lasts.
         """
@@ -245,19 +322,42 @@ class Sessions:
         )
         return Attachment(self._kernels, start)
 
-    def open_port(self, session: str, port: str | int) -> PortConnection:
-        """Opens a connection to a port of `main1`, by its name or number; open while the block of `async with` lasts."""
-        return PortConnection(self._kernels, session, str(port))
+    def open_port(self, session: str, port: str | int, hostname: str = "", *, direct: bool = False) -> PortConnection:
+        """Opens a connection to a port of `main1`, by its name or number; open while the block of `async with` lasts.
+
+        `hostname` is for other kernels of system sessions.
+        """
+        return PortConnection(self._open_port, session, str(port), hostname, direct=direct)
+
+    async def create_ssh_certificate(
+        self, session: str, public_key: str, *, ttl: dt.timedelta | None = None
+    ) -> kernel_service_pb2.CreateSshCertificateResponse:
+        """Certifies a public key, a line of OpenSSH's format, for the SFTP servers of a system session,
+        by default for an hour.
+        """
+        request = kernel_service_pb2.CreateSshCertificateRequest(session=session, public_key=public_key)
+        if ttl is not None:
+            request.ttl.FromTimedelta(ttl)
+        return await call(self._kernels.CreateSshCertificate, request)
+
+    async def create_port_tunnel(self, session: str, port: str | int) -> kernel_service_pb2.CreatePortTunnelResponse:
+        """Opens a tunnel to a port through the manager's gateway, for programs that connect to it by TLS."""
+        request = kernel_service_pb2.CreatePortTunnelRequest(session=session, port=str(port))
+        return await call(self._kernels.CreatePortTunnel, request)
 
     async def create_port_ticket(
         self, session: str, port: str | int, path: str = "/"
     ) -> kernel_service_pb2.CreatePortTicketResponse:
-        """Creates a link by which a browser begins to use a port of `main1` over HTTP, at a path; good once, for a minute."""
+        """Creates a link by which a browser begins to use a port of `main1` over HTTP, at a path;
+        good once, for a minute.
+        """
         request = kernel_service_pb2.CreatePortTicketRequest(session=session, port=str(port), path=path)
         return await call(self._kernels.CreatePortTicket, request)
 
     def code(self, session: str, language: str = "") -> Code:
-        """Runs of code in `main1` of an interactive session, in a language it has a Jupyter kernel for (default `python`)."""
+        """Runs of code in `main1` of an interactive session, in a language it has a Jupyter
+        kernel for (default `python`).
+        """
         return Code(self._kernels, session, language)
 
     def files(self, session: str, hostname: str = "") -> Files:
@@ -267,7 +367,9 @@ class Sessions:
     async def start_app(
         self, session: str, app: str, arguments: Sequence[str] = (), *, environment: Mapping[str, str] | None = None
     ) -> app_pb2.AppStatus:
-        """Starts the program of an app in `main1`, unless it runs; waits up to 20 s for it to answer. May be repeated."""
+        """Starts the program of an app in `main1`, unless it runs; waits up to 20 s for it to answer.
+        May be repeated.
+        """
         request = app_service_pb2.StartAppRequest(
             session=session, app=app, arguments=arguments, environment=environment or {}
         )
@@ -279,7 +381,9 @@ class Sessions:
         return (await call(self._apps.GetApp, request)).status
 
     async def stop_app(self, session: str, app: str, *, grace: float | None = None) -> app_pb2.AppStatus:
-        """Ends the program of an app, if it runs: asks it to, and kills it after `grace` seconds, by default 10. May be repeated."""
+        """Ends the program of an app, if it runs: asks it to, and kills it after `grace` seconds, by default 10.
+        May be repeated.
+        """
         request = app_service_pb2.StopAppRequest(session=session, app=app)
         if grace is not None:
             request.grace.FromMilliseconds(round(1000 * grace))
@@ -288,8 +392,8 @@ class Sessions:
     async def follow(self, session: Session) -> AsyncGenerator[tuple[session_pb2.Session, int], None]:
         """Yields a session after each of its events, with the event's revision, until it has ended.
 
-        When the journal no longer goes back to what was last seen, or the database was restored, the session is read again and followed from
-        there.
+        When the journal no longer goes back to what was last seen, or the database was restored, the session is read
+        again and followed from there.
         """
         view, revision = session.view, session.revision
         while True:
@@ -314,7 +418,9 @@ class Sessions:
     async def _events(
         self, session_id: str, revision: int, incarnation: str
     ) -> AsyncGenerator[session_pb2.SessionEvent, None]:
-        """Yields the events of a session after a revision. A few sessions have a stream each; more of them share one of all sessions."""
+        """Yields the events of a session after a revision. A few sessions have a stream each;
+        more of them share one of all sessions.
+        """
         if self._own_streams >= OWN_STREAMS and revision and self._shared.covers(revision, incarnation):
             async with aclosing(self._shared.events(session_id, revision, incarnation)) as shared:
                 async for event in shared:

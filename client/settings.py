@@ -18,12 +18,9 @@ from __future__ import annotations
 import os
 import ssl
 import stat
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import yaml
 
 from retinue.client.errors import UsageError
 
@@ -37,11 +34,18 @@ _CA_ADVICE = "RETINUE_CA, or --ca, must name a copy of the manager's ca.pem"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The connection settings of a manager. `ca` is the path of a PEM file, or the PEM itself; None trusts the usual CAs."""
+    """The connection settings of a manager. `ca` is the path of a PEM file, or the PEM itself;
+    None trusts the usual CAs.
+    """
 
     endpoint: str
     token: str | None = None
     ca: str | None = None
+
+    def environment(self) -> dict[str, str]:
+        """Returns the variables by which another program of this kind finds the same manager."""
+        found = {"RETINUE_ENDPOINT": self.endpoint, "RETINUE_TOKEN": self.token or "", "RETINUE_CA": self.ca or ""}
+        return {**found, "RETINUE_CONTEXT": ""}
 
     def read_ca(self) -> bytes | None:
         """Returns the CA's certificate in PEM. Raises UsageError when the file cannot be read."""
@@ -49,7 +53,9 @@ class Settings:
 
 
 def read_ca(ca: str | bytes | os.PathLike[str] | None) -> bytes | None:
-    """The PEM of a CA given as PEM or as a path; None stays None. Raises UsageError when the file cannot be read or holds no certificates."""
+    """The PEM of a CA given as PEM or as a path; None stays None. Raises UsageError when the file cannot be read or
+    holds no certificates.
+    """
     if ca is None:
         return None
     if isinstance(ca, bytes) or (isinstance(ca, str) and ca.startswith(PEM_START)):
@@ -76,6 +82,11 @@ def contexts_path(environment: Mapping[str, str]) -> Path:
     return (Path(base) if base else Path.home() / ".config") / "retinue" / "contexts.yaml"
 
 
+def ssh_directory(environment: Mapping[str, str]) -> Path:
+    """Returns where keys, certificates and configurations for OpenSSH's clients are: beside the contexts file."""
+    return contexts_path(environment).parent / "ssh"
+
+
 def resolve(
     environment: Mapping[str, str],
     *,
@@ -84,8 +95,8 @@ def resolve(
     token: str | None = None,
     ca: str | None = None,
 ) -> Settings:
-    """Returns the settings in force; arguments are those of flags. Raises UsageError when no manager is known or the file is
-    not as it should be.
+    """Returns the settings in force; arguments are those of flags. Raises UsageError when no manager is known or the
+    file is not as it should be.
     """
     named = context or environment.get("RETINUE_CONTEXT")
     endpoint = endpoint or environment.get("RETINUE_ENDPOINT")
@@ -115,10 +126,16 @@ def read_contexts(path: Path) -> tuple[str | None, dict[str, Settings]]:
         with path.open(encoding="utf-8") as file:
             if os.fstat(file.fileno()).st_mode & (stat.S_IRWXG | stat.S_IRWXO):
                 raise UsageError(f"{path} holds secrets and others may read it: chmod 600 {path}")
-            content = yaml.safe_load(file)
+            text = file.read()
     except FileNotFoundError:
         return None, {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
+    import yaml  # noqa: PLC0415  # commands that ssh waits for are given their settings by variables
+
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
     if content is None:
         return None, {}
@@ -160,6 +177,10 @@ def write_context(path: Path, name: str, settings: Settings | None, *, make_curr
             for key, entry in contexts.items()
         },
     }
+    import tempfile  # noqa: PLC0415  # as above
+
+    import yaml  # noqa: PLC0415  # as above
+
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".contexts-")
     try:

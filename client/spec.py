@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypedDict, Unpack
+# The declared types are also checked when the program runs.
+from collections.abc import Mapping, Sequence
+from typing import TypedDict, Unpack
 
 from retinue.client import enum_names
 from retinue.client.errors import UsageError
+from retinue.client.typed_options import Amount, amount_texts, check_options
 from retinue.manager.v1 import session_pb2
-from retinue.types.v1 import port_pb2
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from retinue.types.v1 import isolation_pb2, port_pb2
 
 
 class SessionOptions(TypedDict, total=False):
@@ -18,17 +18,21 @@ class SessionOptions(TypedDict, total=False):
 
     `type`: `batch`, `interactive`, …. `name`, `project`, `resource_group`: by name. `cluster_mode`: `single-node` or
     `multi-node`. `priority`: 0 to 100. `command`: argument vector of `main1`. `environment`, `slots`, `image`: of every
-    kernel; slots are amounts as text, such as `{"cpu": "2", "mem": "4g"}`. `shared_memory`: size of /dev/shm, such as
-    `1g`, a part of `mem`. The same with `main_` and `sub_` in front: of one role, in place of the above. `labels`: free. `mounts`: directories of the
-    nodes as source, target and whether it is writable. `ports`: of `main1` that clients reach, each a name, `tcp` or `http`,
-    and a number; `preopen_ports`: first and last number of ranges; `services`: programs to be started on demand, as messages.
-    `termination_grace`, `time_limit`: seconds. `agents`: to run on, `agent_choice`: `preferred` or `strict`.
+    kernel; slots are amounts, such as `{"cpu": 2, "mem": "4g"}`. `shared_memory`: size of /dev/shm, such as
+    `1g`, a part of `mem`. `isolation`: `process`, `container` or `vm`. The same with `main_` and `sub_` in front: of
+    one role, in place of the above. `labels`: free. `mounts`: directories of the nodes as source, target and whether it
+    is writable. `ports`: of `main1` that clients reach, each a name, `tcp` or `http`,
+    and a number; `preopen_ports`: first and last number of ranges; `apps`: programs to be started on demand, as
+    messages. `termination_grace`, `time_limit`: seconds. `agents`: to run on, `agent_choice`: `preferred` or `strict`.
     `architecture`: that the agents must have. `endpoint`: that it is a replica of,
     `replica_placement`: `spread` or `pack`. `preemptible`: may be preempted by sessions of higher priority.
-    `bootstrap_script`: what every kernel runs before its command. Batch only: `earliest_start_time`, not before then, in seconds
-    since 1970; `depends_on`, ids or names of sessions that must succeed first;
-    `max_attempts`, `retry_on_failure` and `retry_backoff` in seconds, to run it again.
-    `template`: name or id of a template that all the above overrides, `template_version` by default the newest; then nothing else is required.
+    `authorized_keys` and `max_file_bytes`: of a system session, public keys that are let in, and the maximum size of a
+    file. `hold`: wait until `Sessions.update` takes that away.
+    `bootstrap_script`: what every kernel runs before its command. Batch only: `earliest_start_time`, not before then,
+    in seconds since 1970; `depends_on`, ids or names of sessions that must succeed first, `runs_after`, that must only
+    have ended; `max_attempts`, `retry_on_failure` and `retry_backoff` in seconds, to run it again.
+    `template`: name or id of a template that all the above overrides, `template_version` by default the newest;
+    then nothing else is required.
     """
 
     type: str
@@ -41,20 +45,23 @@ class SessionOptions(TypedDict, total=False):
     image: str
     command: Sequence[str]
     environment: Mapping[str, str]
-    slots: Mapping[str, str]
+    slots: Mapping[str, Amount]
     shared_memory: str
+    isolation: str
     main_image: str
+    main_isolation: str
     main_environment: Mapping[str, str]
-    main_slots: Mapping[str, str]
+    main_slots: Mapping[str, Amount]
     sub_image: str
+    sub_isolation: str
     sub_command: Sequence[str]
     sub_environment: Mapping[str, str]
-    sub_slots: Mapping[str, str]
+    sub_slots: Mapping[str, Amount]
     labels: Mapping[str, str]
     mounts: Sequence[tuple[str, str, bool]]
     ports: Sequence[tuple[str, str, int]]
     preopen_ports: Sequence[tuple[int, int]]
-    services: Sequence[session_pb2.ServiceDefinition]
+    apps: Sequence[session_pb2.AppDefinition]
     termination_grace: float
     agents: Sequence[str]
     agent_choice: str
@@ -63,9 +70,13 @@ class SessionOptions(TypedDict, total=False):
     replica_placement: str
     time_limit: float
     preemptible: bool
+    authorized_keys: Sequence[str]
+    max_file_bytes: int
     bootstrap_script: str
     earliest_start_time: float
+    hold: bool
     depends_on: Sequence[str]
+    runs_after: Sequence[str]
     max_attempts: int
     retry_on_failure: bool
     retry_backoff: float
@@ -74,12 +85,19 @@ class SessionOptions(TypedDict, total=False):
 
 
 def session_spec(**options: Unpack[SessionOptions]) -> session_pb2.SessionSpec:
-    """Returns the request for a session. Raises UsageError on values that no request can hold; the server checks everything
-    else.
+    """Returns the request for a session. Raises UsageError on values that no request can hold; the server checks
+    everything else.
     """
-    unknown = options.keys() - SessionOptions.__annotations__.keys()
-    if unknown:
-        raise UsageError(f"unknown options: {', '.join(sorted(unknown))}")
+    if isinstance(options.get("command"), str):
+        raise UsageError("a command is a list of arguments, not one text; for a shell write ['sh', '-c', …]")
+    check_options(options, SessionOptions)
+    try:
+        return _spec(options)
+    except (ValueError, OverflowError) as error:
+        raise UsageError(f"an option is out of range: {error}") from error
+
+
+def _spec(options: SessionOptions) -> session_pb2.SessionSpec:
     template = options.get("template", "")
     spec = session_pb2.SessionSpec(
         name=options.get("name", ""),
@@ -99,15 +117,25 @@ def session_spec(**options: Unpack[SessionOptions]) -> session_pb2.SessionSpec:
         preopen_ports=[
             session_pb2.PortRange(first=first, last=last) for first, last in options.get("preopen_ports", ())
         ],
-        services=options.get("services", ()),
+        apps=options.get("apps", ()),
         agents=options.get("agents", ()),
         architecture=options.get("architecture", ""),
         endpoint=options.get("endpoint", ""),
         preemptible=options.get("preemptible", False),
+        hold=options.get("hold", False),
         bootstrap_script=options.get("bootstrap_script", ""),
         depends_on=options.get("depends_on", ()),
+        runs_after=options.get("runs_after", ()),
+        system=session_pb2.SystemSpec(
+            sftp=session_pb2.SftpSpec(
+                authorized_keys=options.get("authorized_keys", ()), max_file_bytes=options.get("max_file_bytes", 0)
+            )
+        )
+        if options.get("authorized_keys") or options.get("max_file_bytes")
+        else None,
     )
     spec.kernel.shared_memory = options.get("shared_memory", "")
+    spec.kernel.isolation = _isolation(options.get("isolation", ""))
     if (tries := options.get("max_attempts")) is not None:
         spec.retry.max_attempts, spec.retry.on_failure = tries, options.get("retry_on_failure", False)
         if (pause := options.get("retry_backoff")) is not None:
@@ -134,6 +162,10 @@ def session_spec(**options: Unpack[SessionOptions]) -> session_pb2.SessionSpec:
     sub = _kernel(
         options.get("sub_image"), options.get("sub_command"), options.get("sub_environment"), options.get("sub_slots")
     )
+    main.isolation, sub.isolation = (
+        _isolation(options.get("main_isolation", "")),
+        _isolation(options.get("sub_isolation", "")),
+    )
     for role, kernel in (("main", main), ("sub", sub)):
         if kernel.ByteSize():
             spec.roles.add(role=role).kernel.CopyFrom(kernel)
@@ -146,6 +178,10 @@ def _session_type(text: str, *, optional: bool) -> session_pb2.SessionType.Value
     return session_pb2.SessionType.ValueType(enum_names.number(enum_names.SESSION_TYPE, text))
 
 
+def _isolation(text: str) -> isolation_pb2.Isolation.ValueType:
+    return isolation_pb2.Isolation.ValueType(enum_names.number(enum_names.ISOLATION, text) if text else 0)
+
+
 def _refer(spec: session_pb2.SessionSpec, template: str, version: int) -> None:
     if template:
         spec.template.name, spec.template.version = template, version
@@ -155,10 +191,8 @@ def _kernel(
     image: str | None,
     command: Sequence[str] | None,
     environment: Mapping[str, str] | None,
-    slots: Mapping[str, str] | None,
+    slots: Mapping[str, Amount] | None,
 ) -> session_pb2.KernelSpec:
-    if isinstance(command, str):
-        raise UsageError("a command is a list of arguments, not one text; for a shell write ['sh', '-c', …]")
     return session_pb2.KernelSpec(
-        image=image or "", command=command or (), environment=environment or {}, slots=slots or {}
+        image=image or "", command=command or (), environment=environment or {}, slots=amount_texts(slots or {})
     )

@@ -59,7 +59,8 @@ class Templates:
     async def update(
         self, template: pb.Template, *, mask: Sequence[str] = (), validate_only: bool = False
     ) -> pb.Template:
-        """Creates a new version: takes what `mask` names (default: what is given of description and spec) from the message.
+        """Creates a new version: takes what `mask` names (default: what is given of
+        description and spec) from the message.
 
         An `etag` in the message must be the current one.
         """
@@ -73,5 +74,7 @@ class Templates:
         await call(self._stub.DeleteTemplate, pb.DeleteTemplateRequest(template=template, project=project, etag=etag))
 
     async def render(self, spec: session_pb2.SessionSpec) -> session_pb2.SessionSpec:
-        """Returns the merged specification of a session: the template that the message names, with the rest of the message over it."""
+        """Returns the merged specification of a session: the template that the message names,
+        with the rest of the message over it.
+        """
         return (await call(self._stub.RenderTemplate, pb.RenderTemplateRequest(spec=spec))).spec

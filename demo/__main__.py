@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from demo import cleaning, code, containers, fairness, placement, word_count
 from demo.stage import DemoError, Stage
-from retinue.client import RetinueError
+from retinue.client.aio import RetinueError
 from retinue.devtools import engine
 from retinue.devtools.cluster import Cluster, ClusterOptions
 
@@ -18,7 +18,9 @@ _OPTIONS = ClusterOptions(agents=2, slots={"cpu": "9", "mem": "18g"}, prefix="de
 
 
 async def demonstrate(stage: Stage) -> None:
-    """Runs all parts, on a cluster that is removed afterwards. Raises DemoError, RetinueError, TimeoutError, OSError."""
+    """Runs all parts, on a cluster that is removed afterwards. Raises DemoError, RetinueError, TimeoutError,
+    OSError.
+    """
     stage.heading("A manager, its database, and two agents, each on its own node")
     host = await asyncio.to_thread(containers.find_engine)
     made = host is not None and await asyncio.to_thread(containers.make_image, host, word_count.TEXTS)

@@ -11,7 +11,7 @@ from retinue.devtools.threads import in_thread
 
 if TYPE_CHECKING:
     from demo.stage import Stage
-    from retinue.client import Client
+    from retinue.client.aio import Client
     from retinue.devtools.cluster import Cluster
 
 _SECONDS = 30.0

@@ -11,7 +11,7 @@ from retinue.agent.kernel.python_runtime import build_runtime
 
 if TYPE_CHECKING:
     from demo.stage import Stage
-    from retinue.client import Session
+    from retinue.client.aio import Session
 
 _SECONDS = 60.0
 _LINES = (

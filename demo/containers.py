@@ -39,7 +39,9 @@ echo "total $total"
 
 
 def find_engine() -> str | None:
-    """Returns the engine of this machine as `unix://PATH`, if one answers and an image can be made; else None. Blocks."""
+    """Returns the engine of this machine as `unix://PATH`, if one answers and an image can be made; else None.
+    Blocks.
+    """
     host = os.environ.get("DOCKER_HOST", "") or engine.DEFAULT_HOST
     usable = host.startswith("unix://") and shutil.which("busybox") is not None and engine.answers(host)
     return host if usable else None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from demo.stage import Stage
-    from retinue.client import Client, Session
+    from retinue.client.aio import Client, Session
     from retinue.devtools.cluster import Cluster
 
 GROUP = "paper"

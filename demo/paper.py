@@ -2,7 +2,8 @@
 
 Progressive filling (Ghodsi, Zaharia, Hindman, Konwinski, Shenker, Stoica: Dominant Resource Fairness, NSDI'11,
 Algorithm 1): the next task is that of the owner with the lowest dominant share, the largest part that it holds of any
-resource. The algorithm ends when that task does not fit; here the owner is left out from then on, and the others continue.
+resource. The algorithm ends when that task does not fit; here the owner is left out from then on,
+and the others continue.
 """
 
 from __future__ import annotations

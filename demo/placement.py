@@ -12,7 +12,7 @@ from retinue.manager.v1 import session_pb2
 
 if TYPE_CHECKING:
     from demo.stage import Stage
-    from retinue.client import Client, Session
+    from retinue.client.aio import Client, Session
     from retinue.devtools.cluster import Cluster
 
 _SECONDS = 60.0

@@ -1,4 +1,6 @@
-"""Shows and checks the steps of the demonstration: headings, sessions as they move, statements that are true or end it."""
+"""Shows and checks the steps of the demonstration: headings, sessions as they move,
+statements that are true or end it.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,12 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from retinue.client import enum_names
+from retinue.client.command.printable import safe
 from retinue.client.command.progress import open_progress, outcome
-from retinue.client.command.text import safe
 from retinue.manager.v1 import session_pb2
 
 if TYPE_CHECKING:
-    from retinue.client import Session
+    from retinue.client.aio import Session
 
 
 class DemoError(Exception):

@@ -12,7 +12,7 @@ from retinue.manager.v1 import session_pb2
 
 if TYPE_CHECKING:
     from demo.stage import Stage
-    from retinue.client import Client
+    from retinue.client.aio import Client
 
 TEXTS = Path("/usr/share/common-licenses")
 SIZE = 3
@@ -26,7 +26,9 @@ def count_directly(directory: Path) -> int:
 
 
 async def show(stage: Stage, client: Client, image: str) -> None:
-    """Runs the count and checks its total; in containers of `image`, or natively if it is empty. Raises DemoError, RetinueError."""
+    """Runs the count and checks its total; in containers of `image`, or natively if it is empty.
+    Raises DemoError, RetinueError.
+    """
     stage.heading(f"1. main1, sub1 and sub2 count the words under {TEXTS}, over two nodes")
     command = ["/usr/bin/python3", "-c", _PROGRAM.read_text(), str(TEXTS)]
     if image:

@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import shutil
 import socket
 import sys
 import tempfile
 import time
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -19,9 +21,11 @@ from retinue.client.client import Client
 from retinue.client.errors import CallError, RetinueError
 from retinue.client.settings import Settings
 from retinue.devtools import leftovers, nodes, process, state
+from retinue.devtools.doctor import GUESTS
 from retinue.devtools.process import ChildProcess
 from retinue.devtools.threads import in_thread
 from retinue.manager.v1 import fleet_service_pb2
+from retinue.types.v1 import isolation_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -32,10 +36,33 @@ DIRECTORIES = Path("/var/lib/retinue")
 AGENT_PORT = 7450
 _POLL_SECONDS = 0.1
 _DRAIN_SECONDS = 15.0
+# Those to choose from, up to the first that the kernel gives to connections if that is higher.
+_PORTS = (10_000, 30_000)
+_PORT_TRIES = 100
+_VM = "vm"
+_VM_DEFAULT = "vm-default"
+"""Name of the file that says that the default isolation was set by a cluster, and is no choice of its user's."""
 
 
 class ClusterError(RetinueError):
     """The cluster does not come up, or is not in the state asked for."""
+
+
+async def _fetch_guest() -> None:
+    fetching = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "retinue.agent.vm"),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        _, said = await fetching.communicate()
+    finally:
+        if fetching.returncode is None:
+            fetching.kill()
+            await fetching.wait()
+    if fetching.returncode != 0:
+        raise ClusterError(f"there can be no virtual machines: {said.decode(errors='replace').strip()}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +72,11 @@ class ClusterOptions:
     `agents` on nodes of their own, each with `slots`; 0 means one agent in this machine's own network, for machines
     where namespaces cannot be made. Times of the agents' supervision in seconds. `port` is the manager's for users, the
     next one is that for agents; 0 takes free ones. With `gateway`, browsers reach ports of
-    sessions at the one after that. `prefix` starts the names of the nodes' namespaces.
+    sessions at the one after that; with `router`, clients reach endpoints at the fourth, by `envoy` or the installed
+    one. `prefix` starts the names of the nodes' namespaces.
     `agent_arguments` are added to the command of every agent, `manager_arguments` to the manager's. `engine` gives the
-    Docker engine of an agent by its id and node, as `unix://PATH`, and may start it first; without it, agents use the machine's engine if it answers.
+    Docker engine of an agent by its id and node, as `unix://PATH`, and may start it first; without it, agents use the
+    machine's engine if it answers. With `vm`, kernels are virtual machines unless they ask to be something else.
     """
 
     agents: int = 2
@@ -63,6 +92,9 @@ class ClusterOptions:
     manager_arguments: tuple[str, ...] = ()
     engine: Callable[[str, nodes.Node | None], str] | None = None
     gateway: bool = False
+    router: bool = False
+    envoy: Path | None = None
+    vm: bool = False
 
 
 @dataclass(slots=True)
@@ -95,7 +127,9 @@ class Cluster:
         self._say = say or (lambda _text: None)
         self._state = state.ClusterState()
         self._manager: ChildProcess | None = None
-        self._ports = (0, 0, 0)
+        self.routers: list[ChildProcess] = []
+        """Routers: that of the options first."""
+        self._ports = (0, 0, 0, 0)
         self._facts: dict[str, str] = {}
 
     async def __aenter__(self) -> Self:
@@ -156,22 +190,73 @@ class Cluster:
     async def _start(self) -> None:
         if os.geteuid() != 0:
             raise ClusterError("a local cluster needs root: it makes network namespaces and control groups")
+        if self.options.vm and not any(GUESTS.glob("linux-*")):
+            self._say("fetching the Linux of virtual machines")
+            await _fetch_guest()
         await in_thread(self._take_directory)
         await in_thread(state.clear, self.directory)
         if self.options.agents > 0:
             await in_thread(self._make_underlay)
         self._say("starting the manager and its database")
-        self._ports = _free_ports(self.options.port)
+        self._ports = free_ports(self.options.port)
         await self.start_manager()
         join_token = self._facts["join_token"]
         for index in range(max(1, self.options.agents)):
             await self.add_agent(self.options.slots, join_token, wait=False)
-            self._say(f"starting agent {self.agents[index].id} on {_place(self.agents[index].node)}")
+            self._say(f"starting agent {self.agents[index].id} on {_location(self.agents[index].node)}")
+        if self.options.router:
+            self._say("starting a router")
+            await self.add_router("r1", self._ports[3], join_token=self._facts["router_join_token"])
         for index in range(len(self.agents)):
             await self.wait_agent(index)
+        await self._set_default_isolation()
+
+    async def _set_default_isolation(self) -> None:
+        """Makes virtual machines the default, or undoes that where a former cluster on the same directory did it."""
+        marker = self.directory / _VM_DEFAULT
+        if not self.options.vm:
+            if await in_thread(marker.exists):
+                async with self.client() as client:
+                    group = await client.resource_groups.get("default")
+                    # It may have been set to something else since.
+                    if group.default_isolation == isolation_pb2.ISOLATION_VM:
+                        await client.resource_groups.update("default", default_isolation="")
+                await in_thread(marker.unlink)
+            return
+        await in_thread(marker.touch)
+        async with self.client() as client:
+            async for agent in client.agents.list():
+                for status in agent.runtimes:
+                    if status.name == _VM and not status.available:
+                        raise ClusterError(f"there can be no virtual machines: {status.message} (see retinue doctor)")
+            await client.resource_groups.update("default", default_isolation=_VM)
+
+    async def add_router(self, router_id: str, port: int = 0, *, join_token: str = "") -> int:
+        """Starts another router for clients at a port of this machine, by default a free one; returns the port."""
+        if not join_token:
+            async with self.client() as client:
+                join_token = (await client.agents.create_join_token(agent_id=router_id, router=True)).token
+        port = port or free_ports()[0]
+        directory = self.directory / ("router" if not self.routers else router_id)
+        await in_thread(directory.mkdir, 0o700, parents=True, exist_ok=True)
+        token_file = directory.with_suffix(".join-token")
+        token_file.touch(mode=0o600)
+        token_file.write_text(join_token)
+        command = [
+            *(sys.executable, "-m", "retinue.router.main", "run", "--id", router_id, "--data-dir", str(directory)),
+            *("--manager", f"127.0.0.1:{self._ports[0]}", "--join-token", str(token_file)),
+            *("--ca-fingerprint", self.ca_fingerprint, "--listen", "127.0.0.1:0", "--plain-http", "--stop-engine"),
+            *("--clients", f"127.0.0.1:{port}", "--url", f"http://localhost:{self._ports[3]}"),
+            *(("--envoy", str(self.options.envoy)) if self.options.envoy is not None else ()),
+        ]
+        self.routers.append(self._child(router_id if self.routers else "router", command))
+        await self._launch(self.routers[-1])
+        return port
 
     def _take_directory(self) -> None:
-        """Creates the directory: searchable for the database's user, readable for no other user; its content belongs to no running cluster."""
+        """Creates the directory: searchable for the database's user, readable for no other user;
+        its content belongs to no running cluster.
+        """
         if self._wanted is None:
             DIRECTORIES.mkdir(mode=0o711, parents=True, exist_ok=True)
             for killed in state.sweep(DIRECTORIES, time.time()):
@@ -187,7 +272,9 @@ class Cluster:
         self._directory.chmod(0o711)
 
     def _make_underlay(self) -> None:
-        self._state.underlay = nodes.create_underlay(self.options.prefix)
+        # The number is in the names of agents: the same for a directory each time,
+        # and not soon that of another cluster again.
+        self._state.underlay = nodes.create_underlay(self.options.prefix, zlib.crc32(bytes(self.directory)))
         self._state.write(self.directory)
 
     async def start_manager(self) -> None:
@@ -208,16 +295,10 @@ class Cluster:
         self._facts = {key: str(value) for key, value in json.loads(facts.read_text()).items()}
         (self.directory / "ca.pem").write_text(self._facts["ca"])
 
-    async def stop_manager(self) -> None:
-        """Stops the manager and waits for it."""
-        await self.manager.stop()
-
-    async def kill_manager(self) -> None:
-        """Kills the manager's process; its database server runs on, until the next start takes it over."""
-        await self.manager.kill()
-
     async def add_agent(self, slots: Mapping[str, str], join_token: str = "", *, wait: bool = True) -> int:
-        """Adds an agent on a node of its own, and returns its index; with a join token of a group it joins that group."""
+        """Adds an agent on a node of its own, and returns its index;
+        with a join token of a group it joins that group.
+        """
         index = len(self.agents)
         underlay = self._state.underlay
         if underlay is None:
@@ -245,18 +326,12 @@ class Cluster:
         return index
 
     async def start_agent(self, index: int, *, wait: bool = True) -> None:
-        """Starts an agent, unless it runs, and by default waits until the manager calls it alive. Raises ClusterError."""
+        """Starts an agent, unless it runs, and by default waits until the manager calls it alive.
+        Raises ClusterError.
+        """
         await self._launch(self.agents[index].process)
         if wait:
             await self.wait_agent(index)
-
-    async def stop_agent(self, index: int) -> None:
-        """Stops an agent and waits for it; its kernels run on."""
-        await self.agents[index].process.stop()
-
-    async def kill_agent(self, index: int) -> None:
-        """Kills an agent's process; its kernels run on."""
-        await self.agents[index].process.kill()
 
     async def wait_agent(self, index: int) -> None:
         """Waits until the manager calls an agent alive. Raises ClusterError."""
@@ -276,7 +351,9 @@ class Cluster:
                 await asyncio.sleep(_POLL_SECONDS)
 
     async def wait_clean(self, seconds: float) -> dict[str, leftovers.Leftovers]:
-        """Waits until nothing of kernels and networks is left, at most so long; returns what is, for agents that have any."""
+        """Waits until nothing of kernels and networks is left, at most so long;
+        returns what is, for agents that have any.
+        """
         deadline = time.monotonic() + seconds
         while True:
             found = {agent.id: await in_thread(self.find_leftovers, agent) for agent in self.agents}
@@ -291,7 +368,8 @@ class Cluster:
 
     def casualties(self) -> list[ChildProcess]:
         """Processes that were started and do not run."""
-        children = [*([self._manager] if self._manager is not None else []), *(agent.process for agent in self.agents)]
+        singles = [] if self._manager is None else [self._manager]
+        children = [*singles, *self.routers, *(agent.process for agent in self.agents)]
         return [child for child in children if child.exit_status is not None]
 
     async def stop(self) -> None:
@@ -300,18 +378,24 @@ class Cluster:
             await self._end_sessions()
         finally:
             await asyncio.gather(*(agent.process.stop() for agent in self.agents))
+            await asyncio.gather(*(router.stop(20.0) for router in self.routers))
             if self._manager is not None:
                 await self._manager.stop(20.0)
             await in_thread(self._remove)
             self.agents.clear()
+            self.routers.clear()
             self._manager, self._facts, self._state = None, {}, state.ClusterState()
 
     async def _end_sessions(self) -> None:
-        """Ends what lives while there are agents to end it; what is not over in time is removed by force."""
+        """Ends what lives while there are agents to end it, endpoints first, which would replace their replicas; what
+        is not over in time is removed by force.
+        """
         if self._manager is None or self._manager.pid is None or not self._facts or not self.agents:
             return
         try:
             async with asyncio.timeout(_DRAIN_SECONDS), self.client() as client:
+                async for endpoint in client.endpoints.list():
+                    await client.endpoints.delete(endpoint.id)
                 ended = False
                 while sessions := [session async for session in client.sessions.list()]:
                     if not ended:
@@ -361,7 +445,7 @@ class Cluster:
         if self._state.underlay is not None:
             # Agents get the first one.
             hosts.insert(0, self._state.underlay.host_address)
-        user_port, agent_port, gateway_port = self._ports
+        user_port, agent_port, gateway_port, _ = self._ports
         return [
             *(sys.executable, "-m", "retinue.manager.main", "serve", "--dev", "--data-dir", str(data)),
             *("--listen", f"0.0.0.0:{user_port}", "--agent-listen", f"0.0.0.0:{agent_port}"),
@@ -375,7 +459,7 @@ class Cluster:
         self, agent_id: str, node: nodes.Node | None, directory: Path, token_file: Path, slots: Mapping[str, str]
     ) -> list[str]:
         manager_address = self._state.underlay.host_address if self._state.underlay is not None else "127.0.0.1"
-        address, port = (node.address, AGENT_PORT) if node is not None else ("127.0.0.1", _free_ports(0)[0])
+        address, port = (node.address, AGENT_PORT) if node is not None else ("127.0.0.1", free_ports()[0])
         enter = ["nsenter", f"--net=/run/netns/{node.namespace}"] if node is not None else []
         return [
             *(
@@ -398,7 +482,7 @@ class Cluster:
         ]
 
 
-def _place(node: nodes.Node | None) -> str:
+def _location(node: nodes.Node | None) -> str:
     return f"node {node.namespace} ({node.address})" if node is not None else "this machine"
 
 
@@ -411,15 +495,23 @@ def _version(file: Path) -> tuple[int, int] | None:
     return found.st_ino, found.st_mtime_ns
 
 
-def _free_ports(port: int) -> tuple[int, int, int]:
-    """Returns three ports in a row from `port`, or three free ones. Raises ClusterError when they are in use."""
-    wanted = [port + place if port else 0 for place in range(3)]
-    with contextlib.ExitStack() as stack:
+def free_ports(first: int = 0) -> tuple[int, int, int, int]:
+    """Returns four ports in a row from `first`, by default four that are free.
+    Raises ClusterError when they are in use.
+
+    What is free is not among those that the kernel gives to connections: nothing takes it while a manager is down, and
+    no connection to it meets itself.
+    """
+    given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    lowest, highest = _PORTS[0], max(_PORTS[1], given)
+    for candidate in [first] if first else random.sample(range(lowest, highest - 4), _PORT_TRIES):
         try:
-            taken = [stack.enter_context(socket.create_server(("", number))) for number in wanted]
+            with contextlib.ExitStack() as stack:
+                for offset in range(4):
+                    stack.enter_context(socket.create_server(("", candidate + offset)))
         except OSError as error:
-            raise ClusterError(
-                f"one of the ports {port}-{port + 2} is in use: {error.strerror}; choose others"
-            ) from error
-        first, second, third = (server.getsockname()[1] for server in taken)
-        return first, second, third
+            failure = error
+        else:
+            return candidate, candidate + 1, candidate + 2, candidate + 3
+    where = f"one of the ports {first}-{first + 3}" if first else "at least one of any four ports in a row"
+    raise ClusterError(f"{where} is in use: {failure.strerror}; choose others") from failure

@@ -23,8 +23,10 @@ OK, WARNING, ERROR = "OK", "WARNING", "ERROR"
 SESSION_ADDRESSES = ipaddress.ip_network("10.128.0.0/9")
 """The range from which managers allocate the private networks of sessions."""
 LEAST_MTU = 1300
-PROGRAM_PLACES = (Path("/usr/lib/retinue"), Path("/var/cache/retinue"))
+PROGRAM_DIRECTORIES = (Path("/usr/lib/retinue"), Path("/var/cache/retinue"))
 """The directories of the programs that agents put inside kernels: shipped in their image, and built on the node."""
+GUESTS = Path("/var/cache/retinue/vm")
+"""The directory of what virtual machines boot, as `python -m retinue.agent.vm` fetches it."""
 OLDEST_ENGINE, OLDEST_RUNC = (20, 10), (1, 1)
 OLDEST_KERNEL = (5, 12)
 """From there on, what is mounted into kernels can be made read-only before it is seen (`mount_setattr`)."""
@@ -45,8 +47,9 @@ class Facts:
     """The facts that were found. None, or an empty value, says that it is not there or could not be found out.
 
     `links` are the kinds of links that can be made. `addresses` are networks of the machine's own links and routes.
-    `clock_synchronized` is None where it is unknown. `obstacles` are chains of the packet filter, as `FAMILY TABLE CHAIN`, that
-    drop what is forwarded unless a rule lets it pass; `name_servers` are those of the node's resolv.conf.
+    `clock_synchronized` is None where it is unknown. `obstacles` are chains of the packet filter, as
+    `FAMILY TABLE CHAIN`, that drop what is forwarded unless a rule lets it pass; `name_servers` are those of the node's
+    resolv.conf. `qemu` and `guest_linux` are versions, the latter of the Linux that virtual machines boot.
     """
 
     root: bool = True
@@ -66,6 +69,9 @@ class Facts:
     clock_synchronized: bool | None = None
     obstacles: Sequence[str] = ()
     name_servers: Sequence[str] = ()
+    qemu: str = ""
+    guest_linux: str = ""
+    kvm: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +96,7 @@ def evaluate(facts: Facts) -> list[Finding]:
             findings.append(Finding(tool, OK, "is there"))
         else:
             findings.append(Finding(tool, ERROR, f"is missing: needed for {purpose}", f"apt-get install {package}"))
-    findings += [_kernel(facts.kernel), *_engine(facts), _ssh(facts.ssh_built)]
+    findings += [_kernel(facts.kernel), *_engine(facts), *_machines(facts), _ssh(facts.ssh_built)]
     findings += _groups(facts)
     for kind in LINKS:
         if facts.links.get(kind):
@@ -134,6 +140,24 @@ def _engine(facts: Facts) -> list[Finding]:
     if not facts.programs_built and not facts.compiler:
         remedy = "apt-get install gcc libc6-dev"
         found.append(Finding("compiler", ERROR, "programs for containers are not built, and cannot be", remedy))
+    return found
+
+
+def _machines(facts: Facts) -> list[Finding]:
+    if not facts.qemu:
+        remedy = "apt-get install --no-install-recommends qemu-system-x86"
+        return [Finding("qemu", WARNING, "is missing: sessions with isolation vm cannot run here", remedy)]
+    found = [Finding("qemu", OK, f"version {facts.qemu}")]
+    if facts.guest_linux:
+        found.append(Finding("vm-linux", OK, f"virtual machines boot Linux {facts.guest_linux}"))
+    else:
+        remedy = "python -m retinue.agent.vm"
+        found.append(Finding("vm-linux", WARNING, "there is no Linux that virtual machines could boot", remedy))
+    if facts.kvm:
+        found.append(Finding("kvm", OK, "/dev/kvm is there; agents try whether it works"))
+    else:
+        remedy = "enable virtualization in the firmware or, for a node that is a virtual machine, on its host"
+        found.append(Finding("kvm", WARNING, "there is no /dev/kvm: virtual machines are emulated, and slow", remedy))
     return found
 
 
@@ -237,6 +261,9 @@ def examine(docker_host: str = "") -> Facts:
         clock_synchronized=_is_synchronized(),
         obstacles=_obstacles(_output("nft", "-j", "list", "chains")),
         name_servers=[server for file in RESOLVERS for server in _name_servers(file)],
+        qemu=_qemu(),
+        guest_linux=max((path.name.removeprefix("linux-") for path in GUESTS.glob("linux-*")), default=""),
+        kvm=Path("/dev/kvm").is_char_device(),
     )
 
 
@@ -260,13 +287,13 @@ def _name_servers(file: Path) -> list[str]:
 
 
 def _is_built(pattern: str) -> bool:
-    return any(path for place in PROGRAM_PLACES for path in place.glob(pattern))
+    return any(path for directory in PROGRAM_DIRECTORIES for path in directory.glob(pattern))
 
 
 def _ask_engine(host: str) -> dict[str, Any] | None:
-    version, info = engine.ask(host, "/version"), engine.ask(host, "/info")
-    if version is None or info is None:
+    if (found := engine.describe(host)) is None:
         return None
+    version, info = found
     parts = {part.get("Name"): part.get("Version") for part in version.get("Components", [])}
     return {
         "version": version.get("Version"),
@@ -280,6 +307,16 @@ def _can_make(kind: str) -> bool:
     extra = {"veth": ("peer", "name", f"{name}p"), "vxlan": ("id", "16777215", "dstport", "4789", "local", "127.0.0.1")}
     # In a namespace of its own: nothing of the machine's network is touched, and all is gone with the command.
     return _run("unshare", "--net", "ip", "link", "add", name, "type", kind, *extra.get(kind, ()))
+
+
+def _qemu() -> str:
+    try:
+        command = ("qemu-system-x86_64", "--version")
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=True)  # noqa: S603  # our own words
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return ""
+    version = re.search(r"version (\S+)", done.stdout)
+    return version[1] if version else "unknown"
 
 
 def _run(*command: str) -> bool:
@@ -315,7 +352,9 @@ def _routes() -> list[str]:
 
 
 def _is_synchronized() -> bool | None:
-    """Returns the state of the kernel's clock: adjtimex reports 5, or the flag STA_UNSYNC, while no daemon disciplines it."""
+    """Returns the state of the kernel's clock: adjtimex reports 5, or the flag STA_UNSYNC,
+    while no daemon disciplines it.
+    """
     if not hasattr(socket, "AF_UNIX") or not hasattr(time, "CLOCK_REALTIME"):
         return None
     import ctypes  # noqa: PLC0415  # only for this

@@ -19,7 +19,9 @@ _CGROUPS = Path("/sys/fs/cgroup")
 # As agents name the namespaces of their networks: longer ids end in a digest of the whole.
 _LABEL_LENGTH, _DIGEST_LENGTH = 20, 8
 _MONITORS = "monitors"
-_ATTEMPT_DIRECTORIES = ("attempts", "scratch", "docker/attempts")
+_ATTEMPT_DIRECTORIES = ("attempts", "scratch", "docker/attempts", "vm/attempts")
+# Below `retinue`, by the agent's id: of its native processes, and of its virtual machines.
+_FAMILIES = ("{}", "{}.vm")
 _LABEL = "retinue.agent"
 # An agent also has groups, files and threads of its own; what belongs to a kernel goes by the kernel's id and epoch.
 _ATTEMPT = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.[0-9]+")
@@ -107,9 +109,9 @@ def remove(agent_id: str, docker_host: str = "", seconds: float = 5.0) -> None:
             break
         time.sleep(0.02)
     for root in _agent_roots(agent_id):
-        for place in (root, root.parent):
+        for directory in (root, root.parent):
             with contextlib.suppress(OSError):
-                place.rmdir()
+                directory.rmdir()
     for name in network_namespaces(agent_id):
         namespaces.delete(name)
     # An agent on a node of its own has its rules there, and they go with the node.
@@ -122,8 +124,8 @@ def remove(agent_id: str, docker_host: str = "", seconds: float = 5.0) -> None:
 
 def _agent_roots(agent_id: str) -> list[Path]:
     roots = [_CGROUPS, *(entry for entry in _CGROUPS.iterdir() if entry.is_dir() and not entry.is_symlink())]
-    places = (root / "retinue" / agent_id for root in roots)
-    return [place for place in places if place.is_dir()]
+    directories = (root / "retinue" / family.format(agent_id) for root in roots for family in _FAMILIES)
+    return [directory for directory in directories if directory.is_dir()]
 
 
 def _groups(agent_id: str) -> list[Path]:

@@ -17,23 +17,23 @@ import ipaddress
 import os
 import socket
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from retinue.client.errors import RetinueError
-from retinue.devtools.namespaces import netlink_socket
 from retinue.rpc import network_namespaces
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _UNDERLAYS = 256
 _FIRST_HOST, _LAST_HOST = 11, 250
 _BRIDGE = "switch"
 _HOST_PORT = "host"
 _UPLINK = "eth0"
+_Value = TypeVar("_Value")
 
 
 class NodeError(RetinueError):
@@ -72,20 +72,23 @@ class Underlay:
         return f"10.213.{self.number}.1"
 
     def node(self, index: int) -> Node:
-        """Returns the node number `index`, whether it exists or not. Raises NodeError when an underlay has no such number."""
+        """Returns the node number `index`, whether it exists or not.
+        Raises NodeError when an underlay has no such number.
+        """
         if not 0 <= index <= _LAST_HOST - _FIRST_HOST:
             raise NodeError(f"an underlay holds {_LAST_HOST - _FIRST_HOST + 1} nodes")
         return Node(index, f"{self.prefix}{self.number}-n{index + 1}", f"10.213.{self.number}.{_FIRST_HOST + index}")
 
 
-def create_underlay(prefix: str) -> Underlay:
-    """Makes an underlay with the first free number. Raises NodeError, PermissionError."""
+def create_underlay(prefix: str, first: int = 0) -> Underlay:
+    """Makes an underlay with the first free number from `first` on, around. Raises NodeError, PermissionError."""
     with IPRoute() as machine:
         taken = [
             ipaddress.ip_interface(f"{message.get_attr('IFA_ADDRESS')}/{message['prefixlen']}").network
             for message in machine.get_addr(family=socket.AF_INET)
         ]
-        for number in range(_UNDERLAYS):
+        for offset in range(_UNDERLAYS):
+            number = (first + offset) % _UNDERLAYS
             underlay = Underlay(prefix, number)
             network = ipaddress.ip_network(f"10.213.{number}.0/24")
             if not any(network.overlaps(other) for other in taken) and _try_create(machine, underlay):
@@ -204,8 +207,28 @@ def _index(links: IPRoute, name: str) -> int:
     return int(found[0])
 
 
+def run_in(name: str, function: Callable[[], _Value]) -> _Value:
+    """Runs a function in a thread inside a namespace, and waits for it. Raises FileNotFoundError when there is none."""
+
+    def run() -> _Value:
+        with _descriptor(name) as descriptor:
+            network_namespaces.enter(descriptor)
+        return function()
+
+    return network_namespaces.in_thread(run)
+
+
+def netlink_socket(name: str) -> socket.socket:
+    """Returns a netlink socket that belongs to the namespace, usable from any thread.
+    The namespace lives while it is open.
+    """
+    return run_in(name, lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, 0))
+
+
 def extra_links(namespace: str) -> list[str]:
-    """Returns the names of the links in a node's namespace besides its loopback and its uplink, with their kind: `vx0 (vxlan)`."""
+    """Returns the names of the links in a node's namespace besides its loopback and its uplink, with their kind:
+    `vx0 (vxlan)`.
+    """
     try:
         with _links(namespace) as links:
             found = {str(link.get_attr("IFLA_IFNAME")): link for link in links.get_links()}

@@ -122,7 +122,9 @@ def how_it_ended(status: int) -> str:
 
 
 def start_time(pid: int) -> int | None:
-    """Returns the start time of a process, in clock ticks since boot: with the pid it names one process. None when it is gone."""
+    """Returns the start time of a process, in clock ticks since boot: with the pid it names one process.
+    None when it is gone.
+    """
     try:
         after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,8 +1,9 @@
-"""Records on disk what a local cluster has made: so that the next one on the same directory can remove what a killed one left."""
+"""Records on disk what a local cluster has made: so that the next one on the same directory
+can remove what a killed one left.
+"""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from retinue.devtools import leftovers, nodes, process
+from retinue.rpc.files import try_lock
 
 PREFIX = "local-"
 """The prefix of directories that are removed with their cluster."""
@@ -22,7 +24,9 @@ _YOUNG_SECONDS = 60.0
 
 @dataclass(slots=True)
 class ClusterState:
-    """Underlay (None without nodes), agents by id, processes as (pid, start time), and engines of agents that have their own."""
+    """Underlay (None without nodes), agents by id, processes as (pid, start time),
+    and engines of agents that have their own.
+    """
 
     underlay: nodes.Underlay | None = None
     agents: list[str] = field(default_factory=list)
@@ -58,14 +62,10 @@ class ClusterState:
 
 
 def lock(directory: Path) -> int | None:
-    """Takes a directory for one cluster, for as long as the descriptor that is returned stays open; None: another has it."""
-    descriptor = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor
+    """Takes a directory for one cluster, for as long as the descriptor that is returned stays open;
+    None: another has it.
+    """
+    return try_lock(directory / _LOCK)
 
 
 def clear(directory: Path) -> None:
@@ -76,6 +76,7 @@ def clear(directory: Path) -> None:
     for pid, started in state.processes.values():
         process.end(pid, started)
     end_database(directory)
+    end_engine(directory)
     for agent in state.agents:
         leftovers.remove(agent, state.engines.get(agent, ""))
     if state.underlay is not None:
@@ -84,7 +85,8 @@ def clear(directory: Path) -> None:
 
 
 def sweep(parent: Path, now: float) -> list[Path]:
-    """Clears and removes directories that were to go with their clusters and did not, because these were killed; returns them. Blocks.
+    """Clears and removes directories that were to go with their clusters and did not, because these were killed;
+    returns them. Blocks.
 
     `now` in seconds since 1970.
     """
@@ -109,8 +111,8 @@ def sweep(parent: Path, now: float) -> list[Path]:
 
 
 def end_database(directory: Path) -> None:
-    """Ends the database servers beneath a directory that no manager supervises any more: those of a manager that was killed.
-    Blocks.
+    """Ends the database servers beneath a directory that no manager supervises any more: those of a manager that was
+    killed. Blocks.
     """
     for file in directory.glob("**/postmaster.pid"):
         try:
@@ -122,3 +124,13 @@ def end_database(directory: Path) -> None:
         if executable.name == "postgres" and started is not None:
             # Fast shutdown; the default signal would wait for clients.
             process.end(pid, started, signal.SIGINT)
+
+
+def end_engine(directory: Path) -> None:
+    """Ends the engine of a router that was killed, which runs on without it. Blocks."""
+    try:
+        found = json.loads((directory / "router" / "engine.json").read_text())
+        pid, started = int(found["pid"]), int(found["start"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    process.end(pid, started)

@@ -16,9 +16,9 @@ import sqlalchemy
 
 from retinue.manager import installation, options
 from retinue.manager.installation import CA_CERTIFICATE, CA_KEY, BusyError, MismatchError
-from retinue.manager.store.backups import invariants, rows
+from retinue.manager.store.backups import rows
 from retinue.manager.store.backups.archive import Archive, BadBackupError, Manifest, opened, writing
-from retinue.manager.store.backups.restore import OccupiedError, begin_incarnation, restore
+from retinue.manager.store.backups.restore import OccupiedError, begin_incarnation, restore, violated_invariants
 from retinue.manager.store.database import StoreUnavailable, translate
 from retinue.manager.store.embedded import EmbeddedServer, EmbeddedServerError
 from retinue.manager.store.migrations import (
@@ -70,6 +70,7 @@ def admin() -> None:
 
 @admin.command("backup")
 @_new_file
+@options.some_config
 @options.data_directory
 @options.database_url
 def _backup(file: Path, data_dir: Path, database_url: str) -> None:
@@ -105,7 +106,9 @@ def _write(file: Path, url: str, data_dir: Path) -> Manifest:
 @admin.command("verify")
 @_file
 def _verify(file: Path) -> None:
-    """Restore FILE into a database that is made for that and removed afterwards, and check that its rows agree with each other."""
+    """Restore FILE into a database that is made for that and removed afterwards,
+    and check that its rows agree with each other.
+    """
     run(_check(file))
 
 
@@ -128,14 +131,15 @@ async def _check(file: Path) -> None:
 
 @admin.command("restore")
 @_file
+@options.some_config
 @options.data_directory
 @options.database_url
 @click.option("--replace", is_flag=True, help="Lose what the cluster's database holds now.")
 def _restore_command(file: Path, data_dir: Path, database_url: str, *, replace: bool) -> None:
     """Bring the database back to what it was when FILE was written. Every manager must be stopped.
 
-    The database is to be empty or, with --replace, that of the same cluster. What runs on agents and is not in FILE runs on: after the start of a
-    manager `retinue agents orphans` lists it.
+    The database is to be empty or, with --replace, that of the same cluster. What runs on agents and is not in FILE
+    runs on: after the start of a manager `retinue agents orphans` lists it.
     """
     run(_bring_back(file, data_dir, database_url, replace=replace))
 
@@ -163,10 +167,12 @@ async def _bring_back(file: Path, data_dir: Path, url: str, *, replace: bool) ->
 
 
 @admin.command("begin-incarnation")
+@options.some_config
 @options.data_directory
 @options.database_url
 def _begin_incarnation(data_dir: Path, database_url: str) -> None:
-    """Say that the database was brought back to an earlier time by other means: a copy of its disk, recovery to a point in time.
+    """Say that the database was brought back to an earlier time by other means: a copy of its disk,
+    recovery to a point in time.
 
     Without it agents refuse the manager, as its leadership seems to be an old one. Every manager must be stopped.
     """
@@ -200,7 +206,7 @@ def _restore(url: str, archive: Archive, *, replace: bool) -> str:
 
 def _find_wrong(url: str) -> list[str]:
     with _connected(url) as connection:
-        return invariants.find_wrong(connection)
+        return violated_invariants(connection)
 
 
 @contextlib.contextmanager

@@ -17,8 +17,8 @@ _CLEANING_SECONDS = 5.0
 async def cancellable(work: Coroutine[Any, Any, T]) -> T:
     """Awaits `work`, and raises CancelledError when the caller was cancelled meanwhile, after `work` has ended.
 
-    Awaited plainly, a group of tasks in which something fails while it is cancelled raises the failure only (before Python 3.13), and
-    a caller that handles that failure is never cancelled.
+    Awaited plainly, a group of tasks in which something fails while it is cancelled raises the failure only (before
+    Python 3.13), and a caller that handles that failure is never cancelled.
     """
     task = asyncio.ensure_future(work)
     try:
@@ -32,8 +32,8 @@ async def cancellable(work: Coroutine[Any, Any, T]) -> T:
 async def shielded(work: Coroutine[Any, Any, T], grace_seconds: float, limit_seconds: float | None = None) -> T:
     """Awaits `work` in a task of its own, which the caller's cancellation does not reach for `grace_seconds`.
 
-    Raises CancelledError when the caller was cancelled meanwhile, and TimeoutError after `limit_seconds`; both only after `work` has ended, so that
-    whatever it uses is free.
+    Raises CancelledError when the caller was cancelled meanwhile, and TimeoutError after `limit_seconds`; both only
+    after `work` has ended, so that whatever it uses is free.
     """
     task = asyncio.ensure_future(work)
     try:
@@ -51,8 +51,8 @@ async def shielded(work: Coroutine[Any, Any, T], grace_seconds: float, limit_sec
 async def _wait_out(task: asyncio.Future[Any], grace_seconds: float, interval: float = _CANCEL_SECONDS) -> None:
     """Waits until `task` has ended, and ignores what it raises and further cancellation of the caller.
 
-    Cancels the task after `grace_seconds`, and again after each `interval` seconds: work that loses a cancellation, or waits after it for a
-    server that says nothing, would otherwise be waited for without end.
+    Cancels the task after `grace_seconds`, and again after each `interval` seconds: work that loses a cancellation, or
+    waits after it for a server that says nothing, would otherwise be waited for without end.
     """
     clock = asyncio.get_running_loop().time
     next_cancel = clock() + grace_seconds

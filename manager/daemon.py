@@ -1,7 +1,8 @@
 """The manager's process: what is started, in which order, and how it ends.
 
-Start: database, schema, authority, ports, background work, health. Stop, in reverse order: health says NOT_SERVING, streams
-end with UNAVAILABLE, calls in progress may finish, the ports close, background work is cancelled, the database goes last.
+Start: database, schema, authority, ports, background work, health. Stop, in reverse order: health says NOT_SERVING,
+streams end with UNAVAILABLE, calls in progress may finish, the ports close, background work is cancelled,
+the database goes last.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import grpc
 
@@ -22,9 +24,10 @@ from retinue.manager import development
 from retinue.manager.agent_rpc.dialer import Dialer
 from retinue.manager.agent_rpc.relay import Forwarder
 from retinue.manager.controllers.leader import Leader
-from retinue.manager.dispatch.protected_addresses import ControlPlane, control_plane_hosts
-from retinue.manager.gateway.serving import Gateway
+from retinue.manager.dispatch.protected_addresses import HostAddresses, control_plane_hosts
+from retinue.manager.endpoints.controller import EndpointController
 from retinue.manager.identity.authority import Authority
+from retinue.manager.identity.endpoint_tokens import EndpointDomain
 from retinue.manager.idle.activity import ActivityRecorder
 from retinue.manager.installation import (
     alone,
@@ -48,6 +51,11 @@ from retinue.manager.store.lanes import Lane, enter_lane, in_lane
 from retinue.manager.store.migrations import migrate
 from retinue.manager.supervision import supervise
 from retinue.manager.webhooks import seal
+from retinue.rpc.metrics import serving_metrics
+
+if TYPE_CHECKING:
+    from retinue.manager.gateway.serving import Gateway
+    from retinue.manager.gateway.settings import GatewaySettings
 
 _log = logging.getLogger(__name__)
 
@@ -66,16 +74,23 @@ class Ready:
 class Leading:
     """Leads when it is this replica's turn."""
 
-    def __init__(
-        self, database: Database, tail: JournalTail, dialer: Dialer, settings: Settings, secrets: SessionSecrets
+    def __init__(  # noqa: PLR0917  # what the manager has made
+        self,
+        database: Database,
+        tail: JournalTail,
+        dialer: Dialer,
+        settings: Settings,
+        secrets: SessionSecrets,
+        domain: EndpointDomain,
     ) -> None:
         self._database = database
         self._tail = tail
         self._dialer = dialer
         self._settings = settings
         self._secrets = secrets
+        self._domain = domain
         hosts = control_plane_hosts((settings.listen, settings.agent_listen), settings.advertise, settings.database_url)
-        self._control_plane = ControlPlane(hosts)
+        self._control_plane = HostAddresses(hosts)
         self._leader: Leader | None = None
 
     async def run(self) -> None:
@@ -87,8 +102,14 @@ class Leading:
             await self._control_plane.wait_answered(_NAMES_SECONDS)
             await leadership.campaign(self._database, f"{socket.gethostname()}:{os.getpid()}", self._term)
 
+    def endpoints(self) -> EndpointController | None:
+        """Returns the controller of endpoints while this replica leads."""
+        return None if self._leader is None else self._leader.endpoints
+
     def refresh_agents(self) -> None:
-        """Handles that agents may have come or moved. A leader in another replica finds out by itself, within a second."""
+        """Handles that agents may have come or moved. A leader in another replica finds out by itself,
+        within a second.
+        """
         if self._leader is not None:
             self._leader.refresh_agents()
 
@@ -108,6 +129,8 @@ class Leading:
             webhook_addresses=settings.webhook_addresses,
             control_plane=self._control_plane.addresses,
             check_lease=lease.check,
+            endpoint_domain=self._domain,
+            prometheus_url=settings.prometheus_url,
             kept=dt.timedelta(days=settings.keep_sessions_days) if settings.keep_sessions_days else None,
         )
         try:
@@ -119,8 +142,8 @@ class Leading:
 async def serve(settings: Settings, stop: asyncio.Event, ready: Callable[[Ready], None]) -> None:
     """Runs a manager until `stop` is set; `ready` is called once it serves.
 
-    Raises BusyError, MismatchError, EmbeddedServerError, SchemaTooNewError, WrongEncodingError, StoreUnavailable when it cannot start, and OSError
-    when a port is taken.
+    Raises BusyError, MismatchError, EmbeddedServerError, SchemaTooNewError, WrongEncodingError, StoreUnavailable when
+    it cannot start, and OSError when a port is taken.
     """
     directory = settings.data_directory
     prepare_directory(directory)
@@ -156,10 +179,11 @@ async def _run(  # noqa: PLR0917  # what serve has made
     pages.use_key(authority.derive_key(f"pages {tail.incarnation}"))
     dialer = Dialer(client_credentials(authority))
     secrets = SessionSecrets(authority.derive_key("sessions"))
-    leading = Leading(database, tail, dialer, settings, secrets)
+    domain = await asyncio.to_thread(EndpointDomain.make, authority, settings.endpoint_domain)
+    leading = Leading(database, tail, dialer, settings, secrets, domain)
     interactions = ActivityRecorder(database)
     authenticator = Authenticator(database, monotonic=time.monotonic, clock=_now)
-    gateway = None if settings.gateway is None else await asyncio.to_thread(Gateway, settings.gateway, authority)
+    gateway = None if settings.gateway is None else await asyncio.to_thread(_gateway, settings.gateway, authority)
     async with asyncio.TaskGroup() as group:
         with in_lane(Lane.BACKGROUND):
             background = [
@@ -176,17 +200,24 @@ async def _run(  # noqa: PLR0917  # what serve has made
                     authority=authority,
                     authenticator=authenticator,
                     dialer=dialer,
+                    secrets=secrets,
                     interactions=interactions,
                     moved=leading.refresh_agents,
+                    endpoints=leading.endpoints,
+                    endpoint_domain=settings.endpoint_domain,
+                    prometheus=bool(settings.prometheus_url),
                     listen=settings.listen,
                     agent_listen=settings.agent_listen,
                     advertise=settings.advertise,
                     grace_seconds=settings.grace_seconds,
-                    gateway=None if gateway is None else gateway.address,
+                    direct_listen=settings.direct_listen,
+                    gateway=gateway,
                     max_pending_sessions=settings.max_pending_sessions,
                 ) as ports,
                 contextlib.AsyncExitStack() as stack,
             ):
+                if settings.metrics:
+                    await stack.enter_async_context(serving_metrics(settings.metrics))
                 if gateway is not None:
                     directory = settings.data_directory
                     await stack.enter_async_context(
@@ -210,6 +241,14 @@ async def _run(  # noqa: PLR0917  # what serve has made
             for task in background:
                 task.cancel()
             await dialer.close()
+
+
+def _gateway(settings: GatewaySettings, authority: Authority) -> Gateway:
+    """Takes the gateway's port. Raises OSError."""
+    # The engine's messages are many, and other managers need none of them.
+    from retinue.manager.gateway.serving import Gateway  # noqa: PLC0415
+
+    return Gateway(settings, authority)
 
 
 def client_credentials(authority: Authority) -> grpc.ChannelCredentials:

@@ -1,4 +1,6 @@
-"""Development mode: an administrator and a join token made by the manager itself, and a file that says how to use them."""
+"""Development mode: an administrator and a join token made by the manager itself,
+and a file that says how to use them.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,14 @@ class Credentials:
     token: str
     join_token: str
     ca_fingerprint: str
+    router_join_token: str
 
 
 async def prepare(
     database: Database, authority: Authority, directory: Path, *, endpoint: str, agent_endpoint: str
 ) -> Credentials:
-    """Makes sure that there is an administrator with a token, and a join token, and writes `dev.json` for its owner only.
+    """Makes sure that there is an administrator with a token, and a join token,
+    and writes `dev.json` for its owner only.
 
     What the file held before is used again as long as it is good. Raises StoreUnavailable.
     """
@@ -51,18 +55,24 @@ async def prepare(
         if not (is_secret(token, TOKEN_PREFIX) and await _is_good(tx, token)):
             token = new_secret(TOKEN_PREFIX)
             await accounts.create_token(tx, ADMINISTRATOR, hash_secret(token), description=f"for {FILE}", ttl=None)
-        join_token = before.get("join_token", "")
-        known = await agents.read_join_token(tx, hash_secret(join_token)) if join_token else None
-        if known is None:
-            join_token = new_secret(JOIN_TOKEN_PREFIX)
-            await agents.create_join_token(
-                tx, hash_secret(join_token), group=GROUP, agent_id=None, uses=_JOIN_USES, ttl=_JOIN_TTL
-            )
+        join_token = await _join_token(tx, before.get("join_token", ""), "AGENT")
+        router_token = await _join_token(tx, before.get("router_join_token", ""), "ROUTER")
     credentials = Credentials(
-        endpoint, agent_endpoint, authority.certificate.decode(), token, join_token, authority.fingerprint
+        endpoint, agent_endpoint, authority.certificate.decode(), token, join_token, authority.fingerprint, router_token
     )
     _write(path, json.dumps(asdict(credentials), indent=2) + "\n")
     return credentials
+
+
+async def _join_token(tx: AsyncSession, before: str, kind: str) -> str:
+    """Returns the former join token while it is good, or a new one of this kind."""
+    if before and await agents.is_join_token(tx, hash_secret(before)):
+        return before
+    secret = new_secret(JOIN_TOKEN_PREFIX)
+    await agents.create_join_token(
+        tx, hash_secret(secret), kind=kind, group=GROUP, agent_id=None, uses=_JOIN_USES, ttl=_JOIN_TTL
+    )
+    return secret
 
 
 async def _is_good(tx: AsyncSession, token: str) -> bool:

@@ -1,7 +1,8 @@
 """A data directory, a database and a certificate authority that belong together.
 
-The database names its cluster and the fingerprint of the cluster's authority; the data directory says which cluster it belongs to. A manager
-starts only where all three agree: a second authority would lose every agent, and a wrong database every session.
+The database names its cluster and the fingerprint of the cluster's authority; the data directory says which cluster it
+belongs to. A manager starts only where all three agree: a second authority would lose every agent,
+and a wrong database every session.
 """
 
 from __future__ import annotations
@@ -16,12 +17,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from retinue.manager.identity.authority import Authority, write_whole
+from retinue.manager.identity.sealing import Sealer
 from retinue.manager.store import cluster
 from retinue.manager.store.database import Database
 from retinue.manager.store.embedded import EmbeddedServer
@@ -29,7 +28,6 @@ from retinue.manager.store.migrations import NoDatabaseError, check, is_empty
 
 CLUSTER_FILE, CA_KEY, CA_CERTIFICATE = "cluster", "ca.key", "ca.pem"
 _MIN_SEAL_KEY_BYTES = 32
-_NONCE_BYTES = 12
 
 
 class BusyError(Exception):
@@ -37,7 +35,9 @@ class BusyError(Exception):
 
 
 class MismatchError(Exception):
-    """The data directory, the database and the certificate authority do not belong together; the text says what to do."""
+    """The data directory, the database and the certificate authority do not belong together;
+    the text says what to do.
+    """
 
 
 def prepare_directory(directory: Path) -> None:
@@ -66,7 +66,9 @@ def embedded_server(directory: Path) -> EmbeddedServer:
 
 
 def read_cluster_id(directory: Path) -> str:
-    """The id of the cluster that a data directory belongs to; empty when it belongs to none yet. Raises MismatchError on a damaged file."""
+    """The id of the cluster that a data directory belongs to; empty when it belongs to none yet.
+    Raises MismatchError on a damaged file.
+    """
     path = directory / CLUSTER_FILE
     try:
         return str(uuid.UUID(path.read_text().strip()))
@@ -85,7 +87,8 @@ def write_cluster_id(directory: Path, cluster_id: str) -> None:
 
 
 async def refuse_second_cluster(directory: Path, url: str) -> None:
-    """Raises MismatchError rather than have a cluster made in an empty database for a data directory that belongs to another one.
+    """Raises MismatchError rather than have a cluster made in an empty database for a data
+    directory that belongs to another one.
 
     An empty URL is the embedded database.
     """
@@ -106,7 +109,9 @@ async def refuse_second_cluster(directory: Path, url: str) -> None:
 
 
 def refuse_other_authority(directory: Path, fingerprint: str) -> None:
-    """Raises MismatchError when a data directory has an authority, and not the one with the fingerprint; an empty one is any."""
+    """Raises MismatchError when a data directory has an authority, and not the one with the fingerprint;
+    an empty one is any.
+    """
     with contextlib.suppress(FileNotFoundError):
         certificate = x509.load_pem_x509_certificate((directory / CA_CERTIFICATE).read_bytes())
         if fingerprint not in {"", certificate.fingerprint(hashes.SHA256()).hex()}:
@@ -120,8 +125,9 @@ async def claim(
 ) -> Authority:
     """Returns the cluster's certificate authority, in a data directory that belongs to the database from then on.
 
-    The first manager of a cluster makes the authority and, with a `seal_key`, keeps it in the database sealed with that; further managers
-    take it from there, or find it in their data directory. Raises MismatchError.
+    The first manager of a cluster makes the authority. A manager that has it keeps it in the database, sealed with its
+    `seal_key`, if that does not open what is there; further managers take it from there,
+    or find it in their data directory. Raises MismatchError.
     """
     # Managers that start together do this one after the other.
     async with database.transaction() as tx:
@@ -135,7 +141,9 @@ async def claim(
                 f"the certificate authority in {directory} is not that of cluster {found.id}: copy {CA_KEY} and {CA_CERTIFICATE} from the data "
                 "directory of another manager of this cluster, or from a backup"
             )
-        sealed = _seal(authority, found, seal_key) if seal_key and not found.ca_sealed else b""
+        sealed = b""
+        if seal_key and not _opened(found, seal_key):
+            sealed = Sealer(seal_key).seal(authority.key_pem + b"\0" + authority.certificate, found.id.bytes)
         if sealed or not found.ca_fingerprint:
             await cluster.write_authority(tx, authority.fingerprint, sealed)
     await asyncio.to_thread(write_cluster_id, directory, str(found.id))
@@ -144,7 +152,8 @@ async def claim(
 
 @contextlib.asynccontextmanager
 async def existing_database(directory: Path, url: str) -> AsyncIterator[Database]:
-    """The cluster's database, also while a manager runs: its embedded server is used and left running. Nothing is ever made.
+    """The cluster's database, also while a manager runs: its embedded server is used and left running.
+    Nothing is ever made.
 
     Raises NoDatabaseError, MismatchError, SchemaTooOldError, SchemaTooNewError.
     """
@@ -161,7 +170,9 @@ async def existing_database(directory: Path, url: str) -> AsyncIterator[Database
 
 @contextlib.asynccontextmanager
 async def existing_url(directory: Path, url: str) -> AsyncIterator[str]:
-    """The URL of the database, with its server running. Raises NoDatabaseError when a data directory has none of its own."""
+    """The URL of the database, with its server running. Raises NoDatabaseError when a data
+    directory has none of its own.
+    """
     if url:
         yield url
         return
@@ -184,7 +195,9 @@ async def existing_url(directory: Path, url: str) -> AsyncIterator[str]:
 
 
 def read_seal_key(path: Path | None) -> bytes:
-    """The key that authorities are sealed with, from a file; empty without one. Raises ValueError on one that is too short."""
+    """The key that authorities are sealed with, from a file; empty without one.
+    Raises ValueError on one that is too short.
+    """
     if path is None:
         return b""
     key = path.read_bytes().strip()
@@ -215,13 +228,19 @@ def _take_sealed(directory: Path, found: cluster.Cluster, seal_key: bytes) -> No
             f"cluster {found.id} has a certificate authority, and {directory} does not have it: {remedy} from the data directory of another "
             "manager of this cluster, or from a backup"
         )
-    nonce, sealed = found.ca_sealed[:_NONCE_BYTES], found.ca_sealed[_NONCE_BYTES:]
-    try:
-        content = AESGCM(_derived(seal_key)).decrypt(nonce, sealed, found.id.bytes)
-    except InvalidTag:
-        raise MismatchError("the certificate authority in the database was sealed with another key") from None
+    content = _opened(found, seal_key)
+    if not content:
+        raise MismatchError("the certificate authority in the database was sealed with another key")
     key, certificate = content.split(b"\0")
     install_authority(directory, key, certificate)
+
+
+def _opened(found: cluster.Cluster, seal_key: bytes) -> bytes:
+    """Returns the authority in the database; empty when there is none, or it was sealed with another key."""
+    try:
+        return Sealer(seal_key).open(found.ca_sealed, found.id.bytes)
+    except ValueError:
+        return b""
 
 
 def install_authority(directory: Path, key: bytes, certificate: bytes) -> None:
@@ -229,13 +248,3 @@ def install_authority(directory: Path, key: bytes, certificate: bytes) -> None:
     write_whole(directory / CA_CERTIFICATE, certificate, 0o644)
     # Last: it is what says that there is an authority.
     write_whole(directory / CA_KEY, key, 0o600)
-
-
-def _seal(authority: Authority, found: cluster.Cluster, seal_key: bytes) -> bytes:
-    nonce = os.urandom(_NONCE_BYTES)
-    content = authority.key_pem + b"\0" + authority.certificate
-    return nonce + AESGCM(_derived(seal_key)).encrypt(nonce, content, found.id.bytes)
-
-
-def _derived(seal_key: bytes) -> bytes:
-    return HKDF(hashes.SHA256(), 32, salt=None, info=b"retinue certificate authority").derive(seal_key)

@@ -7,27 +7,31 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
-from grpc_reflection.v1alpha import reflection
 
 from retinue.manager.agent_rpc.dialer import WINDOW_BYTES, Dialer
 from retinue.manager.agent_rpc.relay import ActivityListener, Forwarder
 from retinue.manager.api.admin.accounts import AccountServicer
 from retinue.manager.api.admin.enrollment import EnrollmentServicer
 from retinue.manager.api.admin.fleet import FleetServicer
+from retinue.manager.api.endpoints.servicer import EndpointServicer
 from retinue.manager.api.sessions.servicer import SessionServicer
 from retinue.manager.api.sessions.templates import TemplateServicer
-from retinue.manager.api.streams.app_service import AppServicer
+from retinue.manager.api.streams.apps import AppServicer
 from retinue.manager.api.streams.kernel_service import KernelServicer
-from retinue.manager.gateway.core.rules import Address
+from retinue.manager.endpoints.controller import EndpointController
 from retinue.manager.identity.authority import Authority
+from retinue.manager.identity.endpoint_tokens import EndpointTokenSigner
+from retinue.manager.server import reflection
 from retinue.manager.server.authentication import Authenticator
 from retinue.manager.server.interceptors import CallInterceptor
 from retinue.manager.session.core.pending_limit import DEFAULT_MAX_PENDING
+from retinue.manager.session.core.secrets import SessionSecrets
 from retinue.manager.store.database import Database
 from retinue.manager.store.journal_tail import JournalTail
 from retinue.manager.v1 import (
@@ -35,6 +39,8 @@ from retinue.manager.v1 import (
     account_service_pb2_grpc,
     app_service_pb2,
     app_service_pb2_grpc,
+    endpoint_service_pb2,
+    endpoint_service_pb2_grpc,
     enrollment_service_pb2,
     enrollment_service_pb2_grpc,
     fleet_service_pb2,
@@ -46,6 +52,10 @@ from retinue.manager.v1 import (
     template_service_pb2,
     template_service_pb2_grpc,
 )
+from retinue.rpc.direct_port import DirectPorts, listen_address
+
+if TYPE_CHECKING:
+    from retinue.manager.gateway.serving import Gateway
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +76,8 @@ SERVER_OPTIONS = (
     ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
     # A connection on which nothing is said costs a descriptor: two minutes by default.
     ("grpc.server_handshake_timeout_ms", 1000 * HANDSHAKE_SECONDS),
-    # A connection without a call, also before the first one; a client that still wants it opens another with its next call.
+    # A connection without a call, also before the first one; a client that still wants it
+    # opens another with its next call.
     ("grpc.max_connection_idle_ms", 1000 * IDLE_SECONDS),
     ("grpc.max_connection_age_ms", 3_600_000),
     ("grpc.max_connection_age_grace_ms", 60_000),
@@ -76,11 +87,13 @@ SERVICES = (
     kernel_service_pb2.DESCRIPTOR.services_by_name["KernelService"].full_name,
     app_service_pb2.DESCRIPTOR.services_by_name["AppService"].full_name,
     template_service_pb2.DESCRIPTOR.services_by_name["TemplateService"].full_name,
+    endpoint_service_pb2.DESCRIPTOR.services_by_name["EndpointService"].full_name,
     fleet_service_pb2.DESCRIPTOR.services_by_name["FleetService"].full_name,
     account_service_pb2.DESCRIPTOR.services_by_name["AccountService"].full_name,
     enrollment_service_pb2.DESCRIPTOR.services_by_name["EnrollmentService"].full_name,
     health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
-    reflection.SERVICE_NAME,
+    reflection.V1,
+    reflection.V1ALPHA,
 )
 
 
@@ -108,22 +121,31 @@ async def serving(
     authority: Authority,
     authenticator: Authenticator,
     dialer: Dialer,
+    secrets: SessionSecrets,
     interactions: ActivityListener | None = None,
     moved: Callable[[], None],
+    endpoints: Callable[[], EndpointController | None] = lambda: None,
+    endpoint_domain: str = "localhost",
+    prometheus: bool = False,
     listen: str,
     agent_listen: str,
     advertise: Sequence[str],
     grace_seconds: float,
-    gateway: Address | None = None,
+    direct_listen: str = "",
+    gateway: Gateway | None = None,
     max_pending_sessions: int = DEFAULT_MAX_PENDING,
 ) -> AsyncIterator[Ports]:
     """Serves for as long as the block lasts; health reports NOT_SERVING until it is set otherwise.
 
-    `interactions` records what is exchanged with sessions, and `moved` is called when an agent listens somewhere else. `gateway` is where users
-    reach ports of sessions over HTTP. At the end, streams end first, and calls in progress get `grace_seconds`. Raises OSError when a port cannot
-    be had.
+    `secrets` are those of sessions; `interactions` records what is exchanged with these, `moved` is called when an
+    agent listens somewhere else, and `endpoints` returns the controller of endpoints while this process leads; their
+    host names are in `endpoint_domain`, and with `prometheus` they may scale by queries. SSH connections to sessions
+    come at `direct_listen`, by default at any free port, and `gateway` is where users reach ports of sessions over
+    HTTP. At the end, streams end first, and calls in progress get `grace_seconds`.
+    Raises OSError when a port cannot be had.
     """
     stopping = asyncio.Event()
+    direct = DirectPorts()
     server = grpc.aio.server(interceptors=[CallInterceptor(authenticator, stopping)], options=SERVER_OPTIONS)
     # The authority's certificate is in the chain for nodes that enrol: they know it by its fingerprint only.
     certificate = authority.issue_server([*advertise, *_named_hosts(listen, agent_listen)])
@@ -140,9 +162,17 @@ async def serving(
     session_service_pb2_grpc.add_SessionServiceServicer_to_server(
         SessionServicer(database, tail, max_pending_sessions=max_pending_sessions), server
     )
-    kernel_service_pb2_grpc.add_KernelServiceServicer_to_server(KernelServicer(database, forwarder, gateway), server)
+    kernel_service_pb2_grpc.add_KernelServiceServicer_to_server(
+        KernelServicer(database, forwarder, secrets.ssh, direct, gateway), server
+    )
     app_service_pb2_grpc.add_AppServiceServicer_to_server(AppServicer(database, forwarder), server)
     template_service_pb2_grpc.add_TemplateServiceServicer_to_server(TemplateServicer(database), server)
+    endpoint_service_pb2_grpc.add_EndpointServiceServicer_to_server(
+        EndpointServicer(
+            database, tail, endpoints, EndpointTokenSigner(authority), endpoint_domain, prometheus=prometheus
+        ),
+        server,
+    )
     fleet_service_pb2_grpc.add_FleetServiceServicer_to_server(FleetServicer(database, authority, tail.wake), server)
     account_service_pb2_grpc.add_AccountServiceServicer_to_server(
         AccountServicer(database, authenticator, tail.wake), server
@@ -151,7 +181,9 @@ async def serving(
         EnrollmentServicer(database, authority, agent_endpoint=lambda: for_agents, moved=moved), server
     )
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
-    reflection.enable_server_reflection(SERVICES, server)
+    reflection.ReflectionServicer(SERVICES).add_to(server)
+    if (address := listen_address(direct_listen, listen)) is not None:
+        direct.open(*address)
     await server.start()
     _log.info("serving users at %s and agents at %s", ports.endpoint, ports.agent_endpoint)
     try:
@@ -159,6 +191,7 @@ async def serving(
     finally:
         await health.enter_graceful_shutdown()
         stopping.set()
+        await direct.close()
         await server.stop(grace_seconds)
         _log.info("ports closed")
 

@@ -11,6 +11,8 @@ import re
 import resource
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -19,18 +21,24 @@ from retinue.manager.administration import EXPECTED, admin, run
 from retinue.manager.daemon import Ready, serve
 from retinue.manager.dispatch.core.liveness import Timers
 from retinue.manager.gateway.core.rules import parse_domain
-from retinue.manager.gateway.serving import GatewaySettings
+from retinue.manager.gateway.settings import GatewaySettings
 from retinue.manager.health import health
 from retinue.manager.identity.tokens import TOKEN_PREFIX, hash_secret, new_secret
-from retinue.manager.installation import existing_database
+from retinue.manager.installation import existing_database, read_seal_key
 from retinue.manager.session.core.pending_limit import DEFAULT_MAX_PENDING
 from retinue.manager.settings import Settings
 from retinue.manager.store import accounts, agents, conditions
 from retinue.manager.store.retention import DEFAULT_KEPT_DAYS
 from retinue.manager.webhooks.core.rules import AddressPolicy, Network
-from retinue.rpc import logs, memory
+from retinue.rpc import config_file, logs, memory
+from retinue.rpc.options import metrics as metrics_option
+from retinue.rpc.service_manager import notify_ready
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _TIMERS = Timers()
+_DOMAIN = re.compile(r"(?=.{1,190}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 
 
 @click.group()
@@ -42,103 +50,178 @@ main.add_command(health)
 main.add_command(admin)
 
 
+def _serve_options(command: Callable[..., None]) -> Callable[..., None]:
+    for option in reversed(
+        (
+            options.config,
+            options.data_directory,
+            options.database_url,
+            options.listen,
+            click.option(
+                "--ca-seal-key-file",
+                default=None,
+                type=click.Path(path_type=Path, dir_okay=False),
+                help="Key that the certificate authority is sealed with in the database, for further managers to take it from there.",
+            ),
+            click.option(
+                "--agent-listen",
+                default=options.DEFAULT_AGENT_LISTEN,
+                show_default=True,
+                help="Port for agents.",
+            ),
+            click.option(
+                "--direct-listen",
+                default="",
+                metavar="HOST:PORT|none",
+                help="Where SSH connections to sessions come whose clients do not reach the node.  [default: the host of --listen, any free port]",
+            ),
+            click.option(
+                "--advertise",
+                default="",
+                metavar="HOST[,HOST…]",
+                help="Names and addresses under which this manager is reached.",
+            ),
+            click.option(
+                "--dev",
+                "development",
+                envvar="RETINUE_MANAGER_DEV",
+                is_flag=True,
+                help="Make accounts and tokens: DIR/dev.json.",
+            ),
+            click.option("--heartbeat", default=_TIMERS.heartbeat, show_default=True, help="Seconds."),
+            click.option(
+                "--suspect-after",
+                default=_TIMERS.suspect_after,
+                show_default=True,
+                help="Seconds of silence.",
+            ),
+            click.option(
+                "--lost-after",
+                default=_TIMERS.lost_after,
+                show_default=True,
+                help="Seconds of silence.",
+            ),
+            click.option(
+                "--webhook-allow",
+                default="",
+                metavar="CIDR[,CIDR…]",
+                help="Addresses besides the public internet that webhooks may go to.",
+            ),
+            click.option(
+                "--webhook-deny",
+                default="",
+                metavar="CIDR[,CIDR…]",
+                help="Addresses that webhooks may not go to, whatever is allowed.",
+            ),
+            click.option(
+                "--keep-sessions",
+                default=DEFAULT_KEPT_DAYS,
+                show_default=True,
+                type=click.IntRange(0, 36_500),
+                metavar="DAYS",
+                help="Days after which sessions that ended are removed, with their output; 0: never.",
+            ),
+            click.option(
+                "--max-pending-sessions",
+                default=DEFAULT_MAX_PENDING,
+                show_default=True,
+                type=click.IntRange(0),
+                help="How many sessions of a user may wait, unless a quota of the user says so.",
+            ),
+            click.option(
+                "--endpoint-domain",
+                default="localhost",
+                show_default=True,
+                metavar="DOMAIN",
+                help="Domain of the host names of endpoints; it leads to the routers.",
+            ),
+            click.option(
+                "--prometheus-url",
+                envvar="RETINUE_MANAGER_PROMETHEUS_URL",
+                default="",
+                metavar="URL",
+                help="Prometheus server that endpoints may scale by queries of; a user who may make an endpoint may ask any query.",
+            ),
+            click.option(
+                "--http-listen",
+                default="",
+                metavar="HOST:PORT",
+                help="Port for browsers; without it there is no HTTP to ports of sessions.",
+            ),
+            click.option(
+                "--http-domain",
+                default="localhost",
+                show_default=True,
+                metavar="NAME[:PORT]",
+                help="Domain whose hosts, *.NAME, lead to that port; PORT is the one that browsers see, if it is another.",
+            ),
+            click.option(
+                "--http-certificate",
+                default=None,
+                type=click.Path(path_type=Path, dir_okay=False),
+                help="Certificate for *.NAME with its chain, PEM; by default the manager's own authority issues one.",
+            ),
+            click.option(
+                "--http-key",
+                default=None,
+                type=click.Path(path_type=Path, dir_okay=False),
+                help="Key of that certificate, PEM.",
+            ),
+            click.option(
+                "--http-direct/--no-http-direct",
+                default=True,
+                show_default=True,
+                help="Whether browsers' bytes go to nodes unencrypted, past manager and agent, where that is possible.",
+            ),
+            metrics_option,
+            logs.options,
+        )
+    ):
+        command = option(command)
+    return command
+
+
 @main.command("serve", context_settings={"auto_envvar_prefix": options.ENVIRONMENT_PREFIX})
-@options.data_directory
-@options.database_url
-@options.listen
-@click.option(
-    "--ca-seal-key-file",
-    default=None,
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Key that the certificate authority is sealed with in the database, for further managers to take it from there.",
-)
-@click.option(
-    "--agent-listen",
-    default=options.DEFAULT_AGENT_LISTEN,
-    show_default=True,
-    help="Port for agents.",
-)
-@click.option(
-    "--advertise",
-    default="",
-    metavar="HOST[,HOST…]",
-    help="Names and addresses under which this manager is reached.",
-)
-@click.option(
-    "--dev", "development", envvar="RETINUE_MANAGER_DEV", is_flag=True, help="Make accounts and tokens: DIR/dev.json."
-)
-@click.option("--heartbeat", default=_TIMERS.heartbeat, show_default=True, help="Seconds.")
-@click.option(
-    "--suspect-after",
-    default=_TIMERS.suspect_after,
-    show_default=True,
-    help="Seconds of silence.",
-)
-@click.option(
-    "--lost-after",
-    default=_TIMERS.lost_after,
-    show_default=True,
-    help="Seconds of silence.",
-)
-@click.option(
-    "--webhook-allow",
-    default="",
-    metavar="CIDR[,CIDR…]",
-    help="Addresses besides the public internet that webhooks may go to.",
-)
-@click.option(
-    "--webhook-deny",
-    default="",
-    metavar="CIDR[,CIDR…]",
-    help="Addresses that webhooks may not go to, whatever is allowed.",
-)
-@click.option(
-    "--keep-sessions",
-    default=DEFAULT_KEPT_DAYS,
-    show_default=True,
-    type=click.IntRange(0, 36_500),
-    metavar="DAYS",
-    help="Days after which sessions that ended are removed, with their output; 0: never.",
-)
-@click.option(
-    "--max-pending-sessions",
-    default=DEFAULT_MAX_PENDING,
-    show_default=True,
-    type=click.IntRange(0),
-    help="How many sessions of a user may wait, unless a quota of the user says so.",
-)
-@click.option(
-    "--http-listen",
-    default="",
-    metavar="HOST:PORT",
-    help="Port for browsers; without it there is no HTTP to ports of sessions.",
-)
-@click.option(
-    "--http-domain",
-    default="localhost",
-    show_default=True,
-    metavar="NAME[:PORT]",
-    help="Domain whose hosts, *.NAME, lead to that port; PORT is the one that browsers see, if it is another.",
-)
-@click.option(
-    "--http-certificate",
-    default=None,
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Certificate for *.NAME with its chain, PEM; by default the manager's own authority issues one.",
-)
-@click.option(
-    "--http-key",
-    default=None,
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Key of that certificate, PEM.",
-)
-@logs.options
-def _serve(  # noqa: PLR0917  # called by the parser, by name
+@_serve_options
+def _serve(log_format: str, log_level: str, **values: Any) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    settings = _settings(**values)
+    logs.configure_logging(log_format, log_level)
+    raise_descriptors()
+    memory.prepare()
+    try:
+        asyncio.run(_until_signalled(settings))
+    except EXPECTED as error:
+        raise click.ClickException(str(error)) from error
+
+
+@main.group("config")
+def _config() -> None:
+    """Check the configuration."""
+
+
+@_config.command("check", context_settings={"auto_envvar_prefix": options.ENVIRONMENT_PREFIX})
+@_serve_options
+@click.pass_context
+def _check_config(context: click.Context, /, log_format: str, log_level: str, **values: Any) -> None:
+    """Print what `serve` would be given by a file and variables, and from where;
+    end with 1 or 2 if it would refuse it.
+    """
+    settings = _settings(**values)
+    config_file.check(context)
+    try:
+        read_seal_key(settings.ca_seal_key_file)
+    except (OSError, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _settings(  # noqa: PLR0917  # called by the parser, by name
     data_dir: Path,
     database_url: str,
     listen: str,
     ca_seal_key_file: Path | None,
     agent_listen: str,
+    direct_listen: str,
     advertise: str,
     development: bool,
     heartbeat: float,
@@ -148,21 +231,23 @@ def _serve(  # noqa: PLR0917  # called by the parser, by name
     webhook_deny: str,
     keep_sessions: int,
     max_pending_sessions: int,
+    endpoint_domain: str,
+    prometheus_url: str,
     http_listen: str,
     http_domain: str,
     http_certificate: Path | None,
     http_key: Path | None,
-    log_format: str,
-    log_level: str,
-) -> None:
-    """Serve until SIGTERM or SIGINT."""
+    http_direct: bool,  # called by the parser, by name
+    metrics: str,
+) -> Settings:
+    """Returns the settings that options mean. Raises UsageError."""
     if not 0 < heartbeat < suspect_after < lost_after:
         raise click.UsageError("heartbeat, suspect-after and lost-after must be positive and grow in this order")
-    logs.configure_logging(log_format, log_level)
-    settings = Settings(
+    return Settings(
         data_directory=data_dir,
         listen=listen,
         agent_listen=agent_listen,
+        direct_listen=direct_listen,
         advertise=tuple(host.strip() for host in advertise.split(",") if host.strip()),
         database_url=database_url,
         ca_seal_key_file=ca_seal_key_file,
@@ -173,14 +258,18 @@ def _serve(  # noqa: PLR0917  # called by the parser, by name
         ),
         keep_sessions_days=keep_sessions,
         max_pending_sessions=max_pending_sessions,
-        gateway=_gateway(http_listen, http_domain, http_certificate, http_key),
+        endpoint_domain=_domain(endpoint_domain),
+        prometheus_url=_server_url(prometheus_url),
+        gateway=_gateway(http_listen, http_domain, http_certificate, http_key, direct=http_direct),
+        metrics=metrics,
     )
-    raise_descriptors()
-    memory.prepare()
-    try:
-        asyncio.run(_until_signalled(settings))
-    except EXPECTED as error:
-        raise click.ClickException(str(error)) from error
+
+
+def _server_url(url: str) -> str:
+    found = urlsplit(url)
+    if url and (found.scheme not in {"http", "https"} or not found.hostname or found.query or found.fragment):
+        raise click.UsageError("--prometheus-url must be like http://HOST:PORT")
+    return url
 
 
 def raise_descriptors() -> None:
@@ -189,7 +278,9 @@ def raise_descriptors() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _gateway(listen: str, domain: str, certificate: Path | None, key: Path | None) -> GatewaySettings | None:
+def _gateway(
+    listen: str, domain: str, certificate: Path | None, key: Path | None, *, direct: bool
+) -> GatewaySettings | None:
     if (certificate is None) != (key is None):
         raise click.UsageError("--http-certificate and --http-key go together")
     try:
@@ -199,7 +290,13 @@ def _gateway(listen: str, domain: str, certificate: Path | None, key: Path | Non
     if not listen:
         return None
     pair = None if certificate is None or key is None else (certificate, key)
-    return GatewaySettings(listen, name, number, pair)
+    return GatewaySettings(listen, name, number, pair, direct)
+
+
+def _domain(text: str) -> str:
+    if _DOMAIN.fullmatch(text) is None:
+        raise click.UsageError(f"--endpoint-domain: {text!r} is no domain in small letters")
+    return text
 
 
 def _networks(option: str, text: str) -> tuple[Network, ...]:
@@ -220,16 +317,20 @@ async def _until_signalled(settings: Settings) -> None:
         click.echo(f"ready: users at {at.endpoint}, agents at {at.agent_endpoint}", err=True)
         if at.credentials is not None:
             click.echo(f"credentials for development: {settings.data_directory / 'dev.json'}", err=True)
+        notify_ready()
 
     await serve(settings, stop, ready)
 
 
 @main.command("create-admin")
 @click.argument("name")
+@options.some_config
 @options.data_directory
 @options.database_url
 def _create_admin(name: str, data_dir: Path, database_url: str) -> None:
-    """Make the administrator NAME, if there is none of that name, a member of project `default`, and print a new token once."""
+    """Make the administrator NAME, if there is none of that name, a member of project `default`,
+    and print a new token once.
+    """
     secret = new_secret(TOKEN_PREFIX)
 
     async def create() -> None:
@@ -251,13 +352,15 @@ def _create_admin(name: str, data_dir: Path, database_url: str) -> None:
 
 @main.command("revoke-agent")
 @click.argument("agent_id")
+@options.some_config
 @options.data_directory
 @options.database_url
 def _revoke_agent(agent_id: str, data_dir: Path, database_url: str) -> None:
     """Make the certificate of agent AGENT_ID worthless, within seconds.
 
-    Its sessions end, or are run again on other agents if they may be, after the time in which an agent is lost: by then it has stopped by itself
-    what may be run again. Whatever else still runs on the node is left to the node's administrator.
+    Its sessions end, or are run again on other agents if they may be, after the time in which an agent is lost: by then
+    it has stopped by itself what may be run again. Whatever else still runs on the node is
+    left to the node's administrator.
     """
 
     async def revoke() -> None:

@@ -1,4 +1,6 @@
-"""Options that commands share, and their defaults. Little is imported here: health checks are made every few seconds."""
+"""Options that commands share, and their defaults. Little is imported here:
+health checks are made every few seconds.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,15 @@ from pathlib import Path
 
 import click
 
+from retinue.rpc import config_file
+
 ENVIRONMENT_PREFIX = "RETINUE_MANAGER"
 DEFAULT_DATA_DIRECTORY = Path("/var/lib/retinue/manager")
 DEFAULT_LISTEN, DEFAULT_AGENT_LISTEN = "0.0.0.0:7440", "0.0.0.0:7441"
 
+config = config_file.option(f"{ENVIRONMENT_PREFIX}_CONFIG")
+some_config = config_file.option(f"{ENVIRONMENT_PREFIX}_CONFIG", partial=True)
+"""The file of `serve` for other commands, which read a few of its keys."""
 data_directory = click.option(
     "--data-dir",
     envvar=f"{ENVIRONMENT_PREFIX}_DATA_DIR",

@@ -1,4 +1,6 @@
-"""The closed sets of reasons, as `reason.proto` and the agents' `attempt_reason.proto` document them."""
+"""The closed sets of reasons of sessions, as `reason.proto` documents them;
+those of agents are in `rpc/core/reasons.py`.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +45,9 @@ class SessionReason(StrEnum):
     COMMAND_FAILED = "COMMAND_FAILED"
     KERNEL_FAILED = "KERNEL_FAILED"
     FENCED = "FENCED"
+    ISOLATION_NOT_ALLOWED = "ISOLATION_NOT_ALLOWED"
+    AGENT_DRAINED = "AGENT_DRAINED"
+    HELD = "HELD"
 
 
 class ConditionType(StrEnum):
@@ -53,49 +58,3 @@ class ConditionType(StrEnum):
     INTERACTION_WARNING = "INTERACTION_WARNING"
     UTILIZATION_WARNING = "UTILIZATION_WARNING"
     LIFETIME_WARNING = "LIFETIME_WARNING"
-
-
-class AgentConditionReason(StrEnum):
-    """The reason of an agent's condition."""
-
-    DOCKER = "DOCKER"
-    PROCESS = "PROCESS"
-    RECORDS_REBUILT = "RECORDS_REBUILT"
-    UNKNOWN_KERNELS = "UNKNOWN_KERNELS"
-    UNRESPONSIVE = "UNRESPONSIVE"
-    FOREIGN_ATTEMPTS = "FOREIGN_ATTEMPTS"
-    BAD_ADDRESS = "BAD_ADDRESS"
-    BAD_CAPACITY = "BAD_CAPACITY"
-    BAD_ID = "BAD_ID"
-    BAD_SEQUENCE = "BAD_SEQUENCE"
-    BAD_TIME = "BAD_TIME"
-    BAD_WORD = "BAD_WORD"
-    TOO_MANY = "TOO_MANY"
-    NO_WELCOME = "NO_WELCOME"
-    SECOND_WELCOME = "SECOND_WELCOME"
-    WRONG_AGENT = "WRONG_AGENT"
-    OTHER = "OTHER"
-
-
-class AttemptReason(StrEnum):
-    """A reason why an attempt ended, or could not start, as agents report it."""
-
-    EXITED = "EXITED"
-    STOPPED = "STOPPED"
-    KILLED = "KILLED"
-    OOM_KILLED = "OOM_KILLED"
-    DISK_EXCEEDED = "DISK_EXCEEDED"
-    NODE_REBOOTED = "NODE_REBOOTED"
-    RECORD_LOST = "RECORD_LOST"
-    START_FAILED = "START_FAILED"
-    ALREADY_REMOVED = "ALREADY_REMOVED"
-    DEVICE_MISSING = "DEVICE_MISSING"
-    MOUNT_REFUSED = "MOUNT_REFUSED"
-    IMAGE_UNSUPPORTED = "IMAGE_UNSUPPORTED"
-    IMAGE_NOT_FOUND = "IMAGE_NOT_FOUND"
-    IMAGE_DENIED = "IMAGE_DENIED"
-    IMAGE_PULL_FAILED = "IMAGE_PULL_FAILED"
-    IMAGE_INVALID = "IMAGE_INVALID"
-    IMAGE_NEEDS_MORE = "IMAGE_NEEDS_MORE"
-    IMAGE_DIFFERS = "IMAGE_DIFFERS"
-    OTHER = "OTHER"

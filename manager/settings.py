@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from retinue.manager.dispatch.core.liveness import Timers
-from retinue.manager.gateway.serving import GatewaySettings
+from retinue.manager.gateway.settings import GatewaySettings
 from retinue.manager.options import DEFAULT_AGENT_LISTEN, DEFAULT_DATA_DIRECTORY, DEFAULT_LISTEN
 from retinue.manager.session.core.pending_limit import DEFAULT_MAX_PENDING
 from retinue.manager.store.retention import DEFAULT_KEPT_DAYS
@@ -22,6 +22,8 @@ class Settings:
     # Addresses of the port for users and of the one for agents, `host:port`; port 0 means any that is free.
     listen: str = DEFAULT_LISTEN
     agent_listen: str = DEFAULT_AGENT_LISTEN
+    # Where SSH connections to sessions come directly; empty: any free port at the host of `listen`; "none": nowhere.
+    direct_listen: str = ""
     # Names and addresses under which the manager is reached; the first one is advertised.
     advertise: tuple[str, ...] = ()
     # A PostgreSQL server of one's own; empty: the embedded one.
@@ -39,5 +41,11 @@ class Settings:
     max_pending_sessions: int = DEFAULT_MAX_PENDING
     # HTTP to ports of sessions; None: there is none.
     gateway: GatewaySettings | None = None
+    # What host names of endpoints end in.
+    endpoint_domain: str = "localhost"
+    # Base of the API of a Prometheus server that scaling metrics may ask queries of; empty: none.
+    prometheus_url: str = ""
+    # Where Prometheus reads the manager's own metrics; empty: nowhere.
+    metrics: str = ""
     # How long calls under way may take to finish when the manager stops.
     grace_seconds: float = 2.0

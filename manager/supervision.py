@@ -22,10 +22,11 @@ _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
 
 
 async def supervise(name: str, part: Callable[[], Coroutine[Any, Any, None]], *, pause: float = _PAUSE_SECONDS) -> None:
-    """Runs a part until cancelled, again after a pause whatever it failed with. What a part does is found again in the store.
+    """Runs a part until cancelled, again after a pause whatever it failed with.
+    What a part does is found again in the store.
 
-    The pause is that given when the database was away or the journal was ahead; after other failures it doubles up to a minute, until the
-    part has run for longer than that. Raises NotLeader when the part finds that another leads.
+    The pause is that given when the database was away or the journal was ahead; after other failures it doubles up to a
+    minute, until the part has run for longer than that. Raises NotLeader when the part finds that another leads.
     """
     clock = asyncio.get_running_loop().time
     current = pause
@@ -35,7 +36,7 @@ async def supervise(name: str, part: Callable[[], Coroutine[Any, Any, None]], *,
             await cancellable(part())
         except Exception as error:  # logged; the other parts continue
             if ends_term(error):
-                raise NotLeader(f"{name} finds that the term is over") from error
+                raise NotLeader(f"{name} finds that the term has ended") from error
             if clock() - began > _LONGEST_PAUSE_SECONDS or will_pass(error):
                 current = pause
             if will_pass(error):
@@ -47,11 +48,14 @@ async def supervise(name: str, part: Callable[[], Coroutine[Any, Any, None]], *,
 
 
 class PartInterruptedError(Exception):
-    """A part has to be run again from the start, and what made that necessary is dealt with: there is nothing to wait for."""
+    """A part has to be run again from the start, and what made that necessary is dealt with:
+    there is nothing to wait for.
+    """
 
 
 async def all_or_each(what: str, items: Sequence[T], step: Callable[[Sequence[T]], Awaitable[None]]) -> None:
-    """Takes a step for all items at once or, when that fails, for each by itself: those for which it fails alone are logged.
+    """Takes a step for all items at once or, when that fails, for each by itself:
+    those for which it fails alone are logged.
 
     Raises what says that the term has ended or that the database is away.
     """
@@ -86,7 +90,9 @@ def ends_term(error: BaseException) -> bool:
 
 
 def will_pass(error: BaseException) -> bool:
-    """Returns whether a failure says only that the database was away, that the journal was too far ahead, or that a part was interrupted."""
+    """Returns whether a failure says only that the database was away, that the journal was too far ahead,
+    or that a part was interrupted.
+    """
     if isinstance(error, BaseExceptionGroup):
         return all(map(will_pass, error.exceptions))
     return isinstance(error, StoreUnavailable | ReaderTooSlow | PartInterruptedError)

@@ -11,6 +11,8 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 from google.rpc.error_details_pb2 import BadRequest, ErrorInfo
 from google.rpc.status_pb2 import Status
 
+from retinue.rpc.core.reasons import ErrorReason
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -28,13 +30,15 @@ Violation = tuple[str, str]
 
 
 class ApiError(Exception):
-    """The root: an error that a caller receives in full. `reason` is an ErrorReason without its prefix."""
+    """The root: an error that a caller receives in full. `reason` is a value of `ErrorReason`."""
 
     code: grpc.StatusCode
     reason: str
 
     def __init__(self, message: str, metadata: Mapping[str, str] | None = None) -> None:
-        """Takes a text for people and values for programs; what is too long is cut off, and control characters are escaped."""
+        """Takes a text for people and values for programs; what is too long is cut off,
+        and control characters are escaped.
+        """
         super().__init__(printable(message, MAX_TEXT))
         self.metadata = {key: printable(value, MAX_VALUE) for key, value in (metadata or {}).items()}
 
@@ -57,7 +61,7 @@ class ApiError(Exception):
 class InvalidRequest(ApiError):
     """Fields are wrong, whatever the state of things."""
 
-    code, reason = grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD"
+    code, reason = grpc.StatusCode.INVALID_ARGUMENT, ErrorReason.INVALID_FIELD
 
     def __init__(self, violations: Sequence[Violation]) -> None:
         """`violations` are field paths and descriptions, at least one; what does not fit is left out."""
@@ -80,10 +84,10 @@ class InvalidRequest(ApiError):
 class StreamLimit(ApiError):
     """Too many streams of this kind are open already."""
 
-    code, reason = grpc.StatusCode.RESOURCE_EXHAUSTED, "STREAM_LIMIT"
+    code, reason = grpc.StatusCode.RESOURCE_EXHAUSTED, ErrorReason.STREAM_LIMIT
 
-    def __init__(self, limit: int | str) -> None:
-        super().__init__(f"{limit} streams of this kind are open already", {"limit": str(limit)})
+    def __init__(self, limit: int | str, what: str = "streams of this kind are open already") -> None:
+        super().__init__(f"{limit} {what}", {"limit": str(limit)})
 
 
 def printable(text: str, limit: int) -> str:

@@ -18,7 +18,9 @@ Request = TypeVar("Request", bound=Message)
 
 
 async def first_request(coming: Awaitable[Request], field: str) -> Request:
-    """Returns the first request, `anext` of the stream. Raises InvalidRequest unless it comes within START_SECONDS and has the field."""
+    """Returns the first request, `anext` of the stream. Raises InvalidRequest unless it
+    comes within START_SECONDS and has the field.
+    """
     try:
         async with asyncio.timeout(START_SECONDS):
             request = await coming

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import json
 import logging
 import re
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _log = logging.getLogger(__name__)
+
+# The id of the call that is served. A list, since tasks that outlive the call keep their copy of the variable:
+# emptied at its end.
+_served: ContextVar[list[str]] = ContextVar("served", default=[])  # noqa: B039  # never changed
 
 # Tasks without a name of their own are numbered.
 _NUMBER = re.compile(r"-\d+$")
@@ -53,6 +59,17 @@ def configure_logging(log_format: str, log_level: str) -> None:
     logging.getLogger(_GRPC).addFilter(is_not_lost_caller)
 
 
+@contextlib.contextmanager
+def serving(request_id: str) -> Iterator[None]:
+    """Has the lines that are logged until the end of the block, also by tasks started in it, carry the id of a call."""
+    served = [request_id]
+    _served.set(served)
+    try:
+        yield
+    finally:
+        served.clear()
+
+
 def is_not_lost_caller(record: logging.LogRecord) -> bool:
     """Returns False for the traceback that gRPC logs when a caller disconnects before its response was sent."""
     return record.exc_info is None or type(record.exc_info[1]).__name__ != "ExecuteBatchError"
@@ -62,13 +79,17 @@ class JsonFormatter(logging.Formatter):
     """Formats a record as one JSON object; no text in it can break out of its line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Returns time, level, logger, message and, for an exception, its traceback."""
+        """Returns time, level, logger, message, the id of the call that is served and, for an exception,
+        its traceback.
+        """
         values = {
             "time": _time(record).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
+        for request in _served.get():
+            values["request_id"] = request
         if record.exc_info:
             values["exception"] = self.formatException(record.exc_info)
         return json.dumps(values)
@@ -81,6 +102,8 @@ class TextFormatter(logging.Formatter):
         """Returns the text, with control characters of the message as escapes; times are in UTC."""
         time = _time(record).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
         line = f"{time} {record.levelname.lower():7} {record.name}: {_printable(record.getMessage())}"
+        for request in _served.get():
+            line += f", request {request}"
         if record.exc_info:
             lines = self.formatException(record.exc_info).splitlines()
             line = "\n    ".join([line, *map(_printable, lines)])

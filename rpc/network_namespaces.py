@@ -1,7 +1,8 @@
 """Named network namespaces without a child process: as `ip netns` sees them, under /run/netns.
 
-Entering a namespace is per thread (setns(2), unshare(2)). A thread that entered must not be used again, and a process that serves gRPC
-must not fork: so one thread is started for each function that runs inside, and then ends. All functions block for a short time.
+Entering a namespace is per thread (setns(2), unshare(2)). A thread that entered must not be used again, and a process
+that serves gRPC must not fork: so one thread is started for each function that runs inside, and then ends.
+All functions block for a short time.
 """
 
 from __future__ import annotations
@@ -88,7 +89,9 @@ def open_namespace(path: str | os.PathLike[str]) -> int:
 
 
 def is_namespace(path: Path) -> bool:
-    """Returns whether a network namespace is mounted there; a start that was cut off may leave an empty file. Raises OSError."""
+    """Returns whether a network namespace is mounted there; a start that was cut off may leave an empty file.
+    Raises OSError.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

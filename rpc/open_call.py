@@ -1,7 +1,8 @@
 """Guards the one object that touches a call of grpc.aio.
 
-grpc.aio frees a call when the task that serves it ends. Its context stays, and dereferences a null pointer from then on: the process dies
-of a later `peer`, `auth_context`, read or write. So nothing but `OpenCall` holds a context, and it drops the context when its call ends.
+grpc.aio frees a call when the task that serves it ends. Its context stays, and dereferences a null pointer from then
+on: the process dies of a later `peer`, `auth_context`, read or write. So nothing but `OpenCall` holds a context,
+and it drops the context when its call ends.
 """
 
 from __future__ import annotations
@@ -27,9 +28,14 @@ class CallEndedError(Exception):
 class OpenCall:
     """The call itself for as long as its task runs: the only holder of its context."""
 
-    def __init__(self, context: Any) -> None:
-        """Takes the context of a call that cannot have ended yet."""
+    def __init__(self, context: Any, trailers: tuple[tuple[str, str], ...] = ()) -> None:
+        """Takes the context of a call that cannot have ended yet, and metadata that is sent at its end,
+        however that comes.
+        """
         self._context = context
+        self._trailers = trailers
+        if trailers:
+            context.set_trailing_metadata(trailers)
         self.code: grpc.StatusCode | None = None
         """The status that the call was aborted with."""
 
@@ -39,7 +45,8 @@ class OpenCall:
         try:
             yield
         except CallEndedError as error:
-            # To the library and to logs, a caller who disconnected is a call that was cancelled, wherever that is noticed first.
+            # To the library and to logs, a caller who disconnected is a call that was cancelled,
+            # wherever that is noticed first.
             raise asyncio.CancelledError from error
         finally:
             self._context = None
@@ -53,11 +60,13 @@ class OpenCall:
             raise CallEndedError from error
 
     async def abort(self, code: grpc.StatusCode, details: str, metadata: tuple[tuple[str, Any], ...] = ()) -> NoReturn:
-        """Ends the call with a status. Raises grpc.aio.AbortError, which its task has to end with, or CallEndedError."""
+        """Ends the call with a status. Raises grpc.aio.AbortError, which its task has to end with,
+        or CallEndedError.
+        """
         context = self._held()
         self.code = code
         try:
-            await context.abort(code, details, metadata)
+            await context.abort(code, details, (*metadata, *self._trailers))
         except grpc.aio.AbortError:
             raise
         except grpc.aio.BaseError as error:

@@ -9,7 +9,8 @@ if TYPE_CHECKING:
 
 
 def receive_available(connection: socket.socket, room: memoryview, count: int = 0) -> int:
-    """Reads what has arrived, after the first `count` bytes of `room`, and returns how many bytes it then holds. Raises OSError.
+    """Reads what has arrived, after the first `count` bytes of `room`, and returns how many bytes it then holds.
+    Raises OSError.
 
     Few large messages cost least. 0 means, on a readable socket, that there is no more data.
     """

@@ -22,9 +22,12 @@ class OpenStreams:
         self._open: Counter[tuple[str, str]] = Counter()
 
     @contextlib.contextmanager
-    def hold(self, method: str, holder: str) -> Iterator[None]:
-        """Counts a stream for as long as the block lasts. Raises StreamLimit."""
-        key, limit = (method, holder), self._limits.get(method, self._default)
+    def hold(self, method: str, holder: str, limit: int = 0) -> Iterator[None]:
+        """Counts a stream for as long as the block lasts; a `limit` that is lower than the method's holds instead.
+        Raises StreamLimit.
+        """
+        key, usual = (method, holder), self._limits.get(method, self._default)
+        limit = min(limit, usual) if limit > 0 else usual
         if self._open[key] >= limit:
             raise StreamLimit(limit)
         self._open[key] += 1

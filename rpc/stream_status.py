@@ -21,8 +21,8 @@ _Value = TypeVar("_Value")
 class StreamStatus:
     """Records the first status of a call that is the server's.
 
-    A request on its way when the server ends the call cannot be sent. grpc.aio then gives the call a status of its own, with the details
-    UNSENT, until the server's comes, or for good if that came first.
+    A request on its way when the server ends the call cannot be sent. grpc.aio then gives the call a status of its own,
+    with the details UNSENT, until the server's comes, or for good if that came first.
     """
 
     def __init__(self, call: Any) -> None:
@@ -32,7 +32,9 @@ class StreamStatus:
         call.add_done_callback(self._record)
 
     async def wait(self) -> grpc.aio.AioRpcError:
-        """Returns the status, once the responses have ended: the server's, or that of grpc.aio if the connection broke."""
+        """Returns the status, once the responses have ended: the server's,
+        or that of grpc.aio if the connection broke.
+        """
         # Also waits for the first status, if there is none yet.
         await self._call.code()
         for _ in range(SETTLE_TRIES):

@@ -1,5 +1,5 @@
-"""What tests share: one real PostgreSQL for those that need a database of their own, and a cluster of two agents on nodes of
-their own, started as a user would start it.
+"""What tests share: one real PostgreSQL for those that need a database of their own, and a cluster of two agents on
+nodes of their own, started as a user would start it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import AsyncIterator
 import hypothesis
 import pytest_asyncio
 
-from retinue.client import Client
+from retinue.client.aio import Client
 from retinue.devtools.cluster import Cluster, ClusterOptions
 from retinue.manager.store.embedded import EmbeddedServer
 from retinue.manager.store.migrations import migrate
 from tests.integration.databases import TEMPLATE, Postgres, passable_directory
 
-# How long an example takes says something about the machine and who else uses it. A change is judged by the same examples wherever
-# it is tested; `--hypothesis-profile=exploring` looks for others.
+# How long an example takes says something about the machine and who else uses it. A change is tested with the same
+# examples wherever it is tested; `--hypothesis-profile=exploring` looks for others.
 hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("exploring", deadline=None)
 hypothesis.settings.load_profile("repeatable")
@@ -49,9 +49,9 @@ async def shared_cluster() -> AsyncIterator[Cluster]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def cluster(shared_cluster: Cluster) -> AsyncIterator[Cluster]:
-    """A cluster of two agents, on which nothing is left when the tests of a module are over."""
+    """A cluster of two agents, on which nothing is left when the tests of a module have run."""
     yield shared_cluster
-    assert not await shared_cluster.wait_clean(30)
+    assert not await shared_cluster.wait_clean(60)
 
 
 @pytest_asyncio.fixture(loop_scope="session")

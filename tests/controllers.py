@@ -1,13 +1,14 @@
 """Which controller acts on a live attempt, for every combination of its agent, their link and its session. Pure.
 
-No combination is without one: what waits for something that never comes keeps its claims, and its owner's session, for ever.
+No combination is without one: what waits for something that never comes keeps its claims, and its owner's session,
+for ever.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
 
-from retinue.manager.dispatch.core.liveness import LOST
+from retinue.manager.scheduling.records import AgentState
 from retinue.manager.session.core.states import Goal, SessionState
 
 
@@ -24,9 +25,11 @@ class Controller(StrEnum):
 
     # The agent is sent what is wanted, and reports: `retinue.manager.dispatch.agent_link`.
     LINK = "LINK"
-    # The link of a revoked agent is ended, and silence makes an agent LOST: `retinue.manager.dispatch.supervisor`.
+    # The link of a revoked agent is ended, and silence makes an agent AgentState.LOST:
+    # `retinue.manager.dispatch.supervisor`.
     LIVENESS = "LIVENESS"
-    # The attempt is given up, and its claims are free: `retinue.manager.controllers.deadlines`, by `store.bounds.read_stranded`.
+    # The attempt is given up, and its claims are free: `retinue.manager.controllers.deadlines`,
+    # by `store.bounds.read_stranded`.
     STRANDED = "STRANDED"
     # It may still run, and cannot be run again: kept until its agent returns, or its owner terminates the session.
     RETURN = "RETURN"
@@ -38,7 +41,7 @@ def controller_of(
     """Returns who acts next on a live attempt."""
     if link is Link.OPEN:
         return Controller.LIVENESS if revoked else Controller.LINK
-    if agent_state != LOST:
+    if agent_state != AgentState.LOST:
         return Controller.LIVENESS
     kept = session is SessionState.RUNNING and goal is not Goal.STOPPED and not may_retry and not revoked
     return Controller.RETURN if kept else Controller.STRANDED

@@ -1,7 +1,7 @@
 """What every runtime does in the same way: the suite that a new one starts from.
 
-A runtime takes part by a module that provides the fixture `harness` and imports the tests from here. It needs to run a few commands only:
-none (idle), `true`, `sleep 1000`, `echo WORDS` and `sh -c "exit N"`.
+A runtime takes part by a module that provides the fixture `harness` and imports the tests from here. It needs to run a
+few commands only: none (idle), `true`, `sleep 1000`, `echo WORDS` and `sh -c "exit N"`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 
 from retinue.agent.attempts import Phase
-from retinue.agent.errors import BackendError, NotRunningError, PortClosedError, UnknownAttemptError
+from retinue.agent.errors import KernelRuntimeError, NotRunningError, PortClosedError, UnknownAttemptError
 from retinue.agent.inside.exec_session import Attachment, Exited, Printed
 from retinue.agent.inside.upload import Announced, DigestError
 from retinue.agent.inside.workdir import MissingError, PathError
@@ -47,9 +47,16 @@ class Harness(Protocol):
         ...
 
 
-async def running(harness: Harness, *command: str) -> tuple[Runtime, Kernel]:
+async def held(harness: Harness, *command: str) -> Runtime:
+    """Prepares an attempt: some kinds continue with it by themselves."""
     runtime = await harness.open()
     await runtime.prepare(harness.spec("k", *command), HOSTS)
+    await harness.until("k.1", Phase.CREATED, Phase.FAILED)
+    return runtime
+
+
+async def running(harness: Harness, *command: str) -> tuple[Runtime, Kernel]:
+    runtime = await held(harness, *command)
     await runtime.start("k.1")
     await harness.until("k.1", Phase.RUNNING, Phase.EXITED)
     return runtime, runtime.kernel("k.1")
@@ -62,8 +69,7 @@ async def end(harness: Harness, runtime: Runtime) -> None:
 
 @pytest.mark.parametrize(("command", "code"), [(("true",), 0), (("sh", "-c", "exit 3"), 3)])
 async def test_a_command_runs_from_start_to_its_end(harness: Harness, command: tuple[str, ...], code: int) -> None:
-    runtime = await harness.open()
-    await runtime.prepare(harness.spec("k", *command), HOSTS)
+    runtime = await held(harness, *command)
     prepared = runtime.observe()["k.1"]
     assert (prepared.phase, prepared.held, prepared.start_time) == (Phase.CREATED, True, None)
     await runtime.start("k.1")
@@ -80,6 +86,7 @@ async def test_an_attempt_is_prepared_and_started_once_ever(harness: Harness) ->
     runtime = await harness.open()
     wanted = harness.spec("k", "echo", "once")
     await asyncio.gather(*(runtime.prepare(wanted, HOSTS) for _ in range(5)))
+    await harness.until("k.1", Phase.CREATED, Phase.FAILED)
     await asyncio.gather(*(runtime.start("k.1") for _ in range(5)))
     await harness.until("k.1", Phase.EXITED)
     runtime = await harness.open()
@@ -95,8 +102,7 @@ async def test_an_attempt_is_prepared_and_started_once_ever(harness: Harness) ->
 
 
 async def test_what_is_prepared_stays_held_while_the_agent_restarts(harness: Harness) -> None:
-    runtime = await harness.open()
-    await runtime.prepare(harness.spec("k", "true"), HOSTS)
+    runtime = await held(harness, "true")
     await runtime.mark_attached("k.1")
     runtime = await harness.open()
     prepared = runtime.observe()["k.1"]
@@ -126,8 +132,7 @@ async def test_a_stop_asks_and_a_kill_ends(harness: Harness) -> None:
 
 
 async def test_what_is_held_is_due_to_be_killed_at_once(harness: Harness) -> None:
-    runtime = await harness.open()
-    await runtime.prepare(harness.spec("k", "true"), HOSTS)
+    runtime = await held(harness, "true")
     await runtime.stop("k.1", 30)
     stopping = runtime.observe()["k.1"]
     assert (stopping.phase, stopping.stop_grace) == (Phase.STOPPING, 0.0)
@@ -139,7 +144,7 @@ async def test_what_is_held_is_due_to_be_killed_at_once(harness: Harness) -> Non
 
 async def test_only_what_has_ended_is_removed(harness: Harness) -> None:
     runtime, _ = await running(harness)
-    with pytest.raises(BackendError):
+    with pytest.raises(KernelRuntimeError):
         await runtime.remove("k.1")
     assert runtime.observe()["k.1"].phase is Phase.RUNNING
     await end(harness, runtime)
@@ -165,7 +170,7 @@ async def test_a_kernel_is_reached_by_handles_until_it_ends(harness: Harness) ->
     runtime, kernel = await running(harness)
     with kernel.network_attachment().opened() as namespace:
         assert namespace >= 0
-    assert await kernel.usage() is not None
+    assert kernel.usage() is not None
     with pytest.raises(PortClosedError):
         await kernel.connect(CLOSED_PORT, LOOPBACK)
     assert not (await kernel.look_at_app("web")).runs
@@ -179,11 +184,11 @@ async def test_a_kernel_is_reached_by_handles_until_it_ends(harness: Harness) ->
         await ending
         await kernel.wait_ended()
     # An old handle is as good as a new one.
-    assert await kernel.usage() is None
+    assert kernel.usage() is None
     with pytest.raises(NotRunningError):
         await kernel.connect(CLOSED_PORT, LOOPBACK)
     ended = runtime.kernel("k.1")
-    assert (ended.fence_target(), await ended.usage()) == (None, None)
+    assert (ended.fence_target(), ended.usage()) == (None, None)
     with pytest.raises(NotRunningError):
         ended.files()
     with pytest.raises(NotRunningError):

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from retinue.agent.api.convert import attempt_stats
-from retinue.agent.api.errors import AgentError, invalid
+from retinue.agent.api.errors import AgentError, invalid, unknown_attempt
 from retinue.agent.errors import UnknownAttemptError
 from retinue.agent.inside.log_file import OffsetPastEndError
 from retinue.agent.v1 import agent_service_pb2, agent_service_pb2_grpc
+from retinue.rpc.core.reasons import ErrorReason
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from retinue.agent.api.attach import AttachService
     from retinue.agent.api.code import CodeService
     from retinue.agent.api.files import FileService
+    from retinue.agent.api.lease_port import LeaseService
     from retinue.agent.api.open_port import PortService
     from retinue.agent.api.sync import SyncService
     from retinue.agent.inside.log_file import Output
@@ -40,10 +42,11 @@ class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
         *,
         attach: AttachService,
         ports: PortService,
+        leases: LeaseService,
         code: CodeService,
         files: FileService,
         apps: Apps,
-        backend: Runtime,
+        runtime: Runtime,
         sampler: Sampler,
     ) -> None:
         """Serves what these do."""
@@ -51,9 +54,10 @@ class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
         self._files = files
         self._attach = attach
         self._ports = ports
+        self._leases = leases
         self._code = code
         self._apps = apps
-        self._backend = backend
+        self._runtime = runtime
         self._sampler = sampler
 
     async def Sync(self, request_iterator: Any, context: Any) -> AsyncGenerator[agent_service_pb2.SyncResponse, None]:
@@ -71,7 +75,7 @@ class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
         if request.offset < 0:
             raise invalid("offset", "is negative")
         try:
-            output = self._backend.output(request.attempt_id)
+            output = self._runtime.output(request.attempt_id)
             offset = await _begin(output, request)
             found = False
             async with aclosing(output.stream(offset, request.follow)) as pieces:
@@ -80,14 +84,13 @@ class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
                     yield agent_service_pb2.StreamLogsResponse(offset=piece.offset, data=piece.data)
             if not found:
                 # Its output may have gone, with all of the attempt, before it was opened.
-                self._backend.output(request.attempt_id)
+                self._runtime.output(request.attempt_id)
         except UnknownAttemptError as error:
-            message, about = f"there is no attempt {request.attempt_id} here", request.attempt_id
-            raise AgentError(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", message, kind="attempt", id=about) from error
+            raise unknown_attempt(request.attempt_id) from error
         except OffsetPastEndError as error:
             size = str(error.size)
             message = f"the output ends at {size}"
-            raise AgentError(grpc.StatusCode.OUT_OF_RANGE, "OFFSET_PAST_END", message, size=size) from error
+            raise AgentError(grpc.StatusCode.OUT_OF_RANGE, ErrorReason.OFFSET_PAST_END, message, size=size) from error
 
     async def ReadStats(
         self, request: agent_service_pb2.ReadStatsRequest, context: Any
@@ -110,14 +113,18 @@ class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
             async for response in responses:
                 yield response
 
-    async def OpenPort(
-        self, request_iterator: Any, context: Any
-    ) -> AsyncGenerator[agent_service_pb2.OpenPortResponse, None]:
-        """Connects to a port inside a running attempt."""
+    async def OpenPort(self, request_iterator: Any, context: Any) -> AsyncGenerator[Any, None]:
+        """Connects to a port inside a running attempt; requests and responses are serialised."""
         del context
         async with aclosing(self._ports.serve(aiter(request_iterator))) as responses:
             async for response in responses:
                 yield response
+
+    async def LeasePort(
+        self, request: agent_service_pb2.LeasePortRequest, context: Any
+    ) -> agent_service_pb2.LeasePortResponse:
+        """Has a port of a running attempt reached by the caller's machine."""
+        return await self._leases.lease(request, context.peer)
 
     async def ExecuteCode(
         self, request_iterator: Any, context: Any

@@ -13,13 +13,14 @@ from weakref import WeakValueDictionary
 
 import grpc
 
-from retinue.agent.api.errors import AgentError, invalid
-from retinue.agent.errors import BackendError, NotRunningError, PortClosedError, UnknownAttemptError
+from retinue.agent.api.errors import AgentError, invalid, unknown_attempt
+from retinue.agent.errors import KernelRuntimeError, NotRunningError, PortClosedError, UnknownAttemptError
 from retinue.agent.inside import service_log
 from retinue.agent.inside.exec_session import Attachment, AttachmentLostError
 from retinue.agent.kernel.core.frames import Start
 from retinue.agent.network.sockets import LOOPBACK
 from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.rpc.core.reasons import ErrorReason
 from retinue.rpc.errors import ApiError
 from retinue.types.v1 import app_pb2
 
@@ -64,9 +65,9 @@ class _Seen:
 class Apps:
     """All such programs of an agent; nothing is remembered here: the kernels say what runs."""
 
-    def __init__(self, backend: Runtime) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         """Touches nothing."""
-        self._backend = backend
+        self._runtime = runtime
         # A look locks a log for a moment, and must not be taken for a program by who starts one.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -86,7 +87,7 @@ class Apps:
                 await self._look(location, self._kernel(location))
                 printed = status.log[-SHOWN:].decode(errors="replace").strip()
                 message = f"{location.name} ended before it answered at port {location.port}: {printed}"
-                raise AgentError(grpc.StatusCode.FAILED_PRECONDITION, "SERVICE_FAILED", message)
+                raise AgentError(grpc.StatusCode.FAILED_PRECONDITION, ErrorReason.APP_FAILED, message)
             await asyncio.sleep(LOOK_INTERVAL)
             status = await self._look(location, kernel)
         return status.status(location.port)
@@ -118,20 +119,20 @@ class Apps:
             wire = await kernel.exec()
         except NotRunningError as error:
             raise _not_running(location) from error
-        except BackendError as error:
-            raise AgentError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", str(error)) from error
+        except KernelRuntimeError as error:
+            raise AgentError(grpc.StatusCode.UNAVAILABLE, ErrorReason.UNAVAILABLE, str(error)) from error
         attachment = Attachment(wire)
         environment = wire.environment | dict(request.environment)
-        start = Start(tuple(request.command), environment, request.directory or wire.directory)
+        start = Start(tuple(request.command), environment, request.working_directory or wire.directory)
         try:
             async with self._locked(location), asyncio.timeout(START_TIMEOUT):
                 await attachment.start_apart(start, service_log.path(location.name))
         except AttachmentLostError as error:
             message = f"{location.name} cannot be started: {error}"
-            raise AgentError(grpc.StatusCode.FAILED_PRECONDITION, "SERVICE_FAILED", message) from error
+            raise AgentError(grpc.StatusCode.FAILED_PRECONDITION, ErrorReason.APP_FAILED, message) from error
         except TimeoutError as error:
             message = f"{location.name} was not started within {START_TIMEOUT:.0f} s"
-            raise AgentError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", message) from error
+            raise AgentError(grpc.StatusCode.UNAVAILABLE, ErrorReason.UNAVAILABLE, message) from error
         except ValueError as error:
             raise invalid("command", str(error)) from error
         finally:
@@ -142,11 +143,9 @@ class Apps:
 
     def _kernel(self, location: pb.AppLocation) -> Kernel:
         try:
-            kernel = self._backend.kernel(location.attempt_id)
+            kernel = self._runtime.kernel(location.attempt_id)
         except UnknownAttemptError as error:
-            message = f"there is no attempt {location.attempt_id} here"
-            about = location.attempt_id
-            raise AgentError(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", message, kind="attempt", id=about) from error
+            raise unknown_attempt(location.attempt_id) from error
         except NotRunningError as error:
             raise _not_running(location) from error
         return kernel
@@ -162,7 +161,7 @@ class Apps:
     @staticmethod
     async def _answers(location: pb.AppLocation, kernel: Kernel) -> bool:
         addresses = (*LOOPBACK, location.address) if location.address else LOOPBACK
-        with suppress(PortClosedError, BackendError, OSError, TimeoutError):
+        with suppress(PortClosedError, KernelRuntimeError, OSError, TimeoutError):
             async with asyncio.timeout(ANSWER_TIMEOUT):
                 (await kernel.connect(location.port, addresses)).close()
                 return True
@@ -183,4 +182,4 @@ def _checked(location: pb.AppLocation) -> pb.AppLocation:
 
 def _not_running(location: pb.AppLocation) -> ApiError:
     message = f"attempt {location.attempt_id} does not run"
-    return AgentError(grpc.StatusCode.FAILED_PRECONDITION, "STATE_FORBIDS", message)
+    return AgentError(grpc.StatusCode.FAILED_PRECONDITION, ErrorReason.STATE_FORBIDS, message)

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from retinue.agent.api.errors import AgentError, invalid
-from retinue.agent.errors import BackendError, NotRunningError, UnknownAttemptError
+from retinue.agent.api.errors import AgentError, invalid, unknown_attempt
+from retinue.agent.errors import KernelRuntimeError, NotRunningError, UnknownAttemptError
 from retinue.agent.inside.exec_session import Attachment, AttachmentLostError, Exited, Printed, Started
 from retinue.agent.kernel.core.frames import Start
+from retinue.agent.kernel.paths import PROGRAMS
+from retinue.agent.kernel.ssh_programs import find_programs
 from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.rpc.core.reasons import ErrorReason
 from retinue.rpc.errors import ApiError
 from retinue.rpc.first_request import first_request
 from retinue.rpc.stream_limits import OpenStreams
@@ -37,9 +40,9 @@ SHELL = ("/bin/sh", "-c", "if command -v bash >/dev/null 2>&1; then exec bash; e
 class AttachService:
     """All attached commands of an agent."""
 
-    def __init__(self, backend: Runtime) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         """Attaches nothing yet."""
-        self._backend = backend
+        self._runtime = runtime
         self._open = OpenStreams({}, MAX_PER_ATTEMPT)
         self._endings: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
@@ -59,7 +62,14 @@ class AttachService:
         if self._stopping.is_set():
             raise _unavailable("the agent is stopping")
         with self._open.hold("Attach", request.attempt_id), _to_api_errors(request.attempt_id):
-            wire = await self._backend.kernel(request.attempt_id).exec()
+            kernel = self._runtime.kernel(request.attempt_id)
+            if request.command and request.command[0].startswith(f"{PROGRAMS}/"):
+                if (programs := await asyncio.to_thread(find_programs)) is None:
+                    raise KernelRuntimeError(
+                        "this node has no programs for ssh: `python -m retinue.agent.kernel` builds them"
+                    )
+                await kernel.provide_programs(programs)
+            wire = await kernel.exec()
             attachment = Attachment(wire)
             input_task: asyncio.Task[None] | None = None
             try:
@@ -67,7 +77,7 @@ class AttachService:
                     Start(
                         tuple(request.command) or SHELL,
                         wire.environment | dict(request.environment),
-                        request.directory or wire.directory,
+                        request.working_directory or wire.directory,
                         _size(request.terminal) if request.HasField("terminal") else None,
                     )
                 )
@@ -126,7 +136,7 @@ class AttachService:
 async def _first(requests: AsyncIterator[pb.AttachRequest]) -> pb.AttachStart:
     request = await first_request(anext(requests), "start")
     start = request.start
-    texts = (*start.command, *start.environment, *start.environment.values(), start.directory)
+    texts = (*start.command, *start.environment, *start.environment.values(), start.working_directory)
     if any("\0" in text for text in texts):
         raise invalid("start", "must not hold NUL")
     return start
@@ -175,13 +185,12 @@ def _to_api_errors(attempt_id: str) -> Iterator[None]:
     try:
         yield
     except UnknownAttemptError as error:
-        message = f"there is no attempt {attempt_id} here"
-        raise AgentError(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", message, kind="attempt", id=attempt_id) from error
+        raise unknown_attempt(attempt_id) from error
     except (NotRunningError, AttachmentLostError) as error:
-        raise AgentError(grpc.StatusCode.FAILED_PRECONDITION, "STATE_FORBIDS", str(error)) from error
-    except BackendError as error:
+        raise AgentError(grpc.StatusCode.FAILED_PRECONDITION, ErrorReason.STATE_FORBIDS, str(error)) from error
+    except KernelRuntimeError as error:
         raise _unavailable(str(error)) from error
 
 
 def _unavailable(message: str) -> ApiError:
-    return AgentError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", message)
+    return AgentError(grpc.StatusCode.UNAVAILABLE, ErrorReason.UNAVAILABLE, message)

@@ -1,22 +1,25 @@
-"""ExecuteCode: passes runs on to the workspace of a kernel, and what happens in them back, as long as the stream lasts."""
+"""ExecuteCode: passes runs on to the workspace of a kernel, and what happens in them back,
+as long as the stream lasts.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from retinue.agent.api.errors import AgentError, invalid
+from retinue.agent.api.code_messages import to_completions, to_events, to_run
+from retinue.agent.api.errors import AgentError, invalid, unknown_attempt
 from retinue.agent.code.inside import LanguageMissingError
 from retinue.agent.code.runs import OffsetPastEndError, Run
 from retinue.agent.code.workspace import TooManyRunsError, Workspace
 from retinue.agent.code.workspaces import MAX_LANGUAGES, TooManyLanguagesError
-from retinue.agent.errors import BackendError, NotRunningError, UnknownAttemptError
+from retinue.agent.errors import KernelRuntimeError, NotRunningError, UnknownAttemptError
 from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.rpc.core.reasons import ErrorReason
 from retinue.rpc.errors import ApiError
 from retinue.rpc.first_request import first_request
 from retinue.rpc.stream_limits import OpenStreams
@@ -120,8 +123,7 @@ class _Stream:
         async for request in requests:
             match request.WhichOneof("step"):
                 case "run":
-                    request.run.run_id = request.run.run_id or str(uuid.uuid4())
-                    self._follow(await self._workspace.add(request.run), 0)
+                    self._follow(await self._workspace.add(to_run(request.run)), 0)
                 case "resume":
                     self._follow(self._run(request.resume.run_id), request.resume.offset)
                 case "input":
@@ -153,11 +155,12 @@ class _Stream:
     async def _pass_on(self, run: Run, offset: int) -> None:
         async with contextlib.aclosing(run.read(offset)) as pieces:
             async for events in pieces:
-                await self.responses.put(pb.ExecuteCodeResponse(events=code_pb2.CodeEvents(events=events)))
+                await self.responses.put(pb.ExecuteCodeResponse(events=to_events(run.id, events)))
         self._followed.discard(run.id)
 
     async def _complete(self, query: code_pb2.CodeCompletionQuery) -> None:
-        await self.responses.put(pb.ExecuteCodeResponse(completions=await self._workspace.complete(query)))
+        found = await self._workspace.complete(query.code, query.cursor)
+        await self.responses.put(pb.ExecuteCodeResponse(completions=to_completions(query.query_id, found)))
 
     async def _to_end(self, work: Any) -> None:
         failure: Exception | None = None
@@ -173,29 +176,28 @@ def _to_api_errors(attempt_id: str) -> Iterator[None]:
     try:
         yield
     except UnknownAttemptError as error:
-        message = f"there is no attempt {attempt_id} here"
-        raise AgentError(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", message, kind="attempt", id=attempt_id) from error
+        raise unknown_attempt(attempt_id) from error
     except OffsetPastEndError as error:
         size = str(error.size)
-        raise AgentError(grpc.StatusCode.OUT_OF_RANGE, "OFFSET_PAST_END", str(error), size=size) from error
+        raise AgentError(grpc.StatusCode.OUT_OF_RANGE, ErrorReason.OFFSET_PAST_END, str(error), size=size) from error
     except LanguageMissingError as error:
         names = ", ".join(error.installed)
         code = grpc.StatusCode.FAILED_PRECONDITION
-        raise AgentError(code, "LANGUAGE_UNAVAILABLE", str(error), installed=names) from error
+        raise AgentError(code, ErrorReason.LANGUAGE_UNAVAILABLE, str(error), installed=names) from error
     except NotRunningError as error:
-        raise AgentError(grpc.StatusCode.FAILED_PRECONDITION, "STATE_FORBIDS", str(error)) from error
+        raise AgentError(grpc.StatusCode.FAILED_PRECONDITION, ErrorReason.STATE_FORBIDS, str(error)) from error
     except TooManyRunsError as error:
         raise _limit(64, "runs wait") from error
     except TooManyLanguagesError as error:
         raise _limit(MAX_LANGUAGES, "languages are in use") from error
-    except BackendError as error:
+    except KernelRuntimeError as error:
         raise _unavailable(str(error)) from error
 
 
 def _limit(limit: int, what: str) -> ApiError:
     message = f"{limit} {what} in this kernel already"
-    return AgentError(grpc.StatusCode.RESOURCE_EXHAUSTED, "STREAM_LIMIT", message, limit=str(limit))
+    return AgentError(grpc.StatusCode.RESOURCE_EXHAUSTED, ErrorReason.STREAM_LIMIT, message, limit=str(limit))
 
 
 def _unavailable(message: str) -> ApiError:
-    return AgentError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", message)
+    return AgentError(grpc.StatusCode.UNAVAILABLE, ErrorReason.UNAVAILABLE, message)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from google.protobuf import duration_pb2, timestamp_pb2
@@ -16,24 +18,39 @@ from retinue.agent.attempts import (
     Goal,
     ImageFacts,
     ImageIdentity,
+    Isolation,
     Mount,
     ObservedAttempt,
     Phase,
+    Probe,
+    ProbeKind,
+    PublishedPort,
+    SftpServer,
 )
-from retinue.agent.conditions import ConditionType
+from retinue.agent.network.core.topology import Member, Network, check
+from retinue.agent.probes.core.machine import HealthState
+from retinue.agent.probes.prober import NOT_ROUTED
 from retinue.agent.v1 import agent_service_pb2
-from retinue.types.v1 import port_pb2, usage_pb2
+from retinue.rpc.core.reasons import AgentConditionType
+from retinue.types.v1 import isolation_pb2, port_pb2, probe_pb2, runtime_pb2, usage_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from retinue.agent.conditions import Condition
+    from retinue.agent.probes.prober import RoutedStatus
     from retinue.agent.resources.sampler import Sample
+    from retinue.agent.runtime.contract import RuntimeStatus
 
 GOALS = {
     agent_service_pb2.GOAL_HELD: Goal.HELD,
     agent_service_pb2.GOAL_RUNNING: Goal.RUNNING,
     agent_service_pb2.GOAL_STOPPED: Goal.STOPPED,
+}
+ISOLATIONS = {
+    isolation_pb2.ISOLATION_PROCESS: Isolation.PROCESS,
+    isolation_pb2.ISOLATION_CONTAINER: Isolation.CONTAINER,
+    isolation_pb2.ISOLATION_VM: Isolation.VM,
 }
 STATES = {
     Phase.WAITING: agent_service_pb2.ATTEMPT_STATE_ACCEPTED,
@@ -45,15 +62,24 @@ STATES = {
     Phase.EXITED: agent_service_pb2.ATTEMPT_STATE_EXITED,
     Phase.FAILED: agent_service_pb2.ATTEMPT_STATE_FAILED,
 }
+HEALTH = {
+    HealthState.STARTING: agent_service_pb2.HEALTH_STATE_STARTING,
+    HealthState.READY: agent_service_pb2.HEALTH_STATE_READY,
+    HealthState.UNREADY: agent_service_pb2.HEALTH_STATE_UNREADY,
+}
+MAX_HEALTH_TEXT = 1024
+"""Characters of the message of a health at the most."""
+SHORTEST_PERIOD, LONGEST_PERIOD = 0.1, 3600.0
+"""Seconds from one probe to the next, and for an answer; what is outside is brought to the nearest."""
 MAX_TEXT = 4096
 """Characters of a message at the most."""
 CONDITIONS = {
-    ConditionType.DISK_FULL: agent_service_pb2.NODE_CONDITION_TYPE_DISK_FULL,
-    ConditionType.UNKILLABLE: agent_service_pb2.NODE_CONDITION_TYPE_UNKILLABLE,
-    ConditionType.NETWORK_DEGRADED: agent_service_pb2.NODE_CONDITION_TYPE_NETWORK_DEGRADED,
-    ConditionType.ENGINE_UNRESPONSIVE: agent_service_pb2.NODE_CONDITION_TYPE_ENGINE_UNRESPONSIVE,
-    ConditionType.STATE_DAMAGED: agent_service_pb2.NODE_CONDITION_TYPE_STATE_DAMAGED,
-    ConditionType.OTHER: agent_service_pb2.NODE_CONDITION_TYPE_OTHER,
+    AgentConditionType.DISK_FULL: agent_service_pb2.NODE_CONDITION_TYPE_DISK_FULL,
+    AgentConditionType.UNKILLABLE: agent_service_pb2.NODE_CONDITION_TYPE_UNKILLABLE,
+    AgentConditionType.NETWORK_DEGRADED: agent_service_pb2.NODE_CONDITION_TYPE_NETWORK_DEGRADED,
+    AgentConditionType.ENGINE_UNRESPONSIVE: agent_service_pb2.NODE_CONDITION_TYPE_ENGINE_UNRESPONSIVE,
+    AgentConditionType.STATE_DAMAGED: agent_service_pb2.NODE_CONDITION_TYPE_STATE_DAMAGED,
+    AgentConditionType.OTHER: agent_service_pb2.NODE_CONDITION_TYPE_OTHER,
 }
 HOSTNAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?")
 
@@ -84,16 +110,99 @@ def desired_attempt(message: agent_service_pb2.Attempt) -> DesiredAttempt:
         egress=message.egress,
         mounts=tuple(Mount(mount.root, mount.path, mount.target, mount.writable) for mount in message.mounts),
         session_secret=message.session_secret,
+        sftp=_sftp_server(message) if message.HasField("sftp") else None,
+        published=_published(message) if message.HasField("published") else None,
+        isolation=_isolation(message),
     )
     grace = message.stop_grace.seconds + message.stop_grace.nanos / 1e9
     fence = message.fence_timeout.seconds + message.fence_timeout.nanos / 1e9
     return DesiredAttempt(spec, goal, max(0.0, grace), max(0.0, fence))
 
 
+def _isolation(message: agent_service_pb2.Attempt) -> Isolation:
+    if message.isolation == isolation_pb2.ISOLATION_UNSPECIFIED:
+        # Of a manager that does not know it.
+        return Isolation.CONTAINER if message.image else Isolation.PROCESS
+    return ISOLATIONS.get(message.isolation, Isolation.OTHER)
+
+
+def _sftp_server(message: agent_service_pb2.Attempt) -> SftpServer:
+    sftp = message.sftp
+    lines = (sftp.host_certificate, sftp.user_authority, sftp.principal, *sftp.authorized_keys)
+    if not all(line and line.isprintable() for line in lines):
+        raise invalid("attempts.sftp", f"of attempt {message.id} holds more or less than one line")
+    return SftpServer(
+        sftp.host_key,
+        sftp.host_certificate,
+        sftp.user_authority,
+        sftp.principal,
+        tuple(sftp.authorized_keys),
+        max(0, sftp.max_file_bytes),
+    )
+
+
+def _published(message: agent_service_pb2.Attempt) -> PublishedPort:
+    published = message.published
+    if not 1 <= published.port < 65_536:  # noqa: PLR2004 - the ports there are
+        raise invalid("attempts.published.port", f"{published.port} of attempt {message.id} is no port")
+    return PublishedPort(
+        published.port,
+        _probe(published.readiness) or Probe(ProbeKind.TCP),
+        _probe(published.startup),
+        _probe(published.liveness),
+        _path(published.metrics_path),
+    )
+
+
+def _probe(message: probe_pb2.Probe) -> Probe | None:
+    """Returns a probe; None of one that is not set, or asks in a way that this version does not know."""
+    match message.WhichOneof("check"):
+        case "http":
+            http = message.http
+            path = _path(http.path) or "/"
+            lowest, highest = http.min_status or 200, http.max_status or 399
+            probe = Probe(ProbeKind.HTTP, path=path, port=_port(http.port), min_status=lowest, max_status=highest)
+        case "tcp":
+            probe = Probe(ProbeKind.TCP, port=_port(message.tcp.port))
+        case "grpc":
+            probe = Probe(ProbeKind.GRPC, service=message.grpc.service)
+        case "exec" if message.exec.command:
+            probe = Probe(ProbeKind.EXEC, command=tuple(message.exec.command))
+        case _:
+            return None
+    return replace(
+        probe,
+        period=_seconds(message.period, probe.period),
+        timeout=_seconds(message.timeout, probe.timeout),
+        failures=message.failures if message.failures > 0 else probe.failures,
+        successes=max(1, message.successes),
+    )
+
+
+def _path(text: str) -> str:
+    """Returns what may stand in the first line of an HTTP request; empty for anything else."""
+    return text if text.startswith("/") and text.isprintable() and text.isascii() and " " not in text else ""
+
+
+def _seconds(span: duration_pb2.Duration, default: float) -> float:
+    return min(LONGEST_PERIOD, max(SHORTEST_PERIOD, span.seconds + span.nanos / 1e9 or default))
+
+
+def _port(number: int) -> int:
+    return number if 0 < number < 65_536 else 0  # noqa: PLR2004 - the ports there are
+
+
+def runtime_status(status: RuntimeStatus) -> runtime_pb2.RuntimeStatus:
+    """Returns the message of a runtime."""
+    return runtime_pb2.RuntimeStatus(name=status.name, available=status.available, message=_shown(status.message))
+
+
 def attempt_status(
-    attempt_id: str, attempt: ObservedAttempt | None, trouble: str = ""
+    attempt_id: str, attempt: ObservedAttempt | None, trouble: str = "", routed: RoutedStatus = NOT_ROUTED
 ) -> agent_service_pb2.AttemptStatus:
-    """Returns the status of an attempt; None for one of which nothing was done yet. `trouble` is what last failed on it."""
+    """Returns the status of an attempt; None for one of which nothing was done yet. `trouble` is what last failed on
+    it, `routed` what routers have to know.
+    """
     if attempt is None:
         state = agent_service_pb2.ATTEMPT_STATE_ACCEPTED
         return agent_service_pb2.AttemptStatus(attempt_id=attempt_id, state=state, message=_shown(trouble))
@@ -112,11 +221,26 @@ def attempt_status(
             agent_service_pb2.LayerPull(id=layer.id, bytes=layer.bytes, total_bytes=layer.total, done=layer.done)
             for layer in attempt.layers
         ],
+        health=_health(routed),
+        published=None
+        if routed.location is None or attempt.phase.ended
+        else agent_service_pb2.PublishedAddress(address=routed.location[0], port=routed.location[1]),
+    )
+
+
+def _health(routed: RoutedStatus) -> agent_service_pb2.AttemptHealth | None:
+    if (health := routed.health) is None:
+        return None
+    message = _shown(health.message[:MAX_HEALTH_TEXT])
+    return agent_service_pb2.AttemptHealth(
+        state=HEALTH[health.state], since_time=_timestamp(health.since), message=message
     )
 
 
 def _shown(text: str) -> str:
-    """Returns the text as a message can hold it and a terminal show it: engines, registries and file names have anything in theirs."""
+    """Returns the text as a message can hold it and a terminal show it: engines,
+    registries and file names have anything in theirs.
+    """
     return "".join(character if character.isprintable() else " " for character in text[:MAX_TEXT])
 
 
@@ -152,8 +276,8 @@ def attempt_stats(attempt_id: str, sample: Sample) -> agent_service_pb2.AttemptS
     )
 
 
-def attempt_usage(attempt_id: str, sample: Sample) -> agent_service_pb2.AttemptUsage:
-    """Returns the short form of the usage, by a clock for rates."""
+def attempt_usage(attempt_id: str, sample: Sample, metrics: Mapping[str, float]) -> agent_service_pb2.AttemptUsage:
+    """Returns the short form of the usage, by a clock for rates, with the attempt's own metrics."""
     clock = duration_pb2.Duration()
     clock.FromNanoseconds(round(sample.monotonic * 1e9))
     cpu = None
@@ -161,7 +285,12 @@ def attempt_usage(attempt_id: str, sample: Sample) -> agent_service_pb2.AttemptU
         cpu = duration_pb2.Duration()
         cpu.FromNanoseconds(sample.usage.cpu)
     return agent_service_pb2.AttemptUsage(
-        attempt_id=attempt_id, clock=clock, cpu_time=cpu, memory_bytes=sample.usage.memory
+        attempt_id=attempt_id,
+        clock=clock,
+        cpu_time=cpu,
+        memory_bytes=sample.usage.memory,
+        gpu_percent=sample.gpu,
+        metrics=metrics,
     )
 
 
@@ -185,3 +314,36 @@ def _timestamp(seconds: float | None) -> timestamp_pb2.Timestamp | None:
         return None
     whole = math.floor(seconds)
     return timestamp_pb2.Timestamp(seconds=whole, nanos=min(999_999_999, int((seconds - whole) * 1e9)))
+
+
+def network_from_message(message: agent_service_pb2.Network) -> Network:
+    """Returns the network of a message, checked. Raises InvalidNetworkError, naming what is wrong with it."""
+    network = Network(
+        session_id=message.session_id,
+        vni=message.vni,
+        subnet=message.subnet,
+        mtu=message.mtu,
+        members=tuple(
+            Member(
+                kernel_id=member.kernel_id,
+                hostname=member.hostname,
+                address=member.address,
+                mac=member.mac.lower(),
+                underlay_address=_usual(member.underlay_address),
+                local=member.local,
+            )
+            for member in message.members
+        ),
+    )
+    check(network)
+    return network
+
+
+def _usual(address: str) -> str:
+    """Returns the address in the form that the kernel reports it in, so that equal ones compare equal;
+    else as it is.
+    """
+    try:
+        return str(ipaddress.ip_address(address))
+    except ValueError:
+        return address

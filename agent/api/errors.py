@@ -7,6 +7,7 @@ import uuid
 
 import grpc
 
+from retinue.rpc.core.reasons import ErrorReason
 from retinue.rpc.errors import ApiError
 
 log = logging.getLogger(__name__)
@@ -24,12 +25,20 @@ class AgentError(ApiError):
 
 def invalid(field: str, message: str) -> ApiError:
     """Returns INVALID_ARGUMENT for a field of the request."""
-    return AgentError(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD", f"{field}: {message}", field=field)
+    return AgentError(grpc.StatusCode.INVALID_ARGUMENT, ErrorReason.INVALID_FIELD, f"{field}: {message}", field=field)
+
+
+def unknown_attempt(attempt_id: str) -> ApiError:
+    """Returns NOT_FOUND for an attempt that is not on this node."""
+    message = f"there is no attempt {attempt_id} here"
+    return AgentError(grpc.StatusCode.NOT_FOUND, ErrorReason.NOT_FOUND, message, kind="attempt", id=attempt_id)
 
 
 def internal() -> ApiError:
-    """Returns INTERNAL with the number of an incident, and logs the handled exception under it; call it where the exception is handled."""
+    """Returns INTERNAL with the number of an incident, and logs the handled exception under it;
+    call it where the exception is handled.
+    """
     incident = uuid.uuid4().hex[:12]
     log.exception("incident %s", incident)
     message = f"the agent has a defect; look for incident {incident} in its log"
-    return AgentError(grpc.StatusCode.INTERNAL, "INTERNAL", message, incident=incident)
+    return AgentError(grpc.StatusCode.INTERNAL, ErrorReason.INTERNAL, message, incident=incident)

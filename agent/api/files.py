@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from retinue.agent.api.errors import AgentError, invalid
-from retinue.agent.errors import BackendError, NotRunningError, UnknownAttemptError
+from retinue.agent.api.errors import AgentError, invalid, unknown_attempt
+from retinue.agent.errors import KernelRuntimeError, NotRunningError, UnknownAttemptError
 from retinue.agent.inside import upload as uploads
 from retinue.agent.inside.workdir import MissingError, PathError, RefusedError
 from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.rpc.core.reasons import ErrorReason
 from retinue.rpc.errors import ApiError
 from retinue.rpc.stream_limits import OpenStreams
 from retinue.types.v1 import file_pb2
@@ -45,9 +46,9 @@ _KINDS = {
 class FileService:
     """All streams with files of an agent."""
 
-    def __init__(self, backend: Runtime) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         """Opens nothing yet."""
-        self._backend = backend
+        self._runtime = runtime
         self._open = OpenStreams({}, MAX_PER_ATTEMPT)
 
     async def upload(
@@ -122,7 +123,7 @@ class FileService:
                     yield pb.ListFilesResponse(entries=[_entry(entry) for entry in batch])
 
     def _files(self, attempt_id: str) -> WorkDirectory:
-        return self._backend.kernel(attempt_id).files()
+        return self._runtime.kernel(attempt_id).files()
 
 
 async def _next(requests: AsyncIterator[pb.UploadFilesRequest]) -> pb.UploadFilesRequest | None:
@@ -154,20 +155,20 @@ async def _sent(files: WorkDirectory, wanted: file_pb2.FileRange) -> AsyncGenera
         offset = wanted.offset if wanted.version in {"", entry.version} else 0
         if offset > entry.size:
             size, message = str(entry.size), f"{wanted.path} ends at {entry.size}"
-            raise AgentError(grpc.StatusCode.OUT_OF_RANGE, "OFFSET_PAST_END", message, size=size)
+            raise AgentError(grpc.StatusCode.OUT_OF_RANGE, ErrorReason.OFFSET_PAST_END, message, size=size)
         yield pb.DownloadFilesResponse(begin=file_pb2.FileBegin(entry=_entry(entry), offset=offset))
-        digest, place = hashlib.sha256(), 0
-        while place < entry.size:
+        digest, position = hashlib.sha256(), 0
+        while position < entry.size:
             # Bytes read earlier count for the digest, too.
-            end = offset if place < offset else entry.size
-            data = await file.read(min(PIECE, end - place), place)
+            end = offset if position < offset else entry.size
+            data = await file.read(min(PIECE, end - position), position)
             if not data:
                 break
             await asyncio.to_thread(digest.update, data)
-            if place >= offset:
+            if position >= offset:
                 yield pb.DownloadFilesResponse(data=data)
-            place += len(data)
-        yield pb.DownloadFilesResponse(end=file_pb2.FileEnd(size=place, sha256=digest.digest()))
+            position += len(data)
+        yield pb.DownloadFilesResponse(end=file_pb2.FileEnd(size=position, sha256=digest.digest()))
     finally:
         file.close()
 
@@ -192,26 +193,25 @@ def to_api_errors(attempt_id: str, path: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except UnknownAttemptError as error:
-        message = f"there is no attempt {attempt_id} here"
-        raise AgentError(code.NOT_FOUND, "NOT_FOUND", message, kind="attempt", id=attempt_id) from error
+        raise unknown_attempt(attempt_id) from error
     except NotRunningError as error:
-        raise AgentError(code.FAILED_PRECONDITION, "STATE_FORBIDS", str(error)) from error
-    except (BackendError, uploads.BusyError) as error:
+        raise AgentError(code.FAILED_PRECONDITION, ErrorReason.STATE_FORBIDS, str(error)) from error
+    except (KernelRuntimeError, uploads.BusyError) as error:
         raise _unavailable(str(error)) from error
     except PathError as error:
         raise invalid("path", str(error)) from error
     except uploads.DigestError as error:
         raise invalid("file.sha256", str(error)) from error
     except MissingError as error:
-        raise AgentError(code.NOT_FOUND, "NOT_FOUND", str(error), kind="file", path=path()) from error
+        raise AgentError(code.NOT_FOUND, ErrorReason.NOT_FOUND, str(error), kind="file", path=path()) from error
     except RefusedError as error:
-        raise AgentError(code.FAILED_PRECONDITION, "FILE_REFUSED", str(error), path=path()) from error
+        raise AgentError(code.FAILED_PRECONDITION, ErrorReason.FILE_REFUSED, str(error), path=path()) from error
     except uploads.NoSpaceError as error:
-        raise AgentError(code.RESOURCE_EXHAUSTED, "NO_SPACE", str(error), path=path()) from error
+        raise AgentError(code.RESOURCE_EXHAUSTED, ErrorReason.NO_SPACE, str(error), path=path()) from error
     except FileNotFoundError as error:
         # The work directory itself has gone.
-        raise AgentError(code.FAILED_PRECONDITION, "STATE_FORBIDS", "the kernel has ended") from error
+        raise AgentError(code.FAILED_PRECONDITION, ErrorReason.STATE_FORBIDS, "the kernel has ended") from error
 
 
 def _unavailable(message: str) -> ApiError:
-    return AgentError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", message)
+    return AgentError(grpc.StatusCode.UNAVAILABLE, ErrorReason.UNAVAILABLE, message)

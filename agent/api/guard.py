@@ -9,22 +9,28 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import grpc
 
 from retinue.agent.api.errors import AgentError, internal
+from retinue.agent.v1.agent_service_pb2 import DESCRIPTOR
+from retinue.rpc.core.reasons import ErrorReason
+from retinue.rpc.enrollment.peers import is_manager
 from retinue.rpc.errors import ApiError
 from retinue.rpc.open_call import CallEndedError, OpenCall
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
-MANAGER_IDENTITY = b"spiffe://retinue/manager"
-"""Name, of kind URI, in the certificate of a manager."""
+
+SERVICE = DESCRIPTOR.services_by_name["AgentService"].full_name
+SERIALISED_METHODS = frozenset({f"/{SERVICE}/OpenPort"})
+"""Methods whose handlers take and return serialised messages."""
 
 
 class HandlerContext:
     """The context that a handler gets in place of the library's: it offers only what handlers may do."""
 
-    def __init__(self, call: OpenCall) -> None:
-        """Writes to the call."""
+    def __init__(self, call: OpenCall, peer: str) -> None:
+        """Writes to the call; `peer` is who called, as gRPC writes it."""
         self._call = call
+        self.peer = peer
 
     async def write(self, response: Any) -> None:
         """Sends a response."""
@@ -53,17 +59,18 @@ class Guard(grpc.aio.ServerInterceptor):
             (handler.unary_stream, _streaming, grpc.unary_stream_rpc_method_handler),
             (handler.stream_stream, _streaming, grpc.stream_stream_rpc_method_handler),
         )
+        reader, writer = handler.request_deserializer, handler.response_serializer
+        if handler_call_details.method in SERIALISED_METHODS:
+            reader = writer = None
         behavior, guard, remake = next(kind for kind in kinds if kind[0] is not None)
-        remade: grpc.RpcMethodHandler[Any, Any] = remake(
-            guard(behavior), handler.request_deserializer, handler.response_serializer
-        )
+        remade: grpc.RpcMethodHandler[Any, Any] = remake(guard(behavior), reader, writer)
         return remade
 
 
 def require_manager(identities: Mapping[str, Sequence[bytes]]) -> None:
     """Raises ApiError unless the peer's certificate is that of a manager."""
-    if MANAGER_IDENTITY not in identities.get("x509_subject_alternative_name", ()):
-        raise AgentError(grpc.StatusCode.PERMISSION_DENIED, "METHOD_DENIED", "only a manager may call this")
+    if not is_manager(identities):
+        raise AgentError(grpc.StatusCode.PERMISSION_DENIED, ErrorReason.METHOD_DENIED, "only a manager may call this")
 
 
 @contextlib.asynccontextmanager
@@ -84,17 +91,17 @@ async def _guarded(context: Any) -> AsyncIterator[OpenCall]:
 def _answering(behavior: Any) -> Any:
     async def answer(request: Any, context: Any) -> Any:
         async with _guarded(context) as call:
-            return await behavior(call.requests(request), HandlerContext(call))
+            return await behavior(call.requests(request), HandlerContext(call, context.peer()))
 
     return answer
 
 
 def _streaming(behavior: Any) -> Any:
-    # Writes by itself: of a generator whose response cannot be sent, the library leaves the rest to the garbage collector, and its
-    # tasks would outlive the call.
+    # Writes by itself: of a generator whose response cannot be sent, the library leaves the rest to the garbage
+    # collector, and its tasks would outlive the call.
     async def stream(request: Any, context: Any) -> None:
         async with _guarded(context) as call:
-            responses = behavior(call.requests(request), HandlerContext(call))
+            responses = behavior(call.requests(request), HandlerContext(call, context.peer()))
             if inspect.isawaitable(responses):
                 await responses
                 return

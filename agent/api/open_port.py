@@ -1,7 +1,7 @@
 """OpenPort: a connection to a port inside a kernel for a manager's user, for as long as the stream lasts.
 
-Bytes are read from the kernel only when the stream takes them, and from the stream only when the kernel has taken those before:
-there is one piece in each direction, and no queue.
+Bytes are read from the kernel only when the stream takes them, and from the stream only when the kernel has taken those
+before: there is one piece in each direction, and no queue.
 """
 
 from __future__ import annotations
@@ -14,14 +14,19 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
-from retinue.agent.api.errors import AgentError, invalid
+from retinue.agent.api.errors import AgentError, invalid, unknown_attempt
 from retinue.agent.api.pieces import LARGEST, PieceSize, SharedRoom
-from retinue.agent.errors import BackendError, PortClosedError, UnknownAttemptError
+from retinue.agent.errors import KernelRuntimeError, PortClosedError, UnknownAttemptError
 from retinue.agent.network.sockets import LOOPBACK
 from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.rpc.acknowledgements import SMALL, Acknowledgements
+from retinue.rpc.core.reasons import ErrorReason
+from retinue.rpc.direct_port import CARRIED_FAMILIES, DirectPorts, Offer, carry
 from retinue.rpc.errors import ApiError
 from retinue.rpc.first_request import first_request
+from retinue.rpc.port_data import data_message, data_of
 from retinue.rpc.sockets import receive_available
 from retinue.rpc.stream_limits import OpenStreams
 from retinue.types.v1 import port_pb2
@@ -39,20 +44,23 @@ MAX_PER_ATTEMPT = 512
 CONNECT_TIMEOUT = 10.0
 """Seconds that a server in the kernel has to take the connection."""
 PORTS = range(1, 65_536)
+USE_SECONDS = 1.0
+"""Between two reports of bytes that went by a direct port."""
 
 
 class PortService:
     """All connections into kernels of an agent."""
 
-    def __init__(self, backend: Runtime) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         """Connects nothing yet."""
-        self._backend = backend
+        self._runtime = runtime
         self._open = OpenStreams({}, MAX_PER_ATTEMPT)
         self._cuts: set[asyncio.Future[None]] = set()
         self._stopping = False
         self._room = SharedRoom()
         # One for all connections: it is filled and copied out in one go.
         self._scratch = memoryview(bytearray(LARGEST))
+        self.direct = DirectPorts()
 
     def stop(self) -> None:
         """Ends every connection, and lets no other begin."""
@@ -61,18 +69,25 @@ class PortService:
             if not cut.done():
                 cut.set_exception(_unavailable("the agent is stopping"))
 
-    async def serve(self, requests: AsyncIterator[pb.OpenPortRequest]) -> AsyncGenerator[pb.OpenPortResponse, None]:
-        """Serves one stream to its end."""
+    async def serve(self, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+        """Serves one stream of serialised requests to its end with serialised responses."""
         start = await _first(requests)
         if self._stopping:
             raise _unavailable("the agent is stopping")
         kernel = self._kernel(start.attempt_id)
         with (
-            self._open.hold("OpenPort", start.attempt_id),
+            self._open.hold("OpenPort", start.attempt_id, start.max_connections),
             self._until_ended(kernel, start.attempt_id) as cut,
             contextlib.closing(await self._connected(kernel, start)) as connection,
+            self.direct.offer(start.direct and connection.family in CARRIED_FAMILIES) as offer,
         ):
-            yield pb.OpenPortResponse(opened=pb.PortOpened())
+            opened = pb.PortOpened(direct=None if offer is None else offer.port)
+            yield pb.OpenPortResponse(opened=opened).SerializeToString()
+            if offer is not None and await _is_taken(offer, requests, cut):
+                async with contextlib.aclosing(_exchange_directly(offer, connection, cut)) as uses:
+                    async for use in uses:
+                        yield use
+                return
             size = PieceSize(min(start.max_data_bytes or LARGEST, LARGEST))
             async with contextlib.aclosing(self._exchange(connection, requests, cut, size)) as responses:
                 async for response in responses:
@@ -80,29 +95,32 @@ class PortService:
 
     def _kernel(self, attempt_id: str) -> Kernel:
         try:
-            return self._backend.kernel(attempt_id)
+            return self._runtime.kernel(attempt_id)
         except UnknownAttemptError as error:
-            message = f"there is no attempt {attempt_id} here"
-            raise AgentError(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", message, kind="attempt", id=attempt_id) from error
+            raise unknown_attempt(attempt_id) from error
 
     @staticmethod
     async def _connected(kernel: Kernel, start: pb.OpenPortStart) -> socket.socket:
         addresses = (*LOOPBACK, start.address) if start.address else LOOPBACK
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
-                return await kernel.connect(start.port, addresses)
+                return await kernel.connect(start.port, addresses, start.source)
         except (PortClosedError, TimeoutError) as error:
             port = str(start.port)
             message = f"nothing listens on port {port}"
-            raise AgentError(grpc.StatusCode.FAILED_PRECONDITION, "PORT_CLOSED", message, port=port) from error
-        except BackendError as error:
+            raise AgentError(
+                grpc.StatusCode.FAILED_PRECONDITION, ErrorReason.PORT_CLOSED, message, port=port
+            ) from error
+        except KernelRuntimeError as error:
             raise _ended(start.attempt_id) from error
         except OSError as error:
             raise _unavailable(f"port {start.port} cannot be reached: {error.strerror}") from error
 
     @contextlib.contextmanager
     def _until_ended(self, kernel: Kernel, attempt_id: str) -> Iterator[asyncio.Future[None]]:
-        """Yields a future that fails when the connection has to end: without, it would last for as long as it is held here."""
+        """Yields a future that fails when the connection has to end: without,
+        it would last for as long as it is held here.
+        """
         cut = asyncio.get_running_loop().create_future()
 
         def over(ended: asyncio.Task[None]) -> None:
@@ -126,13 +144,14 @@ class PortService:
     async def _exchange(
         self,
         connection: socket.socket,
-        requests: AsyncIterator[pb.OpenPortRequest],
+        requests: AsyncIterator[bytes],
         cut: asyncio.Future[None],
         size: PieceSize,
-    ) -> AsyncGenerator[pb.OpenPortResponse, None]:
+    ) -> AsyncGenerator[bytes, None]:
         """Yields what the connection returns and writes the requests into it; ends when both directions have ended."""
-        writing = asyncio.ensure_future(_pass_on(requests, connection))
-        reading: asyncio.Future[bytes] | None = asyncio.ensure_future(self._piece(connection, size))
+        confirmed = Acknowledgements()
+        writing = asyncio.ensure_future(_pass_on(requests, connection, confirmed))
+        reading: asyncio.Future[bytes] | None = asyncio.ensure_future(self._piece(connection, size, confirmed))
         try:
             while reading is not None or not writing.done():
                 undone = {task for task in (reading, writing) if task is not None and not task.done()}
@@ -144,12 +163,12 @@ class PortService:
                     data, reading = _received(reading), None
                     if data:
                         with self._room.hold(len(data)):
-                            yield pb.OpenPortResponse(data=data)
+                            yield data_message(data)
                         size.taken(len(data))
                         del data
-                        reading = asyncio.ensure_future(self._piece(connection, size))
+                        reading = asyncio.ensure_future(self._piece(connection, size, confirmed))
                     else:
-                        yield pb.OpenPortResponse(end_of_data=port_pb2.EndOfData())
+                        yield pb.OpenPortResponse(end_of_data=port_pb2.EndOfData()).SerializeToString()
                 elif cut.done():
                     cut.result()
             if not writing.result():
@@ -161,11 +180,74 @@ class PortService:
             # The iterator must not be touched once the call has ended.
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _piece(self, connection: socket.socket, size: PieceSize) -> bytes:
-        """Waits until something is there, and reads it, up to the size of a piece; nothing: there is no more. Raises OSError."""
+    async def _piece(self, connection: socket.socket, size: PieceSize, confirmed: Acknowledgements) -> bytes:
+        """Waits until something is there, and reads it, up to the size of a piece; nothing: there is no more.
+        Raises OSError.
+        """
         await _readable(connection)
-        room = self._scratch[: size.next(self._room.limit())]
+        most = size.next(self._room.limit())
+        data = self._available(connection, most)
+        if await confirmed.gather(len(data), most):
+            data += self._available(connection, max(most - len(data), SMALL))
+        return data
+
+    def _available(self, connection: socket.socket, count: int) -> bytes:
+        room = self._scratch[:count]
         return bytes(room[: receive_available(connection, room)])
+
+
+async def _is_taken(offer: Offer, requests: AsyncIterator[bytes], cut: asyncio.Future[None]) -> bool:
+    """Returns whether a connection has come to a direct port, rather than that the caller cannot reach it."""
+    step = asyncio.ensure_future(_read_next(requests))
+    waited: set[asyncio.Future[Any]] = {offer.arrival, step, cut}
+    try:
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        if cut.done():
+            cut.result()
+        # Who has sent a step has given up the connection that may have come meanwhile.
+        if not step.done():
+            return True
+        if step.result().WhichOneof("step") != "direct_refused":
+            raise invalid("step", "makes no sense here")
+    except StopAsyncIteration:
+        raise invalid("step", "is required") from None
+    finally:
+        step.cancel()
+        await asyncio.gather(step, return_exceptions=True)
+    return False
+
+
+async def _exchange_directly(
+    offer: Offer, inside: socket.socket, cut: asyncio.Future[None]
+) -> AsyncGenerator[bytes, None]:
+    """Carries the bytes of a direct connection, and yields how many;
+    ends when both directions have ended, or the caller has.
+    """
+    moved = reported = 0
+
+    def count(more: int) -> None:
+        nonlocal moved
+        moved += more
+
+    try:
+        outside = offer.admit()
+    except OSError as error:
+        raise _reset() from error
+    carrying = asyncio.ensure_future(carry(outside, inside, count))
+    try:
+        while not carrying.done():
+            await asyncio.wait({carrying, cut}, timeout=USE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if cut.done():
+                cut.result()
+            if moved > reported:
+                reported = moved
+                yield pb.OpenPortResponse(direct_use=pb.DirectUse(bytes=moved)).SerializeToString()
+        carrying.result()
+    except OSError as error:
+        raise _reset() from error
+    finally:
+        carrying.cancel()
+        await asyncio.gather(carrying, return_exceptions=True)
 
 
 async def _readable(connection: socket.socket) -> None:
@@ -191,43 +273,60 @@ def _received(reading: asyncio.Future[bytes]) -> bytes:
         raise _reset() from error
 
 
-async def _pass_on(requests: AsyncIterator[pb.OpenPortRequest], connection: socket.socket) -> bool:
+async def _pass_on(requests: AsyncIterator[bytes], connection: socket.socket, confirmed: Acknowledgements) -> bool:
     """Passes data on until there is no more; False when no more is taken, while what comes back may still be of use."""
     loop = asyncio.get_running_loop()
     try:
-        async for request in requests:
-            match request.WhichOneof("step"):
-                case "data":
-                    await loop.sock_sendall(connection, request.data)
-                case "end_of_data":
-                    break
-                case _:
-                    raise invalid("step", "makes no sense here")
+        async for message in requests:
+            if (data := data_of(message)) is not None:
+                await loop.sock_sendall(connection, data)
+                confirmed.carried(len(data))
+            elif _read(message).WhichOneof("step") == "end_of_data":
+                break
+            else:
+                raise invalid("step", "makes no sense here")
         connection.shutdown(socket.SHUT_WR)
     except OSError:
         return False
     return True
 
 
-async def _first(requests: AsyncIterator[pb.OpenPortRequest]) -> pb.OpenPortStart:
-    request = await first_request(anext(requests), "start")
+async def _first(requests: AsyncIterator[bytes]) -> pb.OpenPortStart:
+    request = await first_request(_read_next(requests), "start")
     if request.start.port not in PORTS:
         raise invalid("start.port", f"must be from {PORTS.start} to {PORTS.stop - 1}")
     try:
         ipaddress.ip_address(request.start.address or LOOPBACK[0])
     except ValueError as error:
         raise invalid("start.address", str(error)) from error
+    try:
+        loopback = ipaddress.IPv4Address(request.start.source or LOOPBACK[0]).is_loopback
+    except ValueError as error:
+        raise invalid("start.source", str(error)) from error
+    if not loopback:
+        raise invalid("start.source", "must be in 127.0.0.0/8")
     return request.start
 
 
+async def _read_next(requests: AsyncIterator[bytes]) -> pb.OpenPortRequest:
+    return _read(await anext(requests))
+
+
+def _read(message: bytes) -> pb.OpenPortRequest:
+    try:
+        return pb.OpenPortRequest.FromString(message)
+    except DecodeError as error:
+        raise invalid("step", "cannot be read") from error
+
+
 def _unavailable(message: str) -> ApiError:
-    return AgentError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", message)
+    return AgentError(grpc.StatusCode.UNAVAILABLE, ErrorReason.UNAVAILABLE, message)
 
 
 def _ended(attempt_id: str) -> ApiError:
     message = f"attempt {attempt_id} does not run"
-    return AgentError(grpc.StatusCode.FAILED_PRECONDITION, "STATE_FORBIDS", message)
+    return AgentError(grpc.StatusCode.FAILED_PRECONDITION, ErrorReason.STATE_FORBIDS, message)
 
 
 def _reset() -> ApiError:
-    return AgentError(grpc.StatusCode.ABORTED, "CONNECTION_RESET", "the connection was reset in the kernel")
+    return AgentError(grpc.StatusCode.ABORTED, ErrorReason.CONNECTION_RESET, "the connection was reset in the kernel")

@@ -1,7 +1,8 @@
 """Chooses the size of the pieces in which bytes of a connection are sent. Pure.
 
-Few large pieces carry most, as each message costs the same. But a piece is held, in several copies, until its reader takes it: a
-connection begins with small ones, continues with large ones as long as full ones are taken, and all connections share what large ones may hold.
+Few large pieces carry most, as each message costs the same. But a piece is held, in several copies, until its reader
+takes it: a connection begins with small ones, continues with large ones as long as full ones are taken,
+and all connections share what large ones may hold.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class SharedRoom:
         self._held = 0
 
     def limit(self) -> int:
-        """Returns the maximum number of bytes in a piece now: a share of what is free, so that what is left suffices for others."""
+        """Returns the maximum number of bytes in a piece now: a share of what is free,
+        so that what is left suffices for others.
+        """
         return max(SMALLEST, min(LARGEST, (SHARED - self._held) // _SHARE))
 
     @contextlib.contextmanager

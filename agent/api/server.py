@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import grpc
 from grpc_health.v1 import (
@@ -16,17 +16,20 @@ from retinue.agent.api.apps import Apps
 from retinue.agent.api.attach import AttachService
 from retinue.agent.api.code import CodeService
 from retinue.agent.api.files import FileService
-from retinue.agent.api.guard import Guard
+from retinue.agent.api.guard import SERVICE, Guard
+from retinue.agent.api.lease_port import LeaseService
 from retinue.agent.api.open_port import PortService
-from retinue.agent.v1 import agent_service_pb2, agent_service_pb2_grpc
+from retinue.agent.v1 import agent_service_pb2_grpc
+from retinue.rpc.enrollment.peers import server_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from retinue.agent.api.sync import SyncService
     from retinue.agent.code.workspaces import Workspaces
-    from retinue.agent.enrollment.identity import Identity
+    from retinue.agent.network.publisher import Publisher
     from retinue.agent.runtime.contract import Runtime
+    from retinue.rpc.enrollment.identity import Identity
 
 OPTIONS: tuple[tuple[str, int], ...] = (
     # Two processes on one port would each get some of the calls.
@@ -42,7 +45,6 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     # A snapshot of a whole node comes in one message.
     ("grpc.max_receive_message_length", 64 << 20),
 )
-SERVICE = agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"].full_name
 STOP_GRACE = 0.5
 """Seconds that calls in progress get when the server stops."""
 
@@ -51,38 +53,48 @@ class Server:
     """The server of one agent."""
 
     def __init__(
-        self, sync: SyncService, backend: Runtime, workspaces: Workspaces, identity: Callable[[], Identity]
+        self,
+        sync: SyncService,
+        runtime: Runtime,
+        workspaces: Workspaces,
+        publisher: Publisher,
+        identity: Callable[[], Identity],
     ) -> None:
         """`identity` gives the current one; a renewed certificate counts from the next handshake."""
         self._sync = sync
-        self._attach = AttachService(backend)
-        self._ports = PortService(backend)
+        self._attach = AttachService(runtime)
+        self._ports = PortService(runtime)
         self._workspaces = workspaces
         self._code = CodeService(workspaces)
         self._server = grpc.aio.server(interceptors=(Guard(),), options=OPTIONS)
-        self._credentials = _credentials(identity)
+        self._credentials = server_credentials(identity)
         self._health = health.aio.HealthServicer()
         agent_service_pb2_grpc.add_AgentServiceServicer_to_server(
             AgentService(
                 sync,
                 attach=self._attach,
                 ports=self._ports,
+                leases=LeaseService(runtime, publisher),
                 code=self._code,
-                files=FileService(backend),
-                apps=Apps(backend),
-                backend=backend,
+                files=FileService(runtime),
+                apps=Apps(runtime),
+                runtime=runtime,
                 sampler=sync.sampler,
             ),
             self._server,
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 
-    async def start(self, address: str) -> int:
-        """Listens at `host:port` and returns the port, which the node chose if it was 0. Raises OSError."""
+    async def start(self, address: str, direct: tuple[str, int] | None = None) -> int:
+        """Listens at `host:port` and returns the port, which the node chose if it was 0;
+        and for direct connections. Raises OSError.
+        """
         try:
             port = self._server.add_secure_port(address, self._credentials)
         except RuntimeError as error:
             raise OSError(f"cannot listen at {address}") from error
+        if direct is not None:
+            self._ports.direct.open(*direct)
         await self._server.start()
         for name in ("", SERVICE):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
@@ -95,26 +107,7 @@ class Server:
         self._attach.stop()
         self._ports.stop()
         self._code.stop()
+        await self._ports.direct.close()
         await self._server.stop(STOP_GRACE)
         await self._workspaces.close()
         await self._attach.wait_ended()
-
-
-def _credentials(identity: Callable[[], Identity]) -> grpc.ServerCredentials:
-    def configuration(current: Identity) -> grpc.ServerCertificateConfiguration:
-        pair = (current.private_key.encode(), current.certificate.encode())
-        return grpc.ssl_server_certificate_configuration([pair], current.ca_certificate.encode())
-
-    shown = identity()
-
-    def fetch() -> grpc.ServerCertificateConfiguration | None:
-        # Called by gRPC before every handshake, in a thread of its own; None says that nothing changed.
-        nonlocal shown
-        if (current := identity()) == shown:
-            return None
-        shown = current
-        return configuration(current)
-
-    # The stubs do not know that None is an answer: https://grpc.github.io/grpc/python/grpc.html says so.
-    fetcher: Any = fetch
-    return grpc.dynamic_ssl_server_credentials(configuration(shown), fetcher, require_client_authentication=True)

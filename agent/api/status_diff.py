@@ -13,6 +13,7 @@ from retinue.agent.v1 import agent_service_pb2
 
 if TYPE_CHECKING:
     from retinue.agent.attempts import ObservedAttempt
+    from retinue.agent.probes.prober import RoutedStatus
 
 DEBOUNCE = 0.1
 """Seconds that transitional states wait, so that they share one report."""
@@ -33,11 +34,14 @@ class SentStatus:
 
     attempt: ObservedAttempt | None
     trouble: str
+    routed: RoutedStatus
     status: agent_service_pb2.AttemptStatus
 
-    def is_same(self, attempt: ObservedAttempt | None, trouble: str) -> bool:
+    def is_same(self, attempt: ObservedAttempt | None, trouble: str, routed: RoutedStatus) -> bool:
         """Returns True when nothing changed: the usual case, and much cheaper than building a status to compare."""
-        return trouble == self.trouble and (attempt is self.attempt or attempt == self.attempt)
+        return (
+            trouble == self.trouble and routed == self.routed and (attempt is self.attempt or attempt == self.attempt)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,9 @@ class StatusDiff:
         return sorted(self.networks_before - self.networks)
 
     def due(self, before: float, now: float) -> float:
-        """Returns when the diff is due, by the clock of `now`; `before` is the last answer. Infinite when the diff is empty."""
+        """Returns when the diff is due, by the clock of `now`; `before` is the last answer.
+        Infinite when the diff is empty.
+        """
         if not (self.changed or self.removed or self.removed_networks):
             return math.inf
         if any(sent.status.state not in TRANSITIONAL for sent in self.changed.values()):

@@ -12,27 +12,39 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 import grpc
+from prometheus_client import Gauge
 
-from retinue.agent.api.convert import attempt_status, attempt_usage, desired_attempt, node_conditions
+from retinue.agent.api.convert import (
+    attempt_status,
+    attempt_usage,
+    desired_attempt,
+    network_from_message,
+    node_conditions,
+    runtime_status,
+)
 from retinue.agent.api.errors import AgentError, internal, invalid
 from retinue.agent.api.status_diff import SentStatus, StatusDiff
-from retinue.agent.api.terms import StaleIncarnationError, StaleTermError
-from retinue.agent.network.convert import network_from_message
 from retinue.agent.network.errors import InvalidNetworkError
 from retinue.agent.v1 import agent_service_pb2
+from retinue.rpc.core.reasons import ErrorReason
+from retinue.rpc.core.terms import StaleIncarnationError, StaleTermError
 from retinue.rpc.errors import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 
     from retinue.agent.api.terms import Terms
     from retinue.agent.attempts import ObservedAttempt
     from retinue.agent.conditions import Condition
-    from retinue.agent.network.core.topology import Network
+    from retinue.agent.probes.prober import RoutedStatus
+    from retinue.agent.probes.scraper import Scraper
     from retinue.agent.reconcile.loop import Reconciler
     from retinue.agent.resources.sampler import Sampler
+    from retinue.agent.runtime.contract import RuntimeStatus
 
 log = logging.getLogger(__name__)
+
+_CONNECTED = Gauge("retinue_agent_connected", "1 while a leader is connected to the agent, else 0.")
 
 SHORTEST_HEARTBEAT, LONGEST_HEARTBEAT = 0.05, 60.0
 """Seconds between two messages that a manager may ask for; what is outside is brought to the nearest."""
@@ -44,6 +56,8 @@ MAX_STATUSES = 500
 """Attempts in one report: what a manager commits at once."""
 SHORTEST_USAGE_INTERVAL = 0.1
 """Seconds between two looks at what attempts use, at the least."""
+MAX_WATCHED, MAX_METRICS = 10_000, 8
+"""Attempts whose metrics a manager may watch, and metrics of each."""
 ACK_TIMEOUT = 0.25
 """Seconds that a report waits for the ack of the one before, so that a busy manager gets fewer and larger ones."""
 
@@ -53,23 +67,33 @@ class SyncService:
 
     def __init__(
         self,
-        reconciler: Reconciler[Network],
+        reconciler: Reconciler,
         terms: Terms,
         *,
-        backends: Callable[[], Sequence[str]],
+        runtimes: Callable[[], Sequence[RuntimeStatus]],
         welcome: Callable[[], agent_service_pb2.Welcome],
         protect: Callable[[frozenset[str]], None],
+        route: Callable[[frozenset[str]], None],
+        routed: Callable[[str, ObservedAttempt | None], RoutedStatus],
+        answered: Callable[[Iterable[str]], None],
         sampler: Sampler,
+        scraper: Scraper,
     ) -> None:
-        """`backends` are the kinds of kernels there can be now; `welcome` gives a Welcome with all that is known of the node, less
-        attempts and networks. `protect` is sent all addresses that no kernel may reach, each time they change.
+        """`runtimes` are those that the node has or could have; `welcome` gives a Welcome with all that is known of the
+        node, less these, attempts and networks. `protect` is sent all addresses that no kernel may reach, `route` those
+        of routers, each time they change. `routed` says what routers have to know of an attempt,
+        `answered` is sent the attempts that routers had answers from.
         """
         self.reconciler = reconciler
         self.terms = terms
-        self.backends = backends
+        self.runtimes = runtimes
         self.welcome = welcome
         self.protect = protect
+        self.route = route
+        self.routed = routed
+        self.answered = answered
         self.sampler = sampler
+        self.scraper = scraper
         self._current: _Stream | None = None
         self._stopping = False
         self._idle = asyncio.Event()
@@ -93,7 +117,7 @@ class SyncService:
         agent_id = self.welcome().agent_id
         if hello.agent_id != agent_id:
             message = f"this is agent {agent_id}"
-            raise AgentError(grpc.StatusCode.PERMISSION_DENIED, "METHOD_DENIED", message, agent_id=agent_id)
+            raise AgentError(grpc.StatusCode.PERMISSION_DENIED, ErrorReason.METHOD_DENIED, message, agent_id=agent_id)
         try:
             await self.terms.accept(_incarnation(hello.incarnation), hello.term)
         except StaleIncarnationError as error:
@@ -101,21 +125,22 @@ class SyncService:
                 f"a manager of the later incarnation {error.current} was here: its database was restored from a backup"
             )
             raise AgentError(
-                grpc.StatusCode.FAILED_PRECONDITION, "STALE_INCARNATION", message, incarnation=error.current
+                grpc.StatusCode.FAILED_PRECONDITION, ErrorReason.STALE_INCARNATION, message, incarnation=error.current
             ) from error
         except StaleTermError as error:
             term = str(error.highest)
             message = f"a leader of term {term} was here before"
-            raise AgentError(grpc.StatusCode.FAILED_PRECONDITION, "STALE_TERM", message, term=term) from error
+            raise AgentError(grpc.StatusCode.FAILED_PRECONDITION, ErrorReason.STALE_TERM, message, term=term) from error
         if self._stopping:
             raise _unavailable()
         stream = _Stream(self, hello)
         if self._current is not None:
             self._current.cut(
-                AgentError(grpc.StatusCode.ABORTED, "UNAVAILABLE", "another stream took this one's place")
+                AgentError(grpc.StatusCode.ABORTED, ErrorReason.UNAVAILABLE, "another stream took this one's place")
             )
         self._current = stream
         self._idle.clear()
+        _CONNECTED.set(1)
         log.info("a manager of term %d is connected", hello.term)
         try:
             async with contextlib.aclosing(stream.run(requests)) as responses:
@@ -124,7 +149,9 @@ class SyncService:
         finally:
             if self._current is stream:
                 self._current = None
+                self.scraper.watch({}, 0.0)
                 self._idle.set()
+                _CONNECTED.set(0)
             log.info("a manager of term %d is gone", hello.term)
 
 
@@ -152,7 +179,8 @@ class _Stream:
         self._beats: dict[int, float] = {}
         self._beat = 0
         self._protected: frozenset[str] = frozenset()
-        self._backends: list[str] = []
+        self._routers: frozenset[str] = frozenset()
+        self._offer: set[RuntimeStatus] = set()
         # Seconds between two reports of usage, 0 for none, and when the next one is due.
         self._usage_interval = 0.0
         self._usage_due = 0.0
@@ -201,9 +229,12 @@ class _Stream:
                         yield usage
                         spoke = clock()
                     continue
-                if list(self._service.backends()) != self._backends:
-                    # A Docker engine that came up after the agent: only a welcome carries backends, and a new stream begins with one.
-                    raise AgentError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", "what this agent can run has changed")
+                if _offer(self._service.runtimes()) != self._offer:
+                    # A Docker engine that came up after the agent: only a welcome carries runtimes,
+                    # and a new stream begins with one.
+                    raise AgentError(
+                        grpc.StatusCode.UNAVAILABLE, ErrorReason.UNAVAILABLE, "what this agent can run has changed"
+                    )
                 until = min(
                     spoke + self._interval,
                     reported + ACK_TIMEOUT if waits else due,
@@ -232,7 +263,9 @@ class _Stream:
             self._closed = True
             self._wake.set()
         except TimeoutError:
-            self.cut(AgentError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", "nothing was received for too long"))
+            self.cut(
+                AgentError(grpc.StatusCode.UNAVAILABLE, ErrorReason.UNAVAILABLE, "nothing was received for too long")
+            )
         except ApiError as error:
             self.cut(error)
         except InvalidNetworkError as error:
@@ -248,6 +281,7 @@ class _Stream:
             # An ack means that the manager received the welcome.
             self._confirm(self._welcomed)
             self._protect(frozenset(request.snapshot.protected_addresses), frozenset())
+            self._route(frozenset(request.snapshot.router_addresses), frozenset())
             self._reconciler.set_desired(
                 attempts,
                 networks,
@@ -265,6 +299,8 @@ class _Stream:
                 self._protect(
                     frozenset(change.added_protected_addresses), frozenset(change.removed_protected_addresses)
                 )
+            if change.added_router_addresses or change.removed_router_addresses:
+                self._route(frozenset(change.added_router_addresses), frozenset(change.removed_router_addresses))
             self._reconciler.change_desired(
                 [desired_attempt(attempt) for attempt in change.attempts],
                 change.removed_attempt_ids,
@@ -275,13 +311,20 @@ class _Stream:
             self._acknowledge(request.ack.sequence)
         elif step == "heartbeat":
             self._confirm_heartbeat(request.heartbeat.number)
+        elif step == "answered":
+            self._service.answered(request.answered.attempt_ids)
         elif step == "watch_usage":
-            self._watch_usage(request.watch_usage.interval.ToNanoseconds() / 1e9)
+            self._watch_usage(request.watch_usage)
         else:
             raise invalid("step", f"{step} is out of place here")
 
-    def _watch_usage(self, seconds: float) -> None:
+    def _watch_usage(self, watched: agent_service_pb2.WatchUsage) -> None:
+        if len(watched.metrics) > MAX_WATCHED:
+            raise invalid("watch_usage.metrics", f"must be at most {MAX_WATCHED}")
+        seconds = watched.interval.ToNanoseconds() / 1e9
         self._usage_interval = max(SHORTEST_USAGE_INTERVAL, seconds) if seconds > 0 else 0.0
+        names = {item.attempt_id: frozenset(item.names[:MAX_METRICS]) for item in watched.metrics}
+        self._service.scraper.watch(names if self._usage_interval else {}, self._usage_interval)
         self._usage_due = asyncio.get_running_loop().time()
         self._wake.set()
 
@@ -291,18 +334,22 @@ class _Stream:
         return [
             agent_service_pb2.SyncResponse(
                 usage=agent_service_pb2.Usage(
-                    attempts=[attempt_usage(key, sample) for key, sample in samples[first : first + MAX_STATUSES]]
+                    attempts=[
+                        attempt_usage(key, sample, self._service.scraper.values(key))
+                        for key, sample in samples[first : first + MAX_STATUSES]
+                    ]
                 )
             )
             for first in range(0, len(samples), MAX_STATUSES)
         ]
 
+    def _route(self, added: frozenset[str], removed: frozenset[str]) -> None:
+        _check_addresses("router_addresses", added)
+        self._routers = (self._routers - removed) | added
+        self._service.route(self._routers)
+
     def _protect(self, added: frozenset[str], removed: frozenset[str]) -> None:
-        for address in added:
-            try:
-                ipaddress.ip_address(address)
-            except ValueError as error:
-                raise invalid("protected_addresses", str(error)) from error
+        _check_addresses("protected_addresses", added)
         self._protected = (self._protected - removed) | added
         self._service.protect(self._protected)
 
@@ -316,7 +363,10 @@ class _Stream:
 
     def _welcome(self) -> agent_service_pb2.SyncResponse:
         welcome = self._service.welcome()
-        self._backends = list(welcome.backends)
+        statuses = self._service.runtimes()
+        self._offer = _offer(statuses)
+        welcome.backends.extend(status.name for status in statuses if status.available)
+        welcome.runtimes.extend(map(runtime_status, statuses))
         self._welcomed = None if self._reconciler.fence is None else self._reconciler.fence.now()
         self._sent = {key: self._status_of(key, attempt) for key, attempt in self._reconciler.attempts().items()}
         self._sent_networks = self._reconciler.networks()
@@ -345,7 +395,8 @@ class _Stream:
 
     def _status_of(self, attempt_id: str, attempt: ObservedAttempt | None) -> SentStatus:
         trouble = self._reconciler.trouble(attempt_id)
-        return SentStatus(attempt, trouble, attempt_status(attempt_id, attempt, trouble))
+        routed = self._service.routed(attempt_id, attempt)
+        return SentStatus(attempt, trouble, routed, attempt_status(attempt_id, attempt, trouble, routed))
 
     def _diff(self) -> StatusDiff:
         """Returns the changes since the last report. Each end of an attempt is in at least one report."""
@@ -355,7 +406,11 @@ class _Stream:
         for key, attempt in attempts.items():
             sent = self._sent.get(key)
             end = attempt is not None and attempt.phase.ended and key not in self._sent_ends and key not in settled
-            if sent is not None and not end and sent.is_same(attempt, self._reconciler.trouble(key)):
+            if (
+                sent is not None
+                and not end
+                and sent.is_same(attempt, self._reconciler.trouble(key), self._service.routed(key, attempt))
+            ):
                 continue
             latest = self._status_of(key, attempt)
             if sent is not None and not end and latest.status == sent.status:
@@ -400,6 +455,18 @@ async def _first(requests: AsyncIterator[agent_service_pb2.SyncRequest]) -> agen
     return request.hello
 
 
+def _offer(statuses: Iterable[RuntimeStatus]) -> set[RuntimeStatus]:
+    return {status for status in statuses if status.available}
+
+
+def _check_addresses(field: str, addresses: Iterable[str]) -> None:
+    for address in addresses:
+        try:
+            ipaddress.ip_address(address)
+        except ValueError as error:
+            raise invalid(field, str(error)) from error
+
+
 def _incarnation(text: str) -> str:
     try:
         return str(uuid.UUID(text))
@@ -408,4 +475,4 @@ def _incarnation(text: str) -> str:
 
 
 def _unavailable() -> ApiError:
-    return AgentError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", "the agent is stopping")
+    return AgentError(grpc.StatusCode.UNAVAILABLE, ErrorReason.UNAVAILABLE, "the agent is stopping")

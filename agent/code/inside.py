@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from retinue.agent.errors import BackendError, NotRunningError
+from retinue.agent.errors import KernelRuntimeError, NotRunningError
 from retinue.agent.inside.exec_session import Attachment, AttachmentLostError, Exited, Printed
 from retinue.agent.kernel import code_launcher
 from retinue.agent.kernel.core.frames import Start
@@ -30,7 +30,7 @@ _DIRECTORY = re.compile(r"\.retinue-code-[A-Za-z0-9_]{1,32}")
 _ENOUGH_PROCESS_NUMBERS = 1 << 22
 
 
-class LanguageMissingError(BackendError):
+class LanguageMissingError(KernelRuntimeError):
     """There is no Jupyter kernel of the language; `installed` are those there are."""
 
     def __init__(self, message: str, installed: tuple[str, ...] = ()) -> None:
@@ -40,7 +40,9 @@ class LanguageMissingError(BackendError):
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A Jupyter kernel that was started: the name of its directory under /tmp, its number inside, and how it is interrupted."""
+    """A Jupyter kernel that was started: the name of its directory under /tmp, its number inside,
+    and how it is interrupted.
+    """
 
     directory: str
     pid: int
@@ -48,7 +50,7 @@ class Launched:
 
 
 async def launch(kernel: Kernel, language: str, key: str) -> Launched:
-    """Starts the Jupyter kernel of a language. Raises LanguageMissingError, NotRunningError, BackendError."""
+    """Starts the Jupyter kernel of a language. Raises LanguageMissingError, NotRunningError, KernelRuntimeError."""
     answer = await _ask(kernel, {"language": language, "key": key})
     if "error" in answer:
         listed = answer.get("installed")
@@ -62,14 +64,14 @@ async def launch(kernel: Kernel, language: str, key: str) -> Launched:
         raise LanguageMissingError(str(answer["error"]), names)
     directory, pid = answer.get("directory"), answer.get("pid")
     if not (isinstance(directory, str) and _DIRECTORY.fullmatch(directory)):
-        raise BackendError("what comes from the kernel makes no sense")
+        raise KernelRuntimeError("what comes from the kernel makes no sense")
     if not (isinstance(pid, int) and 1 < pid < _ENOUGH_PROCESS_NUMBERS):
-        raise BackendError("what comes from the kernel makes no sense")
+        raise KernelRuntimeError("what comes from the kernel makes no sense")
     return Launched(directory, pid, answer.get("by_message") is True)
 
 
 async def send_signal(kernel: Kernel, pid: int, number: int) -> None:
-    """Sends a signal to a Jupyter kernel, by its number inside. Raises NotRunningError, BackendError."""
+    """Sends a signal to a Jupyter kernel, by its number inside. Raises NotRunningError, KernelRuntimeError."""
     await _ask(kernel, {"signal": number, "pid": pid})
 
 
@@ -90,31 +92,35 @@ async def _ask(kernel: Kernel, request: dict[str, Any]) -> dict[str, Any]:
                     if isinstance(event, Printed):
                         (errors if event.errors else output).extend(event.data)
                     if len(output) + len(errors) > LARGEST_ANSWER:
-                        raise BackendError("what comes from the kernel makes no sense")
+                        raise KernelRuntimeError("what comes from the kernel makes no sense")
                     if isinstance(event, Exited) and event.code != 0:
-                        raise BackendError(f"code cannot run in the kernel: {errors[-1000:].decode(errors='replace')}")
+                        raise KernelRuntimeError(
+                            f"code cannot run in the kernel: {errors[-1000:].decode(errors='replace')}"
+                        )
     except (TimeoutError, AttachmentLostError) as error:
-        raise BackendError("the kernel did not answer") from error
+        raise KernelRuntimeError("the kernel did not answer") from error
     except ValueError as error:
-        raise BackendError("what comes from the kernel makes no sense") from error
+        raise KernelRuntimeError("what comes from the kernel makes no sense") from error
     finally:
         await attachment.close()
     return parse_answer(output)
 
 
 def parse_answer(output: bytes | bytearray) -> dict[str, Any]:
-    """Returns what a launcher has answered, or whatever runs in its place. Raises BackendError."""
+    """Returns what a launcher has answered, or whatever runs in its place. Raises KernelRuntimeError."""
     try:
         answer = json.loads(output)
     except (ValueError, RecursionError) as error:
-        raise BackendError("what comes from the kernel makes no sense") from error
+        raise KernelRuntimeError("what comes from the kernel makes no sense") from error
     if not isinstance(answer, dict):
-        raise BackendError("what comes from the kernel makes no sense")
+        raise KernelRuntimeError("what comes from the kernel makes no sense")
     return answer
 
 
 async def open_sockets(kernel: Kernel, directory: str) -> dict[str, KernelSocket]:
-    """Returns a Jupyter kernel's sockets by channel. Raises NotRunningError when there is no kernel, or none of its sockets."""
+    """Returns a Jupyter kernel's sockets by channel. Raises NotRunningError when there is no kernel,
+    or none of its sockets.
+    """
     numbers = [code_launcher.PORTS[f"{name}_port"] for name in CHANNELS]
     try:
         found = await kernel.open_sockets(f"{TEMPORARY}/{directory}", tuple(f"s-{number}" for number in numbers))

@@ -1,7 +1,8 @@
-"""A conversation with one Jupyter kernel, by the Jupyter messaging protocol over sockets that only it and the agent can reach.
+"""A conversation with one Jupyter kernel, by the Jupyter messaging protocol over sockets that
+only it and the agent can reach.
 
-`jupyter_client` makes, signs and reads the messages; the sockets are ZeroMQ's, with bounds on what a kernel may send. That a kernel has
-ended shows by the end of its connection.
+`jupyter_client` makes, signs and reads the messages; the sockets are ZeroMQ's, with bounds on what a kernel may send.
+That a kernel has ended shows by the end of its connection.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ import zmq.asyncio
 from jupyter_client.session import Session
 from zmq.utils.monitor import recv_monitor_message
 
-from retinue.agent.code import messages
+from retinue.agent.code.core import messages
+from retinue.agent.code.core.events import Finished, Remark
 from retinue.agent.code.relay import Relay
-from retinue.agent.errors import BackendError
-from retinue.types.v1 import code_pb2 as pb
+from retinue.agent.errors import KernelRuntimeError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,13 +46,15 @@ SEND_TIMEOUT = 5.0
 CUT_OFF_PAUSE = 0.05
 """Seconds before what was cut off is connected again."""
 IDLE_STEP, IDLE_TIMEOUT = 0.5, 10.0
-"""Seconds between questions to a kernel that has answered but does not say that it is idle, and of silence after which that is given up."""
+"""Seconds between questions to a kernel that has answered but does not say that it is idle,
+and of silence after which that is given up.
+"""
 _DEALERS = ("shell", "control", "stdin")
 _CUT_OFF = ("shell", "iopub")
 _MALFORMED = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, OverflowError)
 
 
-class JupyterLostError(BackendError):
+class JupyterLostError(KernelRuntimeError):
     """The Jupyter kernel has ended, or does not answer."""
 
 
@@ -166,7 +169,7 @@ class Jupyter:
         _, request = await self._send("shell", "execute_request", content | {"stop_on_error": False}, run)
         return request.done
 
-    def result(self, run: Run) -> pb.CodeEvent:
+    def result(self, run: Run) -> Finished:
         """Returns the result of a finished run."""
         number = next(number for number, request in self._requests.items() if request.run is run)
         return messages.finished(self._requests.pop(number).reply or {}, run.interrupted)
@@ -235,7 +238,7 @@ class Jupyter:
     def _take(self, channel: str, kind: str, content: dict[str, Any], request: _Request) -> None:
         run = request.run
         if channel == "iopub" and (other := request.asks_after) is not None and not other.idle:
-            _tell_lost(other)
+            _report_lost(other)
         if channel == "iopub" and kind == "status":
             request.idle = request.idle or content.get("execution_state") == "idle"
         elif channel == "iopub" and run is not None:
@@ -255,15 +258,15 @@ class Jupyter:
             self._start(self._seek_end(request), "end of a run")
 
     async def _seek_end(self, request: _Request) -> None:
-        """All output is in once the kernel says that it is idle, which is lost where it says more than is taken. Then what it says to a
-        question, behind all that, shows the same.
+        """All output is in once the kernel says that it is idle, which is lost where it says more than is taken. Then
+        what it says to a question, behind all that, shows the same.
         """
         loop = asyncio.get_running_loop()
         begin, numbers = loop.time(), []
         try:
             while not (request.done.is_set() or self.lost.is_set()):
                 if loop.time() - max(begin, self._received_time) > IDLE_TIMEOUT:
-                    _tell_lost(request)
+                    _report_lost(request)
                     return
                 number, question = await self._send("shell", "kernel_info_request", {})
                 question.asks_after = request
@@ -272,7 +275,7 @@ class Jupyter:
                     async with asyncio.timeout(IDLE_STEP):
                         await request.done.wait()
         except JupyterLostError:
-            _tell_lost(request)
+            _report_lost(request)
         finally:
             for number in numbers:
                 self._requests.pop(number, None)
@@ -288,14 +291,16 @@ class Jupyter:
             monitor.close(0)
 
     async def _watch_cut(self, channel: str, monitor: zmq.asyncio.Socket) -> None:
-        """A kernel that sends more at once than is taken is cut off. It is connected again, without what was in progress."""
+        """A kernel that sends more at once than is taken is cut off.
+        It is connected again, without what was in progress.
+        """
         was_cut, socket = False, self._sockets[channel]
         try:
             while True:
                 event = await recv_monitor_message(monitor)
                 if event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                     if was_cut:
-                        self._go_on_after_cut(channel)
+                        self._continue_after_cut(channel)
                     continue
                 was_cut = True
                 await asyncio.sleep(CUT_OFF_PAUSE)
@@ -310,9 +315,9 @@ class Jupyter:
                 socket.disable_monitor()
             monitor.close(0)
 
-    def _go_on_after_cut(self, channel: str) -> None:
+    def _continue_after_cut(self, channel: str) -> None:
         for request in [request for request in self._requests.values() if request.run is not None]:
-            _tell_cut(request)
+            _report_cut(request)
             if channel == "shell" and request.reply is None:
                 # Nothing but its answer can have been that large.
                 about = f"its answer is larger than {LARGEST_PART >> 20} MiB"
@@ -327,7 +332,7 @@ class Jupyter:
         task.add_done_callback(self._tasks.discard)
 
 
-def _tell_lost(request: _Request) -> None:
+def _report_lost(request: _Request) -> None:
     """Ends the run's output and reports that the end of it was lost."""
     if request.run is not None:
         _warn(request.run, "some of what it printed last was lost: it came faster than it is taken")
@@ -335,10 +340,10 @@ def _tell_lost(request: _Request) -> None:
     request.settle()
 
 
-def _tell_cut(request: _Request) -> None:
+def _report_cut(request: _Request) -> None:
     if request.run is not None:
         _warn(request.run, f"more than {LARGEST_PART >> 20} MiB came at once, and are left out")
 
 
 def _warn(run: Run, message: str) -> None:
-    run.append(pb.CodeEvent(log=pb.CodeLog(level="WARNING", message=message)))
+    run.append(Remark(message))

@@ -1,7 +1,8 @@
-"""Stands between libzmq and a socket of a Jupyter kernel, so that nothing the kernel sends grows the agent beyond bounds.
+"""Stands between libzmq and a socket of a Jupyter kernel, so that nothing the kernel sends
+grows the agent beyond bounds.
 
-What the kernel says is followed frame by frame (`zmtp.py`); a sender of too much at once is cut off. No more is read than one
-message beyond those that were taken: the rest waits in the kernel.
+What the kernel says is followed frame by frame (`zmtp.py`); a sender of too much at once is cut off. No more is read
+than one message beyond those that were taken: the rest waits in the kernel.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from retinue.agent.code.zmtp import FrameCounter, RefusedMessageError
+from retinue.agent.code.core.zmtp import FrameCounter, RefusedMessageError
 
 if TYPE_CHECKING:
     from retinue.agent.runtime.kernel import KernelSocket
@@ -86,13 +87,13 @@ class Relay:
         with contextlib.closing(writer):
             try:
                 connection = await self._target.connect()
-                kernel_reader, kernel_writer = await asyncio.open_unix_connection(sock=connection, limit=PIECE)
             except OSError:
                 return
-            with contextlib.closing(kernel_writer):
+            connection.setblocking(False)
+            with contextlib.closing(connection):
                 tasks = (
-                    asyncio.create_task(self._to_kernel(reader, kernel_writer)),
-                    asyncio.create_task(self._from_kernel(kernel_reader, writer)),
+                    asyncio.create_task(self._to_kernel(reader, connection)),
+                    asyncio.create_task(self._from_kernel(connection, writer)),
                 )
                 try:
                     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -102,16 +103,21 @@ class Relay:
                     await asyncio.gather(*tasks, return_exceptions=True)
 
     @staticmethod
-    async def _to_kernel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            while data := await reader.read(PIECE):
-                writer.write(data)
-                await writer.drain()
+    async def _to_kernel(reader: asyncio.StreamReader, connection: socket.socket) -> None:
+        loop, reads = asyncio.get_running_loop(), True
+        while data := await reader.read(PIECE):
+            if reads:
+                try:
+                    await loop.sock_sendall(connection, data)
+                except OSError:
+                    # What it said before it closed the connection is still read.
+                    reads = False
 
-    async def _from_kernel(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        frames = FrameCounter(self._largest)
+    async def _from_kernel(self, connection: socket.socket, writer: asyncio.StreamWriter) -> None:
+        frames, loop = FrameCounter(self._largest), asyncio.get_running_loop()
         try:
-            while data := await reader.read(PIECE):
+            # From the socket itself: a stream reader raises the error of a reset before it returns what came before.
+            while data := await loop.sock_recv(connection, PIECE):
                 for size in frames.feed(data):
                     self._under_way.append(size + MESSAGE_COST)
                     self._waiting += size + MESSAGE_COST

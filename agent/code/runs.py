@@ -8,7 +8,16 @@ import itertools
 from collections import deque
 from typing import TYPE_CHECKING
 
-from retinue.types.v1 import code_pb2 as pb
+from retinue.agent.code.core.events import (
+    Event,
+    Finished,
+    InputRequest,
+    NumberedEvent,
+    Remark,
+    RunRequest,
+    Status,
+    size,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
@@ -33,17 +42,17 @@ class OffsetPastEndError(Exception):
 class Run:
     """One run: append on one side, read on the other."""
 
-    def __init__(self, request: pb.CodeRun) -> None:
+    def __init__(self, request: RunRequest) -> None:
         """Nothing has happened yet."""
         self.request = request
         self.id = request.run_id
-        self.interrupted: pb.CodeStatus.ValueType | None = None
+        self.interrupted: Status | None = None
         self.interrupt_wanted = asyncio.Event()
         self.by_force = False
         self.started = False
         self.over = False
         self.waits_for_input = False
-        self._events: deque[pb.CodeEvent] = deque()
+        self._events: deque[NumberedEvent] = deque()
         self._size = 0
         self._begin = 0
         self._changed = asyncio.Event()
@@ -54,48 +63,49 @@ class Run:
         """Returns the offset of the next event."""
         return self._begin + len(self._events)
 
-    def interrupt(self, status: pb.CodeStatus.ValueType, *, force: bool = False) -> None:
+    def interrupt(self, status: Status, *, force: bool = False) -> None:
         """Asks for the end of it; the first reason counts."""
         self.by_force = self.by_force or force
         if self.interrupted is None:
             self.interrupted = status
         self.interrupt_wanted.set()
 
-    def append(self, event: pb.CodeEvent) -> None:
+    def append(self, event: Event) -> None:
         """Adds what happened; nothing happens after the end."""
         if self.over:
             return
-        event.run_id, event.offset = self.id, self.end
-        self._events.append(event)
-        self._size += event.ByteSize() + _OVERHEAD
+        self._events.append(NumberedEvent(self.end, event))
+        self._size += size(event) + _OVERHEAD
         while self._size > MAX_BYTES and len(self._events) > 1:
-            self._size -= self._events.popleft().ByteSize() + _OVERHEAD
+            self._size -= size(self._events.popleft().event) + _OVERHEAD
             self._begin += 1
-        self.over = event.HasField("finished")
-        if self.over or event.HasField("input_request"):
+        self.over = isinstance(event, Finished)
+        if self.over or isinstance(event, InputRequest):
             self._urgent.set()
         else:
             self._urgent.clear()
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def extend(self, events: Iterable[pb.CodeEvent]) -> None:
+    def extend(self, events: Iterable[Event]) -> None:
         """Adds all of these."""
         for event in events:
             self.append(event)
 
-    async def read(self, offset: int) -> AsyncGenerator[list[pb.CodeEvent], None]:
-        """Yields events from an offset to the end of the run, several at a time when they come fast. Raises OffsetPastEndError.
+    async def read(self, offset: int) -> AsyncGenerator[list[NumberedEvent], None]:
+        """Yields events from an offset to the end of the run, several at a time when they come fast.
+        Raises OffsetPastEndError.
 
-        Those that are not kept any more are passed over, which the offsets show, and a remark without a place of its own.
+        Those that are not kept any more are passed over, which the offsets show,
+        and a remark without a place of its own.
         """
         if offset > self.end:
             raise OffsetPastEndError(self.end)
         while True:
             changed = self._changed
             if offset < self._begin:
-                remark = pb.CodeLog(level="WARNING", message=f"{self._begin - offset} events are not kept any more")
-                yield [pb.CodeEvent(run_id=self.id, offset=self._begin - 1, log=remark)]
+                remark = Remark(f"{self._begin - offset} events are not kept any more")
+                yield [NumberedEvent(self._begin - 1, remark)]
                 offset = max(offset, self._begin)
             elif offset < self.end:
                 if not self._urgent.is_set():
@@ -112,11 +122,11 @@ class Run:
             else:
                 await changed.wait()
 
-    def _piece(self, offset: int) -> list[pb.CodeEvent]:
-        events, size = [], 0
+    def _piece(self, offset: int) -> list[NumberedEvent]:
+        events, taken = [], 0
         for event in itertools.islice(self._events, offset - self._begin, None):
             events.append(event)
-            size += event.ByteSize()
-            if size > LARGEST_PIECE:
+            taken += size(event.event)
+            if taken > LARGEST_PIECE:
                 break
         return events

@@ -12,16 +12,28 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from retinue.agent.code import batch, inside, messages
+from retinue.agent.code import inside
+from retinue.agent.code.core import batch, messages
+from retinue.agent.code.core.events import (
+    Batch,
+    Completions,
+    Finished,
+    Phase,
+    PhaseFinished,
+    Queued,
+    Remark,
+    RunRequest,
+    Started,
+    Status,
+)
 from retinue.agent.code.jupyter import Jupyter, JupyterLostError
 from retinue.agent.code.runs import Run
-from retinue.agent.errors import BackendError
+from retinue.agent.errors import KernelRuntimeError
 from retinue.agent.inside.exec_session import Attachment, AttachmentLostError, Exited, Printed
 from retinue.agent.kernel.core.frames import Start
 from retinue.agent.kernel.python_runtime import find_runtime
 from retinue.agent.runtime.contract import Runtime
-from retinue.agent.state.files import replace_file
-from retinue.types.v1 import code_pb2 as pb
+from retinue.rpc.files import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +70,7 @@ class Workspace:
 
     def __init__(
         self,
-        backend: Runtime,
+        runtime: Runtime,
         context: zmq.asyncio.Context,
         *,
         attempt_id: str,
@@ -67,10 +79,10 @@ class Workspace:
         cache: Path,
         admit: Callable[[], None] = lambda: None,
     ) -> None:
-        """`record` is the file from which a later agent finds the Jupyter kernel; it holds the key. `admit` is called before anything is
-        started, and raises what forbids that.
+        """`record` is the file from which a later agent finds the Jupyter kernel; it holds the key. `admit` is called
+        before anything is started, and raises what forbids that.
         """
-        self._backend = backend
+        self._runtime = runtime
         self._context = context
         self._attempt_id = attempt_id
         self._language = language
@@ -111,12 +123,14 @@ class Workspace:
         """Returns a run by its id; None when there is none, or none any more."""
         return self._runs.get(run_id)
 
-    async def add(self, request: pb.CodeRun) -> Run:
-        """Puts a run into the queue. Raises TooManyRunsError, LanguageMissingError, NotRunningError, BackendError, and as `admit`."""
+    async def add(self, request: RunRequest) -> Run:
+        """Puts a run into the queue. Raises TooManyRunsError, LanguageMissingError, NotRunningError,
+        KernelRuntimeError, and as `admit`.
+        """
         if self._waiting.full():
             raise TooManyRunsError
         self._admit()
-        if not request.HasField("batch"):
+        if request.batch is None:
             # Missing programs are reported at once, to every caller.
             await self._prepare()
         if (there := self._runs.get(request.run_id)) is not None:
@@ -129,7 +143,7 @@ class Workspace:
             raise TooManyRunsError from None
         self._runs[run.id] = run
         if ahead:
-            run.append(pb.CodeEvent(queued=pb.CodeQueued(ahead=ahead)))
+            run.append(Queued(ahead))
         over = [number for number, other in self._runs.items() if other.over]
         for number in over[: max(0, len(over) - MAX_KEPT)]:
             del self._runs[number]
@@ -150,18 +164,20 @@ class Workspace:
     def interrupt(self, run: Run, *, force: bool = False) -> None:
         """Interrupts a run, or ends what runs it; one that waits ends at once."""
         if run.started:
-            run.interrupt(pb.CODE_STATUS_INTERRUPTED, force=force)
+            run.interrupt(Status.INTERRUPTED, force=force)
         else:
-            run.append(_ended(pb.CODE_STATUS_INTERRUPTED))
+            run.append(_ended(Status.INTERRUPTED))
 
-    async def complete(self, query: pb.CodeCompletionQuery) -> pb.CodeCompletions:
-        """Returns completions of code. Raises LanguageMissingError, NotRunningError, BackendError, and as `admit`."""
+    async def complete(self, code: str, cursor: int) -> Completions:
+        """Returns completions of code. Raises LanguageMissingError, NotRunningError, KernelRuntimeError,
+        and as `admit`.
+        """
         self._admit()
         jupyter = await self._prepare()
         if not self.is_idle:
             # It would be answered only when the run has finished.
-            return pb.CodeCompletions(query_id=query.query_id)
-        return messages.completions(query.query_id, await jupyter.complete(query.code, query.cursor))
+            return Completions()
+        return messages.completions(await jupyter.complete(code, cursor))
 
     async def _work(self) -> None:
         while True:
@@ -170,20 +186,20 @@ class Workspace:
                 if run.over:
                     continue
                 run.started = True
-                if run.request.HasField("batch"):
-                    await self._run_batch(run)
+                if run.request.batch is not None:
+                    await self._run_batch(run, run.request.batch)
                 else:
                     await self._run_code(run)
-            except BackendError as error:
-                run.append(pb.CodeEvent(log=pb.CodeLog(level="WARNING", message=str(error))))
-                run.append(_ended(run.interrupted or pb.CODE_STATUS_PROCESS_LOST))
+            except KernelRuntimeError as error:
+                run.append(Remark(str(error)))
+                run.append(_ended(run.interrupted or Status.PROCESS_LOST))
             except Exception:
                 log.exception("a run of %s failed", self._attempt_id)
-                run.append(_ended(pb.CODE_STATUS_PROCESS_LOST))
+                run.append(_ended(Status.PROCESS_LOST))
 
     async def _run_code(self, run: Run) -> None:
         jupyter = await self._prepare()
-        run.append(pb.CodeEvent(started=pb.CodeStarted()))
+        run.append(Started())
         done = await jupyter.execute(run, run.request.code)
         try:
             await self._mind(run, done, jupyter.lost, self._interrupt)
@@ -198,7 +214,7 @@ class Workspace:
     async def _mind(self, run: Run, done: asyncio.Event, lost: asyncio.Event, interrupt: Any) -> None:
         """Waits until a run has finished or is lost, and interrupts it when it should be."""
         loop = asyncio.get_running_loop()
-        timeout = run.request.timeout.ToNanoseconds() / 1e9 if run.request.HasField("timeout") else None
+        timeout = run.request.timeout
         deadline = None if timeout is None else loop.time() + timeout
         ends = [asyncio.ensure_future(event.wait()) for event in (done, lost)]
         wanted = asyncio.ensure_future(run.interrupt_wanted.wait())
@@ -211,10 +227,10 @@ class Workspace:
                     return
                 if deadline is not None and loop.time() >= deadline and not wanted.done():
                     if asked:
-                        run.append(_warning("it did not end when it was interrupted, and is ended by force"))
+                        run.append(Remark("it did not end when it was interrupted, and is ended by force"))
                         deadline = None
                     else:
-                        run.interrupted = run.interrupted or pb.CODE_STATUS_TIMED_OUT
+                        run.interrupted = run.interrupted or Status.TIMED_OUT
                         deadline = loop.time() + INTERRUPT_GRACE
                     await interrupt(signal.SIGKILL if asked else signal.SIGINT)
                     asked = True
@@ -235,19 +251,17 @@ class Workspace:
         else:
             await inside.send_signal(self._kernel(), self._record.pid, number)
 
-    async def _run_batch(self, run: Run) -> None:
+    async def _run_batch(self, run: Run, wanted: Batch) -> None:
         code, build_failed = 0, False
-        for phase, text in batch.steps(run.request.batch, self._language):
+        for phase, text in batch.steps(wanted, self._language):
             if run.interrupted is not None or build_failed:
                 code = batch.NOT_RUN
             else:
-                run.append(pb.CodeEvent(started=pb.CodeStarted(phase=phase)))
+                run.append(Started(phase))
                 code = await self._run_command(run, text)
-            finished = pb.CodePhaseFinished(phase=phase, exit_code=code)
-            run.append(pb.CodeEvent(phase_finished=finished))
-            build_failed = phase == pb.CODE_PHASE_BUILD and code != 0
-        status = run.interrupted or (pb.CODE_STATUS_ERROR if code else pb.CODE_STATUS_OK)
-        run.append(pb.CodeEvent(finished=pb.CodeFinished(status=status, exit_code=code)))
+            run.append(PhaseFinished(phase, code))
+            build_failed = phase is Phase.BUILD and code != 0
+        run.append(Finished(run.interrupted or (Status.ERROR if code else Status.OK), code))
 
     async def _run_command(self, run: Run, text: str) -> int:
         """Runs a text by the shell in the kernel; its exit code."""
@@ -321,7 +335,7 @@ class Workspace:
             return None
         try:
             return await self._connect(record, fresh=False)
-        except BackendError as error:
+        except KernelRuntimeError as error:
             log.info("the Jupyter kernel of %s is gone: %s", self._attempt_id, error)
         await asyncio.to_thread(self._path.unlink, missing_ok=True)
         return None
@@ -340,8 +354,8 @@ class Workspace:
         await asyncio.to_thread(replace_file, self._path, json.dumps(asdict(record)).encode(), lasting=False)
         try:
             return await self._connect(record, fresh=True)
-        except BackendError:
-            with contextlib.suppress(BackendError):
+        except KernelRuntimeError:
+            with contextlib.suppress(KernelRuntimeError):
                 await inside.send_signal(self._kernel(), launched.pid, signal.SIGKILL)
             raise
 
@@ -357,12 +371,8 @@ class Workspace:
         return jupyter
 
     def _kernel(self) -> Kernel:
-        return self._backend.kernel(self._attempt_id)
+        return self._runtime.kernel(self._attempt_id)
 
 
-def _ended(status: pb.CodeStatus.ValueType) -> pb.CodeEvent:
-    return pb.CodeEvent(finished=pb.CodeFinished(status=status, exit_code=1))
-
-
-def _warning(text: str) -> pb.CodeEvent:
-    return pb.CodeEvent(log=pb.CodeLog(level="WARNING", message=text))
+def _ended(status: Status) -> Finished:
+    return Finished(status, exit_code=1)

@@ -31,9 +31,9 @@ class TooManyLanguagesError(Exception):
 class Workspaces:
     """The workspaces of an agent; those of kernels that have ended are closed within `SWEEP_SECONDS`."""
 
-    def __init__(self, backend: Runtime, directory: Path, cache: Path) -> None:
+    def __init__(self, runtime: Runtime, directory: Path, cache: Path) -> None:
         """`directory` is for what a later agent needs to find Jupyter kernels again; it is made when it is needed."""
-        self._backend = backend
+        self._runtime = runtime
         self._directory = directory
         self._cache = cache
         self._context: zmq.asyncio.Context | None = None
@@ -41,7 +41,8 @@ class Workspaces:
 
     @asynccontextmanager
     async def open(self, attempt_id: str, language: str) -> AsyncGenerator[Workspace]:
-        """Yields the workspace of a language in a kernel; one in which nothing was started goes with the last stream that has it open.
+        """Yields the workspace of a language in a kernel; one in which nothing was started
+        goes with the last stream that has it open.
 
         Raises UnknownAttemptError and NotRunningError.
         """
@@ -60,7 +61,7 @@ class Workspaces:
     async def _find(self, key: tuple[str, str]) -> Workspace:
         await self._sweep()
         attempt_id, language = key
-        observed = self._backend.observe().get(attempt_id)
+        observed = self._runtime.observe().get(attempt_id)
         if observed is None:
             raise UnknownAttemptError(f"there is no attempt {attempt_id}")
         if observed.phase is not Phase.RUNNING:
@@ -72,7 +73,7 @@ class Workspaces:
         name = hashlib.sha256("\0".join(key).encode()).hexdigest()[:32]
         record = self._directory / f"{attempt_id}-{name}.json"
         made = Workspace(
-            self._backend,
+            self._runtime,
             self._context,
             attempt_id=attempt_id,
             language=language,
@@ -90,7 +91,9 @@ class Workspaces:
             raise TooManyLanguagesError
 
     async def keep_swept(self) -> None:
-        """Closes workspaces of kernels that have ended, whose sockets and tasks nothing else would end, until cancelled."""
+        """Closes workspaces of kernels that have ended, whose sockets and tasks nothing else would end,
+        until cancelled.
+        """
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             if self._open:
@@ -106,7 +109,7 @@ class Workspaces:
 
     async def _sweep(self) -> None:
         """Closes workspaces of ended attempts, and removes their records."""
-        observed = self._backend.observe()
+        observed = self._runtime.observe()
         alive = {attempt_id for attempt_id, attempt in observed.items() if not attempt.phase.ended}
         for key in [key for key in self._open if key[0] not in alive]:
             if (workspace := self._open.pop(key, None)) is not None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from retinue.agent.attempts import MEMORY, ImageFacts
 from retinue.agent.docker.core.image_labels import LabelError, core_environment, read_labels, shortfalls
 from retinue.agent.docker.images import ImageError
-from retinue.agent.reasons import AttemptReason
 from retinue.rpc.core.amounts import format_amount
+from retinue.rpc.core.reasons import AttemptReason
 
 if TYPE_CHECKING:
     from retinue.agent.attempts import AttemptSpec
@@ -21,7 +21,8 @@ INVALID, NEEDS_MORE = AttemptReason.IMAGE_INVALID, AttemptReason.IMAGE_NEEDS_MOR
 
 
 def fitted(spec: AttemptSpec, image: Image) -> tuple[AttemptSpec, ImageFacts]:
-    """Returns the attempt with the values that its image gives and its request does not, and the facts to report of the image.
+    """Returns the attempt with the values that its image gives and its request does not,
+    and the facts to report of the image.
 
     Raises ImageError when the labels cannot be read, or ask for more than the attempt has.
     """

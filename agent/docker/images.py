@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import threading
 import time
@@ -12,29 +13,31 @@ from typing import TYPE_CHECKING, Any
 
 from retinue.agent.attempts import ImageIdentity, Layer
 from retinue.agent.docker.core.image_bounds import excess
-from retinue.agent.docker.core.pull_progress import fold, worth_telling
-from retinue.agent.docker.engine import EngineError
-from retinue.agent.docker.pull import Pull
+from retinue.agent.docker.core.pull_progress import fold, worth_reporting
+from retinue.agent.docker.engine import MAX_ANSWER, MAX_ERROR, EngineError
 from retinue.agent.docker.registries import (
     DENIED,
     FAILED,
     CredentialsError,
+    encode_login,
     in_words,
     is_named,
-    judge,
     parse_reference,
     read_credentials,
+    reason_of,
 )
 from retinue.agent.docker.registry_addresses import RegistryAddresses, RegistryRefusedError, UnresolvedError
-from retinue.agent.reasons import AttemptReason
+from retinue.rpc.core.reasons import AttemptReason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Mapping
     from pathlib import Path
+
+    import aiohttp
 
     from retinue.agent.docker.engine import Engine
 
-    Tell = Callable[[tuple[Layer, ...]], None]
+    Report = Callable[[tuple[Layer, ...]], None]
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +76,7 @@ class _Fetch:
     """One fetch under way, and who waits for it."""
 
     task: asyncio.Task[None] | None = None
-    tells: dict[object, Tell] = field(default_factory=dict)
+    reports: dict[object, Report] = field(default_factory=dict)
     layers: tuple[Layer, ...] = ()
 
 
@@ -97,12 +100,12 @@ class Images:
     async def find(self, reference: str, wanted: ImageIdentity) -> Image | None:
         """Returns the image if it is on the node, and is the `wanted` one if that is said. Raises EngineError.
 
-        None as well where its registry takes credentials, and has not let this node have it just now: that it is here says only that
-        some user was allowed to pull it once.
+        None as well where its registry takes credentials, and has not let this node have it just now: that it is here
+        says only that some user was allowed to pull it once.
         """
         if await asyncio.to_thread(self._is_to_be_asked_for, reference, wanted):
             return None
-        return await asyncio.to_thread(self._find, reference, wanted)
+        return await self._find(reference, wanted)
 
     def _is_to_be_asked_for(self, reference: str, wanted: ImageIdentity) -> bool:
         if time.monotonic() - self._granted.get((reference, wanted.digest), -FRESH) < FRESH:
@@ -112,7 +115,7 @@ class Images:
         except CredentialsError:
             return True
 
-    def _find(self, reference: str, wanted: ImageIdentity) -> Image | None:
+    async def _find(self, reference: str, wanted: ImageIdentity) -> Image | None:
         repository = parse_reference(reference).repository
         names = [reference]
         if wanted:
@@ -120,7 +123,7 @@ class Images:
             names += [f"{repository}@{wanted.digest}"] if wanted.digest else []
             names += [wanted.id] if wanted.id else []
         for name in names:
-            found = self._engine.image(name)
+            found = await self._engine.image(name)
             # An engine takes the beginning of any image's id for a name as well.
             if found is None or (name is reference and not is_named(found, reference)):
                 continue
@@ -132,11 +135,11 @@ class Images:
                 return Image(identities[0], user, labels, excess(configuration))
         return None
 
-    async def fetch(self, reference: str, wanted: ImageIdentity, tell: Tell) -> Image:
-        """Fetches an image that is not on the node; `tell` is called on the loop with its layers, now and then.
+    async def fetch(self, reference: str, wanted: ImageIdentity, report: Report) -> Image:
+        """Fetches an image that is not on the node; `report` is called on the loop with its layers, now and then.
 
-        Others that want it wait for the same fetch. Each waiter may be cancelled; with the last one the fetch is cancelled.
-        Raises ImageError, EngineError.
+        Others that want it wait for the same fetch. Each waiter may be cancelled; with the last one the fetch is
+        cancelled. Raises ImageError, EngineError.
         """
         if wanted and not wanted.digest:
             message = (
@@ -148,18 +151,18 @@ class Images:
         if fetch.task is None:
             fetch.task = asyncio.get_running_loop().create_task(self._fetch(key, fetch), name=f"fetch {reference}")
         waiter = object()
-        fetch.tells[waiter] = tell
+        fetch.reports[waiter] = report
         if fetch.layers:
-            tell(fetch.layers)
+            report(fetch.layers)
         try:
             await asyncio.shield(fetch.task)
         finally:
-            del fetch.tells[waiter]
-            if not fetch.tells and not fetch.task.done():
+            del fetch.reports[waiter]
+            if not fetch.reports and not fetch.task.done():
                 # Later callers start a new pull.
                 self._fetches.pop(key, None)
                 fetch.task.cancel()
-        if (image := await asyncio.to_thread(self._find, reference, wanted)) is None:
+        if (image := await self._find(reference, wanted)) is None:
             raise ImageError(FAILED, f"image {reference} was fetched, and is gone again")
         return image
 
@@ -192,7 +195,7 @@ class Images:
                     DENIED, f"image {reference} is not fetched: its registry is not allowed here"
                 ) from error
             except (EngineError, CredentialsError, UnresolvedError) as error:
-                reason, said = judge(str(error)), _line(str(error))
+                reason, said = reason_of(str(error)), _line(str(error))
                 if reason != FAILED or pause is None:
                     log.warning("image %s cannot be fetched: %s", reference, said)
                     raise ImageError(reason, f"image {reference} {in_words(str(error))}") from error
@@ -204,37 +207,65 @@ class Images:
     async def _try(self, reference: str, digest: str, fetch: _Fetch) -> None:
         parts = parse_reference(reference)
         login = await asyncio.to_thread(read_credentials, self._credentials, parts.registry)
-        pull = Pull(self._engine.host, parts.repository, digest or parts.wanted, login)
-        loop = asyncio.get_running_loop()
-
-        def show(layers: tuple[Layer, ...]) -> None:
-            fetch.layers = layers
-            for tell in list(fetch.tells.values()):
-                tell(layers)
-
-        def follow() -> None:
-            self._addresses.check(parts.registry)
-            layers: dict[str, Layer] = {}
-            told, when = tuple[Layer, ...](), 0.0
-            for event in pull.events():
+        await _in_thread(lambda: self._addresses.check(parts.registry))
+        layers: dict[str, Layer] = {}
+        reported, when = tuple[Layer, ...](), 0.0
+        async with contextlib.aclosing(pull(self._engine, parts.repository, digest or parts.wanted, login)) as events:
+            async for event in events:
                 layers = fold(layers, event)
-                now = tuple(layers.values())
-                if worth_telling(told, now, time.monotonic() - when):
-                    told, when = now, time.monotonic()
-                    loop.call_soon_threadsafe(show, told)
-
-        try:
-            await _in_thread(follow)
-        finally:
-            pull.abort()
+                current = tuple(layers.values())
+                if worth_reporting(reported, current, time.monotonic() - when):
+                    fetch.layers, reported, when = current, current, time.monotonic()
+                    for report in list(fetch.reports.values()):
+                        report(current)
         name = f"{parts.repository}@{digest}" if digest else reference
-        if await asyncio.to_thread(self._engine.image, name) is None:
+        if await self._engine.image(name) is None:
             # An engine that is asked to end may report the end of the fetch as well.
             raise EngineError("the Docker engine ended the fetch without having the image")
         if login:
             now = time.monotonic()
             self._granted = {key: when for key, when in self._granted.items() if now - when < FRESH}
             self._granted[reference, digest] = now
+
+
+async def pull(
+    engine: Engine, repository: str, wanted: str, login: dict[str, str]
+) -> AsyncGenerator[dict[str, Any], None]:
+    """Yields the engine's progress events, until it has the image; `wanted` is a tag or a digest,
+    `login` what `read_credentials` gives.
+
+    The engine breaks the fetch off when this is closed, and keeps layers that are whole; aiodocker's own `pull` keeps
+    its connection when it is cancelled, and bounds no error. Raises EngineError in the engine's words,
+    EngineUnavailableError when cut off.
+    """
+    params, headers = {"fromImage": repository, "tag": wanted}, {"X-Registry-Auth": encode_login(login)}
+    async with (
+        engine.request("POST", "images/create", PULL_TIMEOUT, params=params, headers=headers) as response,
+        contextlib.aclosing(_lines(response)) as lines,
+    ):
+        async for line in lines:
+            try:
+                event: Any = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if not isinstance(event, dict):
+                continue
+            if "error" in event:
+                raise EngineError(str(event["error"])[:MAX_ERROR])
+            yield event
+
+
+async def _lines(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
+    """Yields the lines as they come. Raises EngineError when one does not end."""
+    rest = bytearray()
+    async for piece in response.content.iter_any():
+        *lines, tail = piece.split(b"\n")
+        for line in lines:
+            yield bytes(rest + line)
+            rest.clear()
+        rest += tail
+        if len(rest) > MAX_ANSWER:
+            raise EngineError("the Docker engine reports an event without an end")
 
 
 def _line(text: str) -> str:
@@ -251,7 +282,9 @@ def _identities(found: Mapping[str, Any], repository: str) -> list[ImageIdentity
 
 
 async def _in_thread(action: Callable[[], None]) -> None:
-    """Runs something in a thread that the process does not wait for when it ends: a registry may be silent for long."""
+    """Runs something in a thread that neither the process waits for when it ends, nor others:
+    a resolver may be silent for long.
+    """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
 
@@ -265,9 +298,9 @@ async def _in_thread(action: Callable[[], None]) -> None:
             action()
         except Exception as error:  # noqa: BLE001 - raised again for the waiter
             problem = error
-        # The loop may be closed before the registry has answered.
+        # The loop may be closed before the resolver has answered.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(settle, problem)
 
-    threading.Thread(target=run, name="pull", daemon=True).start()
+    threading.Thread(target=run, name="resolve", daemon=True).start()
     await done

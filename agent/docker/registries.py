@@ -1,7 +1,8 @@
 """Image registries: which one a reference is of, credentials for it, and what went wrong there. Pure but for one file.
 
-Credentials are in a file of the node, in the format of Docker's `config.json` (`auths`), that only the agent reads. They are
-read again for each fetch, stay in its memory for as long as that takes, and go to the engine of the same node only.
+Credentials are in a file of the node, in the format of Docker's `config.json` (`auths`), that only the agent reads.
+They are read again for each fetch, stay in its memory for as long as that takes,
+and go to the engine of the same node only.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from retinue.agent.reasons import AttemptReason
+from retinue.rpc.core.reasons import AttemptReason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +35,8 @@ _NOT_FOUND = (
 
 
 NO_SPACE, LIMITED = "no space left on device", "toomanyrequests"
-# All that users read of a failed fetch: what engines and registries say of it may be anything, of any service that a node reaches.
+# All that users read of a failed fetch: what engines and registries say of it may be anything,
+# of any service that a node reaches.
 _WORDS = {
     NOT_FOUND: "is not in its registry, or not for the architecture of this node",
     DENIED: "is not there, or its registry does not give it to this node",
@@ -84,7 +86,9 @@ def _host(name: str) -> str:
 
 
 def canonical(text: str) -> str:
-    """Returns a reference without tag and digest in the one form that engines know it by: `docker.io/library/busybox` for `busybox`."""
+    """Returns a reference without tag and digest in the one form that engines know it by:
+    `docker.io/library/busybox` for `busybox`.
+    """
     parts = parse_reference(text)
     first, slash, rest = parts.repository.partition("/")
     path = rest if slash and _is_host(first) else parts.repository
@@ -101,7 +105,9 @@ def is_named(found: Mapping[str, Any], reference: str) -> bool:
 
 
 def read_credentials(path: Path | None, registry: str) -> dict[str, str]:
-    """Returns what the engine needs to log in to a registry; empty when there is nothing for it. Raises CredentialsError. Blocks."""
+    """Returns what the engine needs to log in to a registry; empty when there is nothing for it.
+    Raises CredentialsError. Blocks.
+    """
     if path is None:
         return {}
     try:
@@ -131,12 +137,14 @@ def encode_login(login: dict[str, str]) -> str:
 
 
 def in_words(message: str) -> str:
-    """Returns the text for users about a failed fetch with that message: one of a few sentences, to follow the image's name."""
+    """Returns the text for users about a failed fetch with that message: one of a few sentences,
+    to follow the image's name.
+    """
     text = message.lower()
-    return _WORDS[next((word for word in (NO_SPACE, LIMITED) if word in text), judge(message))]
+    return _WORDS[next((word for word in (NO_SPACE, LIMITED) if word in text), reason_of(message))]
 
 
-def judge(message: str) -> str:
+def reason_of(message: str) -> str:
     """Returns the reason that goes with what an engine says on a failed fetch: two are for good, the third may pass."""
     text = message.lower()
     if any(words in text for words in _DENIED):

@@ -1,8 +1,8 @@
 """Restricts the addresses of image registries: the node's engine connects to them for any user who names an image.
 
-Never the node itself, what only this link knows (metadata services of clouds among it), and the nodes and managers of the fleet,
-unless the node's administrator allows it. The name is resolved just before the engine is called. Changing it in between takes
-control of the registry's name, which a resource group has allowed.
+Never the node itself, what only this link knows (metadata services of clouds among it), and the nodes and managers of
+the fleet, unless the node's administrator allows it. The name is resolved just before the engine is called. Changing it
+in between takes control of the registry's name, which a resource group has allowed.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ class RegistryAddresses:
         resolve: Callable[[str], Iterable[str]] = resolve,
         is_own: Callable[[Address], bool] = is_own,
     ) -> None:
-        """`allowed` are networks that registries may be in all the same, `always` addresses of the fleet that are known from the start."""
+        """`allowed` are networks that registries may be in all the same,
+        `always` addresses of the fleet that are known from the start.
+        """
         self._allowed = tuple(ipaddress.ip_network(network) for network in allowed)
         self._always = _parsed(always)
         self._fleet = self._always
@@ -76,10 +78,11 @@ class RegistryAddresses:
         self._fleet = self._always | _parsed(addresses)
 
     def check(self, registry: str) -> None:
-        """Raises RegistryRefusedError for a registry, `host` or `host:port`, that the engine must not connect to. Blocks.
+        """Raises RegistryRefusedError for a registry, `host` or `host:port`, that the engine must not connect to.
+        Blocks.
 
-        Raises UnresolvedError for a name that means nothing; that of the default registry never comes from a user, and may be
-        known to a proxy or mirror of the engine only.
+        Raises UnresolvedError for a name that means nothing; that of the default registry never comes from a user, and
+        may be known to a proxy or mirror of the engine only.
         """
         host = registry.rpartition(":")[0] if ":" in registry else registry
         if host == DEFAULT_REGISTRY:

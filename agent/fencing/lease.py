@@ -1,9 +1,10 @@
 """Attempts that must end when contact with every manager is lost: a manager that reschedules them relies on that.
 
-A manager that has not heard from this agent for long runs some sessions on other nodes. It counts from when it last received a message.
-So the agent counts from when it sent the last message that the manager is known to have received, never from when the acknowledgement
-arrived. The clock continues while the node sleeps. All is kept in a file: an agent that restarts later knows how late it is. If none
-restarts, or the agent is stopped, the watchdog (`agent/fencing/watchdog.py`) reads the file.
+A manager that has not heard from this agent for long runs some sessions on other nodes. It counts from when it last
+received a message. So the agent counts from when it sent the last message that the manager is known to have received,
+never from when the acknowledgement arrived. The clock continues while the node sleeps. All is kept in a file: an agent
+that restarts later knows how late it is. If none restarts, or the agent is stopped,
+the watchdog (`agent/fencing/watchdog.py`) reads the file.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from retinue.agent.fencing import watchdog
 from retinue.agent.host.lanes import STATE
-from retinue.agent.state.files import overwrite_file, replace_file
+from retinue.rpc.files import overwrite_file, replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CONTACT_STEPS = 50
-"""The interval at which contact is written in the shortest limit: often enough for the watchdog, and not with every heartbeat."""
+"""The interval at which contact is written in the shortest limit: often enough for the watchdog,
+and not with every heartbeat.
+"""
 RETRY = 1.0
 """Seconds before the disk is tried again."""
 WATCHDOG_INTERVAL = 10.0
@@ -58,7 +61,8 @@ class Fence:
     ) -> None:
         """Reads the file, blocking. `clock` returns seconds since the node was started, its sleep included.
 
-        `watched` returns once a watchdog goes by what is in the directory. A file that cannot be read is moved to `damaged`.
+        `watched` returns once a watchdog goes by what is in the directory.
+        A file that cannot be read is moved to `damaged`.
         """
         self._directory = state_dir
         self._path = state_dir / watchdog.FILE
@@ -85,7 +89,7 @@ class Fence:
 
     def guard(self, attempts: Iterable[DesiredAttempt]) -> None:
         """Takes up attempts that are to be guarded; `pin` puts each on disk before it starts."""
-        limits = {attempt.spec.id: attempt.fence_after for attempt in attempts if attempt.fence_after > 0}
+        limits = {attempt.spec.id: attempt.fence_timeout for attempt in attempts if attempt.fence_timeout > 0}
         if not limits.items() <= self._limits.items():
             self._limits = self._limits | limits
             self._changed.set()
@@ -110,7 +114,7 @@ class Fence:
                 try:
                     await STATE.run(self._have_watched)
                 except (watchdog.WatchdogError, OSError) as error:
-                    log.error("guarded attempts would go on if this agent were stopped: %s", error)
+                    log.error("guarded attempts would continue if this agent were stopped: %s", error)
             await asyncio.sleep(WATCHDOG_INTERVAL)
 
     async def keep_written(self) -> None:
@@ -122,12 +126,14 @@ class Fence:
                 try:
                     await STATE.run(self.write)
                 except OSError as error:
-                    log.error("how long attempts may go on without a manager cannot be written: %s", error)
+                    log.error("how long attempts may continue without a manager cannot be written: %s", error)
                     await asyncio.sleep(RETRY)
                     self._changed.set()
 
     def matters(self) -> bool:
-        """Returns whether what is in the file is not good enough for a watchdog, which acts a tenth of a limit later than the agent."""
+        """Returns whether what is in the file is not good enough for a watchdog,
+        which acts a tenth of a limit later than the agent.
+        """
         known = self._on_disk
         if (known.limits, known.processes) != (self._limits, self._processes):
             return True
@@ -162,7 +168,9 @@ class Fence:
         return min((limit - silence for limit in self._limits.values() if limit > silence), default=None)
 
     def write(self) -> None:
-        """Keeps what is known, if it changed; blocks for a small file that need not outlive the node. Raises OSError."""
+        """Keeps what is known, if it changed; blocks for a small file that need not outlive the node.
+        Raises OSError.
+        """
         with self._writing:
             if not self._limits and not self._path.exists():
                 return

@@ -1,13 +1,14 @@
-"""Ends guarded attempts when their agent cannot: a process of its own, which continues while the agent is stopped, hangs or is gone.
+"""Ends guarded attempts when their agent cannot: a process of its own, which continues while the agent is stopped,
+hangs or is gone.
 
-The agent ends such attempts by itself once it was without a manager for too long (`agent/fencing/lease.py`), and what it goes by is in a file.
-The watchdog reads the same file, and acts a little later on what is still there: it kills the first process of the attempt, with which all others
-end, native process or container. It runs before the first guarded attempt is released, and exits when none is left.
+The agent ends such attempts by itself once it was without a manager for too long (`agent/fencing/lease.py`), and what
+it goes by is in a file. The watchdog reads the same file, and acts a little later on what is still there: it kills the
+first process of the attempt, with which all others end, native process or container.
+It runs before the first guarded attempt is released, and exits when none is left.
 """
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import logging
 import os
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from retinue.agent.host.processes import Process, alive, send_signal
 from retinue.agent.state import checked
+from retinue.rpc.files import try_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,7 +32,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FILE, MARKS, LOCK = "fence.json", "fenced", "fence.lock"
-"""Names in the agent's state directory: what is guarded, what the watchdog has ended, and what a watchdog holds while it is there."""
+"""Names in the agent's state directory: what is guarded, what the watchdog has ended,
+and what a watchdog holds while it is there.
+"""
 SLACK = 1.1
 """The delay after which it acts, compared with the agent: the agent ends its attempts in better order."""
 LONGEST_LOOK, LOOKS = 1.0, 20
@@ -53,7 +57,8 @@ class FenceTarget:
 class Guarded:
     """The guarded attempts of a node, since its last start: seconds that each may continue for without a manager.
 
-    `contact` is the time of the last contact, in seconds since the node was started; `processes` are the first ones of released attempts.
+    `contact` is the time of the last contact, in seconds since the node was started;
+    `processes` are the first ones of released attempts.
     """
 
     boot_id: str
@@ -123,7 +128,7 @@ def forget(state_dir: Path, attempt_id: str) -> None:
 def ensure(state_dir: Path) -> None:
     """Returns once a watchdog watches what is in the file now. Blocks while one is started; raises WatchdogError."""
     # A watchdog that is about to exit reads the file once more after it has released the lock.
-    if (lock := _lock(state_dir)) is None:
+    if (lock := try_lock(state_dir / LOCK)) is None:
         return
     os.close(lock)
     command = (sys.executable, "-m", "retinue.agent.fencing.watchdog", str(state_dir))
@@ -137,8 +142,10 @@ def ensure(state_dir: Path) -> None:
 
 
 def watch(state_dir: Path, boot_id: str, began: Callable[[], object] = lambda: None) -> None:
-    """Watches until nothing is left to be guarded, and reports when it began; returns at once when another one watches."""
-    while (lock := _lock(state_dir)) is not None:
+    """Watches until nothing is left to be guarded, and reports when it began;
+    returns at once when another one watches.
+    """
+    while (lock := try_lock(state_dir / LOCK)) is not None:
         try:
             began()
             while (guarded := _living(state_dir, boot_id)) is not None:
@@ -166,17 +173,6 @@ def _end(state_dir: Path, attempt_id: str, process: Process) -> None:
     (state_dir / MARKS / attempt_id).touch(mode=0o600)
     send_signal(process, signal.SIGKILL)
     log.warning("attempt %s was without a manager for too long, and its agent did not end it: killed", attempt_id)
-
-
-def _lock(state_dir: Path) -> int | None:
-    """Acquires the lock, for as long as the descriptor stays open; returns None when another process has it."""
-    descriptor = os.open(state_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor
 
 
 def main(state_dir: Path) -> None:

@@ -57,13 +57,15 @@ def quota(cpu: int) -> int:
 
 
 def memory_group(pid: int, mount: Path = MOUNT) -> Path | None:
-    """Returns the group that a process's memory counts in, no matter who made it; None when that cannot be found out."""
+    """Returns the group that a process's memory counts in, no matter who made it;
+    None when that cannot be found out.
+    """
     unified = (mount / "cgroup.controllers").exists()
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
-            _, controllers, place = line.split(":", 2)
+            _, controllers, directory = line.split(":", 2)
             if (not controllers) if unified else ("memory" in controllers.split(",")):
-                return (mount if unified else mount / "memory") / place.lstrip("/")
+                return (mount if unified else mount / "memory") / directory.lstrip("/")
     return None
 
 
@@ -91,7 +93,9 @@ def memory_settings(limits: Limits, unified: bool) -> list[Setting]:
 
 
 def cpu_settings(cpu: int, unified: bool) -> list[Setting]:
-    """Returns the settings for so many thousandths of a processor: a ceiling, and a weight for when processors are contended."""
+    """Returns the settings for so many thousandths of a processor: a ceiling,
+    and a weight for when processors are contended.
+    """
     if unified:
         weight = min(10_000, max(1, cpu // 10))
         return [("", "cpu.weight", weight, True), ("", "cpu.max", f"{quota(cpu)} {CPU_PERIOD}", True)]
@@ -135,8 +139,8 @@ class Cgroups:
             found = {name: mount / name for name in WANTED if (mount / name / "cgroup.procs").exists()}
             if missing := {"memory", "cpu", "pids"} - set(found):
                 raise CgroupError(f"control group controllers missing: {', '.join(sorted(missing))}")
-            by_place = {path.resolve(): name for name, path in reversed(found.items())}
-            self._roots = {name: place for place, name in by_place.items()}
+            by_directory = {path.resolve(): name for name, path in reversed(found.items())}
+            self._roots = {name: directory for directory, name in by_directory.items()}
         self._family = Path(FAMILY) / agent_id
         self._lock: int | None = None
 
@@ -170,7 +174,9 @@ class Cgroups:
         (root / self._family / MONITORS).mkdir(parents=True, exist_ok=True)
 
     def close(self, timeout: float) -> None:
-        """Removes the agent's own groups if nothing is left in them; waits up to `timeout` seconds for what is ending."""
+        """Removes the agent's own groups if nothing is left in them;
+        waits up to `timeout` seconds for what is ending.
+        """
         try:
             self._remove_own(timeout)
         finally:
@@ -189,9 +195,9 @@ class Cgroups:
             time.sleep(0.005)
         if self.remove(MONITORS, timeout):
             for root in self._roots.values():
-                for place in (root / self._family, root / FAMILY):
+                for directory in (root / self._family, root / FAMILY):
                     with contextlib.suppress(OSError):
-                        place.rmdir()
+                        directory.rmdir()
 
     def names(self) -> set[str]:
         """Returns the attempts there is a group of."""
@@ -201,26 +207,26 @@ class Cgroups:
                 found |= {entry.name for entry in os.scandir(root / self._family) if entry.is_dir()}
         return found - {MONITORS}
 
-    def places(self, attempt_id: str) -> dict[str, Path]:
+    def directories(self, attempt_id: str) -> dict[str, Path]:
         """Returns the attempt's directory by controller; in version 2 there is one, under the empty name."""
         return {name: root / self._family / attempt_id for name, root in self._roots.items()}
 
     def create(self, name: str) -> None:
         """Makes groups of that name, without limits."""
-        for place in self.places(name).values():
-            place.mkdir(exist_ok=True)
+        for directory in self.directories(name).values():
+            directory.mkdir(exist_ok=True)
 
     def rename(self, name: str, attempt_id: str) -> None:
         """Gives groups to an attempt; version 1 only."""
-        for old, new in zip(self.places(name).values(), self.places(attempt_id).values(), strict=True):
+        for old, new in zip(self.directories(name).values(), self.directories(attempt_id).values(), strict=True):
             old.rename(new)
 
     def limit(self, attempt_id: str, limits: Limits) -> None:
         """Sets the limits of memory and tasks; that of processor time is set apart."""
-        places = self.places(attempt_id)
+        directories = self.directories(attempt_id)
         for controller, file, value, needed in memory_settings(limits, self.unified):
             try:
-                _write(places[controller] / file, value)
+                _write(directories[controller] / file, value)
             except FileNotFoundError:
                 if needed:
                     raise
@@ -229,19 +235,23 @@ class Cgroups:
         """Sets the limit of processor time; done when the kernel is set up, so that setting up is not slowed by it."""
         if limits.cpu is None:
             return
-        places = self.places(attempt_id)
+        directories = self.directories(attempt_id)
         for controller, file, value, _ in cpu_settings(limits.cpu, self.unified):
-            _write(places[controller] / file, value)
+            _write(directories[controller] / file, value)
 
     def join(self, name: str) -> None:
-        """Puts the calling thread, and whatever it starts, into the groups; version 1 only. It must be a throw-away one."""
-        for place in self.places(name).values():
-            _write(place / "tasks", threading.get_native_id())
+        """Puts the calling thread, and whatever it starts, into the groups; version 1 only.
+        It must be a throw-away one.
+        """
+        for directory in self.directories(name).values():
+            _write(directory / "tasks", threading.get_native_id())
 
     def joining_prefix(self, attempt_id: str) -> Sequence[str]:
-        """Returns the start of an argument vector that joins the group and then becomes what follows; version 2 only."""
-        place = self.places(attempt_id)[""]
-        return ("/bin/sh", "-c", 'echo $$ >"$0" && exec "$@"', str(place / "cgroup.procs"))
+        """Returns the start of an argument vector that joins the group and then becomes what follows;
+        version 2 only.
+        """
+        directory = self.directories(attempt_id)[""]
+        return ("/bin/sh", "-c", 'echo $$ >"$0" && exec "$@"', str(directory / "cgroup.procs"))
 
     def watch_over(self, pid: int) -> None:
         """Moves the process that watches over a kernel out of the kernel's groups."""
@@ -251,7 +261,7 @@ class Cgroups:
 
     def out_of_memory_kills(self, attempt_id: str) -> int:
         """Returns how many processes of the attempt the kernel ended because its memory was used up."""
-        return out_of_memory_kills(self.places(attempt_id)["" if self.unified else "memory"])
+        return out_of_memory_kills(self.directories(attempt_id)["" if self.unified else "memory"])
 
     def processes(self, attempt_id: str) -> set[int]:
         """Returns the numbers of the processes in the attempt's groups.
@@ -259,9 +269,9 @@ class Cgroups:
         Never that of this process: a thread of it that joined to start a kernel may not be quite gone yet.
         """
         found: set[int] = set()
-        for place in self.places(attempt_id).values():
+        for directory in self.directories(attempt_id).values():
             with contextlib.suppress(OSError):
-                found |= {int(number) for number in (place / "cgroup.procs").read_text().split()}
+                found |= {int(number) for number in (directory / "cgroup.procs").read_text().split()}
         return found - {os.getpid()}
 
     def kill(self, attempt_id: str) -> None:
@@ -277,9 +287,9 @@ class Cgroups:
         while True:
             self.kill(attempt_id)
             left = False
-            for place in self.places(attempt_id).values():
+            for directory in self.directories(attempt_id).values():
                 try:
-                    place.rmdir()
+                    directory.rmdir()
                 except FileNotFoundError:
                     continue
                 except OSError as error:

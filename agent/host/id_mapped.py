@@ -1,8 +1,9 @@
 """Shows a kernel the files of shared directories as its own user's, although each kernel has a user of its own.
 
-On the disk all of them belong to one user, the agent's `--uid`: so kernels of different users of a project, and one after another,
-work on the same files. Linux translates in between, by the user namespace that a mount carries (mount_setattr(2), "ID-mapped mounts").
-Few file systems cannot do that, NFS among them; kernels with mounts from there run as the common user.
+On the disk all of them belong to one user, the agent's `--uid`: so kernels of different users of a project, and one
+after another, work on the same files. Linux translates in between, by the user namespace that a mount carries
+(mount_setattr(2), "ID-mapped mounts"). Few file systems cannot do that, NFS among them;
+kernels with mounts from there run as the common user.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def swapped(one: int, other: int) -> str:
 
 @contextlib.contextmanager
 def user_namespace(on_disk: int, uid: int) -> Iterator[int]:
-    """Yields a descriptor of a user namespace by which a mount shows files of `on_disk` as those of `uid`. Blocks; raises OSError."""
+    """Yields a descriptor of a user namespace by which a mount shows files of `on_disk` as those of `uid`. Blocks;
+    raises OSError.
+    """
     ours, theirs = socket.socketpair()
     command = ["unshare", "--user", "cat"]
     with ours, theirs:
@@ -59,7 +62,9 @@ def user_namespace(on_disk: int, uid: int) -> Iterator[int]:
 
 
 def can_be_mapped(mounts: Sequence[Mount], on_disk: int, uid: int) -> bool:
-    """Returns whether all directories lie where their owners can be translated; those that cannot be opened do not count. Blocks."""
+    """Returns whether all directories lie where their owners can be translated;
+    those that cannot be opened do not count. Blocks.
+    """
     if not mounts:
         return True
     try:

@@ -1,4 +1,6 @@
-"""Threads by what they wait for: a disk that hangs takes those of its own lane, and holds up no signal, network or term."""
+"""Threads by what they wait for: a disk that hangs takes those of its own lane, and holds up no signal,
+network or term.
+"""
 
 from __future__ import annotations
 

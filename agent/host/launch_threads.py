@@ -1,9 +1,9 @@
 """Threads that start kernels: each is used once, because it becomes part of what it starts.
 
-To put a running thread or process into a control group, Linux waits for a grace period of RCU, 10 to 20 ms on an idle node,
-longer than all the rest of starting a kernel takes. In version 1 a thread can join by itself, and what it starts is born
-inside; so some threads are kept waiting in groups that belong to no attempt yet, and get their name when they are used.
-In version 2 only whole processes move, and each kernel's first process joins by itself.
+To put a running thread or process into a control group, Linux waits for a grace period of RCU, 10 to 20 ms on an idle
+node, longer than all the rest of starting a kernel takes. In version 1 a thread can join by itself, and what it starts
+is born inside; so some threads are kept waiting in groups that belong to no attempt yet, and get their name when they
+are used. In version 2 only whole processes move, and each kernel's first process joins by itself.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ class Launchers:
                 self.refill()
 
     def launch(self, attempt_id: str, action: Callable[[Sequence[str]], Result]) -> Result:
-        """Makes the attempt's groups, without limits, and runs `action` so that what it starts is born, or goes, into them.
+        """Makes the attempt's groups, without limits, and runs `action` so that what it starts is born, or goes,
+        into them.
 
         `action` gets the start of an argument vector that what it starts has to begin with. Blocks; raises OSError and
         what `action` raises.

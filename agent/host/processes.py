@@ -22,7 +22,8 @@ class Process:
 
 
 def _read(pid: int, name: str) -> str:
-    # A kernel chooses the names of its processes: any bytes, among them what is no UTF-8 and what Python takes for the end of a line.
+    # A kernel chooses the names of its processes: any bytes, among them what is no UTF-8 and
+    # what Python takes for the end of a line.
     return (PROC / str(pid) / name).read_bytes().decode(errors="replace")
 
 

@@ -82,7 +82,9 @@ def enter(descriptor: int, kind: int) -> None:
 
 
 def open_beneath(directory: int, path: str) -> int:
-    """Returns a descriptor of a directory somewhere beneath another, whatever links there are; never of one outside of it."""
+    """Returns a descriptor of a directory somewhere beneath another, whatever links there are;
+    never of one outside of it.
+    """
     return _open(directory, path, os.O_PATH | os.O_DIRECTORY, RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)
 
 

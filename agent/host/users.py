@@ -1,7 +1,8 @@
-"""Gives each live kernel a user id of its own, so that what Linux counts or keeps per user is not shared between kernels.
+"""Gives each live kernel a user id of its own, so that what Linux counts or keeps per user is
+not shared between kernels.
 
-The owner of a kernel's work directory is the record of it: it outlives the agent and cannot be changed by the kernel, and
-both kinds of kernels, whose work directories lie side by side, see each other's.
+The owner of a kernel's work directory is the record of it: it outlives the agent and cannot be changed by the kernel,
+and both kinds of kernels, whose work directories lie side by side, see each other's.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ def parse_range(text: str) -> UserRange:
 
 
 def next_uid(users: UserRange, used: Collection[int], newest: int) -> int:
-    """Returns the first free id after the newest, so that an id rests before it is given out again. Raises UsersError. Pure."""
+    """Returns the first free id after the newest, so that an id rests before it is given out again.
+    Raises UsersError. Pure.
+    """
     size = users.last - users.first + 1
     begin = newest + 1 - users.first if newest in users else 0
     for step in range(size):
@@ -74,7 +77,9 @@ class Users:
     """Users of the kernels whose work directories lie in one directory. Methods block."""
 
     def __init__(self, scratch_dir: Path, users: UserRange, uid: int, gid: int) -> None:
-        """Reads nothing before it is needed. `uid` owns what is in shared directories, `gid` is the group of all kernels."""
+        """Reads nothing before it is needed. `uid` owns what is in shared directories,
+        `gid` is the group of all kernels.
+        """
         self._directory = scratch_dir
         self._range = users
         self._uid = uid

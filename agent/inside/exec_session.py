@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from retinue.agent.errors import BackendError
+from retinue.agent.errors import KernelRuntimeError
 from retinue.agent.kernel.core import frames
 
 if TYPE_CHECKING:
@@ -24,19 +23,28 @@ START_TIMEOUT = 30.0
 """Seconds that the command may take to be started."""
 BUFFER = 64 * 1024
 """Bytes read ahead from a kernel."""
-_DOCKER_HEADER = struct.Struct(">BxxxI")
-_DOCKER_OUTPUT = 1
 
 
-class AttachmentLostError(BackendError):
+MAX_EXIT_CODE = 255
+
+
+class AttachmentLostError(KernelRuntimeError):
     """The way into the kernel broke, or the kernel ended; nothing of the command is left, or will be in a moment."""
 
 
-class Source(Protocol):
-    """The source of frames."""
+class Channel(Protocol):
+    """Bytes to and from a helper inside a kernel."""
 
     async def readexactly(self, count: int) -> bytes:
-        """Returns so many bytes. Raises asyncio.IncompleteReadError at the end."""
+        """Returns so many bytes. Raises asyncio.IncompleteReadError at the end, OSError."""
+        ...
+
+    async def send(self, data: bytes) -> None:
+        """Passes bytes on, and returns when not too many wait to be taken. Raises OSError."""
+        ...
+
+    async def close(self) -> None:
+        """Ends both directions, without waiting for the kernel to take anything."""
         ...
 
 
@@ -47,8 +55,7 @@ class Wire:
     `environment` and `directory` are those of the kernel's command, as far as the helper does not have them already.
     """
 
-    source: Source
-    writer: asyncio.StreamWriter
+    channel: Channel
     ended: Callable[[], Awaitable[None]]
     environment: dict[str, str]
     directory: str = ""
@@ -126,66 +133,62 @@ class Attachment:
         while True:
             kind, data = await self._receive()
             if kind == frames.TAKEN:
-                self._window += frames.NUMBER.unpack(data)[0]
+                self._window += _number(data, frames.WINDOW)
                 self._taken.set()
             elif kind == frames.STARTED:
                 yield Started()
             elif kind in {frames.OUTPUT, frames.ERRORS}:
                 yield Printed(data, errors=kind == frames.ERRORS)
             elif kind == frames.EXITED:
-                yield Exited(frames.NUMBER.unpack(data)[0])
+                yield Exited(_number(data, MAX_EXIT_CODE))
                 return
             else:
                 raise AttachmentLostError(data.decode(errors="replace"))
 
     async def close(self) -> None:
         """Ends the command if it has not ended, and returns when nothing of it is left."""
-        # Not `close`, which would first wait for the kernel to take what is still to be sent.
-        self._wire.writer.transport.abort()
         with contextlib.suppress(OSError):
-            await self._wire.writer.wait_closed()
+            await self._wire.channel.close()
         await self._wire.ended()
 
     async def _send(self, data: bytes) -> None:
         try:
-            self._wire.writer.write(data)
-            await self._wire.writer.drain()
+            await self._wire.channel.send(data)
         except OSError as error:
             raise AttachmentLostError("the kernel has ended") from error
 
     async def _receive(self) -> tuple[bytes, bytes]:
         try:
-            kind, length = frames.HEADER.unpack(await self._wire.source.readexactly(frames.HEADER.size))
+            kind, length = frames.HEADER.unpack(await self._wire.channel.readexactly(frames.HEADER.size))
             if length > frames.LARGEST:
                 raise AttachmentLostError("what comes from the kernel makes no sense")
-            return kind, await self._wire.source.readexactly(length)
+            return kind, await self._wire.channel.readexactly(length)
         except (asyncio.IncompleteReadError, OSError) as error:
             raise AttachmentLostError("the kernel has ended") from error
 
 
-class DockerStream:
-    """The bytes that a program in a container prints, out of the engine's stream of output and errors; a Source.
+def _number(data: bytes, most: int) -> int:
+    """Returns the number of a frame. Raises AttachmentLostError when it is none that a helper of ours sends."""
+    if len(data) != frames.NUMBER.size or (number := int(frames.NUMBER.unpack(data)[0])) > most:
+        raise AttachmentLostError("what comes from the kernel makes no sense")
+    return number
 
-    Each piece is preceded by eight bytes: which stream, three zeros, and the length (Docker Engine API, "Attach to a container").
-    """
 
-    def __init__(self, reader: asyncio.StreamReader) -> None:
-        """Takes over the reader."""
-        self._reader = reader
-        self._left = 0
+class SocketChannel:
+    """The socket of a helper; a Channel."""
 
-    async def readexactly(self, count: int) -> bytes:
-        """Returns so many bytes of output; errors of the helper itself are left out."""
-        parts: list[bytes] = []
-        while count > 0:
-            while self._left == 0:
-                stream, length = _DOCKER_HEADER.unpack(await self._reader.readexactly(_DOCKER_HEADER.size))
-                if stream == _DOCKER_OUTPUT:
-                    self._left = length
-                else:
-                    await self._reader.readexactly(length)
-            part = await self._reader.readexactly(min(count, self._left))
-            self._left -= len(part)
-            count -= len(part)
-            parts.append(part)
-        return b"".join(parts)
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Takes over the socket."""
+        self._writer = writer
+        self.readexactly = reader.readexactly
+
+    async def send(self, data: bytes) -> None:
+        """Passes bytes on."""
+        self._writer.write(data)
+        await self._writer.drain()
+
+    async def close(self) -> None:
+        """Ends both directions."""
+        # Not `close`, which would first wait for the kernel to take what is still to be sent.
+        self._writer.transport.abort()
+        await self._writer.wait_closed()

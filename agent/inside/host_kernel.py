@@ -8,29 +8,35 @@ from __future__ import annotations
 import asyncio
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from retinue.agent.errors import NotRunningError
+from retinue.agent.errors import KernelRuntimeError, NotRunningError
 from retinue.agent.fencing.watchdog import FenceTarget
+from retinue.agent.host import syscalls
+from retinue.agent.host.launch_threads import in_own_thread
 from retinue.agent.host.processes import alive, open_pidfd, send_signal
 from retinue.agent.inside import service_log
 from retinue.agent.inside.host_work_directory import HostWorkDirectory
-from retinue.agent.inside.python_mount import mount_python
 from retinue.agent.inside.sockets import KernelSocket, open_sockets
+from retinue.agent.kernel.paths import PROGRAMS, PYTHON
 from retinue.agent.network.errors import NetworkError
 from retinue.agent.network.namespaces import NamespaceOf
 from retinue.agent.network.sockets import connect
-from retinue.agent.resources.process_usage import read_usage
+from retinue.agent.resources.core.usage import Usage, group_paths, usage_of
 
 if TYPE_CHECKING:
     import signal
     import socket
     from collections.abc import Awaitable, Callable, Sequence
-    from pathlib import Path
 
     from retinue.agent.host.processes import Process
     from retinue.agent.inside.exec_session import Wire
     from retinue.agent.resources.core.usage import Usage
+
+
+PROC = Path("/proc")
+CGROUPS = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,10 @@ class HostKernel:
         """Returns where links of networks go. Raises NotRunningError."""
         return NamespaceOf(self._init())
 
+    def loopback_namespace(self) -> NamespaceOf:
+        """Returns the namespace of its programs. Raises NotRunningError."""
+        return self.network_attachment()
+
     def fence_target(self) -> FenceTarget | None:
         """Returns what a watchdog ends when the agent cannot; None when nothing runs."""
         return None if self._process is None else FenceTarget(self._process)
@@ -80,18 +90,21 @@ class HostKernel:
             loop.remove_reader(descriptor)
             os.close(descriptor)
 
-    async def connect(self, port: int, addresses: Sequence[str]) -> socket.socket:
-        """Connects to a port inside the kernel, at the first address where something listens; the socket does not block.
+    async def connect(self, port: int, addresses: Sequence[str], source: str = "") -> socket.socket:
+        """Connects to a port inside the kernel, at the first address where something listens;
+        the socket does not block.
 
         Raises PortClosedError, NotRunningError, OSError, TimeoutError.
         """
         try:
-            return await connect(self.network_attachment(), port, addresses)
+            return await connect(self.network_attachment(), port, addresses, source)
         except NetworkError as error:
             raise self._not_running() from error
 
     async def exec(self) -> Wire:
-        """Starts the helper that runs one command beside the attempt's own. Raises NotRunningError, BackendError."""
+        """Starts the helper that runs one command beside the attempt's own.
+        Raises NotRunningError, KernelRuntimeError.
+        """
         return await self._exec()
 
     def files(self) -> HostWorkDirectory:
@@ -100,12 +113,12 @@ class HostKernel:
             raise self._not_running()
         return HostWorkDirectory(self._work)
 
-    async def usage(self) -> Usage | None:
-        """Returns what the kernel has used so far; None when it does not run."""
+    def usage(self) -> Usage | None:
+        """Returns what the kernel has used so far; None when it does not run. Blocks."""
         process = self._process
         if process is None:
             return None
-        usage = await asyncio.to_thread(read_usage, process.pid)
+        usage = read_usage(process.pid)
         return usage if alive(process) else None
 
     async def look_at_app(self, name: str) -> service_log.Seen:
@@ -117,9 +130,15 @@ class HostKernel:
         found = await asyncio.to_thread(service_log.writers, self._init(), name)
         return frozenset(map(HostProgram, found))
 
+    async def provide_programs(self, directory: Path) -> None:
+        """Puts the agent's programs for ssh into the kernel, unless they are there.
+        Raises NotRunningError, KernelRuntimeError.
+        """
+        await asyncio.to_thread(mount_directory, self._init(), directory, PROGRAMS)
+
     async def provide_python(self, runtime: Path) -> None:
-        """Puts the agent's Python into the kernel, unless it is there. Raises NotRunningError, BackendError."""
-        await asyncio.to_thread(mount_python, self._init(), runtime)
+        """Puts the agent's Python into the kernel, unless it is there. Raises NotRunningError, KernelRuntimeError."""
+        await asyncio.to_thread(mount_directory, self._init(), runtime, PYTHON)
 
     async def open_sockets(self, directory: str, names: tuple[str, ...]) -> Sequence[KernelSocket]:
         """Looks up Unix sockets in a directory of the kernel, through no link. Raises NotRunningError."""
@@ -132,3 +151,65 @@ class HostKernel:
 
     def _not_running(self) -> NotRunningError:
         return NotRunningError(f"attempt {self._attempt_id} does not run")
+
+
+def mount_directory(process: Process, source: Path, target: str) -> None:
+    """Mounts a directory of the node into a kernel for reading, unless something is there. Blocks.
+    Raises NotRunningError, KernelRuntimeError.
+    """
+    try:
+        namespace = os.open(f"/proc/{process.pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise NotRunningError("the kernel has ended") from error
+    try:
+        if not alive(process):
+            raise NotRunningError("the kernel has ended")
+
+        def inside() -> None:
+            directory = os.open(source, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                attributes = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV | syscalls.MOUNT_ATTR_RDONLY
+                mount = syscalls.clone_mount(directory, attributes)
+            finally:
+                os.close(directory)
+            try:
+                syscalls.unshare(syscalls.CLONE_FS)
+                syscalls.enter(namespace, syscalls.CLONE_NEWNS)
+                os.umask(0o022)
+                Path(target).mkdir(mode=0o755, parents=True, exist_ok=True)
+                if any(os.scandir(target)):
+                    return
+                mount_point = os.open(target, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+                try:
+                    syscalls.attach_mount(mount, mount_point)
+                finally:
+                    os.close(mount_point)
+            finally:
+                os.close(mount)
+
+        in_own_thread(inside)
+    except OSError as error:
+        raise KernelRuntimeError(f"{source} cannot be put into the kernel: {error}") from error
+    finally:
+        os.close(namespace)
+
+
+def read_usage(pid: int, proc: Path = PROC, cgroups: Path = CGROUPS) -> Usage:
+    """Returns the usage of the kernel whose first process has that number; what cannot be read is None. Blocks."""
+    process = proc / str(pid)
+    paths = group_paths(_text(process / "cgroup") or "")
+    unified = (cgroups / "cgroup.controllers").exists()
+
+    def read(controller: str, name: str) -> str | None:
+        path = paths.get(controller)
+        # A kernel in no group of its own is not to be counted as all of the node.
+        return None if path is None or path == "/" else _text(cgroups / controller / path.lstrip("/") / name)
+
+    return usage_of(read, unified, _text(process / "net" / "dev"))
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text()
+    except OSError:
+        return None

@@ -22,7 +22,9 @@ BATCH = 500
 
 
 async def finished(action: Coroutine[Any, Any, Result]) -> Result:
-    """Returns the result of a thread, which is waited for even if the caller is cancelled: what it uses must not be closed before."""
+    """Returns the result of a thread, which is waited for even if the caller is cancelled:
+    what it uses must not be closed before.
+    """
     task = asyncio.ensure_future(action)
     try:
         return await asyncio.shield(task)
@@ -107,7 +109,9 @@ class HostWorkDirectory:
             raise
 
     async def make_directory(self, path: str, mode: int) -> None:
-        """Makes a directory; one that is there gets the permissions. Raises MissingError, RefusedError, PathError, OSError."""
+        """Makes a directory; one that is there gets the permissions.
+        Raises MissingError, RefusedError, PathError, OSError.
+        """
         await asyncio.to_thread(self._make_directory, path, mode)
 
     async def open(self, path: str) -> HostFile:

@@ -1,4 +1,5 @@
-"""The output of a kernel: one file per attempt, written by its pump (`pump.py`) and bounded by giving the space of its oldest part back.
+"""The output of a kernel: one file per attempt, written by its pump (`pump.py`) and bounded by
+giving the space of its oldest part back.
 
 Offsets stay true for ever: a part that was given back is a hole in the file, and a reader sees the gap.
 """
@@ -9,12 +10,12 @@ import asyncio
 import contextlib
 import errno
 import os
+import struct
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from retinue.agent.host import syscalls
-from retinue.agent.inside.log_timestamps import Marks
 from retinue.agent.inside.output_pump import drain
 
 if TYPE_CHECKING:
@@ -31,7 +32,52 @@ DRAIN_TIMEOUT = 5.0
 """Seconds that the last output may take to the file."""
 IDLE_CHECK = 0.5
 """Seconds after which a follower looks again although nothing woke it: an end that leaves no mark in the directory."""
+_MARK = struct.Struct(">Qd")
+MAX_MARKS = 8192
+"""At this number of marks every second one is dropped: older marks are coarser."""
 _EVENTS = syscalls.IN_MODIFY | syscalls.IN_MOVED_TO | syscalls.IN_DELETE_SELF | syscalls.IN_MOVE_SELF
+
+
+class Marks:
+    """The times at which an attempt's output was printed: a file of marks, each an offset and a time. Methods block.
+
+    A mark says that all before its offset was printed by its time. One is made each time a reader finds more, so what
+    was printed since a moment begins at the last mark before that moment,
+    or earlier by what was printed between two looks: never later.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """The file need not exist."""
+        self._path = path
+
+    def add(self, offset: int, time: float) -> None:
+        """Records that all before `offset` was printed at `time`, in seconds since the epoch;
+        does nothing if that is known.
+        """
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            # A mark that a crash of the node cut off is invalid.
+            count = os.fstat(descriptor).st_size // _MARK.size
+            last = os.pread(descriptor, _MARK.size, (count - 1) * _MARK.size) if count else b""
+            if last and _MARK.unpack(last)[0] >= offset:
+                return
+            if count >= MAX_MARKS:
+                kept = _all(os.pread(descriptor, count * _MARK.size, 0))[1::2]
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, b"".join(_MARK.pack(*mark) for mark in kept))
+            os.write(descriptor, _MARK.pack(offset, time))
+        finally:
+            os.close(descriptor)
+
+    def before(self, time: float) -> int:
+        """Returns the offset from which nothing printed since `time` is left out; 0 when no mark is that old."""
+        with contextlib.suppress(FileNotFoundError):
+            return max((offset for offset, when in _all(self._path.read_bytes()) if when <= time), default=0)
+        return 0
+
+
+def _all(data: bytes) -> list[tuple[int, float]]:
+    return list(_MARK.iter_unpack(data[: len(data) // _MARK.size * _MARK.size]))
 
 
 class OffsetPastEndError(Exception):
@@ -81,11 +127,15 @@ class Output:
         return "" if piece is None else piece.data.decode(errors="replace").strip()
 
     def since(self, time: float) -> int:
-        """Returns the offset from which nothing printed since `time`, in seconds since the epoch, is left out. Blocks."""
+        """Returns the offset from which nothing printed since `time`, in seconds since the epoch, is left out.
+        Blocks.
+        """
         return Marks(self._path.with_name(MARKS)).before(time)
 
     def last_lines(self, count: int) -> int:
-        """Returns the offset of the last `count` lines, an unfinished one included, or of what remains of them. Blocks."""
+        """Returns the offset of the last `count` lines, an unfinished one included, or of what remains of them.
+        Blocks.
+        """
         with _Reader(self._path) as reader:
             first, size = reader.read(0), self.size()
             start = size if first is None else first.offset
@@ -161,7 +211,8 @@ class _Reader:
         self._path = path
         self._descriptor = -1
         self._closed = False
-        # A read whose waiter was cancelled continues in its thread, and must not meet another file under the same number.
+        # A read whose waiter was cancelled continues in its thread, and must not meet another
+        # file under the same number.
         self._lock = threading.Lock()
 
     def __enter__(self) -> _Reader:

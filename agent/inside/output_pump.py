@@ -1,7 +1,9 @@
-"""Carries what a kernel prints from its pipe into its output file, by a process of its own on the node (`agent/kernel/pump.c`).
+"""Carries what a kernel prints from its pipe into its output file, by a process of its own on the node
+(`agent/kernel/pump.c`).
 
-The kernel has the pipe only: it can neither reserve space by its output file nor cut it. The pump outlives the agent, and ends
-when nothing is left that could print. It holds a lock on the file meanwhile, so that a later agent knows whether there is one.
+The kernel has the pipe only: it can neither reserve space by its output file nor cut it. The pump outlives the agent,
+and ends when nothing is left that could print. It holds a lock on the file meanwhile,
+so that a later agent knows whether there is one.
 """
 
 from __future__ import annotations
@@ -23,9 +25,9 @@ START_TIMEOUT = 10.0
 DRAIN_POLL = 0.002
 
 
-def make_pipe(place: Path, mode: int) -> Path:
+def make_pipe(directory: Path, mode: int) -> Path:
     """Makes the pipe of an attempt, if it is not there. The directory around it is closed to all but root. Blocks."""
-    path = place / PIPE
+    path = directory / PIPE
     with contextlib.suppress(FileExistsError):
         os.mkfifo(path, 0o600)
     path.chmod(mode)
@@ -33,18 +35,19 @@ def make_pipe(place: Path, mode: int) -> Path:
 
 
 @contextlib.contextmanager
-def pumping(program: Path, place: Path, limit: int) -> Iterator[None]:
-    """Starts a pump for an attempt, unless there is one. It continues while this lasts or any other process has the pipe open for writing.
+def pumping(program: Path, directory: Path, limit: int) -> Iterator[None]:
+    """Starts a pump for an attempt, unless there is one. It continues while this lasts or any other process has the
+    pipe open for writing.
 
     Blocks; raises OSError.
     """
     # A pipe that no process has open for writing is at its end.
-    reading = os.open(place / PIPE, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    reading = os.open(directory / PIPE, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with contextlib.ExitStack() as stack:
         with contextlib.ExitStack() as until_started:
             until_started.callback(os.close, reading)
-            stack.callback(os.close, os.open(place / PIPE, os.O_WRONLY | os.O_CLOEXEC))
-            file = os.open(place / OUTPUT, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            stack.callback(os.close, os.open(directory / PIPE, os.O_WRONLY | os.O_CLOEXEC))
+            file = os.open(directory / OUTPUT, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             until_started.callback(os.close, file)
             if _locked(file):
                 _start(program, reading, file, limit)
@@ -69,16 +72,18 @@ def _start(program: Path, reading: int, file: int, limit: int) -> None:
         raise OSError(f"the pump of the output cannot be started: {error}") from error
 
 
-def revive(program: Path, place: Path, limit: int) -> None:
-    """Starts a pump where one is missing: it was killed, and what prints would wait for ever. Blocks; raises OSError."""
-    with contextlib.suppress(FileNotFoundError), pumping(program, place, limit):
+def revive(program: Path, directory: Path, limit: int) -> None:
+    """Starts a pump where one is missing: it was killed, and what prints would wait for ever. Blocks;
+    raises OSError.
+    """
+    with contextlib.suppress(FileNotFoundError), pumping(program, directory, limit):
         pass
 
 
-def drain(place: Path, timeout: float) -> bool:
+def drain(directory: Path, timeout: float) -> bool:
     """Waits until all that was printed is in the file; False when that takes too long. Blocks."""
     try:
-        file = os.open(place / OUTPUT, os.O_RDONLY | os.O_CLOEXEC)
+        file = os.open(directory / OUTPUT, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return True
     try:

@@ -1,8 +1,10 @@
-"""Provisions a kernel with what its image does not hold: an account, ssh to the other kernels, and directories of the node.
+"""Provisions a kernel with what its image does not hold: an account, ssh to the other kernels,
+and directories of the node.
 
-It is put there while the kernel is held at its start barrier, so that nothing of the user's runs yet: a thread enters the kernel's own
-mount namespace and attaches mounts that were detached before. The node never sees any of them, nothing has to be unmounted,
-and keys lie in memory only; all of it goes with the kernel. It is the same for every kind of kernel.
+It is put there while the kernel is held at its start barrier, so that nothing of the user's runs yet: a thread enters
+the kernel's own mount namespace and attaches mounts that were detached before. The node never sees any of them, nothing
+has to be unmounted, and keys lie in memory only; all of it goes with the kernel.
+It is the same for every kind of kernel.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import contextlib
 import errno
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,10 +24,10 @@ from retinue.agent.kernel.core.accounts import SHELL, with_group, with_user
 from retinue.agent.kernel.core.ssh import CONFIG, HOST_KEY, IDENTITY, KNOWN_HOSTS, host_names, ssh_files
 from retinue.agent.kernel.paths import FILES, HOME, PROGRAMS, SHELL_PROGRAM
 from retinue.agent.kernel.ssh_programs import find_programs
-from retinue.agent.reasons import AttemptReason
+from retinue.rpc.core.reasons import AttemptReason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from retinue.agent.attempts import AttemptSpec, Mount
     from retinue.agent.kernel.core.ssh import SshFiles
@@ -37,8 +39,8 @@ CLIENTS = ("ssh", "scp", "sftp")
 CLIENT_CONFIG = Path("/etc/ssh/ssh_config")
 NO_PRIVILEGES = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV
 KEY_SPACE = {"mode": "0755", "size": "1m", "nr_inodes": "16"}
-
-
+WITHOUT_RESOLVER = "# Names of the session are in /etc/hosts; there is no name server.\n"
+"""The resolv.conf of kernels without egress."""
 LARGEST_FILE = 1 << 20
 """Bytes of a file of an image that is read."""
 MOUNT_REFUSED = AttemptReason.MOUNT_REFUSED
@@ -69,9 +71,10 @@ class Ssh:
 class Provision:
     """The provision of a kernel, and the numbers of its user.
 
-    `forbidden` are directories of the node that no mount may show. Files that belong to `on_disk` in shared directories are
-    shown as the user's, and those it makes belong to that; None changes nothing. At `bound` there are mounts that give
-    no privileges either.
+    `forbidden` are directories of the node that no mount may show. Files that belong to `on_disk` in shared directories
+    are shown as the user's, and those it makes belong to that; None changes nothing. At `bound` there are mounts that
+    give no privileges either. `server` has the files of an SFTP server by name, with whether they are for the user
+    only: there is nothing else of an image in its kernel.
     """
 
     uid: int
@@ -81,10 +84,13 @@ class Provision:
     forbidden: Sequence[Path] = ()
     on_disk: int | None = None
     bound: Sequence[str] = ()
+    server: Mapping[str, tuple[bytes, bool]] = field(default_factory=dict)
 
 
 def ssh_of(spec: AttemptSpec, hosts: str, cache_dir: Path) -> Ssh | None:
-    """Returns the ssh setup for a kernel of a cluster session; None for others, and while the programs are not built."""
+    """Returns the ssh setup for a kernel of a cluster session; None for others,
+    and while the programs are not built.
+    """
     if not (spec.networked and spec.session_secret) or (programs := find_programs(cache_dir)) is None:
         return None
     return Ssh(programs, ssh_files(spec.session_secret, host_names(hosts)))
@@ -97,18 +103,21 @@ def provision_kernel(pid: int, provision: Provision) -> None:
     """
     with contextlib.ExitStack() as stack:
         namespace = stack.enter_context(_closing(os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)))
-        # Paths of the node are looked up before, in the node's own view, so that what is mounted later cannot be exchanged.
+        # Paths of the node are looked up before, in the node's own view,
+        # so that what is mounted later cannot be exchanged.
         owners = None
         if provision.mounts and provision.on_disk not in {None, provision.uid}:
             owners = stack.enter_context(user_namespace(provision.on_disk, provision.uid))
         shared = [
             (mount, stack.enter_context(_closing(open_shared(mount, provision, owners)))) for mount in provision.mounts
         ]
-        places: list[tuple[str, int]] = []
+        mounted: list[tuple[str, int]] = []
         if (ssh := provision.ssh) is not None:
             programs = stack.enter_context(_closing(_clone(ssh.programs, NO_PRIVILEGES | syscalls.MOUNT_ATTR_RDONLY)))
             keys = stack.enter_context(_closing(_key_mount(ssh.files, provision.uid, provision.gid)))
-            places = [(PROGRAMS, programs), (FILES, keys)]
+            mounted = [(PROGRAMS, programs), (FILES, keys)]
+        if provision.server:
+            mounted = [(FILES, stack.enter_context(_closing(_server_mount(provision))))]
 
         def inside() -> None:
             syscalls.unshare(syscalls.CLONE_FS)
@@ -117,9 +126,10 @@ def provision_kernel(pid: int, provision: Provision) -> None:
             for path in provision.bound:
                 with _closing(os.open(path, os.O_PATH | os.O_CLOEXEC)) as there:
                     syscalls.set_attributes(there, NO_PRIVILEGES)
-            for target, mount in places:
+            for target, mount in mounted:
                 _attach(target, mount, provision)
-            _set_up_account(provision)
+            if not provision.server:
+                _set_up_account(provision)
             if provision.ssh is not None:
                 _set_up_ssh(provision.ssh, provision)
             for wanted, mount in shared:
@@ -184,6 +194,22 @@ def _key_mount(files: SshFiles, uid: int, gid: int) -> int:
         for name, text in ((KNOWN_HOSTS, files.known_hosts), (CONFIG, files.config)):
             _write_new(mount, name, text.encode(), 0o444, (0, 0))
         syscalls.set_attributes(mount, NO_PRIVILEGES | syscalls.MOUNT_ATTR_NOEXEC | syscalls.MOUNT_ATTR_RDONLY)
+    except BaseException:
+        os.close(mount)
+        raise
+    return mount
+
+
+def _server_mount(provision: Provision) -> int:
+    """Returns a mount with the files of a server. It stays writable: keys change,
+    and the host's is emptied once it was read.
+    """
+    mount = syscalls.memory_mount(KEY_SPACE)
+    try:
+        for name, (content, private) in provision.server.items():
+            owner = (provision.uid, provision.gid) if private else (0, 0)
+            _write_new(mount, name, content, 0o400 if private else 0o444, owner)
+        syscalls.set_attributes(mount, NO_PRIVILEGES | syscalls.MOUNT_ATTR_NOEXEC)
     except BaseException:
         os.close(mount)
         raise

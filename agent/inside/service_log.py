@@ -1,4 +1,5 @@
-"""The log of a program that was started inside a kernel and runs on its own: it lies in the kernel, which may put anything there.
+"""The log of a program that was started inside a kernel and runs on its own: it lies in the kernel,
+which may put anything there.
 
 The program has a lock on it (flock(2)) for as long as it runs; see `attach.c`. Everything here blocks for a short time.
 """
@@ -44,7 +45,9 @@ def look(init: Process, name: str) -> Seen:
 
 
 def writers(init: Process, name: str) -> list[Process]:
-    """Returns the program of a service and what it has started: processes of the kernel whose output is the locked log."""
+    """Returns the program of a service and what it has started: processes of the kernel
+    whose output is the locked log.
+    """
     if (log := _open(init, name)) is None:
         return []
     try:
@@ -55,7 +58,7 @@ def writers(init: Process, name: str) -> list[Process]:
         kernel = os.readlink(f"/proc/{init.pid}/ns/pid")
     except OSError:
         return []
-    numbers = (int(place.name) for place in Path("/proc").iterdir() if place.name.isdecimal())
+    numbers = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal())
     return [process for number in numbers if (process := _writer(number, kernel, found)) is not None]
 
 

@@ -1,7 +1,7 @@
 """Unix sockets inside a kernel, reached from outside of it by the kernel's root directory.
 
-The kernel may put anything at a name at any moment, so that a socket is looked up once, through no link, and reached by a descriptor
-from then on.
+The kernel may put anything at a name at any moment, so that a socket is looked up once, through no link, and reached by
+a descriptor from then on.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ def open_sockets(init: Process, directory: str, names: tuple[str, ...]) -> list[
     """
     found: list[int] = []
     try:
-        place = _open_directory(init, directory)
+        opened = _open_directory(init, directory)
         try:
             for name in names:
-                found.append(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place))
+                found.append(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=opened))
                 if not stat.S_ISSOCK(os.fstat(found[-1]).st_mode):
                     raise NotRunningError(f"{directory}/{name} is not a socket")
         finally:
-            os.close(place)
+            os.close(opened)
     except (OSError, NotRunningError) as error:
         for descriptor in found:
             os.close(descriptor)

@@ -1,8 +1,8 @@
 """A file on its way into a kernel's work directory.
 
-Its content gathers in a directory beside the work directory that no kernel sees, and is put in its place in one step once all of
-it is there, on the disk, and what its digest says. So the kernel sees all of a file or nothing, and cannot touch what arrives. All
-methods block.
+Its content gathers in a directory beside the work directory that no kernel sees, and is put in its place in one step
+once all of it is there, on the disk, and what its digest says. So the kernel sees all of a file or nothing, and cannot
+touch what arrives. All methods block.
 """
 
 from __future__ import annotations
@@ -53,14 +53,16 @@ class Announced:
 
 
 def sweep(home: Path, now: float, kept: float = KEPT) -> None:
-    """Removes partial uploads of a work directory that were not resumed for so long; `now` is in seconds since the epoch."""
-    partial = workdir.partial_of(home)
-    with contextlib.suppress(FileNotFoundError):
-        for path in partial.iterdir():
-            with contextlib.suppress(OSError):
-                if now - path.stat().st_mtime > kept and _is_free(path):
-                    path.unlink()
-    _remove_empty(partial)
+    """Removes partial uploads of a work directory that were not resumed for so long;
+    `now` is in seconds since the epoch.
+    """
+    for directory in (workdir.partial_of(home), workdir.former_partial_of(home)):
+        with contextlib.suppress(FileNotFoundError):
+            for path in directory.iterdir():
+                with contextlib.suppress(OSError):
+                    if now - path.stat().st_mtime > kept and _is_free(path):
+                        path.unlink()
+        _remove_empty(directory)
 
 
 def _is_free(path: Path) -> bool:
@@ -78,7 +80,9 @@ class IncomingUpload:
     """One file on its way. Close it in any case."""
 
     def __init__(self, home: Path, announced: Announced, *, resume: bool) -> None:
-        """Begins or, with `resume`, continues after the bytes there. Raises PathError, RefusedError, NoSpaceError, BusyError, OSError."""
+        """Begins or, with `resume`, continues after the bytes there.
+        Raises PathError, RefusedError, NoSpaceError, BusyError, OSError.
+        """
         self._home = home
         self._announced = announced
         self._parts = workdir.parts_of(announced.path)
@@ -88,7 +92,8 @@ class IncomingUpload:
         partial.mkdir(mode=0o700, exist_ok=True)
         self._kept = bool(announced.digest)
         self._place = partial / (_name(announced) if self._kept else uuid.uuid4().hex)
-        # Its lock lasts to the end; who writes is done before the file is in its place: Linux runs no program that is open for writing.
+        # Its lock lasts to the end; who writes is done before the file is in its place:
+        # Linux runs no program that is open for writing.
         self._held = os.open(self._place, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._descriptor = -1
         try:
@@ -140,7 +145,7 @@ class IncomingUpload:
             while view:
                 view = view[os.write(self._descriptor, view) :]
         except OSError as error:
-            raise _told(error) from error
+            raise _file_error(error) from error
         self._digest.update(data)
         self.offset += len(data)
 
@@ -165,7 +170,7 @@ class IncomingUpload:
                 finally:
                     os.close(directory)
         except OSError as error:
-            raise _told(error, announced.path) from error
+            raise _file_error(error, announced.path) from error
 
     def close(self) -> None:
         """Releases the file; a resumable one is kept for a while, any other is removed."""
@@ -204,7 +209,7 @@ def _check_space(home: Path, needed: int) -> None:
         raise NoSpaceError("the node has no space for more files")
 
 
-def _told(error: OSError, path: str = "") -> Exception:
+def _file_error(error: OSError, path: str = "") -> Exception:
     if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
         return NoSpaceError(f"the node has no space left: {error.strerror}")
-    return workdir.told(error, path)
+    return workdir.file_error(error, path)

@@ -1,8 +1,9 @@
 """A kernel's work directory, reached from outside of the kernel.
 
 Processes in the kernel may change the tree at any moment, and plant links, FIFOs and deep trees in it. So every path is
-resolved by the operating system, beneath the directory and through no link (`openat2`, RESOLVE_BENEATH and RESOLVE_NO_SYMLINKS),
-whatever is opened is checked before it is read, and no file is ever written in place. All functions block.
+resolved by the operating system, beneath the directory and through no link (`openat2`, RESOLVE_BENEATH and
+RESOLVE_NO_SYMLINKS), whatever is opened is checked before it is read, and no file is ever written in place.
+All functions block.
 """
 
 from __future__ import annotations
@@ -55,14 +56,21 @@ class Entry:
 
 
 def partial_of(home: Path) -> Path:
-    """Returns the directory of incomplete uploads to a work directory: on the same file system, visible to no kernel."""
+    """Returns the directory of incomplete uploads to a work directory: on the same file system,
+    visible to no kernel.
+    """
     return home.with_name(f"{home.name}.partial")
+
+
+def former_partial_of(home: Path) -> Path:
+    """Returns the directory where agents of former versions left incomplete uploads, which none resumes."""
+    return home.with_name(f"{home.name}.arriving")
 
 
 def remove_work(home: Path) -> None:
     """Removes a work directory and all that was to arrive there. Raises OSError."""
     # In this order: who begins an upload looks for the work directory after it made the other one.
-    for directory in (home, partial_of(home)):
+    for directory in (home, partial_of(home), former_partial_of(home)):
         _remove(directory)
 
 
@@ -116,37 +124,41 @@ def opened(home: Path) -> Iterator[int]:
 
 
 def look_up(home: int, path: str) -> int:
-    """Returns a descriptor that says where a file is; nothing of it is opened. Raises MissingError, RefusedError, PathError."""
+    """Returns a descriptor that says where a file is; nothing of it is opened.
+    Raises MissingError, RefusedError, PathError.
+    """
     relative = "/".join(parts_of(path)) or "."
     try:
         return syscalls.open_strictly(home, relative, os.O_PATH | os.O_NOFOLLOW)
     except OSError as error:
-        raise told(error, path) from error
+        raise file_error(error, path) from error
 
 
 def open_regular(home: int, path: str) -> int:
     """Returns a descriptor to read a regular file by. Raises MissingError, RefusedError, PathError."""
-    place = look_up(home, path)
+    descriptor = look_up(home, path)
     try:
-        if not stat.S_ISREG(os.fstat(place).st_mode):
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise RefusedError(f"{path} is no regular file")
         # By the descriptor, so that it is the file that was checked.
-        return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise told(error, path) from error
+        raise file_error(error, path) from error
     finally:
-        os.close(place)
+        os.close(descriptor)
 
 
 def open_directory(home: int, parts: tuple[str, ...], *, create: bool = False) -> int:
-    """Returns a descriptor of a directory, which is made with those above it if need be. Raises MissingError, RefusedError."""
+    """Returns a descriptor of a directory, which is made with those above it if need be.
+    Raises MissingError, RefusedError.
+    """
     path = "/".join(parts) or "."
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
     try:
         return syscalls.open_strictly(home, path, flags)
     except OSError as error:
         if not create or not parts or error.errno != errno.ENOENT:
-            raise told(error, path) from error
+            raise file_error(error, path) from error
     above = open_directory(home, parts[:-1], create=True)
     try:
         owner = os.fstat(home)
@@ -157,14 +169,16 @@ def open_directory(home: int, parts: tuple[str, ...], *, create: bool = False) -
         os.fchown(made, owner.st_uid, owner.st_gid)
         os.fsync(above)
     except OSError as error:
-        raise told(error, path) from error
+        raise file_error(error, path) from error
     finally:
         os.close(above)
     return made
 
 
 def make_directory(home: int, path: str, mode: int) -> None:
-    """Makes a directory; one that is there gets the permissions. Raises MissingError, RefusedError, PathError, OSError."""
+    """Makes a directory; one that is there gets the permissions. Raises MissingError, RefusedError, PathError,
+    OSError.
+    """
     descriptor = open_directory(home, parts_of(path), create=True)
     try:
         os.fchmod(descriptor, (mode or DIRECTORY_MODE) & PERMISSIONS | OWNER_OF_DIRECTORY)
@@ -180,15 +194,17 @@ def describe(path: str, descriptor: int) -> Entry:
 
 
 def walk(home: int, path: str, *, recursive: bool) -> Generator[Entry, None, None]:
-    """Yields the entries of a directory, and with `recursive` of those beneath it, in no order; of anything else its own.
+    """Yields the entries of a directory, and with `recursive` of those beneath it, in no order;
+    of anything else its own.
 
-    Raises MissingError, RefusedError, PathError. Files removed meanwhile are left out, and so are those too deep to be named.
+    Raises MissingError, RefusedError, PathError. Files removed meanwhile are left out,
+    and so are those too deep to be named.
     """
-    place = look_up(home, path)
+    descriptor = look_up(home, path)
     try:
-        own = describe(path, place)
+        own = describe(path, descriptor)
     finally:
-        os.close(place)
+        os.close(descriptor)
     if own.kind != stat.S_IFDIR:
         yield own
         return
@@ -244,8 +260,10 @@ def _readable(name: str) -> str:
     return os.fsencode(name).decode(errors=_ESCAPED)
 
 
-def told(error: OSError, path: str) -> Exception:
-    """Translates an error of the operating system for the caller that named the path; returns it unchanged if it is internal."""
+def file_error(error: OSError, path: str) -> Exception:
+    """Translates an error of the operating system for the caller that named the path;
+    returns it unchanged if it is internal.
+    """
     match error.errno:
         case errno.ENOENT:
             return MissingError(f"there is no file {path}")

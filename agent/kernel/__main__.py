@@ -1,4 +1,6 @@
-"""Builds all that is put inside kernels, if it is not there yet: `python -m retinue.agent.kernel [--without-ssh] [DIRECTORY]`."""
+"""Builds all that is put inside kernels, if it is not there yet:
+`python -m retinue.agent.kernel [--without-ssh] [DIRECTORY]`.
+"""
 
 from __future__ import annotations
 

@@ -1,23 +1,40 @@
 /*
  * Runs one command inside a kernel for a caller outside, and leaves nothing of it behind.
  *
- * Usage: attach confine FILTER                      inside a container already, as `docker exec` starts it: sets the filter of
- *                                                   system calls in the file FILTER, on top of the engine's
- *        attach                                     the same without a filter
- *        attach enter PIDFD FILTER UID GID [PROCS...]  on the node: joins the control groups whose cgroup.procs are PROCS and the
- *                                                   namespaces of the process behind PIDFD, and becomes the user, for good;
- *                                                   the system calls of all that runs then are those the filter (a program of
- *                                                   classic BPF, read from the descriptor FILTER) allows
+ * Usage:
+ *   attach confine FILTER
+ *      inside a container already, as `docker exec` starts it: sets the filter of system calls in the file FILTER, on
+ *      top of the engine's
+ *   attach
+ *      the same without a filter
+ *   attach enter PIDFD FILTER UID GID [PROCS...]
+ *      on the node: joins the control groups whose cgroup.procs are PROCS and the namespaces of the process behind
+ *      PIDFD, and becomes the user, for good; the system calls of all that runs then are those the filter (a program of
+ *      classic BPF, read from the descriptor FILTER) allows
  *
  * Standard input and output carry frames: a letter, four bytes of length, most significant first, and so many bytes.
- * In: S what to start (strings that end in NUL: 1 for a terminal, 0 for none, 2 for none and that orphans live on; rows, columns, directory, number of arguments, arguments,
- * variables as NAME=VALUE), D the same to go on by itself (path of its log, directory, number of arguments, arguments, variables), I input, E end of input, R rows and columns (two bytes each), K a signal (one byte).
- * Out: P it runs, O and X what it printed and its errors, A so many bytes of input were taken, Q it exited with a code, F it cannot
- * be done, in words, U it runs already: whoever has a lock on its log does. At most WINDOW bytes of input are under way that were not reported as taken: so a command that does not
- * read holds up neither signals nor the end.
+ * Frames in:
+ *   S  start a command: strings that end in NUL (1 for a terminal, 0 for none, 2 for none and with orphans that
+ *      survive; rows, columns, directory, number of arguments, arguments, variables as NAME=VALUE)
+ *   D  start a detached command: path of its log, directory, number of arguments, arguments, variables
+ *   I  input
+ *   E  end of input
+ *   R  rows and columns, two bytes each
+ *   K  a signal, one byte
+ * Frames out:
+ *   P  the command runs
+ *   O  standard output
+ *   X  standard error
+ *   A  so many bytes of input were written to the command
+ *   Q  exit code
+ *   F  the command cannot be started, with the reason
+ *   U  the detached command runs already: another process holds the lock on its log
+ * At most WINDOW bytes of input are unacknowledged, so that a command that does not read
+ * delays neither signals nor the end.
  *
- * When the command has ended, so does all that it started, orphans included; this process waits for whoever is outside to go. When standard input ends (whoever is outside has gone,
- * or died) or on SIGTERM (an engine whose client has gone) the command gets SIGHUP and a second later all of it is killed.
+ * When the command exits, all its descendants are killed, orphans included; this process then waits for the caller to
+ * close the connection. When standard input ends (the caller has closed it, or died) or on SIGTERM (the client of an
+ * engine has closed its connection), the command gets SIGHUP, and all of it is killed one second later.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -54,10 +71,10 @@
 #define KILL_MS 5000
 #define END_OF_TERMINAL 4
 #define LAST_CAPABILITY 63
-/* Frames taken in before anything else gets its turn. */
+/* Frames read in a row before other descriptors are served. */
 #define TURNS 64
 
-/* Frames that are not yet written; room for one piece of output and what is small besides. */
+/* Frames to be written: space for one piece of output and for small frames. */
 static unsigned char out[2 * (HEADER + PIECE) + 1024];
 static size_t out_begin, out_end;
 
@@ -66,10 +83,10 @@ static unsigned char header[HEADER];
 static size_t header_length, body_length, body_wanted;
 static unsigned char *body;
 
-/* Input that the command has not taken yet. */
+/* Input that is not yet written to the command. */
 static unsigned char input[WINDOW];
 static size_t input_begin, input_end;
-static int input_over;
+static int input_ended;
 static uint32_t taken;
 
 static int terminal = -1, to_command = -1, from_command = -1, errors_of_command = -1, signals = -1;
@@ -129,7 +146,7 @@ static void write_out(void)
 
 static void end_all(void);
 
-/* Says why it cannot be done, and ends the process with all that it has started. */
+/* Reports why the command cannot be started, and exits after killing all that it started. */
 static void refuse(const char *what)
 {
 	char text[256];
@@ -142,7 +159,10 @@ static void refuse(const char *what)
 	exit(CANNOT_RUN);
 }
 
-/* Sends SIGKILL to every child of this process: the command, and orphans of its that came to us. False when there is no list. */
+/*
+ * Sends SIGKILL to every child of this process: the command, and its orphans, which are reparented here.
+ * False without a list.
+ */
 static int kill_children(void)
 {
 	FILE *list = fopen("/proc/thread-self/children", "re");
@@ -156,7 +176,7 @@ static int kill_children(void)
 	return 1;
 }
 
-/* Takes in who ended; true while there are more. */
+/* Reaps one child; true while there may be more. */
 static int reap(void)
 {
 	int status;
@@ -168,7 +188,7 @@ static int reap(void)
 	return pid == 0;
 }
 
-/* Ends all that the command has started; the children of who is killed come to us, and are next. */
+/* Kills all descendants of the command: children of a killed process are reparented here, and are killed next. */
 static void end_all(void)
 {
 	long deadline = now_ms() + KILL_MS;
@@ -206,7 +226,7 @@ static void resize(const unsigned char *bytes, size_t length)
 	ioctl(terminal, TIOCSWINSZ, &size);
 }
 
-/* The next string of a start frame; what is missing is a mistake of whoever sent it. */
+/* Returns the next string of a start frame; a missing one is an error of the sender. */
 static char *next_string(char **position, char *end)
 {
 	char *text = *position;
@@ -242,7 +262,7 @@ static void become(char **arguments, const char *directory, int in, int to, int 
 		problem = errno;
 		dprintf(STDERR_FILENO, "retinue: %s: %s\n", arguments[0], strerror(problem));
 	}
-	/* Whoever waits at the other end is told by this that nothing runs. */
+	/* The end of this pipe reports to its reader that nothing runs. */
 	(void)!write(failed, &problem, sizeof problem);
 	_exit(problem == ENOENT ? NOT_FOUND : CANNOT_RUN);
 }
@@ -285,7 +305,7 @@ static void start(char *position, size_t length)
 	while (position < end)
 		putenv(next_string(&position, end));
 	if (manner == '2')
-		/* What the command leaves behind goes to the kernel's first process, and lives as long as the kernel. */
+		/* Orphans of the command are reparented to the kernel's first process, and live as long as the kernel. */
 		prctl(PR_SET_CHILD_SUBREAPER, 0);
 	if (wanted)
 		slave = open_terminal(rows, columns);
@@ -316,7 +336,7 @@ static void start(char *position, size_t length)
 	close(failed[0]);
 }
 
-/* Writes what is left to be said, and ends without ending what was started. */
+/* Writes the remaining frames, and exits without killing what was started. */
 static void leave(void)
 {
 	fcntl(STDOUT_FILENO, F_SETFL, fcntl(STDOUT_FILENO, F_GETFL) & ~O_NONBLOCK);
@@ -325,8 +345,8 @@ static void leave(void)
 }
 
 /*
- * Starts a command that goes on by itself. Its output goes to a log, which it has a lock on for as long as it, or what it started, has the
- * log open: so there is never a second one, whoever starts it, and it can be seen from outside whether there is one.
+ * Starts a detached command. Its output goes to a log, on which it holds a lock for as long as it, or a descendant, has
+ * the log open: so there is never a second one, and other processes can check whether it runs.
  */
 static void start_apart(char *position, size_t length)
 {
@@ -401,7 +421,7 @@ static void take_frame(void)
 	case 'S':
 		if (command == 0) {
 			start((char *)body, body_wanted);
-			/* Its strings are the command's environment by now. */
+			/* Its strings are the command's environment now. */
 			body = NULL;
 		}
 		break;
@@ -410,13 +430,13 @@ static void take_frame(void)
 			start_apart((char *)body, body_wanted);
 		break;
 	case 'I':
-		if (!input_over)
+		if (!input_ended)
 			take_input(body, body_wanted);
 		break;
 	case 'E':
-		if (!input_over && terminal >= 0 && input_end - input_begin < sizeof input)
+		if (!input_ended && terminal >= 0 && input_end - input_begin < sizeof input)
 			take_input(&end_of_terminal, 1);
-		input_over = 1;
+		input_ended = 1;
 		break;
 	case 'R':
 		resize(body, body_wanted);
@@ -428,7 +448,7 @@ static void take_frame(void)
 	}
 }
 
-/* Reads what there is, within reason; `gone` is set when nobody is there any more. */
+/* Reads available frames, a limited number in a row; sets `gone` when the caller has closed the connection. */
 static void read_frames(void)
 {
 	ssize_t count = 0;
@@ -474,7 +494,7 @@ static void write_input(void)
 	if (count < 0 && (errno == EAGAIN || errno == EINTR))
 		return;
 	if (count < 0) {
-		/* It does not read any more: what comes is taken, and dropped. */
+		/* The command reads no more input: further input is discarded. */
 		count = (ssize_t)(input_end - input_begin);
 		close_one(&to_command);
 	}
@@ -490,7 +510,7 @@ static void read_output(int *descriptor, unsigned char kind)
 	if (count > 0)
 		put_frame(kind, piece, (size_t)count);
 	else if (count == 0 || (errno != EAGAIN && errno != EINTR))
-		/* A terminal that nobody has open says EIO. */
+		/* A terminal that no process has open returns EIO. */
 		close_one(descriptor);
 }
 
@@ -504,12 +524,12 @@ static void take_signals(void)
 	reap();
 }
 
-/* Passes everything on until the command has ended and all that it printed is out, or nobody is there any more. */
+/* Relays frames until the command has exited and its output is written, or the caller has closed the connection. */
 static void serve(void)
 {
-	int told = 0, ended = 0;
+	int reported = 0, ended = 0;
 
-	while (!gone && !(told && out_begin == out_end)) {
+	while (!gone && !(reported && out_begin == out_end)) {
 		int room = out_room() >= HEADER + PIECE + 64;
 		struct pollfd ready[] = {
 		    {.fd = STDIN_FILENO, .events = POLLIN | POLLRDHUP},
@@ -534,7 +554,7 @@ static void serve(void)
 			taken += (uint32_t)(input_end - input_begin);
 			input_begin = input_end;
 		}
-		if (input_over && input_begin == input_end && terminal < 0)
+		if (input_ended && input_begin == input_end && terminal < 0)
 			close_one(&to_command);
 		if (ready[4].revents != 0)
 			read_output(&from_command, 'O');
@@ -545,24 +565,24 @@ static void serve(void)
 			taken = 0;
 		}
 		if (exit_code >= 0 && !ended) {
-			/* With nobody left to write, what was printed has an end. */
+			/* Without a writer, the output ends. */
 			end_all();
 			ended = 1;
 		}
-		if (ended && !told && from_command < 0 && errors_of_command < 0 && out_room() >= HEADER + 4) {
+		if (ended && !reported && from_command < 0 && errors_of_command < 0 && out_room() >= HEADER + 4) {
 			put_number('Q', (uint32_t)exit_code);
-			told = 1;
+			reported = 1;
 		}
 	}
 }
 
 /*
- * Waits, when all is said, for the other end to go: what it still says to a command that has ended would break the way on which it reads,
- * and what it has not read by then would be lost.
+ * Waits, after the last frame, for the caller to close the connection: frames that it still sends would reset the
+ * connection, and what it has not read by then would be lost.
  */
 static void linger(void)
 {
-	input_over = 1;
+	input_ended = 1;
 	while (!gone) {
 		struct pollfd ready[] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = signals, .events = POLLIN}};
 
@@ -575,7 +595,7 @@ static void linger(void)
 	}
 }
 
-/* Nobody is there any more: the command may clean up, for a second. */
+/* The caller has closed the connection: the command gets a second to clean up. */
 static void hang_up(void)
 {
 	long deadline = now_ms() + GRACE_MS;
@@ -597,7 +617,7 @@ static void hang_up(void)
 			continue;
 		if (ready[0].revents != 0)
 			take_signals();
-		/* What it still says is lost, but it must not die of saying it. */
+		/* Its further output is lost, but must not end it with SIGPIPE. */
 		if (ready[1].revents != 0)
 			read_output(&from_command, 'O');
 		if (ready[2].revents != 0)
@@ -610,13 +630,13 @@ static void write_own_number(const char *path)
 {
 	int descriptor = open(path, O_WRONLY | O_CLOEXEC);
 
-	/* To a control group, 0 is who writes it. */
+	/* In cgroup.procs, 0 stands for the process that writes. */
 	if (descriptor < 0 || write(descriptor, "0", 1) != 1)
 		refuse("cannot join the kernel's control groups");
 	close(descriptor);
 }
 
-/* Goes into the kernel and becomes its user. Who returns is a child, inside; the parent passes on how it ended. */
+/* Enters the kernel and becomes its user. Returns in a child, inside; the parent exits with the child's status. */
 static void enter(int count, char **arguments)
 {
 	struct rlimit nothing = {0, 0};
@@ -671,7 +691,7 @@ int main(int count, char **arguments)
 	umask(022);
 	if (count > 1 && strcmp(arguments[1], "enter") == 0)
 		enter(count, arguments);
-	/* Whoever runs in here as the same user has no business with this process' memory and descriptors. */
+	/* Processes of the same user in here get no access to this process' memory and descriptors. */
 	prctl(PR_SET_DUMPABLE, 0);
 	if (count > 2 && strcmp(arguments[1], "confine") == 0 && set_filter_of(arguments[2]) != 0)
 		refuse("cannot set the filter of system calls");

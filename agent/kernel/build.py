@@ -1,4 +1,6 @@
-"""Builds what runs inside kernels, once: static, so that it runs in any image. `python -m retinue.agent.kernel.build [DIRECTORY]`."""
+"""Builds what runs inside kernels, once: static, so that it runs in any image.
+`python -m retinue.agent.kernel.build [DIRECTORY]`.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,14 @@ import tempfile
 from pathlib import Path
 
 CACHE = Path("/var/cache/retinue")
-INIT, ATTACH, PUMP = "init", "attach", "pump"
-PROGRAMS = (INIT, ATTACH, PUMP)
-"""The first process of containers, what runs a command in a kernel for a caller outside, and what takes a kernel's output."""
-EXECUTE_ONLY = (INIT, ATTACH)
-"""Programs whose files kernels can run and not read: Linux keeps others from tracing such processes from their first moment on.
+INIT, ATTACH, PUMP, JAIL, GUEST, REACH = "init", "attach", "pump", "jail", "guest", "reach"
+PROGRAMS = (INIT, ATTACH, PUMP, JAIL, GUEST, REACH)
+"""The first process of containers, what runs a command in a kernel for a caller outside, what takes a kernel's output,
+the first command of a jail, the first process of virtual machines, and what reaches ports and programs in those.
+"""
+EXECUTE_ONLY = (INIT, ATTACH, JAIL)
+"""Programs whose files kernels can run and not read: Linux keeps others from tracing such
+processes from their first moment on.
 
 A process that traced one before it set its filter of system calls would run without the filter.
 """
@@ -70,7 +75,9 @@ def build(cache: Path = CACHE, program: str = INIT) -> Path:
 
 
 def store(name: str, content: bytes, cache: Path = CACHE) -> Path:
-    """Writes a file that kernels read, unless it is there, and returns its path, which differs with the content. Raises BuildError."""
+    """Writes a file that kernels read, unless it is there, and returns its path, which differs with the content.
+    Raises BuildError.
+    """
     path = cache / f"{name}-{hashlib.sha256(content).hexdigest()[:16]}"
     if path.exists():
         return path
@@ -90,7 +97,9 @@ def _mode(program: str) -> int:
 
 
 def _copy(shipped: Path, path: Path, mode: int) -> Path:
-    """Copies the program for the engine, which mounts it into containers: the node, and not only this process, must find it."""
+    """Copies the program for the engine, which mounts it into containers: the node, and not only this process,
+    must find it.
+    """
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".build-") as directory:

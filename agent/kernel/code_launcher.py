@@ -1,8 +1,9 @@
 """Runs inside a kernel, by the Python that is put there: finds the Jupyter kernel of a language, and starts it to stay.
 
-It reads one JSON object from its input and prints one. With `language` and `key` it starts a Jupyter kernel, whose sockets lie in a
-directory of its own under /tmp, and prints `directory`, `pid`, `by_message` (whether it is interrupted by a message) or `error` and `installed`.
-With `signal` and `pid` it sends a signal. It is a program by itself, and uses nothing but the standard library.
+It reads one JSON object from its input and prints one. With `language` and `key` it starts a Jupyter kernel, whose
+sockets lie in a directory of its own under /tmp, and prints `directory`, `pid`, `by_message` (whether it is interrupted
+by a message) or `error` and `installed`. With `signal` and `pid` it sends a signal.
+It is a program by itself, and uses nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-READY_SECONDS = 60.0
+# A virtual machine without KVM takes most of a minute for it, on a busy node.
+READY_SECONDS = 180.0
 PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "control_port": 4, "hb_port": 5}
 PYTHON_NAMES = ("python", "python3", "")
 LOG_BYTES = 2000
@@ -71,10 +73,12 @@ def choose(language: str) -> dict[str, Any] | None:
 
 
 def interpreter(word: str, resource_dir: str) -> str:
-    """The program that a Jupyter kernel begins with: `python` is that of the environment it was installed in, as for Jupyter."""
+    """The program that a Jupyter kernel begins with: `python` is that of the environment it was installed in,
+    as for Jupyter.
+    """
     # PREFIX/share/jupyter/kernels/NAME
-    places = Path(resource_dir).parents
-    beside = places[3] / "bin" / word if len(places) > 3 else Path(word)  # noqa: PLR2004  # as above
+    parents = Path(resource_dir).parents
+    beside = parents[3] / "bin" / word if len(parents) > 3 else Path(word)  # noqa: PLR2004  # as above
     return str(beside) if word in {"python", "python3"} and os.access(beside, os.X_OK) else word
 
 

@@ -1,7 +1,8 @@
-"""Runs inside a kernel, in the Python that is put there: what code prints, in pieces that are all taken, however much it is.
+"""Runs inside a kernel, in the Python that is put there: what code prints, in pieces that are all taken,
+however much it is.
 
-`ipykernel` sends what was printed within 0.2 s as one message, and a message for which there is no room is dropped without a word. Here printing
-waits until there is room, as for any program that prints into a pipe.
+`ipykernel` sends what was printed within 0.2 s as one message, and a message for which there is no room is dropped
+without a word. Here printing waits until there is room, as for any program that prints into a pipe.
 """
 
 from __future__ import annotations

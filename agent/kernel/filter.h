@@ -45,7 +45,10 @@ static inline int read_filter(int descriptor, struct filter *filter)
 	return 0;
 }
 
-/* Sets a filter, for good; those that are set already stay, and the strictest of them decides. -1 with `errno` set on failure. */
+/*
+ * Sets a filter, for good; those that are set already stay, and the strictest of them decides.
+ * -1 with `errno` set on failure.
+ */
 static inline int set_filter(const struct filter *filter)
 {
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)

@@ -1,20 +1,25 @@
 /*
- * First process of a container: waits at a gate, then becomes the parent of the user's command.
+ * First process of a container: waits at the start barrier, then becomes the parent of the user's command.
  *
- * Usage: init GATE OUTPUT FILTER COUNT [SERVER [ARGUMENT...]] [COMMAND [ARGUMENT...]]
+ * Usage: init BARRIER OUTPUT FILTER COUNT [SERVER [ARGUMENT...]] [COMMAND [ARGUMENT...]]
  *
- * GATE is a FIFO: a newline in it lets the command go; an `s` before says that the network is there. It is opened for reading and writing, so that the death of whoever is to
- * write does not open it; that a process can write to it without waiting says that this process is ready for signals.
- * FILTER is a file with a filter of system calls (a program of classic BPF), set on this process and all that it starts, on
- * top of what the engine has set. OUTPUT is a pipe that becomes the command's standard output and error. It is opened for reading as well, so that the death of
- * whoever reads it ends nobody who writes. COUNT is how many of the words after it make
- * up a server that is started at the first `s`, with no input and output, and whose end changes nothing. Without a COMMAND, there is nothing but
- * waiting for a signal. Signals are passed on to the command, orphans are reaped, and when the command has ended, so does
- * this process, and with it all that is left in the container. Exit code: the command's, 128 + n after signal n, 127 when
- * it is not found, 126 when it cannot be run.
+ * BARRIER is a FIFO: a newline in it releases the command; an `s` before says that the network is ready. It is opened
+ * for reading and writing, so that the death of its writer does not release the command; once a process can open it for
+ * writing without blocking, this process is ready for signals.
+ * OUTPUT is a pipe that becomes the command's standard output and error. It is opened for reading as well, so that the
+ * death of its reader kills no writer with SIGPIPE.
+ * FILTER is a file with a seccomp filter (a program of classic BPF), which applies to this process and its descendants,
+ * besides the engine's.
+ * COUNT is the number of words after it that make up a server: it is started at the first `s`, without input and
+ * output, and its end changes nothing.
+ * Without a COMMAND, the process waits for a signal. Signals are forwarded to the command and orphans are reaped; when
+ * the command exits, so does this process, and with it everything in the container. Exit code: the command's, 128 + n
+ * after signal n, 127 when it is not found, 126 when it cannot be executed.
  *
- * When Linux has ended something in here because the memory was used up, GATE has no mode left at the end, if it belongs to this process' user:
- * whoever watches over the container may be away for a while, and nothing else tells it afterwards. Nobody can fill a disk with that.
+ * How the command ended is kept in the mode of BARRIER, if it belongs to this process' user: ENDED, the exit code, and
+ * USED_UP after an out-of-memory kill in here. The agent may be down at that time, and nothing else may record it. No
+ * kernel can fill the node's disk with that. A first process that finds ENDED, or RELEASED, which the agent sets before
+ * it releases the command, ends at once: whatever starts a container again, its command does not run a second time.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -35,12 +40,16 @@
 #define CANNOT_RUN 126
 #define NOT_FOUND 127
 #define BY_SIGNAL 128
-/* Most words of a server. */
+/* Maximum number of words of a server. */
 #define WORDS 16
 /* Arguments before the server, with the name of the program. */
 #define COMMON 5
 #define NOTHING -1
 #define NETWORK 's'
+/* Bits of the barrier's mode; the lowest eight are the exit code. */
+#define ENDED 01000
+#define RELEASED 02000
+#define USED_UP 0400
 
 static int output = STDERR_FILENO;
 
@@ -65,10 +74,41 @@ static int take_signal(int descriptor)
 	return (int)information.ssi_signo;
 }
 
-/* Returns the next byte in the gate; ends the process when it is asked to end before. */
-static char wait_at(int gate, int signals)
+/* Returns the number of out-of-memory kills in here, as the control group reports it; versions 1 and 2. */
+static long killed_for_memory(void)
 {
-	struct pollfd ready[] = {{.fd = signals, .events = POLLIN}, {.fd = gate, .events = POLLIN}};
+	const char *files[] = {"/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"};
+	long killed = 0;
+	char line[128];
+	unsigned int i;
+
+	for (i = 0; i < sizeof files / sizeof *files; i++) {
+		FILE *file = fopen(files[i], "re");
+
+		if (file == NULL)
+			continue;
+		while (fgets(line, sizeof line, file) != NULL)
+			if (sscanf(line, "oom_kill %ld", &killed) == 1)
+				break;
+		fclose(file);
+	}
+	return killed;
+}
+
+/* Keeps the exit code where it outlives everything here, and returns it. */
+static int ended(const char *barrier, int code)
+{
+	chmod(barrier, ENDED | code | (code > 0 && killed_for_memory() > 0 ? USED_UP : 0));
+	return code;
+}
+
+/*
+ * Returns the next byte from the barrier; exits on a signal to end before,
+ * which may be faster than the byte that releases.
+ */
+static char wait_at(int barrier, const char *path, int signals)
+{
+	struct pollfd ready[] = {{.fd = signals, .events = POLLIN}, {.fd = barrier, .events = POLLIN}};
 	char byte;
 
 	for (;;) {
@@ -78,9 +118,9 @@ static char wait_at(int gate, int signals)
 			int number = take_signal(signals);
 
 			if (ends(number))
-				exit(BY_SIGNAL + number);
+				exit(ended(path, BY_SIGNAL + number));
 		}
-		if (ready[1].revents != 0 && read(gate, &byte, 1) == 1)
+		if (ready[1].revents != 0 && read(barrier, &byte, 1) == 1)
 			return byte;
 	}
 }
@@ -103,7 +143,7 @@ static void become(char **command, int to, const sigset_t *mask)
 	_exit(errno == ENOENT ? NOT_FOUND : CANNOT_RUN);
 }
 
-/* Reaps what has ended; the command's exit code if it is among that, else -1. */
+/* Reaps ended children; returns the command's exit code if it is among them, else -1. */
 static int reap(pid_t command)
 {
 	int code = -1, status;
@@ -115,28 +155,7 @@ static int reap(pid_t command)
 	return code;
 }
 
-/* How many processes in here were ended because the memory was used up, as the control group says; version 1 and 2. */
-static long killed_for_memory(void)
-{
-	const char *files[] = {"/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"};
-	long killed = 0;
-	char line[128];
-	unsigned int i;
-
-	for (i = 0; i < sizeof files / sizeof *files; i++) {
-		FILE *file = fopen(files[i], "re");
-
-		if (file == NULL)
-			continue;
-		while (fgets(line, sizeof line, file) != NULL)
-			if (sscanf(line, "oom_kill %ld", &killed) == 1)
-				break;
-		fclose(file);
-	}
-	return killed;
-}
-
-/* Starts the server; without it, the command runs all the same. */
+/* Starts the server; the command runs without it, too. */
 static void serve(char **arguments, int words, const sigset_t *mask)
 {
 	char *server[WORDS + 1] = {NULL};
@@ -149,35 +168,40 @@ static void serve(char **arguments, int words, const sigset_t *mask)
 int main(int count, char **arguments)
 {
 	sigset_t all, before;
-	int gate, signals, number, code, words, served = 0;
+	struct stat found;
+	int barrier, signals, number, code, words, served = 0;
 	pid_t command = 0;
 
 	words = count < COMMON ? -1 : atoi(arguments[4]);
 	if (words < 0 || words > WORDS || words > count - COMMON) {
-		fprintf(stderr, "usage: init GATE OUTPUT FILTER COUNT [SERVER [ARGUMENT...]] [COMMAND [ARGUMENT...]]\n");
+		fprintf(stderr, "usage: init BARRIER OUTPUT FILTER COUNT [SERVER [ARGUMENT...]] [COMMAND [ARGUMENT...]]\n");
 		return CANNOT_RUN;
 	}
-	/* Whoever runs in here as the same user has no business with this process' memory and descriptors. */
+	/* Processes of the same user in here get no access to this process' memory and descriptors. */
 	prctl(PR_SET_DUMPABLE, 0);
 	if (set_filter_of(arguments[3]) != 0) {
 		complain("cannot set the filter of system calls");
 		return CANNOT_RUN;
 	}
+	/* Before it is opened, which its mode may not allow any more. */
+	if (stat(arguments[1], &found) == 0 && (found.st_mode & (ENDED | RELEASED)) != 0)
+		/* As it is if nothing starts the container again: another program has killed it. */
+		return BY_SIGNAL + SIGKILL;
 	sigfillset(&all);
 	sigprocmask(SIG_SETMASK, &all, &before);
 	signals = signalfd(-1, &all, SFD_CLOEXEC);
 	output = open(arguments[2], O_RDWR | O_APPEND | O_CLOEXEC);
-	gate = open(arguments[1], O_RDWR | O_CLOEXEC);
-	if (signals < 0 || output < 0 || gate < 0) {
+	barrier = open(arguments[1], O_RDWR | O_CLOEXEC);
+	if (signals < 0 || output < 0 || barrier < 0) {
 		output = STDERR_FILENO;
-		complain("cannot open gate or output");
+		complain("cannot open barrier or output");
 		return CANNOT_RUN;
 	}
-	while (wait_at(gate, signals) == NETWORK) {
+	while (wait_at(barrier, arguments[1], signals) == NETWORK) {
 		serve(arguments + COMMON, served ? 0 : words, &before);
 		served = 1;
 	}
-	close(gate);
+	close(barrier);
 	if (count > COMMON + words) {
 		command = fork();
 		if (command == 0)
@@ -191,15 +215,12 @@ int main(int count, char **arguments)
 		number = take_signal(signals);
 		if (number == SIGCHLD) {
 			code = reap(command);
-			if (code >= 0) {
-				if (code > 0 && killed_for_memory() > 0)
-					chmod(arguments[1], 0);
-				return code;
-			}
+			if (code >= 0)
+				return ended(arguments[1], code);
 		} else if (command > 0) {
 			kill(command, number);
 		} else if (ends(number)) {
-			return BY_SIGNAL + number;
+			return ended(arguments[1], BY_SIGNAL + number);
 		}
 	}
 }

@@ -3,7 +3,9 @@
 HOME = "/home/work"
 """The kernel's own directory, and its user's home."""
 PROGRAMS_PREFIX = "/run/kernel"
-"""Lies in memory over the host's root, and can be made in any container; other places may be read-only mounts of the host's."""
+"""Lies in memory over the host's root, and can be made in any container;
+other paths may be read-only mounts of the host's.
+"""
 PROGRAMS = f"{PROGRAMS_PREFIX}/bin"
 FILES = f"{PROGRAMS_PREFIX}/ssh"
 """Keys and configuration of ssh."""

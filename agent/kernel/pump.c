@@ -1,11 +1,12 @@
 /*
- * Writes what a kernel prints from a pipe into a file, so that the kernel itself cannot reach the file. Runs on the node.
+ * Writes what a kernel prints from a pipe into a file, so that the kernel itself cannot reach the file.
+ * Runs on the node.
  *
  * Usage: pump PIPE FILE LIMIT    descriptors, and bytes
  *
- * Returns once a child goes on by itself: it outlives whoever started it, and ends with the last writer of the pipe. The lock that
- * came with FILE is held until then. The oldest part of the file is given back when it takes an eighth more than LIMIT.
- * Offsets stay true: what cannot be written, to a full disk, is a hole.
+ * Returns once a child continues in the background: it outlives the caller, and exits after the last writer of the
+ * pipe. The lock that came with FILE is held until then. The space of the oldest part is freed when the file takes an
+ * eighth more than LIMIT. Offsets stay valid: what cannot be written, to a full disk, is a hole.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -19,7 +20,7 @@
 #define PIECE (64 * 1024)
 #define BLOCK 4096
 #define SECTOR 512
-/* How much of the limit may come between two looks at what the file takes. */
+/* The part of the limit that may be written between two checks of the file's size. */
 #define LOOKS 32
 
 static void give_back(int file, off_t limit)
@@ -43,7 +44,7 @@ static void write_all(int file, off_t offset, const char *data, ssize_t length)
 		if (count < 0 && errno == EINTR)
 			continue;
 		if (count <= 0) {
-			/* A kernel is not held up by a full disk. */
+			/* A full disk does not block the kernel. */
 			(void)!ftruncate(file, offset + length);
 			return;
 		}

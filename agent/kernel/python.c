@@ -1,6 +1,7 @@
 /*
- * The Python that is put inside kernels, for images of any kind: becomes the interpreter beside it, run by the dynamic linker and
- * with the libraries beside it, so that nothing of an image is needed. Static itself; Python takes it for its own executable.
+ * The Python that is put inside kernels, for images of any kind: becomes the interpreter beside it, run by the dynamic
+ * linker and with the libraries beside it, so that nothing of an image is needed. Static itself;
+ * Python takes it for its own executable.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,8 @@
-"""Builds the Python that runs code in kernels whose image has none, once: interpreter, libraries and `ipykernel` in one directory.
+"""Builds the Python that runs code in kernels whose image has none, once: interpreter,
+libraries and `ipykernel` in one directory.
 
-The interpreter is the one this runs under; with it go the dynamic linker and every library that it or an extension needs,
-so that it runs in any image. `ipykernel` comes from the package index that pip is configured for.
+The interpreter is the one this runs under; with it go the dynamic linker and every library that it or an extension
+needs, so that it runs in any image. `ipykernel` comes from the package index that pip is configured for.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""Builds what ssh inside kernels is made of, once: static programs from Debian's sources, so that they run in any image.
+"""Builds what ssh inside kernels is made of, once: static programs from Debian's sources,
+so that they run in any image.
 
-The server is Dropbear, because it serves an unprivileged user without any capability; the client and the file transfer are
-OpenSSH's, because people and programs count on its options. Neither knows a key type but Ed25519 by OpenSSH's own code, and so
-neither needs a library. Sources are found and verified by apt, with a list of its own: the machine's is not touched.
+The server is Dropbear, because it serves an unprivileged user without any capability; the client and the file transfer
+are OpenSSH's, because people and programs count on its options. Neither knows a key type but Ed25519 by OpenSSH's own
+code, and so neither needs a library. Sources are found and verified by apt, with a list of its own:
+the machine's is not touched.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ _BUSYBOX = Path("/bin/busybox")
 class Source:
     """A source package, and how its programs are made.
 
-    `files` are written into its directory before, and of `edits`, each a file, a text in it and what takes its place, the text
-    has to be there.
+    `files` are written into its directory before, and of `edits`, each a file, a text in it and what takes its place,
+    the text has to be there.
     """
 
     package: str
@@ -123,7 +125,9 @@ def find_programs(cache: Path = CACHE) -> Path | None:
 
 
 def build_programs(cache: Path = CACHE) -> Path:
-    """Returns the directory of the programs; they are built if they are not there yet, which takes a minute. Raises BuildError."""
+    """Returns the directory of the programs; they are built if they are not there yet, which takes a minute.
+    Raises BuildError.
+    """
     path = programs_path(cache)
     if path.is_dir():
         return path

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retinue.agent.host.lanes import NETWORK
-from retinue.agent.network import namespaces, netlink
+from retinue.agent.network import namespaces, netlink, nftables
 from retinue.agent.network.core.egress_plan import (
     OUT_LINK,
     SLOTS,
@@ -20,12 +20,13 @@ from retinue.agent.network.core.egress_plan import (
 )
 from retinue.agent.network.core.labels import agent_label
 from retinue.agent.network.core.operations import CreateVeth, DeleteLink, Namespace
+from retinue.agent.network.core.rules import inner_table
 from retinue.agent.network.errors import InvalidNetworkError, NetworkError
 from retinue.agent.network.observation import find_link, observe_inside, observe_kernel, observe_outside
 from retinue.agent.network.rtnl_encode import encode
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from retinue.agent.network.core.observed import Link, Observed
     from retinue.agent.network.core.operations import Operation, Step
@@ -67,9 +68,21 @@ class Egress:
         """
         await NETWORK.run(self._remove, attempt_id)
 
+    async def redirect(self, namespace: NetworkNamespace, ports: Mapping[int, int]) -> None:
+        """Has these ports of the namespace's egress link, and no others, lead to ports at its loopback address.
+        Raises NetworkError.
+        """
+        await NETWORK.run(_redirect, namespace, ports)
+
     async def observed(self) -> set[str]:
         """Returns the names of the node's ends of egress links. Raises NetworkError."""
         return {link.name for link in await NETWORK.run(self._links)}
+
+    async def addresses(self, attempt_ids: Collection[str]) -> dict[str, str]:
+        """Returns the addresses of attempts that have an egress link. Raises NetworkError."""
+        links = {link.name: slot for link in await NETWORK.run(self._links) if (slot := slot_of(link)) is not None}
+        names = {attempt_id: link_name(self._label, attempt_id) for attempt_id in attempt_ids}
+        return {key: EgressLink(name, links[name], self._mtu).address for key, name in names.items() if name in links}
 
     def _open(self, attempt_ids: Collection[str]) -> None:
         wanted = {link_name(self._label, attempt_id) for attempt_id in attempt_ids}
@@ -112,6 +125,20 @@ class Egress:
         return plan_egress_link(
             EgressLink(name, self._source.randrange(SLOTS) if slot is None else slot, self._mtu), node, kernel
         )
+
+
+def _redirect(namespace: NetworkNamespace, ports: Mapping[int, int]) -> None:
+    commands = inner_table(OUT_LINK, ports)
+
+    def apply() -> None:
+        # Else Linux takes nothing for a loopback address from a link.
+        namespaces.write_settings({f"ipv4/conf/{OUT_LINK}/route_localnet": "1"})
+        nftables.run(commands)
+
+    with namespace.opened() as kernel:
+        if namespaces.same(kernel, _PROCESS_NAMESPACE):
+            raise InvalidNetworkError(f"{namespace} is not a namespace of a kernel's own")
+        namespaces.run_inside(kernel, apply)
 
 
 def _forward() -> None:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 
+_LOOPBACK = "lo"
 _PROCESS_NAMESPACE = "/proc/self/ns/net"
 # In place of a descriptor, where no step may name one.
 _NO_KERNEL = -1
@@ -73,7 +74,9 @@ class SessionNetworks:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def namespace(self, session_id: str) -> str:
-        """Returns the name of the session's namespace, as `ip netns` lists it. Raises InvalidNetworkError if the id is no UUID."""
+        """Returns the name of the session's namespace, as `ip netns` lists it.
+        Raises InvalidNetworkError if the id is no UUID.
+        """
         return self._prefix + session_key(session_id)
 
     async def ensure(self, network: Network) -> int:
@@ -85,7 +88,7 @@ class SessionNetworks:
         return await self._exclusively(network.session_id, lambda: self._ensure(network))
 
     async def attach(self, network: Network, kernel_id: str, namespace: NetworkNamespace) -> int:
-        """Gives a kernel its place in a network that was ensured.
+        """Attaches a kernel to a network that was ensured.
 
         `namespace` is the kernel's. The answer is how many steps that took.
         Raises NetworkError, also when the kernel is gone already.
@@ -228,3 +231,23 @@ def _purpose(operation: Operation) -> str:
 def _tolerate_absence(_: int, error: netlink.RequestError) -> None:
     if error.code not in _ALREADY_GONE:
         raise error
+
+
+def remove_links(namespace: NetworkNamespace) -> None:
+    """Removes all links of a namespace but the loopback interface: what made it has given it a network. Blocks.
+    Raises NetworkError.
+
+    Fallback devices of tunnels, which Linux makes in every namespace and does not remove,
+    stay while they are down and have no address.
+    """
+    with namespace.opened() as descriptor, netlink.connected(descriptor) as connection:
+        found = observe_kernel(connection)
+        addressed = {entry.link for entry in found.addresses}
+        for name, link in found.links.items():
+            if name == _LOOPBACK:
+                continue
+            try:
+                connection.request(delete_named(name))
+            except netlink.RequestError as error:
+                if link.up or link.index in addressed:
+                    raise NetworkError(f"the interface {name} cannot be removed: {error}") from error

@@ -1,6 +1,7 @@
 """Named network namespaces of the agent; what fails is a NetworkError that says what could not be done.
 
-Everything that has to happen inside a namespace is done by a thread that exits after. Everything here blocks for a short time.
+Everything that has to happen inside a namespace is done by a thread that exits after.
+Everything here blocks for a short time.
 """
 
 from __future__ import annotations
@@ -58,17 +59,6 @@ class NetworkNamespace(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class NamespaceAt:
-    """The network namespace at a path."""
-
-    path: str
-
-    def opened(self) -> AbstractContextManager[int]:
-        """Yields a descriptor of the namespace. Raises NetworkError unless there is one."""
-        return opened(self.path)
-
-
-@dataclass(frozen=True, slots=True)
 class NamespaceOf:
     """The network namespace of a process of the node."""
 
@@ -86,7 +76,9 @@ class NamespaceOf:
 
 @contextmanager
 def opened(path: str | os.PathLike[str]) -> Iterator[int]:
-    """Yields a descriptor of the network namespace at `path`, closed at the end. Raises NetworkError unless it is one."""
+    """Yields a descriptor of the network namespace at `path`, closed at the end.
+    Raises NetworkError unless it is one.
+    """
     with _explained(f"open network namespace {os.fspath(path)}"):
         descriptor = network_namespaces.open_namespace(path)
     try:

@@ -37,12 +37,16 @@ _RECEIVE_BYTES = 1 << 18
 _TIMEOUT = 30.0
 
 Message = Any
-"""A message of pyroute2, not encoded yet, with its own `type`, and its flags but those of this module; or one that is Packed."""
+"""A message of pyroute2, not encoded yet, with its own `type`, and its flags but those of this module;
+or one that is Packed.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A message whose body is encoded already, for those that come in hundreds: building them is what programming a network takes."""
+    """A message whose body is encoded already, for those that come in hundreds:
+    building them is what programming a network takes.
+    """
 
     kind: int
     flags: int
@@ -78,8 +82,8 @@ class Netlink:
     def send(self, messages: Sequence[Message], failed: Callable[[int, RequestError], None]) -> None:
         """Sends all the messages in order and waits until all are done.
 
-        `failed` is called with the place of a message in the sequence and the error; when it raises, no further batch
-        is sent. Raises NetworkError when the socket fails.
+        `failed` is called with the position of a message in the sequence and the error; when it raises, no further
+        batch is sent. Raises NetworkError when the socket fails.
         """
         for start in range(0, len(messages), _BATCH):
             batch = messages[start : start + _BATCH]
@@ -103,11 +107,13 @@ class Netlink:
                         awaited.discard(number)
                         if (error := _refusal(kind, flags, payload)) is not None:
                             failures.append((start + number - first, error))
-            for place, error in failures:
-                failed(place, error)
+            for position, error in failures:
+                failed(position, error)
 
     def request(self, message: Message) -> list[Any]:
-        """Returns the kernel's answers to one request, decoded. Raises RequestError; NetworkError when the socket fails."""
+        """Returns the kernel's answers to one request, decoded. Raises RequestError;
+        NetworkError when the socket fails.
+        """
         return self._ask(message, _REQUEST | _ACK)[0]
 
     def dump(self, message: Message) -> list[Any]:

@@ -1,4 +1,5 @@
-"""Rules of the kernel's packet filter, by libnftables inside this process: one transaction a call, and no child process.
+"""Rules of the kernel's packet filter, by libnftables inside this process: one transaction a call,
+and no child process.
 
 A process that serves gRPC must not fork for every change, and the library that `nft` is a shell around takes the same
 text in a fraction of the time. Everything here blocks for about a millisecond, and acts in the calling thread's network

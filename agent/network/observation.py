@@ -40,7 +40,9 @@ _PERMANENT, _NO_ARP = neighbour_flags.states["permanent"], neighbour_flags.state
 
 
 def observe_session(netlink: Netlink, bridge: str) -> Observed:
-    """Returns a session's namespace, whole: its links, and the tables of its bridge and of its VXLAN device. Raises NetworkError."""
+    """Returns a session's namespace, whole: its links, and the tables of its bridge and of its VXLAN device.
+    Raises NetworkError.
+    """
     links = _links(netlink)
     tunnels, stations = _forwarding(netlink, links.values())
     return Observed(links, tunnels, stations, _neighbours(netlink, links.get(bridge)))
@@ -64,7 +66,9 @@ def observe_kernel(netlink: Netlink) -> Observed:
 
 
 def observe_outside(netlink: Netlink, name: str) -> Observed:
-    """Returns, of a node's namespace, only one link, and the permanent neighbours and routes on it. Raises NetworkError."""
+    """Returns, of a node's namespace, only one link, and the permanent neighbours and routes on it.
+    Raises NetworkError.
+    """
     link = find_link(netlink, name)
     if link is None:
         return Observed()
@@ -72,7 +76,9 @@ def observe_outside(netlink: Netlink, name: str) -> Observed:
 
 
 def observe_inside(netlink: Netlink, name: str) -> Observed:
-    """Returns a kernel's namespace, and the permanent neighbours and routes on the link of that name. Raises NetworkError."""
+    """Returns a kernel's namespace, and the permanent neighbours and routes on the link of that name.
+    Raises NetworkError.
+    """
     whole = observe_kernel(netlink)
     link = whole.links.get(name)
     if link is None:

@@ -56,7 +56,9 @@ def delete_named(name: str) -> Message:
 
 @singledispatch
 def encode(operation: Operation, *, session: int, kernel: int) -> Message:
-    """Returns the message of an operation; `session` and `kernel` are descriptors of namespaces to create interfaces in."""
+    """Returns the message of an operation; `session` and `kernel` are descriptors of
+    namespaces to create interfaces in.
+    """
     raise TypeError(f"no message for {operation!r}")
 
 

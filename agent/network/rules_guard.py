@@ -16,7 +16,15 @@ from retinue.agent.host.lanes import NETWORK
 from retinue.agent.network import netlink as route_netlink
 from retinue.agent.network import nftables
 from retinue.agent.network.core.egress_plan import link_prefix
-from retinue.agent.network.core.rules import Guarded, changes, obstacles, parse_addresses, whole_table
+from retinue.agent.network.core.rules import (
+    Forward,
+    Guarded,
+    LeasedForward,
+    changes,
+    obstacles,
+    parse_addresses,
+    whole_table,
+)
 from retinue.agent.network.errors import NetworkError
 from retinue.agent.network.observation import observe_connected
 
@@ -41,11 +49,16 @@ class Guard:
     """The table of one agent. Until `open`, and after `close`, nothing is touched and everything is only noted."""
 
     def __init__(self, label: str, name_servers: tuple[str, ...] = (), allowed: tuple[str, ...] = ()) -> None:
-        """`label` is the agent's part of names; `allowed` are networks kernels may reach although they are not public."""
+        """`label` is the agent's part of names; `allowed` are networks kernels may reach
+        although they are not public.
+        """
         self._table = f"retinue-{label}"
         self._settings = Guarded(self._table, link_prefix(label), name_servers=name_servers, allowed=allowed)
         self._networks: dict[str, Carried] = {}
         self._fleet: frozenset[str] = frozenset()
+        self._routers: frozenset[str] = frozenset()
+        self._published: frozenset[Forward] = frozenset()
+        self._leased: frozenset[LeasedForward] = frozenset()
         self._applied: Guarded | None = None
         self._left_as = ""
         self._lock = threading.Lock()
@@ -54,14 +67,12 @@ class Guard:
     def open(self, networks: Mapping[str, Carried], fleet: Iterable[str] = ()) -> None:
         """Puts the table in place; `networks` are those that exist, by session. Blocks. Raises NetworkError.
 
-        What a former process of the agent knew of the fleet counts until `protect` says more.
+        What a former process of the agent knew of the fleet and of routers counts until `protect` and `route` say more.
         """
         with self._lock:
-            known: frozenset[str] = frozenset()
-            if self._table in nftables.tables():
-                known = parse_addresses(nftables.run(f"list set inet {self._table} fleet"))
             self._networks |= networks
-            self._fleet = known | frozenset(fleet)
+            self._fleet = self._known("fleet") | frozenset(fleet)
+            self._routers = self._known("routers")
             self._apply()
             for chain in obstacles(nftables.run("list chains"), self._table):
                 _log.warning("chain %s drops what is forwarded: kernels reach the outside only if it lets them", chain)
@@ -82,6 +93,18 @@ class Guard:
         """Has kernels kept from these addresses, and no longer from those that were given before; on the event loop."""
         self._fleet = frozenset(fleet)
         self._news.set()
+
+    def route(self, routers: Iterable[str]) -> None:
+        """Lets these addresses, and no others any more, reach published ports; on the event loop."""
+        self._routers = frozenset(routers)
+        self._news.set()
+
+    def publish(self, published: Iterable[Forward], leased: Iterable[LeasedForward]) -> None:
+        """Has these ports published and leased, and no others. Blocks. Raises NetworkError."""
+        with self._lock:
+            self._published = frozenset(published)
+            self._leased = frozenset(leased)
+            self._update()
 
     def look(self) -> bool:
         """Restores the table if it was changed; returns whether it was unchanged. Blocks. Raises NetworkError."""
@@ -124,7 +147,19 @@ class Guard:
             ),
             fleet=self._fleet,
             connected=connected,
+            routers=self._routers,
+            published=self._published,
+            leased=self._leased,
         )
+
+    def _known(self, name: str) -> frozenset[str]:
+        """Returns the addresses in a set of the table that a former process left;
+        none without it, and of another version without the set.
+        """
+        if self._table in nftables.tables():
+            with contextlib.suppress(NetworkError):
+                return parse_addresses(nftables.run(f"list set inet {self._table} {name}"))
+        return frozenset()
 
     def _update(self) -> None:
         """Brings the sets that change with networks and fleet up to date."""

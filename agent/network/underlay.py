@@ -28,7 +28,8 @@ def find_uplink(address: str | None = None) -> Uplink:
     """Returns the interface that has `address`, in the process's own network namespace.
 
     Without an address: the first one of the default route's interface; with no default route, the first one that can be
-    reached from outside. Raises NetworkError when there is none, its interface is down, or its MTU is too small for VXLAN.
+    reached from outside. Raises NetworkError when there is none, its interface is down,
+    or its MTU is too small for VXLAN.
     """
     with route_netlink.connected() as netlink:
         entry = _default(netlink) if address is None else _given(netlink, address)

@@ -1,13 +1,14 @@
 """Starts a command in a sandbox over the host's own root, by bubblewrap, and holds it at a start barrier.
 
 The root is an overlay: the host's `/` below, a private writable layer above. That layer is in memory, counted to the
-kernel's limit: an upper layer that lies within the lower one is undefined. All is mounted in a mount namespace of the thread
-that starts bubblewrap, so nothing is ever mounted on the host and nothing has to be unmounted.
+kernel's limit: an upper layer that lies within the lower one is undefined. All is mounted in a mount namespace of the
+thread that starts bubblewrap, so nothing is ever mounted on the host and nothing has to be unmounted.
 
 Inside, in this order: bubblewrap's reaper (process 1), then as process 2 `setpriv`, which becomes an unprivileged user
 without any capability, then a shell that writes a line to standard output (the sandbox is ready), waits for a line on
-standard input (the start barrier) and becomes `env`, which sets the environment and becomes the command. Standard input is a
-FIFO opened for reading and writing, so that the death of an agent does not open the barrier, and a later agent can.
+standard input (the start barrier) and becomes `env`, which sets the environment and becomes the command. Standard input
+is a FIFO opened for reading and writing, so that the death of an agent does not open the barrier,
+and a later agent can.
 
 The user's environment travels as the values of variables `e0`, `e1`, … until then: nothing that runs with privileges
 ever sees a variable that the user named, and no process list shows a value.
@@ -29,6 +30,9 @@ from retinue.agent.kernel.paths import HOME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from retinue.agent.process.jail import Jail
+
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 USER_NAME = "work"
 MASKED = ("/run", "/root", "/home", "/mnt", "/media")
@@ -71,8 +75,10 @@ class Sandbox:
     """One sandbox to be started.
 
     `files` are texts by path below the root, without the leading slash; `control_groups` are the host's directories
-    by path inside. `work` is the command's writable home. `server` is run beside the command, with the same environment.
-    `shared_memory` is the size of /dev/shm in bytes, 0 for the default. `uid` is the command's user.
+    by path inside. `work` is the command's writable home. `server` is run beside the command, with the same
+    environment. `shared_memory` is the size of /dev/shm in bytes, 0 for the default. `uid` is the command's user. In a
+    `jail`, the root holds nothing but `files` and what the jail shows,
+    and the jail's command takes the place of all else.
     """
 
     hostname: str
@@ -84,6 +90,7 @@ class Sandbox:
     uid: int
     server: tuple[str, ...] = ()
     shared_memory: int = 0
+    jail: Jail | None = None
 
 
 def hidden_paths(paths: Iterable[Path]) -> tuple[str, ...]:
@@ -93,8 +100,9 @@ def hidden_paths(paths: Iterable[Path]) -> tuple[str, ...]:
     return tuple(sorted(str(path) for path in real if not any(path.is_relative_to(mask) for mask in masked)))
 
 
-def gate_script(variables: int, server: Sequence[str] = ()) -> str:
-    """Returns the shell's program: say ready, wait for an empty line, become the command with an environment of its own.
+def barrier_script(variables: int, server: Sequence[str] = ()) -> str:
+    """Returns the shell's program: say ready, wait for an empty line, become the command with
+    an environment of its own.
 
     A line before that says that the network is there: with the first of them, the server is started.
     """
@@ -107,13 +115,15 @@ def gate_script(variables: int, server: Sequence[str] = ()) -> str:
 
 def inner_arguments(sandbox: Sandbox, settings: Settings) -> list[str]:
     """Returns the argument vector of what runs inside."""
+    if sandbox.jail is not None:
+        return list(sandbox.jail.command)
     command = sandbox.command or IDLE
     if "=" in command[0]:
         # `env` would take it for one more variable.
         command = ("/bin/sh", "-c", 'exec "$@"', "sh", *command)
     become = ["setpriv", f"--reuid={sandbox.uid}", f"--regid={settings.gid}", "--clear-groups"]
     become += ["--bounding-set=-all", "--inh-caps=-all"]
-    return [*become, "/bin/sh", "-c", gate_script(len(environment_of(sandbox)), sandbox.server), "sh", *command]
+    return [*become, "/bin/sh", "-c", barrier_script(len(environment_of(sandbox)), sandbox.server), "sh", *command]
 
 
 def environment_of(sandbox: Sandbox) -> list[str]:
@@ -127,6 +137,8 @@ def outer_arguments(
 ) -> list[str]:
     """Returns the argument vector of bubblewrap, up to the inner command; the filter is read from its descriptor."""
     arguments = ["bwrap", "--bind", root.path, "/"]
+    if sandbox.jail is not None:
+        return [*arguments, *_jail_arguments(sandbox.jail), *_isolation(sandbox, status_descriptor, filter_descriptor)]
     for path, shown in root.separate.items():
         arguments += ["--ro-bind", shown, path]
     size = ["--size", str(sandbox.shared_memory)] if sandbox.shared_memory else []
@@ -141,7 +153,18 @@ def outer_arguments(
     arguments += ["--ro-bind-try", "/sys/devices/system/cpu", "/sys/devices/system/cpu"]
     for inside, outside in sandbox.control_groups.items():
         arguments += ["--ro-bind", outside, inside]
-    arguments += ["--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-net", "--unshare-cgroup-try"]
+    return [*arguments, *_isolation(sandbox, status_descriptor, filter_descriptor)]
+
+
+def _jail_arguments(jail: Jail) -> list[str]:
+    shown = [("--ro-bind", path, path) for path in jail.shown]
+    devices = ("--dev-bind", "/dev/null", "/dev/null")
+    return [word for words in (*shown, ("--ro-bind", str(jail.loader), jail.command[0]), devices) for word in words]
+
+
+def _isolation(sandbox: Sandbox, status_descriptor: int, filter_descriptor: int) -> list[str]:
+    """Returns the end of bubblewrap's argument vector: namespaces, capabilities and the filter."""
+    arguments = ["--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-net", "--unshare-cgroup-try"]
     arguments += ["--hostname", sandbox.hostname, "--new-session", "--cap-drop", "ALL"]
     # Only what is needed to become another user and to give the rest up; gone once that is done.
     for capability in ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"):
@@ -178,6 +201,11 @@ def mount_root(sandbox: Sandbox, settings: Settings) -> Root:
         _make_parents(upper, Path(name).parent)
         (upper / name).write_text(text)
         (upper / name).chmod(0o644)
+    if sandbox.jail is not None:
+        for path in (*sandbox.jail.shown, sandbox.jail.command[0], "/dev/null"):
+            # Bubblewrap would make them for root alone.
+            _make_parents(upper, Path(path.lstrip("/")).parent)
+        return Root(str(upper), {})
     for inside in sandbox.control_groups:
         _make_parents(upper, Path(inside.lstrip("/")))
     syscalls.mount("overlay", str(root), "overlay", 0, f"lowerdir=/,upperdir={upper},workdir={scratch}")
@@ -208,9 +236,9 @@ def _make_parents(base: Path, relative: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Files by which a sandbox is reached: `gate` and `output` are FIFOs that exist; `status` is made."""
+    """Files by which a sandbox is reached: `barrier` and `output` are FIFOs that exist; `status` is made."""
 
-    gate: Path
+    barrier: Path
     status: Path
     output: Path
 
@@ -226,7 +254,8 @@ class Launch(Protocol):
 def start(
     sandbox: Sandbox, settings: Settings, ends: Ends, launch: Launch, meanwhile: Callable[[], None]
 ) -> subprocess.Popen[bytes]:
-    """Starts the sandbox and returns once it is ready at its start barrier, blocking; the result is the process that watches it.
+    """Starts the sandbox and returns once it is ready at its start barrier, blocking;
+    the result is the process that watches it.
 
     `meanwhile` is done while it is set up. Raises SandboxError or OSError, and then what was started may not be gone.
     """
@@ -258,7 +287,7 @@ def _start(sandbox: Sandbox, settings: Settings, ends: Ends, launch: Launch, ann
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     # For reading as well: the death of a reader must not end a writer.
     with (
-        _opened(ends.gate, os.O_RDWR) as gate,
+        _opened(ends.barrier, os.O_RDWR) as barrier,
         _opened(ends.output, os.O_RDWR) as output,
         _opened(ends.status, flags) as status,
         filter_file(settings.filter) as calls,
@@ -271,7 +300,7 @@ def _start(sandbox: Sandbox, settings: Settings, ends: Ends, launch: Launch, ann
                     *(*prefix, *outer_arguments(sandbox, settings, root, status, calls)),
                     *inner_arguments(sandbox, settings),
                 ],
-                stdin=gate,
+                stdin=barrier,
                 stdout=announce,
                 stderr=output,
                 pass_fds=(status, calls),

@@ -1,4 +1,6 @@
-"""The way into a native process kernel: `attach.c` as a child of the agent, which joins the kernel and gives up all rights."""
+"""The way into a native process kernel: `attach.c` as a child of the agent,
+which joins the kernel and gives up all rights.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from retinue.agent.errors import BackendError, NotRunningError
+from retinue.agent.errors import KernelRuntimeError, NotRunningError
 from retinue.agent.host.processes import PROC, Process, open_pidfd
-from retinue.agent.inside.exec_session import BUFFER, Wire
+from retinue.agent.inside.exec_session import BUFFER, SocketChannel, Wire
 from retinue.agent.kernel.paths import HOME
 from retinue.agent.process.bubblewrap import filter_file
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 Child = subprocess.Popen[bytes]
 END_TIMEOUT = 5.0
@@ -27,7 +29,8 @@ _CARRIED = re.compile(r"e\d+")
 
 
 def environment_of(init: Process) -> dict[str, str]:
-    """Returns the environment of a kernel's command, which its first process carries as the values of `e0`, `e1`, …. Blocks.
+    """Returns the environment of a kernel's command, which its first process carries as the values of `e0`, `e1`, ….
+    Blocks.
 
     Raises NotRunningError. The command itself may have written over its own.
     """
@@ -57,7 +60,7 @@ class Confinement:
 def spawn(program: Path, init: Process, confinement: Confinement) -> tuple[Child, socket.socket]:
     """Starts the helper for the kernel whose first process is `init`, confined as all that runs there. Blocks.
 
-    Raises NotRunningError, BackendError.
+    Raises NotRunningError, KernelRuntimeError.
     """
     descriptor = open_pidfd(init)
     if descriptor is None:
@@ -79,15 +82,20 @@ def spawn(program: Path, init: Process, confinement: Confinement) -> tuple[Child
             )
     except OSError as error:
         ours.close()
-        raise BackendError(f"the helper cannot be started: {error}") from error
+        raise KernelRuntimeError(f"the helper cannot be started: {error}") from error
     finally:
         theirs.close()
         os.close(descriptor)
     return child, ours
 
 
-async def enter(program: Path, init: Process, confinement: Confinement) -> Wire:
-    """Returns a wire into the kernel whose first process is `init`. Raises NotRunningError, BackendError."""
+async def enter(
+    program: Path,
+    init: Process,
+    confinement: Confinement,
+    environment_of: Callable[[Process], dict[str, str]] = environment_of,
+) -> Wire:
+    """Returns a wire into the kernel whose first process is `init`. Raises NotRunningError, KernelRuntimeError."""
     environment = await asyncio.to_thread(environment_of, init)
     spawning = asyncio.ensure_future(asyncio.to_thread(spawn, program, init, confinement))
     try:
@@ -105,7 +113,7 @@ async def enter(program: Path, init: Process, confinement: Confinement) -> Wire:
     async def ended() -> None:
         await asyncio.to_thread(_reap, child)
 
-    return Wire(reader, writer, ended, environment, HOME)
+    return Wire(SocketChannel(reader, writer), ended, environment, HOME)
 
 
 def _reap(child: Child) -> None:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Generic
+from typing import TYPE_CHECKING
+
+from prometheus_client import Gauge
 
 from retinue.agent.attempts import Phase
-from retinue.agent.conditions import Conditions, ConditionType
-from retinue.agent.reasons import AttemptReason, ConditionReason
+from retinue.agent.conditions import Conditions
+from retinue.agent.network.core.topology import LOCALHOST, hosts_text
 from retinue.agent.reconcile.core.plan import (
     Attach,
+    Authorize,
     Create,
     Decline,
     Desired,
@@ -26,8 +30,8 @@ from retinue.agent.reconcile.core.plan import (
     Stop,
     plan,
 )
-from retinue.agent.reconcile.inspection import INTERVAL, Inspections, InspectNetwork
-from retinue.agent.reconcile.networks import Egress, Links, Network
+from retinue.agent.reconcile.networks import INTERVAL, Egress, Inspections, InspectNetwork, Links, Publisher
+from retinue.rpc.core.reasons import AgentConditionReason, AgentConditionType, AttemptReason
 
 if TYPE_CHECKING:
     import random
@@ -35,11 +39,14 @@ if TYPE_CHECKING:
 
     from retinue.agent.attempts import AttemptSpec, DesiredAttempt, ObservedAttempt
     from retinue.agent.fencing.lease import Fence
+    from retinue.agent.network.core.topology import Network
     from retinue.agent.network.namespaces import NetworkNamespace
     from retinue.agent.reconcile.core.plan import Action
     from retinue.agent.runtime.contract import Runtime
 
 log = logging.getLogger(__name__)
+
+_ATTEMPTS = Gauge("retinue_agent_attempts", "Attempts that there is a record of, by phase.", ["phase"])
 
 PARALLEL_CREATES = 4
 FIRST_DELAY, LONGEST_DELAY = 0.1, 10.0
@@ -57,7 +64,7 @@ class _Trouble:
     again_at: float
 
 
-class Reconciler(Generic[Network]):
+class Reconciler:
     """Brings what runs on the node to what a manager wants, and says what there is.
 
     All methods belong on one event loop.
@@ -65,10 +72,10 @@ class Reconciler(Generic[Network]):
 
     def __init__(
         self,
-        backend: Runtime,
-        links: Links[Network],
+        runtime: Runtime,
+        links: Links,
         egress: Egress,
-        hosts: Callable[[Network], str],
+        publisher: Publisher,
         *,
         clock: Callable[[], float],
         random_numbers: random.Random,
@@ -77,14 +84,14 @@ class Reconciler(Generic[Network]):
         parallel_creates: int = PARALLEL_CREATES,
         inspection_interval: float = INTERVAL,
     ) -> None:
-        """`clock` is monotonic; `hosts` gives the text of /etc/hosts in a network; so many kernels are created at once.
+        """`clock` is monotonic; so many kernels are created at once.
 
         Without a `fence`, no attempt is guarded.
         """
-        self._backend = backend
+        self._runtime = runtime
         self._links = links
         self._egress = egress
-        self._hosts = hosts
+        self._publisher = publisher
         self._clock = clock
         self._random = random_numbers
         self._parallel_creates = parallel_creates
@@ -100,6 +107,8 @@ class Reconciler(Generic[Network]):
         self._existing: set[str] = set()
         self._ready: set[str] = set()
         self._settled: set[str] = set()
+        # What this process has seen to: after a restart, all of it is done once more.
+        self._authorized: dict[str, tuple[str, ...]] = {}
         self._busy: dict[str, Action | InspectNetwork] = {}
         self._troubles: dict[str, _Trouble] = {}
         self._wake = asyncio.Event()
@@ -114,7 +123,8 @@ class Reconciler(Generic[Network]):
         *,
         absence_removes: bool = True,
     ) -> None:
-        """Replaces the whole desired set; `removed_attempts` and `removed_networks` are those that the manager names as no longer desired.
+        """Replaces the whole desired set; `removed_attempts` and `removed_networks` are those
+        that the manager names as no longer desired.
 
         Without `absence_removes`, only what the manager names, now or in a later change, is ended and removed.
         """
@@ -164,7 +174,11 @@ class Reconciler(Generic[Network]):
 
     def attempts(self) -> Mapping[str, ObservedAttempt | None]:
         """Returns the observed state of each attempt; None for one that is desired and was not begun yet."""
-        return dict.fromkeys(self._attempts) | dict(self._backend.observe())
+        return dict.fromkeys(self._attempts) | dict(self._runtime.observe())
+
+    def desired(self) -> Mapping[str, DesiredAttempt]:
+        """Returns the desired attempts by id."""
+        return self._attempts
 
     def networks(self) -> frozenset[str]:
         """Sessions of which anything of a network exists here."""
@@ -219,7 +233,12 @@ class Reconciler(Generic[Network]):
     def _due(self, now: float) -> list[Action | InspectNetwork]:
         """Returns the steps to start now; they count as in progress from here on."""
         observed = self._observe()
+        phases = Counter(attempt.phase for attempt in observed.attempts.values())
+        for phase in Phase:
+            _ATTEMPTS.labels(phase.name).set(phases[phase])
         self._settled &= observed.attempts.keys()
+        for attempt_id in self._authorized.keys() - observed.attempts.keys():
+            del self._authorized[attempt_id]
         # One that is being created is not observed yet.
         self._removed &= observed.attempts.keys() | self._busy.keys()
         self._removed_networks &= self._existing
@@ -264,14 +283,20 @@ class Reconciler(Generic[Network]):
         return self._inspections.next((self._ready & self._networks.keys()) - self._busy.keys(), now)
 
     def _report_unknown(self, observed: Observed) -> None:
-        """Keeps the conditions of kernels whose record was lost, and of those that the manager neither desires nor names."""
+        """Keeps the conditions of kernels whose record was lost, and of those that the
+        manager neither desires nor names.
+        """
         running = {key: attempt for key, attempt in observed.attempts.items() if not attempt.phase.ended}
         rebuilt = sorted(key for key, attempt in running.items() if attempt.rebuilt)
         message = f"running with a record that was lost and rebuilt: {', '.join(rebuilt)}"
-        self.conditions.update(ConditionType.STATE_DAMAGED, message if rebuilt else "", ConditionReason.RECORDS_REBUILT)
+        self.conditions.update(
+            AgentConditionType.STATE_DAMAGED, message if rebuilt else "", AgentConditionReason.RECORDS_REBUILT
+        )
         unknown = sorted(running.keys() - self._attempts.keys() - self._removed) if self._complete else []
         message = f"running although the manager does not know them, and left alone: {', '.join(unknown)}"
-        self.conditions.update(ConditionType.OTHER, message if unknown else "", ConditionReason.UNKNOWN_KERNELS)
+        self.conditions.update(
+            AgentConditionType.OTHER, message if unknown else "", AgentConditionReason.UNKNOWN_KERNELS
+        )
 
     def _is_joined(self, session_id: str) -> bool:
         """Returns whether an attempt of the session is being created: it may not be among what is observed yet."""
@@ -283,7 +308,9 @@ class Reconciler(Generic[Network]):
         )
 
     def _observe(self) -> Observed:
-        return Observed(self._backend.observe(), self._existing, self._ready, self._settled)
+        return Observed(
+            self._runtime.observe(), self._existing, self._ready, self._settled, authorized=self._authorized
+        )
 
     def _pause(self, now: float) -> float | None:
         """Returns the seconds until time alone makes for something to do; None for no such time.
@@ -291,7 +318,7 @@ class Reconciler(Generic[Network]):
         What was due by `now` is in progress, or waits for something that is.
         """
         times = [trouble.again_at for trouble in self._troubles.values()]
-        times += [attempt.kill_at for attempt in self._backend.observe().values() if attempt.kill_at is not None]
+        times += [attempt.kill_at for attempt in self._runtime.observe().values() if attempt.kill_at is not None]
         pauses = [time - now for time in times if time > now]
         if self.fence is not None and (pause := self.fence.wait()) is not None:
             pauses.append(pause)
@@ -332,37 +359,42 @@ class Reconciler(Generic[Network]):
                 self._existing.discard(session_id)
             case Identify(attempt_id):
                 if (wanted := self._attempts.get(attempt_id)) is not None:
-                    await self._backend.identify(wanted.spec)
+                    await self._runtime.identify(wanted.spec)
             case Create(attempt_id):
                 if (wanted := self._attempts.get(attempt_id)) is not None:
-                    await self._backend.prepare(wanted.spec, self._hosts_of(wanted))
+                    await self._runtime.prepare(wanted.spec, self._hosts_of(wanted))
             case Decline(attempt_id):
                 if (wanted := self._attempts.get(attempt_id)) is not None:
                     message = "it was to be stopped before it was created"
-                    await self._backend.decline(wanted.spec, Phase.EXITED, AttemptReason.STOPPED, message)
+                    await self._runtime.decline(wanted.spec, Phase.EXITED, AttemptReason.STOPPED, message)
             case Attach(attempt_id):
                 if (wanted := self._attempts.get(attempt_id)) is not None:
-                    await self._attach(wanted.spec, self._backend.kernel(attempt_id).network_attachment())
-                    await self._backend.mark_attached(attempt_id)
+                    await self._attach(wanted.spec, self._runtime.kernel(attempt_id).network_attachment())
+                    await self._runtime.mark_attached(attempt_id)
             case Release(attempt_id):
                 if self.fence is not None:
-                    await self.fence.pin(attempt_id, self._backend.kernel(attempt_id).fence_target())
-                await self._backend.start(attempt_id)
+                    await self.fence.pin(attempt_id, self._runtime.kernel(attempt_id).fence_target())
+                await self._runtime.start(attempt_id)
+            case Authorize(attempt_id):
+                if (wanted := self._attempts.get(attempt_id)) is not None and wanted.spec.sftp is not None:
+                    keys = wanted.spec.sftp.authorized_keys
+                    await self._runtime.authorize(attempt_id, keys)
+                    self._authorized[attempt_id] = keys
             case Stop(attempt_id, grace):
-                await self._backend.stop(attempt_id, grace)
+                await self._runtime.stop(attempt_id, grace)
             case Kill(attempt_id):
-                await self._backend.kill(attempt_id)
+                await self._runtime.kill(attempt_id)
             case Remove(attempt_id):
                 # The record comes last: as long as it is there, this is tried again.
-                if self._backend.observe()[attempt_id].egress:
+                if self._runtime.observe()[attempt_id].egress:
                     await self._egress.remove(attempt_id)
-                await self._backend.remove(attempt_id)
+                await self._runtime.remove(attempt_id)
 
     async def _inspect(self, network: Network) -> None:
         session_id = network.session_id
         try:
             steps = await self._links.ensure(network)
-            for attempt in list(self._backend.observe().values()):
+            for attempt in list(self._runtime.observe().values()):
                 if (
                     attempt.session_id == session_id
                     and attempt.networked
@@ -381,8 +413,11 @@ class Reconciler(Generic[Network]):
 
     async def _attach_again(self, network: Network, attempt: ObservedAttempt) -> int:
         try:
-            namespace = self._backend.kernel(attempt.id).network_attachment()
+            namespace = self._runtime.kernel(attempt.id).network_attachment()
             steps = await self._links.attach(network, attempt.kernel_id, namespace)
+            if steps:
+                # A virtual machine has to be joined to what was made again.
+                await self._runtime.mark_attached(attempt.id)
         except Exception as error:
             # A kernel that is about to end has no namespace any more.
             if self._inspections.detach(attempt.id):
@@ -397,17 +432,20 @@ class Reconciler(Generic[Network]):
         steps: list[Awaitable[object]] = []
         if spec.networked:
             steps.append(self._links.attach(self._networks[spec.session_id], spec.kernel_id, namespace))
-        if spec.egress:
+        if spec.has_egress_link:
             steps.append(self._egress.attach(spec.id, namespace))
         # None continues while the attempt is tried again, or ended.
         for outcome in await asyncio.gather(*steps, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
+        if spec.published is not None:
+            # Before the command goes: without egress, it is kept from the outside by its publication.
+            await self._publisher.publish(spec.id, spec.published.port, closed=not spec.egress)
 
     def _hosts_of(self, wanted: DesiredAttempt) -> str:
         if wanted.spec.networked:
-            return self._hosts(self._networks[wanted.spec.session_id])
-        return f"127.0.0.1\tlocalhost\n::1\tlocalhost\n127.0.0.1\t{wanted.spec.hostname}\n"
+            return hosts_text(self._networks[wanted.spec.session_id])
+        return f"{LOCALHOST}127.0.0.1\t{wanted.spec.hostname}\n"
 
 
 def _key(action: Action | InspectNetwork) -> str:

@@ -1,34 +1,36 @@
-"""Networks as far as the reconciler has to know them."""
+"""Networks as far as the reconciler has to know them, and when they are compared with their plan:
+what others removed is made again, or reported.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from retinue.rpc.core.reasons import AgentConditionType
 
 if TYPE_CHECKING:
+    from collections.abc import Set
+
+    from retinue.agent.conditions import Conditions
+    from retinue.agent.network.core.topology import Network
     from retinue.agent.network.namespaces import NetworkNamespace
 
 
-class SessionNetwork(Protocol):
-    """A session's network, as far as this module has to know it."""
-
-    @property
-    def session_id(self) -> str:
-        """Returns the session it belongs to."""
-        ...
+INTERVAL = 30.0
+"""Seconds between two inspections of one session's network."""
+MAX_NAMED = 10
+"""Sessions in the message of the condition."""
 
 
-Network = TypeVar("Network", bound=SessionNetwork)
-Network_contra = TypeVar("Network_contra", bound=SessionNetwork, contravariant=True)
-
-
-class Links(Protocol[Network_contra]):
+class Links(Protocol):
     """The networks of sessions on this node. Every method may be repeated after a crash at any point."""
 
-    async def ensure(self, network: Network_contra) -> int:
+    async def ensure(self, network: Network) -> int:
         """Makes the network whole; returns how many steps that took, 0 when it was."""
         ...
 
-    async def attach(self, network: Network_contra, kernel_id: str, namespace: NetworkNamespace) -> int:
+    async def attach(self, network: Network, kernel_id: str, namespace: NetworkNamespace) -> int:
         """Attaches a kernel to the network in its network namespace; returns as `ensure` does."""
         ...
 
@@ -51,3 +53,84 @@ class Egress(Protocol):
     async def remove(self, attempt_id: str) -> object:
         """Removes the egress link of an attempt that ended, if it is not gone with the namespace."""
         ...
+
+
+class Publisher(Protocol):
+    """The published ports of kernels on this node. May be repeated after a crash at any point."""
+
+    async def publish(self, attempt_id: str, port: int, *, closed: bool) -> object:
+        """Publishes a port of an attempt that has its egress link; a `closed` one opens nothing to the outside."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class InspectNetwork:
+    """Compare a session's network, and its kernels' links to it, with the plan, and repair them."""
+
+    session_id: str
+
+
+class Inspections:
+    """The due inspections of networks, and the networks that could not be repaired. Pure but for the condition;
+    times are monotonic.
+    """
+
+    def __init__(self, conditions: Conditions, interval: float) -> None:
+        """Knows of no network yet."""
+        self._conditions = conditions
+        self._interval = interval
+        self._due: dict[str, float] = {}
+        self._degraded: dict[str, str] = {}
+        # Kernels that could not be attached last time: one that is ending cannot, and is gone the next time.
+        self._detached: set[str] = set()
+
+    def follow(self, ready: Set[str], existing: Set[str], now: float) -> None:
+        """Takes up networks that are ready, and drops those that exist no more."""
+        for session_id in ready - self._due.keys():
+            self._due[session_id] = now + self._interval
+        for session_id in self._due.keys() - existing:
+            del self._due[session_id]
+            self.pass_(session_id)
+
+    def next(self, ready: Set[str], now: float) -> InspectNetwork | None:
+        """Returns the inspection to be done now, if any; one at a time keeps them cheap."""
+        due = [(time, session_id) for session_id, time in self._due.items() if session_id in ready and time <= now]
+        if not due:
+            return None
+        session_id = min(due)[1]
+        self._due[session_id] = now + self._interval
+        return InspectNetwork(session_id)
+
+    def wait(self, now: float) -> float | None:
+        """Returns the seconds until the next inspection; None when there is none."""
+        return min((time - now for time in self._due.values() if time > now), default=None)
+
+    def expedite(self, session_id: str, now: float) -> None:
+        """Has a network that was made again inspected at once: its kernels may have lost their links."""
+        if session_id in self._degraded:
+            self._due[session_id] = now
+
+    def detach(self, attempt_id: str) -> bool:
+        """Notes that a kernel could not be attached; returns whether it could not the last time either."""
+        again = attempt_id in self._detached
+        self._detached.add(attempt_id)
+        return again
+
+    def attach(self, attempt_id: str) -> None:
+        """Notes that a kernel is attached."""
+        self._detached.discard(attempt_id)
+
+    def fail(self, session_id: str, message: str) -> None:
+        """Notes that a network could not be repaired."""
+        self._degraded[session_id] = message
+        self._report()
+
+    def pass_(self, session_id: str) -> None:
+        """Notes that a network is as planned."""
+        if self._degraded.pop(session_id, None) is not None:
+            self._report()
+
+    def _report(self) -> None:
+        named = [f"{session_id} ({message})" for session_id, message in sorted(self._degraded.items())[:MAX_NAMED]]
+        message = f"networks of {len(self._degraded)} sessions cannot be repaired: {', '.join(named)}" if named else ""
+        self._conditions.update(AgentConditionType.NETWORK_DEGRADED, message)

@@ -46,7 +46,9 @@ def capacity(node: Node, reserve: Mapping[str, int], override: Mapping[str, int]
 
 
 def parallel_starts(processors: int) -> int:
-    """Returns how many kernels a node starts at a time: more would only make each of them slower, whatever starts them."""
+    """Returns how many kernels a node starts at a time: more would only make each of them slower,
+    whatever starts them.
+    """
     return min(MAX_STARTS, max(MIN_STARTS, STARTS_PER_PROCESSOR * processors))
 
 

@@ -7,9 +7,12 @@ import logging
 import os
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retinue.agent.resources.core.holdings import Gpu
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
 
 log = logging.getLogger(__name__)
 
@@ -20,10 +23,10 @@ def cores_by_node(
     """Cores this process may use, by memory node; all on one where the system reports none."""
     usable = os.sched_getaffinity(0) if allowed is None else allowed
     found: dict[int, list[int]] = {}
-    for place in sorted(system.glob("node[0-9]*"), key=lambda place: int(place.name.removeprefix("node"))):
-        cores = parse_list((place / "cpulist").read_text())
+    for directory in sorted(system.glob("node[0-9]*"), key=lambda directory: int(directory.name.removeprefix("node"))):
+        cores = parse_list((directory / "cpulist").read_text())
         if here := [core for core in cores if core in usable]:
-            found[int(place.name.removeprefix("node"))] = here
+            found[int(directory.name.removeprefix("node"))] = here
     return found or {0: sorted(usable)}
 
 
@@ -37,7 +40,9 @@ def parse_list(text: str) -> list[int]:
 
 
 def find_gpus(nvml: Any = None) -> list[Gpu]:
-    """Returns NVIDIA's GPUs of this node; none where there is no driver. `nvml` is the module to ask, by default `pynvml`."""
+    """Returns NVIDIA's GPUs of this node; none where there is no driver.
+    `nvml` is the module to ask, by default `pynvml`.
+    """
     if nvml is None:
         try:
             nvml = import_module("pynvml")
@@ -57,6 +62,52 @@ def find_gpus(nvml: Any = None) -> list[Gpu]:
     finally:
         with contextlib.suppress(nvml.NVMLError):
             nvml.nvmlShutdown()
+
+
+class GpuUse:
+    """The use of NVIDIA's GPUs by the attempts that hold them, from the first that holds one on."""
+
+    def __init__(self, gpus_of: Callable[[str], Sequence[str]], nvml: Any = None) -> None:
+        """`gpus_of` returns the ids of an attempt's GPUs; `nvml` is the module to ask, by default `pynvml`."""
+        self._gpus_of = gpus_of
+        self._nvml = nvml
+        self._begun = False
+
+    def read(self, attempt_ids: Iterable[str]) -> dict[str, float]:
+        """Returns the percentage of time in which the GPUs of attempts were busy, the mean of all of one;
+        what cannot be read is left out.
+        """
+        held = {attempt_id: gpus for attempt_id in attempt_ids if (gpus := self._gpus_of(attempt_id))}
+        found: dict[str, float] = {}
+        if held and (nvml := self._module()) is not None:
+            for attempt_id, gpus in held.items():
+                try:
+                    busy = [_busy(nvml, gpu) for gpu in gpus]
+                except (nvml.NVMLError, AttributeError) as error:
+                    log.debug("the use of GPUs of attempt %s cannot be read: %s", attempt_id, error)
+                    continue
+                found[attempt_id] = sum(busy) / len(busy)
+        return found
+
+    def _module(self) -> Any:
+        """Returns the module once its driver answers; it stays open, as opening takes far longer than a reading."""
+        if self._nvml is None:
+            try:
+                self._nvml = import_module("pynvml")
+            except ImportError:
+                return None
+        if not self._begun:
+            try:
+                self._nvml.nvmlInit()
+            except self._nvml.NVMLError as error:
+                log.debug("no NVIDIA driver answers: %s", error)
+                return None
+            self._begun = True
+        return self._nvml
+
+
+def _busy(nvml: Any, gpu: str) -> float:
+    return float(nvml.nvmlDeviceGetUtilizationRates(nvml.nvmlDeviceGetHandleByUUID(gpu)).gpu)
 
 
 def _gpu(nvml: Any, handle: Any) -> Gpu:

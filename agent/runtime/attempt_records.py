@@ -1,8 +1,8 @@
 """Lasting records of attempts: the guard that starts each at most once, and what a restarted agent goes by.
 
 One directory per attempt. It appears under its name in one step with its first record inside, and goes in one step;
-names of attempts that were removed are kept in a bounded list. Each record has a copy in another directory, written after it, so that a
-damaged file or a lost directory loses nothing; what is damaged is set aside.
+names of attempts that were removed are kept in a bounded list. Each record has a copy in another directory, written
+after it, so that a damaged file or a lost directory loses nothing; what is damaged is set aside.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from retinue.agent.resources.core.holdings import Holding
 from retinue.agent.runtime.bwrap_status import known_exit_code
 from retinue.agent.state import checked
 from retinue.agent.state.damaged import DIRECTORY, DamagedFiles
-from retinue.agent.state.files import replace_file, sync_directory, write_new
+from retinue.rpc.files import replace_file, sync_directory, write_new
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -46,8 +46,8 @@ class Record:
 
     `start_time` is set just before the command is released. `monitor` is the process that watches over the kernel
     and writes its exit code, `init` the first process inside. `memory_group` is the directory of
-    the control group that a container's memory counts in, `out_of_memory` what it said at the end. `rebuilt` marks a record that was
-    lost and made again from the processes; its `session_id` is empty until a manager names the attempt.
+    the control group that a container's memory counts in, `out_of_memory` what it said at the end. `rebuilt` marks a
+    record that was lost and made again from the processes; its `session_id` is empty until a manager names the attempt.
     """
 
     id: str
@@ -82,7 +82,7 @@ class Record:
     @classmethod
     def of(cls, spec: AttemptSpec, boot_id: str) -> Record:
         """Returns the first record of an attempt."""
-        return cls(spec.id, spec.session_id, spec.kernel_id, boot_id, spec.networked, spec.egress)
+        return cls(spec.id, spec.session_id, spec.kernel_id, boot_id, spec.networked, spec.has_egress_link)
 
 
 def encode(record: Record) -> bytes:
@@ -116,7 +116,8 @@ def _image_facts(values: Mapping[str, Any]) -> ImageFacts:
 
 @dataclass(slots=True)
 class Loaded:
-    """The contents of a directory of records: records by id, and the attempts whose record is lost, each with its copy if there is one.
+    """The contents of a directory of records: records by id, and the attempts whose record is lost,
+    each with its copy if there is one.
 
     The copy of a lost record may be a step behind what was done.
     """
@@ -126,7 +127,7 @@ class Loaded:
 
 
 class Records:
-    """The records of one backend, on disk under `directory`. Methods block for the disk."""
+    """The records of one runtime, on disk under `directory`. Methods block for the disk."""
 
     def __init__(self, directory: Path, damaged: DamagedFiles | None = None, disk: Disk | None = None) -> None:
         """Reads nothing before `load`. Damaged files are set aside in `damaged`, by default beside the directory.
@@ -156,7 +157,7 @@ class Records:
                 shutil.rmtree(entry.path, ignore_errors=True)
             elif ATTEMPT_ID.fullmatch(entry.name) and self._is_directory(entry):
                 copy = copies.pop(entry.name, None)
-                self._take(loaded, entry.name, self._read(self.place(entry.name) / RECORD, entry.name), copy)
+                self._take(loaded, entry.name, self._read(self.directory(entry.name) / RECORD, entry.name), copy)
         for attempt_id, copy in copies.items():
             if attempt_id in self._removed:
                 with contextlib.suppress(OSError):
@@ -181,7 +182,7 @@ class Records:
     def _is_directory(self, entry: os.DirEntry[str]) -> bool:
         if entry.is_dir(follow_symlinks=False):
             return True
-        self._damaged.set_aside(self.place(entry.name), "it is not a directory")
+        self._damaged.set_aside(self.directory(entry.name), "it is not a directory")
         return True
 
     def _read(self, path: Path, attempt_id: str) -> Record | None:
@@ -216,7 +217,7 @@ class Records:
             with contextlib.suppress(OSError):
                 self._rewrite_removed()
 
-    def place(self, attempt_id: str) -> Path:
+    def directory(self, attempt_id: str) -> Path:
         """Returns the attempt's directory."""
         return self._directory / attempt_id
 
@@ -249,10 +250,10 @@ class Records:
         write_new(fresh / RECORD, content, lasting=False)
         try:
             # A directory that is not empty is never replaced by this.
-            fresh.rename(self.place(record.id))
+            fresh.rename(self.directory(record.id))
         except OSError:
             shutil.rmtree(fresh)
-            if self.place(record.id).exists():
+            if self.directory(record.id).exists():
                 return False
             raise
         self._write_copy(record.id, content)
@@ -260,7 +261,7 @@ class Records:
 
     def make_lasting(self, attempt_id: str) -> None:
         """Makes sure that the attempt's directory outlives a crash of the node, and its record as it is now."""
-        descriptor = os.open(self.place(attempt_id) / RECORD, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(self.directory(attempt_id) / RECORD, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
         finally:
@@ -274,7 +275,7 @@ class Records:
         crash nothing of the attempt runs, and that it was there is known from its first record.
         """
         content = encode(record)
-        self._replace(self.place(record.id) / RECORD, content, lasting=record.phase.ended)
+        self._replace(self.directory(record.id) / RECORD, content, lasting=record.phase.ended)
         self._write_copy(record.id, content)
 
     def _write_copy(self, attempt_id: str, content: bytes) -> None:
@@ -321,7 +322,7 @@ class Records:
                     raise
         old = self._directory / f".old-{attempt_id}"
         with contextlib.suppress(FileNotFoundError):
-            self.place(attempt_id).rename(old)
+            self.directory(attempt_id).rename(old)
         self._copy_of(attempt_id).unlink(missing_ok=True)
         shutil.rmtree(old, ignore_errors=True)
 
@@ -361,4 +362,4 @@ def identified(record: Record, spec: AttemptSpec) -> Record:
     """Returns a rebuilt record completed by what a manager knows of the attempt; any other one as it is."""
     if record.session_id:
         return record
-    return replace(record, session_id=spec.session_id, networked=spec.networked, egress=spec.egress)
+    return replace(record, session_id=spec.session_id, networked=spec.networked, egress=spec.has_egress_link)

@@ -1,4 +1,6 @@
-"""The attempts of one backend: the record of each, in memory and on disk, and the listener that is notified of changes."""
+"""The attempts of one runtime: the record of each, in memory and on disk,
+and the listener that is notified of changes.
+"""
 
 from __future__ import annotations
 
@@ -85,9 +87,9 @@ class AttemptStore:
         record = self._records.get(attempt_id)
         return None if record is None or record.phase.ended else record.init
 
-    def place(self, attempt_id: str) -> Path:
+    def directory(self, attempt_id: str) -> Path:
         """Returns the attempt's directory."""
-        return self._store.place(attempt_id)
+        return self._store.directory(attempt_id)
 
     def was_removed(self, attempt_id: str) -> bool:
         """Returns whether there once was a record, and it was removed."""
@@ -115,15 +117,16 @@ class AttemptStore:
 
     async def write(self, record: Record) -> None:
         """Replaces a record. Raises OSError, and then the former one stands."""
-        await self._save(record)
+        await self.save(record)
         self.show(record)
 
     async def note(self, record: Record) -> None:
         """Replaces a record whether or not the disk takes it: for what is done, or has to be, in any case.
 
-        What the disk does not take, or not in time, is written later; an agent that restarts before finds the former record.
+        What the disk does not take, or not in time, is written later; an agent that restarts
+        before finds the former record.
         """
-        saving = asyncio.ensure_future(self._save(record))
+        saving = asyncio.ensure_future(self.save(record))
         done, _ = await asyncio.wait({saving}, timeout=NOTE_TIMEOUT)
         if not done or saving.exception() is not None:
             log.error(
@@ -133,7 +136,8 @@ class AttemptStore:
             self._unwritten.add(record.id)
         self.show(record)
 
-    async def _save(self, record: Record) -> None:
+    async def save(self, record: Record) -> None:
+        """Replaces a record on disk, for `show` to take it up. Raises OSError."""
         # One at a time: a thread that hangs must not write an old record after a newer one.
         async with self._saving.setdefault(record.id, asyncio.Lock()):
             await RECORDS.run(self._store.write, record)
@@ -156,7 +160,9 @@ class AttemptStore:
         await self.note(record)
 
     async def give_reason(self, attempt_id: str, reason: str, message: str) -> bool:
-        """Records why an attempt is about to be ended; False when it ends already. Raises UnknownAttemptError, OSError."""
+        """Records why an attempt is about to be ended; False when it ends already.
+        Raises UnknownAttemptError, OSError.
+        """
         async with self.lock(attempt_id):
             record = self.record(attempt_id)
             if record.init is None or record.reason not in {"", reason} or record.phase is Phase.STOPPING:
@@ -209,7 +215,7 @@ class AttemptStore:
             record = self._records.get(attempt_id)
             return record is None or record.phase.ended
 
-        return Output(self.place(attempt_id) / OUTPUT, over)
+        return Output(self.directory(attempt_id) / OUTPUT, over)
 
     async def bound_outputs(self, limit: int, pump: Path) -> None:
         """Keeps what running attempts print within so many bytes each, and a pump running for each; does not return."""
@@ -221,7 +227,7 @@ class AttemptStore:
                         await asyncio.to_thread(self.output(record.id).look, limit, time.time())
                     if record.init is not None:
                         try:
-                            await asyncio.to_thread(revive, pump, self.place(record.id), limit)
+                            await asyncio.to_thread(revive, pump, self.directory(record.id), limit)
                         except OSError:
                             log.exception("the output of attempt %s is not taken", record.id)
 

@@ -1,22 +1,36 @@
-"""The contract of a runtime: the life of attempts, whatever runs them. `tests/runtime_contract.py` holds every runtime to it."""
+"""The contract of a runtime: the life of attempts, whatever runs them.
+`tests/runtime_contract.py` holds every runtime to it.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from retinue.agent.attempts import AttemptSpec, ObservedAttempt, Phase
     from retinue.agent.inside.log_file import Output
     from retinue.agent.runtime.kernel import Kernel
 
 
+@dataclass(frozen=True, slots=True)
+class RuntimeStatus:
+    """The status of a runtime, by its name: `message` says how it runs, or why it is not available;
+    empty when there is nothing to say.
+    """
+
+    name: str
+    available: bool
+    message: str = ""
+
+
 class Runtime(Protocol):
     """Runs attempts of one kind.
 
-    Every method may be repeated after a crash at any point. An attempt is started at most once, ever: `prepare` leaves a
-    lasting record before it starts anything, and a second `prepare` of the same id does nothing.
+    Every method may be repeated after a crash at any point. An attempt is started at most once, ever: `prepare` leaves
+    a lasting record before it starts anything, and a second `prepare` of the same id does nothing.
     """
 
     @property
@@ -39,7 +53,7 @@ class Runtime(Protocol):
     async def prepare(self, spec: AttemptSpec, hosts: str) -> None:
         """Creates the attempt and holds it at its start barrier; `hosts` is the text of its /etc/hosts.
 
-        What cannot be created is recorded as FAILED. Raises BackendError when not even that could be recorded.
+        What cannot be created is recorded as FAILED. Raises KernelRuntimeError when not even that could be recorded.
         """
         ...
 
@@ -56,11 +70,17 @@ class Runtime(Protocol):
         ...
 
     async def mark_attached(self, attempt_id: str) -> None:
-        """Records that the attempt has its place in the network."""
+        """Records that the attempt is attached to its network."""
+        ...
+
+    async def authorize(self, attempt_id: str, keys: tuple[str, ...]) -> None:
+        """Has an attempt that serves SFTP let in by these keys only, and ends connections by others.
+        Raises KernelRuntimeError, OSError.
+        """
         ...
 
     async def start(self, attempt_id: str) -> None:
-        """Lets the command go; nothing to do unless it is held."""
+        """Releases the command; nothing to do unless it is held."""
         ...
 
     async def stop(self, attempt_id: str, grace: float) -> None:
@@ -77,4 +97,17 @@ class Runtime(Protocol):
 
     def output(self, attempt_id: str) -> Output:
         """Returns the output of the attempt. Raises UnknownAttemptError."""
+        ...
+
+
+class OptionalRuntime(Runtime, Protocol):
+    """A runtime that needs more than every node has."""
+
+    @property
+    def statuses(self) -> Sequence[RuntimeStatus]:
+        """Returns whether attempts can be created now, that without particular needs first."""
+        ...
+
+    def knows(self, attempt_id: str) -> bool:
+        """Returns whether there is a record of the attempt."""
         ...

@@ -1,4 +1,5 @@
-"""Ends kernels that write more to the node's disk than they may: it belongs to all of the node's kernels, and to the agent.
+"""Ends kernels that write more to the node's disk than they may: it belongs to all of the node's kernels,
+and to the agent.
 
 Where a file system keeps no quotas, use can only be measured. All kernels are measured in turn, and at once
 when free space or inodes fall fast. Measuring takes at most a tenth of the time.
@@ -16,13 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from retinue.agent.errors import BackendError
+from retinue.agent.errors import KernelRuntimeError
 from retinue.agent.host.processes import PROC
-from retinue.agent.host.unlinked import unlinked
-from retinue.agent.reasons import AttemptReason
+from retinue.rpc.core.reasons import AttemptReason
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +36,9 @@ PART = 10
 """Unless set, a kernel may have this part of the file system."""
 LEAST_FILES = 100_000
 """At least so many, or half of what a small file system has."""
+MAX_LINKS = 1_000_000
+"""Descriptors and mappings of one kernel that are examined."""
+_DELETED = " (deleted)"
 _DEEPEST = 200
 _SECTOR = 512
 
@@ -58,10 +61,10 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """The places on the node's disk that a kernel writes to.
+    """The directories on the node's disk that a kernel writes to.
 
-    Its work directory is the first of `directories`. `processes` may keep files there that have no name; `devices` are the file
-    systems, as they see them. `layer` is in bytes, for what lies in no directory that can be examined.
+    Its work directory is the first of `directories`. `processes` may keep files there that have no name; `devices` are
+    the file systems, as they see them. `layer` is in bytes, for what lies in no directory that can be examined.
     """
 
     directories: tuple[Path, ...]
@@ -78,7 +81,7 @@ class Watched(Protocol):
         ...
 
     async def end(self, attempt_id: str, reason: str, message: str) -> None:
-        """Ends an attempt, and says why. Raises BackendError, OSError."""
+        """Ends an attempt, and says why. Raises KernelRuntimeError, OSError."""
         ...
 
 
@@ -103,7 +106,9 @@ def devices_of(*paths: Path) -> frozenset[int]:
 
 
 def upper_layer(pid: int) -> Path | None:
-    """Returns the directory that has what was written over the image of a process's root; None where there is none to look at. Blocks."""
+    """Returns the directory that has what was written over the image of a process's root;
+    None where there is none to look at. Blocks.
+    """
     try:
         lines = (PROC / str(pid) / "mountinfo").read_bytes().decode(errors="surrogateescape").split("\n")
     except OSError:
@@ -138,6 +143,41 @@ def exceeded(use: Use, bounds: Bounds) -> str:
     if use.files > bounds.files:
         return f"it has more than {bounds.files} files on the node's disk"
     return ""
+
+
+def unlinked(processes: Iterable[int], devices: Collection[int]) -> tuple[int, int]:
+    """Returns bytes and number of the files on some file systems that have no name and that
+    processes have open or mapped. Blocks.
+
+    Files under way between sockets are not seen.
+    """
+    sizes: dict[tuple[int, int], int] = {}
+    left = MAX_LINKS
+    for pid in processes:
+        for kind in ("fd", "map_files"):
+            for path in _links(f"{PROC}/{pid}/{kind}"):
+                left -= 1
+                if left < 0:
+                    return sum(sizes.values()), len(sizes)
+                try:
+                    # The text first: to look at a file itself may wait for a server that is away.
+                    if not os.readlink(path).endswith(_DELETED):
+                        continue
+                    status = os.stat(path)
+                except OSError:
+                    continue
+                if status.st_nlink == 0 and status.st_dev in devices:
+                    sizes[status.st_dev, status.st_ino] = status.st_blocks * _SECTOR
+    return sum(sizes.values()), len(sizes)
+
+
+def _links(directory: str) -> Iterator[str]:
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                yield entry.path
+    except OSError:
+        return
 
 
 def measure_area(area: Area, bounds: Bounds) -> Use:
@@ -221,7 +261,7 @@ def _measured_apart(home: Path) -> Use:
 
 
 class DiskWatch:
-    """Looks at all kernels of one backend, whose work directories lie in one directory."""
+    """Looks at all kernels of one runtime, whose work directories lie in one directory."""
 
     def __init__(self, watched: Watched, scratch_dir: Path, bounds: Bounds) -> None:
         """Measures nothing before `run`."""
@@ -236,7 +276,7 @@ class DiskWatch:
             try:
                 await self._look()
             except Exception:
-                log.exception("what kernels have on the disk cannot be looked at")
+                log.exception("what kernels have on the disk cannot be measured")
             await self._pause(max(INTERVAL, SHARE * (time.monotonic() - begin)))
 
     async def _look(self) -> None:
@@ -244,7 +284,7 @@ class DiskWatch:
             use = await asyncio.to_thread(measure_area, area, self._bounds)
             if message := exceeded(use, self._bounds):
                 log.warning("attempt %s is ended: %s", attempt_id, message)
-                with contextlib.suppress(BackendError, OSError):
+                with contextlib.suppress(KernelRuntimeError, OSError):
                     await self._watched.end(attempt_id, DISK_EXCEEDED, message)
 
     async def _pause(self, seconds: float) -> None:

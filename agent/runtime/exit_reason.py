@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from retinue.agent.attempts import Phase
-from retinue.agent.reasons import AttemptReason
 from retinue.agent.runtime.disk_use import DISK_EXCEEDED
+from retinue.rpc.core.reasons import AttemptReason
 
 if TYPE_CHECKING:
     from retinue.agent.runtime.attempt_records import Record
@@ -14,33 +15,59 @@ if TYPE_CHECKING:
 
 KILLED = 128 + 9
 """Exit code of what SIGKILL has ended."""
+_ENDED_FOR = {DISK_EXCEEDED, AttemptReason.GUEST_FAILED}
+"""Reasons for which an agent ends what runs."""
+OUT_OF_MEMORY = "its memory was used up"
 
 
-def verdict(
-    record: Record, exit_code: int | None, out_of_memory: bool, rebooted: bool, fenced: bool
-) -> tuple[Phase, str, str]:
-    """Returns how an attempt of which nothing is left ended: phase, reason and the same in words.
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """What was found of an attempt of which nothing runs any more. `end_time` is in seconds since the epoch,
+    None when it is not known.
 
-    `record` is the last one before the end, `exit_code` that of the command if it was released and the code is known.
-    `fenced` says that a watchdog has killed it.
+    `out_of_memory` says whose memory was used up, if any was; `evicted` why the cluster that the node belongs to has
+    ended it, or someone by that; `failure` how the kernel ended without its command's doing, and `said` what
+    its own system said last.
     """
+
+    exit_code: int | None = None
+    end_time: float | None = None
+    out_of_memory: str = ""
+    failure: str = ""
+    said: str = ""
+    evicted: str = ""
+
+
+def verdict(record: Record, remains: Remains, *, rebooted: bool, fenced: bool) -> tuple[Phase, str, str]:
+    """Returns how an attempt of which nothing is left ended: phase, reason and the same in words. Pure.
+
+    `record` is the last one before the end; an exit code counts only if the command was released. `fenced` says that a
+    watchdog has killed it.
+    """
+    exit_code = remains.exit_code
     if rebooted and exit_code is None:
         return Phase.EXITED, AttemptReason.NODE_REBOOTED, "the node was restarted"
     if record.phase is Phase.STOPPING or (fenced and exit_code in {None, KILLED}):
         return Phase.EXITED, AttemptReason.STOPPED, "it was stopped"
     if record.start_time is None:
         interrupted = "the agent ended while it was being created"
-        default = interrupted if record.phase is Phase.CREATING else "it ended before it was let go"
-        return Phase.FAILED, record.reason or AttemptReason.START_FAILED, record.message or default
-    return Phase.EXITED, *_end_of_run(record, exit_code, out_of_memory)
+        default = interrupted if record.phase is Phase.CREATING else "it ended before it was released"
+        message = ": ".join(filter(None, (record.message or default, remains.said)))
+        return Phase.FAILED, record.reason or AttemptReason.START_FAILED, message
+    return Phase.EXITED, *_end_of_run(record, remains)
 
 
-def _end_of_run(record: Record, exit_code: int | None, out_of_memory: bool) -> tuple[str, str]:
+def _end_of_run(record: Record, remains: Remains) -> tuple[str, str]:
     """Returns why a command that ran ended, by itself or by an action on it: reason and the same in words."""
-    if record.reason == DISK_EXCEEDED and exit_code in {None, KILLED}:
+    exit_code = remains.exit_code
+    if record.reason in _ENDED_FOR and exit_code in {None, KILLED}:
         return record.reason, record.message
-    if out_of_memory and exit_code != 0:
-        return AttemptReason.OOM_KILLED, "its memory was used up"
+    if remains.out_of_memory and exit_code != 0:
+        return AttemptReason.OOM_KILLED, remains.out_of_memory
+    if remains.evicted and exit_code != 0:
+        return AttemptReason.EVICTED, f"it was evicted: {remains.evicted}"
+    if exit_code is None and remains.failure:
+        return AttemptReason.GUEST_FAILED, remains.failure
     if exit_code is None:
         return AttemptReason.KILLED, "it was ended from outside, and its exit code is not known"
     return AttemptReason.EXITED, f"its command exited with {exit_code}"

@@ -1,8 +1,8 @@
 """Access to one kernel through a runtime: handles, and no process, path or directory of the node.
 
-A runtime on this node's own Linux answers with `agent/inside/host_kernel.py`. One of virtual machines answers by a channel into the
-guest, one of pods by an API server; the user of a handle sees no difference. No handle has to be closed unless it says so, and what an
-ended kernel is asked for raises NotRunningError.
+A runtime on this node's own Linux answers with `agent/inside/host_kernel.py`. One of virtual machines answers by a
+channel into the guest, one of pods by an API server; the user of a handle sees no difference. No handle has to be
+closed unless it says so, and what an ended kernel is asked for raises NotRunningError.
 """
 
 from __future__ import annotations
@@ -128,35 +128,48 @@ class Kernel(Protocol):
         """Returns where links of networks go, from the time the attempt is prepared. Raises NotRunningError."""
         ...
 
+    def loopback_namespace(self) -> NetworkNamespace | None:
+        """Returns the namespace whose loopback interface is that of the kernel's programs;
+        None when no namespace of the node has it.
+
+        Raises NotRunningError.
+        """
+        ...
+
     def fence_target(self) -> FenceTarget | None:
-        """Returns what a watchdog ends when the agent cannot; None when nothing runs, or nothing can outlive the agent."""
+        """Returns what a watchdog ends when the agent cannot; None when nothing runs,
+        or nothing can outlive the agent.
+        """
         ...
 
     async def wait_ended(self) -> None:
         """Returns once the kernel does not run any more."""
         ...
 
-    async def connect(self, port: int, addresses: Sequence[str]) -> socket.socket:
-        """Connects to a port inside the kernel, at the first address where something listens.
+    async def connect(self, port: int, addresses: Sequence[str], source: str = "") -> socket.socket:
+        """Connects to a port inside the kernel, at the first address where something listens,
+        from `source` to a loopback address of IPv4.
 
-        The socket does not block, and its ends can be closed one by one. It may outlive the kernel: its holder closes it
-        after `wait_ended`. Raises PortClosedError, NotRunningError, OSError, TimeoutError.
+        The socket does not block, and its ends can be closed one by one. It may outlive the kernel: its holder closes
+        it after `wait_ended`. Raises PortClosedError, NotRunningError, OSError, TimeoutError.
         """
         ...
 
     async def exec(self) -> Wire:
         """Opens a channel for one command beside the attempt's own, as the same user with the same rights and limits.
 
-        Raises NotRunningError, BackendError.
+        Raises NotRunningError, KernelRuntimeError.
         """
         ...
 
     def files(self) -> WorkDirectory:
-        """Returns the work directory of a running kernel. Raises NotRunningError, BackendError."""
+        """Returns the work directory of a running kernel. Raises NotRunningError, KernelRuntimeError."""
         ...
 
-    async def usage(self) -> Usage | None:
-        """Returns what the kernel has used so far; None when it does not run."""
+    def usage(self) -> Usage | None:
+        """Returns what the kernel has used so far, as the node knows it; None when it does not run.
+        Blocks, but waits for nothing inside.
+        """
         ...
 
     async def look_at_app(self, name: str) -> Seen:
@@ -167,8 +180,16 @@ class Kernel(Protocol):
         """Returns such a program and what it has started, as far as they run. Raises NotRunningError."""
         ...
 
+    async def provide_programs(self, directory: Path) -> None:
+        """Shows the agent's programs for ssh, a directory of the node, inside the kernel.
+        Raises NotRunningError, KernelRuntimeError.
+        """
+        ...
+
     async def provide_python(self, runtime: Path) -> None:
-        """Shows the agent's Python, a directory of the node, inside the kernel. Raises NotRunningError, BackendError."""
+        """Shows the agent's Python, a directory of the node, inside the kernel.
+        Raises NotRunningError, KernelRuntimeError.
+        """
         ...
 
     async def open_sockets(self, directory: str, names: tuple[str, ...]) -> Sequence[KernelSocket]:

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from retinue.agent.conditions import ConditionType
+from retinue.rpc.core.reasons import AgentConditionType
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -33,7 +33,7 @@ class _Kill:
 
 
 class Killed:
-    """The killed attempts of one backend. Methods belong on one event loop."""
+    """The killed attempts of one runtime. Methods belong on one event loop."""
 
     def __init__(self, conditions: Conditions, reason: str, clock: Callable[[], float] = time.monotonic) -> None:
         """The condition UNKILLABLE is set with that reason; `clock` is monotonic."""
@@ -67,15 +67,15 @@ class Killed:
         now = self._clock()
         stuck = sorted(key for key, kill in self._kills.items() if now - kill.first >= UNKILLABLE_AFTER)
         message = f"killed, and their processes do not end: {', '.join(stuck)}" if stuck else ""
-        self._conditions.update(ConditionType.UNKILLABLE, message, self._reason)
+        self._conditions.update(AgentConditionType.UNKILLABLE, message, self._reason)
         return stuck
 
-    async def watch(self, kill: Callable[[str], Awaitable[None]], tell: Callable[[str], None]) -> None:
-        """Kills again what is due and calls `tell` with each attempt that does not end, until it is cancelled."""
+    async def watch(self, kill: Callable[[str], Awaitable[None]], report: Callable[[str], None]) -> None:
+        """Kills again what is due and calls `report` with each attempt that does not end, until it is cancelled."""
         while True:
             await asyncio.sleep(INTERVAL)
             for attempt_id in self.due():
                 with contextlib.suppress(OSError):
                     await kill(attempt_id)
             for attempt_id in self.report():
-                tell(attempt_id)
+                report(attempt_id)

@@ -1,7 +1,7 @@
 """Kernels that do nothing, for tests and benches: no process, no container, no file.
 
-An agent has them only when it is asked for them explicitly (`--null-kernels`), it announces no other kind then, and a manager that is
-not in development mode refuses it. What they show is the cost of everything around a kernel.
+An agent has them only when it is asked for them explicitly (`--null-kernels`), it announces no other kind then, and a
+manager that is not in development mode refuses it. What they show is the cost of everything around a kernel.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from retinue.agent.attempts import ObservedAttempt, Phase
 from retinue.agent.errors import NotRunningError, UnknownAttemptError
 from retinue.agent.inside.host_kernel import HostKernel
 from retinue.agent.inside.log_file import Output
-from retinue.agent.reasons import AttemptReason
+from retinue.agent.runtime.contract import RuntimeStatus
+from retinue.rpc.core.reasons import AttemptReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,7 +37,7 @@ class NullRuntime:
     """
 
     name = NAME
-    names = (NAME,)
+    statuses = (RuntimeStatus(NAME, available=True),)
 
     def __init__(self) -> None:
         self._attempts: dict[str, ObservedAttempt] = {}
@@ -77,8 +78,11 @@ class NullRuntime:
         return HostKernel(attempt_id, None, None, functools.partial(_refuse, attempt_id))
 
     async def mark_attached(self, attempt_id: str) -> None:
-        """Notes a place in the network."""
+        """Records that the attempt is attached to its network."""
         self._set(replace(self._attempt(attempt_id), attached=True))
+
+    async def authorize(self, attempt_id: str, keys: tuple[str, ...]) -> None:
+        """Does nothing."""
 
     async def start(self, attempt_id: str) -> None:
         """Releases the attempt; one with a command ends at once."""

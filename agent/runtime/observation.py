@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 class Observation:
-    """Observed states of attempts. Read on every change of any attempt, so each one is rebuilt only when its own record changes."""
+    """Observed states of attempts. Read on every change of any attempt,
+    so each one is rebuilt only when its own record changes.
+    """
 
     def __init__(self) -> None:
         """Holds no observation yet."""
@@ -26,7 +28,9 @@ class Observation:
         kill_at: Mapping[str, float],
         layers: Mapping[str, tuple[Layer, ...]],
     ) -> dict[str, ObservedAttempt]:
-        """Returns all attempts by id; `kill_at` is on the monotonic clock, `layers` are those of images that are being fetched."""
+        """Returns all attempts by id; `kill_at` is on the monotonic clock,
+        `layers` are those of images that are being fetched.
+        """
         seen = {}
         for attempt_id, record in records.items():
             known = self._seen.get(attempt_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import stat
 from dataclasses import dataclass, replace
@@ -11,16 +12,22 @@ from typing import TYPE_CHECKING
 from retinue.agent.attempts import Phase
 from retinue.agent.host.processes import PROC, Process, command_of, identify
 from retinue.agent.runtime.attempt_records import Record
+from retinue.rpc.core.reasons import AttemptReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+log = logging.getLogger(__name__)
+
+BARRIER = "barrier"
+"""Name of the FIFO that the command of a kernel waits at."""
 _MONITOR = "bwrap"
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Processes of a kernel: its first one, the one that monitors it, and whether its command waits at the start barrier.
+    """Processes of a kernel: its first one, the one that monitors it, and whether its command
+    waits at the start barrier.
 
     `cores` are those that it is pinned to; none when it runs on any.
     """
@@ -31,10 +38,9 @@ class Found:
     cores: tuple[int, ...]
 
 
-def find_kernel(pids: Iterable[int], barrier: str) -> Found | None:
-    """Looks among the processes of a control group for the first one of a process namespace; None when there is none.
-
-    `barrier` is the name of the FIFO that a command waits at.
+def find_kernel(pids: Iterable[int]) -> Found | None:
+    """Looks among the processes of a control group for the first one of a process namespace;
+    None when there is none.
     """
     nesting: dict[int, int] = {}
     parents: dict[int, int] = {}
@@ -48,7 +54,7 @@ def find_kernel(pids: Iterable[int], barrier: str) -> Found | None:
     for pid in sorted(nesting, key=lambda number: nesting[number]):
         if (init := identify(pid)) is not None:
             command = command_of(init)
-            waiting = command is not None and waits_at_barrier(command, barrier)
+            waiting = command is not None and waits_at_barrier(command)
             return Found(init, _monitor(parents[pid]), waiting, _cores(pid))
     return None
 
@@ -69,12 +75,27 @@ def rebuilt(attempt_id: str, boot_id: str, copy: Record | None, found: Found, no
     return replace(record, phase=phase, start_time=start_time, attached=True)
 
 
-def waits_at_barrier(command: Process, name: str) -> bool:
-    """Returns whether a process reads its standard input from the barrier, a FIFO of that name, there or deleted."""
+def recovered(attempt_id: str, boot_id: str, copy: Record | None, found: Found | None, now: float) -> Record:
+    """Returns a record in place of one that was lost: of the kernel that runs, else its copy,
+    else of an attempt that has failed.
+    """
+    if found is not None:
+        log.error("the record of attempt %s was lost; it runs on, and its record is rebuilt", attempt_id)
+        return rebuilt(attempt_id, boot_id, copy, found, now)
+    if copy is not None:
+        return copy
+    # Nothing of it runs. It must not be started again, and no more can be said of it.
+    log.error("the record of attempt %s was lost, and nothing of it runs", attempt_id)
+    record = Record(attempt_id, "", attempt_id.rpartition(".")[0], boot_id)
+    return replace(record, reason=AttemptReason.RECORD_LOST, message="the agent's record of the attempt was lost")
+
+
+def waits_at_barrier(command: Process) -> bool:
+    """Returns whether a process reads its standard input from the barrier, there or deleted."""
     link = PROC / str(command.pid) / "fd" / "0"
     try:
         target = os.readlink(link).removesuffix(" (deleted)")
-        return stat.S_ISFIFO(link.stat().st_mode) and target.rpartition("/")[2] == name
+        return stat.S_ISFIFO(link.stat().st_mode) and target.rpartition("/")[2] == BARRIER
     except OSError:
         return False
 

@@ -1,14 +1,21 @@
-"""Background tasks of a backend."""
+"""What a runtime does in the background: tasks, and waiting for processes,
+whose ends are noticed by file descriptors, children or not.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from typing import TYPE_CHECKING
 
+from retinue.agent.host.processes import open_pidfd
+
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
     from typing import Any
+
+    from retinue.agent.host.processes import Process
 
 log = logging.getLogger(__name__)
 
@@ -36,3 +43,35 @@ class Tasks:
         self._running.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("%s failed", task.get_name(), exc_info=error)
+
+
+class Watches:
+    """At most one process of each attempt is waited for. Methods belong on one event loop."""
+
+    def __init__(self, ended: Callable[[str], None]) -> None:
+        """`ended` is called with the attempt's id once its process has ended, and is not waited for any more."""
+        self._ended = ended
+        self._descriptors: dict[str, int] = {}
+
+    def begin(self, attempt_id: str, process: Process) -> bool:
+        """Waits for the end of a process; False when it has ended already."""
+        descriptor = open_pidfd(process)
+        if descriptor is None:
+            return False
+        self._descriptors[attempt_id] = descriptor
+        asyncio.get_running_loop().add_reader(descriptor, self._end, attempt_id)
+        return True
+
+    def close(self) -> None:
+        """Waits for nothing any more."""
+        for attempt_id in list(self._descriptors):
+            self._forget(attempt_id)
+
+    def _end(self, attempt_id: str) -> None:
+        self._forget(attempt_id)
+        self._ended(attempt_id)
+
+    def _forget(self, attempt_id: str) -> None:
+        descriptor = self._descriptors.pop(attempt_id)
+        asyncio.get_running_loop().remove_reader(descriptor)
+        os.close(descriptor)

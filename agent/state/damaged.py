@@ -12,7 +12,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from retinue.agent.conditions import Conditions, ConditionType
+from retinue.agent.conditions import Conditions
+from retinue.rpc.core.reasons import AgentConditionType
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +32,9 @@ MAX_AGE = 7 * 86_400.0
 
 
 class DamagedFiles:
-    """The directory of files that were set aside. Methods block and may be called from any thread; only `make_directory` raises OSError."""
+    """The directory of files that were set aside. Methods block and may be called from any thread;
+    only `make_directory` raises OSError.
+    """
 
     def __init__(self, directory: Path) -> None:
         """Touches nothing before there is something to set aside."""
@@ -54,7 +57,9 @@ class DamagedFiles:
             self._bound(time.time())
 
     def make_directory(self, path: Path) -> None:
-        """Makes a directory unless it is there, in place of anything else of its name. Raises OSError when it cannot be made."""
+        """Makes a directory unless it is there, in place of anything else of its name.
+        Raises OSError when it cannot be made.
+        """
         if not path.is_dir():
             if os.path.lexists(path):
                 self.set_aside(path, "it is not a directory")
@@ -89,7 +94,7 @@ async def report_damage(damaged: DamagedFiles, conditions: Conditions) -> None:
         if names:
             message = f"{len(names)} damaged files are kept in {damaged.directory}, newest first: "
             message += ", ".join(reversed(names[-MAX_NAMED:]))
-        conditions.update(ConditionType.STATE_DAMAGED, message)
+        conditions.update(AgentConditionType.STATE_DAMAGED, message)
         await asyncio.sleep(REPORT_INTERVAL)
 
 

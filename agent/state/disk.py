@@ -1,6 +1,7 @@
 """The disk of the agent's state: a reserve that is given up first when it is full, and the condition that it is.
 
-A full disk stops what is new. Stops, ends and leaders' terms need little, and are written into the space of the reserve.
+A full disk stops what is new. Stops, ends and leaders' terms need little,
+and are written into the space of the reserve.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import shutil
 import threading
 from typing import TYPE_CHECKING, TypeVar
 
-from retinue.agent.conditions import Conditions, ConditionType
-from retinue.agent.reasons import ConditionReason
+from retinue.agent.conditions import Conditions
+from retinue.rpc.core.reasons import AgentConditionReason, AgentConditionType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,14 +37,16 @@ INTERVAL = 5.0
 """Seconds between two looks."""
 HUNG_AFTER = 10.0
 """Seconds that a look may take."""
-HUNG = ConditionReason.UNRESPONSIVE
+HUNG = AgentConditionReason.UNRESPONSIVE
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _UNWRITABLE = _FULL | {errno.EROFS, errno.EIO}
 _OBSTRUCTED = {errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENOENT, errno.ENOTDIR}
 
 
 class Disk:
-    """The disk under one directory, and those under others that kernels write to. Methods block; any thread may call them."""
+    """The disk under one directory, and those under others that kernels write to. Methods block;
+    any thread may call them.
+    """
 
     def __init__(self, directory: Path, conditions: Conditions, others: tuple[Path, ...] = ()) -> None:
         """Touches nothing before the first check."""
@@ -54,7 +57,9 @@ class Disk:
         self._lock = threading.Lock()
 
     def essential(self, action: Callable[[], Result]) -> Result:
-        """Does what writes to the directory and must not fail for want of space: on a full disk once more without the reserve."""
+        """Does what writes to the directory and must not fail for want of space:
+        on a full disk once more without the reserve.
+        """
         try:
             return action()
         except OSError as error:
@@ -85,21 +90,25 @@ class Disk:
         self._report(problem)
 
     async def watch(self) -> None:
-        """Looks every now and then until it is cancelled; a disk that does not answer is one that nothing can be written to."""
+        """Looks every now and then until it is cancelled; a disk that does not answer is
+        one that nothing can be written to.
+        """
         loop = asyncio.get_running_loop()
         while True:
             looking = asyncio.ensure_future(loop.run_in_executor(None, self.look))
             done, _ = await asyncio.wait({looking}, timeout=HUNG_AFTER)
             if not done:
-                self._conditions.set(ConditionType.DISK_FULL, f"the disk of {self._directory} does not answer", HUNG)
+                self._conditions.set(
+                    AgentConditionType.DISK_FULL, f"the disk of {self._directory} does not answer", HUNG
+                )
                 await asyncio.wait({looking})
             looking.result()
-            self._conditions.clear(ConditionType.DISK_FULL, HUNG)
+            self._conditions.clear(AgentConditionType.DISK_FULL, HUNG)
             await asyncio.sleep(INTERVAL)
 
     def _report(self, problem: str, directory: Path | None = None) -> None:
         message = f"the disk of {directory or self._directory} {problem}" if problem else ""
-        self._conditions.update(ConditionType.DISK_FULL, message)
+        self._conditions.update(AgentConditionType.DISK_FULL, message)
 
     def _space(self, directory: Path) -> str:
         found = os.statvfs(directory)

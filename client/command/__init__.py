@@ -2,7 +2,8 @@
 
 import os
 
-# gRPC reads it when it is loaded, and prints to the terminal of commands, for instance when the server ends an idle connection.
+# gRPC reads it when it is loaded, and prints to the terminal of commands,
+# for instance when the server ends an idle connection.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 from retinue.client.command.application import main  # after what gRPC reads

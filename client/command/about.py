@@ -1,28 +1,59 @@
-"""`retinue version` and `completion`."""
+"""`retinue version`, `protos`, `completion` and `help`."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import platform
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import get_completion_class
 
+from retinue.client.command.application import summaries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from importlib.resources.abc import Traversable
+
 
 @click.command("version")
 def version_command() -> None:
-    """Prints the versions of this program and of what it is built on."""
+    """Print the versions of this program and of what it is built on."""
     click.echo(f"retinue {importlib.metadata.version('retinue')}")
     for package in ("grpcio", "protobuf"):
         click.echo(f"{package} {importlib.metadata.version(package)}")
     click.echo(f"python {platform.python_version()}")
 
 
+@click.command("protos")
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
+def protos_command(directory: Path) -> None:
+    """Write the .proto files of the API into DIRECTORY, for clients in other languages."""
+    try:
+        for path in _copy(resources.files("retinue").joinpath("protos"), directory):
+            click.echo(path)
+    except OSError as error:
+        raise click.ClickException(f"cannot write {error.filename}: {error.strerror}") from error
+
+
+def _copy(source: Traversable, target: Path) -> Iterator[Path]:
+    for entry in source.iterdir():
+        path = target / entry.name
+        if entry.is_dir():
+            yield from _copy(entry, path)
+        elif path.suffix == ".proto":
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(entry.read_bytes())
+            yield path
+
+
 @click.command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion_command(context: click.Context, shell: str) -> None:
-    """Prints the completion script of a shell.
+    """Print the completion script of a shell.
 
     \b
       eval "$(retinue completion bash)"
@@ -32,3 +63,22 @@ def completion_command(context: click.Context, shell: str) -> None:
     if found is None:
         raise click.UsageError(f"there is no completion for {shell}")
     click.echo(found(context.find_root().command, {}, "retinue", "_RETINUE_COMPLETE").source())
+
+
+@click.command("help")
+@click.argument("command", nargs=-1)
+@click.pass_context
+def help_command(context: click.Context, command: tuple[str, ...]) -> None:
+    """Describe every command, or one: `retinue help endpoint create`."""
+    root = context.find_root()
+    if not command:
+        click.echo(summaries(root))
+        return
+    found: click.Command = root.command
+    inner = root
+    for name in command:
+        following = found.get_command(inner, name) if isinstance(found, click.Group) else None
+        if following is None:
+            raise click.UsageError(f"no such command: {' '.join(command)}")
+        found, inner = following, click.Context(following, parent=inner, info_name=following.name)
+    click.echo(found.get_help(inner))

@@ -11,8 +11,16 @@ import click
 from retinue.client import enum_names
 from retinue.client.command import options
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
-from retinue.client.command.output import Column, output_option, print_list, print_message, print_one
-from retinue.client.command.text import or_dash, safe, since
+from retinue.client.command.output import (
+    Column,
+    list_output_option,
+    output_option,
+    print_list,
+    print_message,
+    print_one,
+)
+from retinue.client.command.printable import safe
+from retinue.client.command.text import or_dash, since
 from retinue.manager.v1 import account_service_pb2 as pb
 
 if TYPE_CHECKING:
@@ -21,15 +29,15 @@ if TYPE_CHECKING:
 
 @click.group("projects")
 def projects_command() -> None:
-    """Lists and makes projects, and their members."""
+    """List and create projects, and their members."""
 
 
 @projects_command.command("ls")
-@output_option
+@list_output_option
 @pass_connection
 @asynchronous
 async def list_projects(connection: Connection, output: str) -> None:
-    """Lists projects by name."""
+    """List projects by name."""
     now = time.time()
     async with connection.client() as client:
         projects = [project async for project in client.projects.list()]
@@ -45,7 +53,7 @@ async def list_projects(connection: Connection, output: str) -> None:
 @pass_connection
 @asynchronous
 async def create_project(connection: Connection, name: str) -> None:
-    """Makes a project."""
+    """Create a project."""
     async with connection.client() as client:
         click.echo((await client.projects.create(name)).name)
 
@@ -55,7 +63,7 @@ async def create_project(connection: Connection, name: str) -> None:
 @pass_connection
 @asynchronous
 async def remove_project(connection: Connection, name: str) -> None:
-    """Removes a project without live sessions."""
+    """Remove a project without live sessions."""
     async with connection.client() as client:
         await client.projects.delete(name)
     click.echo(name)
@@ -68,7 +76,7 @@ async def remove_project(connection: Connection, name: str) -> None:
 @pass_connection
 @asynchronous
 async def set_member(connection: Connection, project: str, user: str, role: str) -> None:
-    """Makes a user a member of a project, or changes the role there."""
+    """Add a user to a project, or change the role there."""
     async with connection.client() as client:
         found = await client.projects.set_member(project, user, role)
     print_one("table", found, _user_facts(found), found.name)
@@ -80,7 +88,7 @@ async def set_member(connection: Connection, project: str, user: str, role: str)
 @pass_connection
 @asynchronous
 async def remove_member(connection: Connection, project: str, user: str) -> None:
-    """Removes a user from a project."""
+    """Remove a user from a project."""
     async with connection.client() as client:
         found = await client.projects.remove_member(project, user)
     print_one("table", found, _user_facts(found), found.name)
@@ -88,7 +96,7 @@ async def remove_member(connection: Connection, project: str, user: str) -> None
 
 @click.group("users")
 def users_command() -> None:
-    """Lists and makes users."""
+    """List and create users."""
 
 
 def _user_columns(now: float) -> Sequence[Column[pb.User]]:
@@ -113,11 +121,11 @@ def _user_facts(user: pb.User) -> list[tuple[str, str]]:
 
 
 @users_command.command("ls")
-@output_option
+@list_output_option
 @pass_connection
 @asynchronous
 async def list_users(connection: Connection, output: str) -> None:
-    """Lists users by name."""
+    """List users by name."""
     async with connection.client() as client:
         users = [user async for user in client.users.list()]
     print_list(output, pb.ListUsersResponse(users=users), users, _user_columns(time.time()), lambda user: user.name)
@@ -128,7 +136,7 @@ async def list_users(connection: Connection, output: str) -> None:
 @pass_connection
 @asynchronous
 async def show_caller(connection: Connection, output: str) -> None:
-    """Shows who you are."""
+    """Show who you are."""
     async with connection.client() as client:
         user = await client.users.caller()
     print_one(output, user, _user_facts(user), user.name)
@@ -146,7 +154,7 @@ async def show_caller(connection: Connection, output: str) -> None:
 async def create_user(
     connection: Connection, *, name: str, admin: bool, projects: Mapping[str, str], output: str
 ) -> None:
-    """Makes a user."""
+    """Create a user."""
     async with connection.client() as client:
         user = await client.users.create(name, role="admin" if admin else "user", projects=projects)
     print_one(output, user, _user_facts(user), user.name)
@@ -157,7 +165,7 @@ async def create_user(
 @pass_connection
 @asynchronous
 async def remove_user(connection: Connection, name: str) -> None:
-    """Removes a user without live sessions, and the user's tokens."""
+    """Remove a user without live sessions, and the user's tokens."""
     async with connection.client() as client:
         await client.users.delete(name)
     click.echo(name)
@@ -165,16 +173,16 @@ async def remove_user(connection: Connection, name: str) -> None:
 
 @click.group("tokens")
 def tokens_command() -> None:
-    """Lists, makes and revokes bearer tokens."""
+    """List, create and revoke bearer tokens."""
 
 
 @tokens_command.command("ls")
 @click.option("--user", default="", help="Whose.  [default: yours]")
-@output_option
+@list_output_option
 @pass_connection
 @asynchronous
 async def list_tokens(connection: Connection, user: str, output: str) -> None:
-    """Lists tokens, newest first, without their secrets."""
+    """List tokens, newest first, without their secrets."""
     now = time.time()
     async with connection.client() as client:
         tokens = [token async for token in client.tokens.list(user=user)]
@@ -204,7 +212,7 @@ def token_state(token: pb.Token, now: float) -> str:
 @pass_connection
 @asynchronous
 async def create_token(connection: Connection, *, user: str, ttl: float | None, description: str, output: str) -> None:
-    """Makes a token and prints its secret; it is shown once."""
+    """Create a token and print its secret; it is shown once."""
     async with connection.client() as client:
         good_for = None if ttl is None else dt.timedelta(seconds=ttl)
         answer = await client.tokens.create(user=user, description=description, ttl=good_for)
@@ -220,6 +228,6 @@ async def create_token(connection: Connection, *, user: str, ttl: float | None, 
 @pass_connection
 @asynchronous
 async def revoke_token(connection: Connection, token_id: str) -> None:
-    """Revokes a token; streams opened with it end."""
+    """Revoke a token; streams opened with it end."""
     async with connection.client() as client:
         click.echo((await client.tokens.revoke(token_id)).id)

@@ -9,8 +9,9 @@ import click
 from retinue.client import enum_names
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exit_codes import ExitCode
-from retinue.client.command.output import Column, output_option, print_list
-from retinue.client.command.text import or_dash, safe
+from retinue.client.command.output import Column, list_output_option, print_list
+from retinue.client.command.printable import safe
+from retinue.client.command.text import or_dash
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,16 +21,16 @@ if TYPE_CHECKING:
 
 @click.group("admin")
 def admin_command() -> None:
-    """Looks after the manager; for administrators."""
+    """Check the manager (administrators)."""
 
 
 @admin_command.command("verify")
-@output_option
+@list_output_option
 @click.argument("group", default="")
 @pass_connection
 @asynchronous
 async def verify_ledger(connection: Connection, group: str, output: str) -> int:
-    """Recomputes claims, shares and capacity of GROUP (default: all groups) and lists what differs; exit code 1 if
+    """Recompute claims, shares and capacity of GROUP (default: all groups) and list what differs; exit code 1 if
     anything does.
     """
     async with connection.client() as client:

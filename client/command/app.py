@@ -5,11 +5,11 @@ from __future__ import annotations
 import click
 
 from retinue.client import enum_names
-from retinue.client.command import options
+from retinue.client.command import completed_names, options
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exit_codes import ExitCode
+from retinue.client.command.printable import safe
 from retinue.client.command.terminal_text import Printer, raw_option
-from retinue.client.command.text import safe
 from retinue.types.v1 import app_pb2 as pb
 
 _STATE = pb.AppState.DESCRIPTOR
@@ -17,16 +17,17 @@ _STATE = pb.AppState.DESCRIPTOR
 
 @click.group("app")
 def app_command() -> None:
-    """Starts programs of a session, such as JupyterLab, when they are wanted.
+    """Start and stop programs of a session, such as JupyterLab.
 
-    A session's request defines them (`retinue run --app`, or `services` in a file for `retinue apply`), each with the service port that it
-    answers at. `retinue port-forward SESSION NAME` then gives it a port here, and `retinue open SESSION NAME` a link for a browser.
+    A session's request defines them (`retinue run --app`, or `apps` in a file for `retinue apply`), each with the
+    service port that it answers at. `retinue port-forward SESSION NAME` then gives it a port here,
+    and `retinue open SESSION NAME` a link for a browser.
     """
 
 
 @app_command.command("start")
 @click.option("-e", "--env", multiple=True, callback=options.pairs, metavar="NAME=VALUE", help="Environment variable.")
-@click.argument("session")
+@click.argument("session", shell_complete=completed_names.sessions)
 @click.argument("name")
 @click.argument("arguments", nargs=-1)
 @pass_connection
@@ -34,7 +35,7 @@ def app_command() -> None:
 async def start(
     connection: Connection, *, env: dict[str, str], session: str, name: str, arguments: tuple[str, ...]
 ) -> int:
-    """Starts NAME in main1 of SESSION, unless it runs, and waits until it answers.
+    """Start NAME in main1 of SESSION, unless it runs, and wait until it answers.
 
     ARGUMENTS and variables are those that its definition allows.
     """
@@ -50,12 +51,12 @@ async def start(
 
 @app_command.command("stop")
 @click.option("--grace", type=click.FloatRange(0, 20), metavar="SECONDS", help="Time to end by itself.  [default: 10]")
-@click.argument("session")
+@click.argument("session", shell_complete=completed_names.sessions)
 @click.argument("name")
 @pass_connection
 @asynchronous
 async def stop(connection: Connection, *, grace: float | None, session: str, name: str) -> int:
-    """Ends NAME in main1 of SESSION, if it runs; it may be started again."""
+    """End NAME in main1 of SESSION, if it runs; it may be started again."""
     async with connection.client() as client:
         status = await client.sessions.stop_app(session, name, grace=grace)
     if status.state == pb.APP_STATE_STOPPED:
@@ -65,12 +66,12 @@ async def stop(connection: Connection, *, grace: float | None, session: str, nam
 
 
 @app_command.command("status")
-@click.argument("session")
+@click.argument("session", shell_complete=completed_names.sessions)
 @click.argument("name")
 @pass_connection
 @asynchronous
 async def show_status(connection: Connection, *, session: str, name: str) -> int:
-    """Says whether NAME is stopped, starting or running; ends with 0 if it is running."""
+    """Show whether NAME is stopped, starting or running; ends with 0 if it is running."""
     async with connection.client() as client:
         status = await client.sessions.app(session, name)
     click.echo(enum_names.name_of(_STATE, status.state).lower())
@@ -79,12 +80,12 @@ async def show_status(connection: Connection, *, session: str, name: str) -> int
 
 @app_command.command("logs")
 @raw_option
-@click.argument("session")
+@click.argument("session", shell_complete=completed_names.sessions)
 @click.argument("name")
 @pass_connection
 @asynchronous
 async def show_logs(connection: Connection, *, session: str, name: str, raw: bool) -> int:
-    """Prints the last of what NAME printed, up to 16 KiB."""
+    """Print the last of what NAME printed, up to 16 KiB."""
     async with connection.client() as client:
         status = await client.sessions.app(session, name)
     printer = Printer(raw=raw)

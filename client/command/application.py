@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import sys
@@ -9,51 +10,90 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from retinue.client.command import completed_names
 from retinue.client.command.connection import Connection
 from retinue.client.command.exit_codes import ExitCode, of_error
-from retinue.client.command.print_error import print_error
-from retinue.client.command.text import safe
+from retinue.client.command.print_error import print_error, verbose
+from retinue.client.command.printable import safe
 from retinue.client.errors import RetinueError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# The module of each command; it is imported when its command is used.
-_COMMANDS = {
-    "run": "run",
-    "apply": "apply",
-    "template": "templates",
-    "ls": "sessions",
-    "get": "sessions",
-    "explain": "sessions",
-    "extend": "idle",
-    "graph": "graph",
-    "rm": "sessions",
-    "watch": "following",
-    "wait": "following",
-    "logs": "logs",
-    "exec": "exec",
-    "code": "code",
-    "port-forward": "port_forward",
-    "open": "open",
-    "cp": "files",
-    "files": "files",
-    "app": "app",
-    "top": "top",
-    "agents": "agents",
-    "groups": "groups",
-    "shares": "groups",
-    "projects": "accounts",
-    "users": "accounts",
-    "tokens": "accounts",
-    "quotas": "quotas",
-    "idle-overrides": "idle",
-    "admin": "admin",
-    "contexts": "contexts",
-    "dev": "dev",
-    "doctor": "doctor",
-    "completion": "about",
-    "version": "about",
+# By section of the help, each command and its module, which is imported when the command is used.
+_SECTIONS = {
+    "Sessions": {
+        "run": "run",
+        "submit": "submit",
+        "apply": "apply",
+        "template": "templates",
+        "ls": "listing",
+        "get": "sessions",
+        "describe": "history",
+        "history": "history",
+        "explain": "sessions",
+        "graph": "graph",
+        "watch": "following",
+        "wait": "following",
+        "logs": "logs",
+        "top": "top",
+        "rename": "updates",
+        "priority": "updates",
+        "hold": "updates",
+        "release": "updates",
+        "extend": "idle",
+        "restart": "history",
+        "rm": "sessions",
+    },
+    "In a session": {
+        "exec": "exec",
+        "code": "code",
+        "ssh": "ssh",
+        "cp": "files",
+        "files": "files",
+        "sftp": "sftp",
+        "ssh-config": "sftp",
+        "app": "app",
+        "open": "open",
+        "port-forward": "port_forward",
+        "sftp-mount": "sftp",
+    },
+    "Endpoints": {"endpoint": "endpoints"},
+    "Accounts": {
+        "projects": "accounts",
+        "users": "accounts",
+        "tokens": "accounts",
+        "keys": "keys",
+        "quotas": "quotas",
+        "idle-overrides": "idle",
+    },
+    "Cluster": {"agents": "agents", "routers": "routers", "groups": "groups", "shares": "groups", "admin": "admin"},
+    "This machine": {
+        "contexts": "contexts",
+        "dev": "dev",
+        "doctor": "doctor",
+        "completion": "about",
+        "version": "about",
+        "protos": "about",
+        "help": "about",
+    },
+}
+_COMMANDS = {name: module for section in _SECTIONS.values() for name, module in section.items()}
+# Names that users of other systems type.
+_ALIASES = {
+    "cancel": "rm",
+    "delete": "rm",
+    "endpoints": "endpoint",
+    "events": "history",
+    "forward": "port-forward",
+    "kill": "rm",
+    "list": "ls",
+    "nodes": "agents",
+    "ps": "ls",
+    "sbatch": "submit",
+    "show": "get",
+    "stop": "rm",
+    "templates": "template",
 }
 
 
@@ -66,39 +106,80 @@ class _Commands(click.Group):
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Returns the command of that name, or None."""
+        """Returns the command of that name or alias, or None."""
         del ctx
-        module = _COMMANDS.get(cmd_name)
+        name = _ALIASES.get(cmd_name, cmd_name)
+        module = _COMMANDS.get(name)
         if module is None:
             return None
         found = getattr(
-            importlib.import_module(f"retinue.client.command.{module}"), f"{cmd_name.replace('-', '_')}_command"
+            importlib.import_module(f"retinue.client.command.{module}"), f"{name.replace('-', '_')}_command"
         )
         assert isinstance(found, click.Command)  # noqa: S101  # the table above is ours
         return found
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Returns the command that is called and its arguments; usage errors name the
+        commands that are nearly called so.
+        """
+        name = args[0]
+        if name not in _COMMANDS and name not in _ALIASES and not name.startswith("-"):
+            near = difflib.get_close_matches(name, [*_COMMANDS, *_ALIASES], n=3)
+            hint = f"Did you mean {' or '.join(near)}?" if near else "See `retinue help`."
+            ctx.fail(f"No such command {name!r}. {hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the names of the commands by section, on a page of 24 lines;
+        `retinue help` says what each of them does.
+        """
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(title, " ".join(section)) for title, section in _SECTIONS.items()])
+
+
+def summaries(root: click.Context) -> str:
+    """Returns a page of all commands by section, each with its first sentence, and of the exit codes."""
+    formatter = root.make_formatter()
+    for title, section in _SECTIONS.items():
+        with formatter.section(title):
+            commands = [(name, cli.get_command(root, name)) for name in section]
+            formatter.write_dl([(name, command.get_short_help_str(200)) for name, command in commands if command])
+    with formatter.section("Exit codes"):
+        formatter.write_text(
+            "0 ok, 1 failed, 2 usage, 3 not found, 4 denied, 5 timeout, 6 quota or unschedulable, 7 unavailable; run, watch, wait and "
+            "exec end with the session's own code. RETINUE_EXIT_ERROR=N puts N in place of 1 and 3 to 7."
+        )
+    return formatter.getvalue().strip("\n")
+
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.option("--context", help="Use this context of contexts.yaml.  [env: RETINUE_CONTEXT]")
+@click.version_option(package_name="retinue", prog_name="retinue", message="%(prog)s %(version)s")
 @click.option(
-    "--endpoint",
-    metavar="HOST:PORT[,...]",
-    help="The manager, or several of which one is used.  [env: RETINUE_ENDPOINT]",
+    "--context", metavar="NAME", shell_complete=completed_names.contexts, help="Use this context ($RETINUE_CONTEXT)."
 )
-@click.option("--token", help="Bearer token; better in the environment or a context.  [env: RETINUE_TOKEN]")
-@click.option("--ca", metavar="FILE", help="PEM of the manager's CA.  [env: RETINUE_CA]")
-@click.option("--no-color", is_flag=True, help="Plain text; also with NO_COLOR in the environment.")
+@click.option("--endpoint", metavar="HOST:PORT[,...]", help="The manager, or several ($RETINUE_ENDPOINT).")
+@click.option("--token", help="Bearer token; better in $RETINUE_TOKEN.")
+@click.option("--ca", metavar="FILE", help="PEM of the manager's CA ($RETINUE_CA).")
+@click.option("-v", "--verbose", "details", is_flag=True, help="Errors with the ids of their requests.")
+@click.option("--no-color", is_flag=True, help="Plain text (also $NO_COLOR).")
 @click.pass_context
 def cli(
-    context: click.Context, /, *, endpoint: str | None, token: str | None, ca: str | None, no_color: bool, **named: Any
+    context: click.Context,
+    /,
+    *,
+    endpoint: str | None,
+    token: str | None,
+    ca: str | None,
+    details: bool,
+    no_color: bool,
+    **named: Any,
 ) -> None:
-    """Starts compute sessions and follows them.
-
-    Exit codes: 0 ok, 1 the call failed, 2 usage, 3 not found, 4 denied, 5 wait timed out, 6 quota or unschedulable,
-    7 unavailable; run, watch, wait and exec end with the session's own code. RETINUE_EXIT_ERROR=N puts N in place of 1 and
-    3 to 7.
-    """
+    """Run compute sessions on a cluster. `retinue help` describes all commands."""
     context.obj = Connection(named["context"], endpoint, token, ca)
+    verbose.set(details)
     if no_color or os.environ.get("NO_COLOR"):
         os.environ["NO_COLOR"] = "1"
         context.color = False
@@ -111,7 +192,9 @@ def main() -> None:
 
 
 def _open_missing_streams() -> None:
-    """Opens the null device for each missing standard stream: no file or connection gets its number, and it reads as empty."""
+    """Opens the null device for each missing standard stream: no file or connection gets its number,
+    and it reads as empty.
+    """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
             null = os.open(os.devnull, os.O_RDWR)
@@ -145,8 +228,8 @@ def run(arguments: Sequence[str]) -> int:
         return of_error(error)
     except OSError as error:
         # Of what commands do not answer for themselves: output that cannot be written.
-        place = f"{error.filename}: " if error.filename else ""
-        click.echo(f"retinue: {safe(f'{place}{error.strerror or error}')}", err=True)
+        file = f"{error.filename}: " if error.filename else ""
+        click.echo(f"retinue: {safe(f'{file}{error.strerror or error}')}", err=True)
         _drop_output()
         return ExitCode.FAILURE
     return code if isinstance(code, int) else ExitCode.OK

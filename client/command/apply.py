@@ -11,27 +11,35 @@ import click
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exit_codes import ExitCode
 from retinue.client.command.output import output_option, print_message, table
-from retinue.client.command.text import safe
-from retinue.client.errors import CallError, UsageError, from_status
-from retinue.client.manifest import read_specs
+from retinue.client.command.printable import safe
+from retinue.client.errors import CallError, NotFound, UsageError
+from retinue.client.manifest import read_manifest
+from retinue.client.rpc_errors import from_status
 
 if TYPE_CHECKING:
-    pass
+    from collections.abc import Sequence
+
+    from retinue.client.aio import Client
+    from retinue.manager.v1 import endpoint_pb2, session_pb2, session_service_pb2
 
 
 @click.command("apply")
 @click.option("-f", "--file", "file", required=True, metavar="FILE", help="YAML or JSON; - is standard input.")
 @click.option("--request-id", default="", metavar="UUID", help="The same one again makes nothing twice.")
 @click.option("--validate-only", is_flag=True, help="Only check: nothing is made.")
+@click.option("--all-or-nothing", is_flag=True, help="Make no session when one is refused.")
 @output_option
 @pass_connection
 @asynchronous
-async def apply_command(connection: Connection, file: str, request_id: str, validate_only: bool, output: str) -> int:
-    """Asks for all the sessions in a file, in one request.
+async def apply_command(
+    connection: Connection, *, file: str, request_id: str, validate_only: bool, all_or_nothing: bool, output: str
+) -> int:
+    """Submit all sessions in a file, in one request.
 
-    The file has one document per session, or lists of sessions; fields are those of the API's JSON, as `retinue get -o yaml` prints them under
-    `spec`. Sessions may depend on each other by name, in any order. A refused session is reported with its line and does not hinder the
-    others, but for those that depend on it; the code is 1 then.
+    The file has one document per session, or lists of sessions; fields are those of the API's JSON, as
+    `retinue get -o yaml` prints them under `spec`. Sessions may depend on each other by name, in any order. A refused
+    session is reported with its line and does not hinder the others, but for those that depend on it and with
+    --all-or-nothing; the code is 1 then.
 
     \b
       name: prepare
@@ -42,12 +50,23 @@ async def apply_command(connection: Connection, file: str, request_id: str, vali
       type: batch
       dependsOn: [prepare]
       kernel: {command: [python3, train.py], slots: {cpu: 4}}
+
+    A document with `kind: endpoint` is an endpoint: it is made, or changed to what the file says;
+    another revision is deployed only when it differs.
     """
     source, text = read_file(file)
-    specs = read_specs(text, source)
+    specs, endpoints = read_manifest(text, source)
     async with connection.client() as client:
+        for endpoint, _ in endpoints:
+            applied = await _apply_endpoint(client, endpoint, validate_only=validate_only)
+            click.echo(f"endpoint {safe(endpoint.name)} {applied}", err=output in ("json", "yaml", "name"))
+        if not specs:
+            return ExitCode.OK
         answer = await client.sessions.create_many(
-            [spec for spec, _ in specs], request_id=request_id, validate_only=validate_only
+            [spec for spec, _ in specs],
+            request_id=request_id,
+            validate_only=validate_only,
+            all_or_nothing=all_or_nothing,
         )
     if output in ("json", "yaml"):
         print_message(output, answer)
@@ -63,17 +82,45 @@ async def apply_command(connection: Connection, file: str, request_id: str, vali
         ]
         for line in table(["NAME", "ID"], rows, colour=sys.stdout.isatty()) if rows else ():
             click.echo(line)
-    refused = False
-    for (spec, number), result in zip(specs, answer.results, strict=True):
-        if result.HasField("refused"):
-            refused = True
-            _tell(f"{source}:{number}", spec.name, from_status(result.refused))
+    refused = print_refusals([(spec, f"{source}:{number}") for spec, number in specs], answer)
     return ExitCode.FAILURE if refused else ExitCode.OK
 
 
-def _tell(place: str, name: str, refusal: CallError) -> None:
+def print_refusals(
+    specs: Sequence[tuple[session_pb2.SessionSpec, str]], answer: session_service_pb2.BatchCreateSessionsResponse
+) -> bool:
+    """Prints why sessions were refused, each with where it was asked for; returns whether any was."""
+    refused = False
+    for (spec, location), result in zip(specs, answer.results, strict=True):
+        if result.HasField("refused"):
+            refused = True
+            _print_refusal(location, spec.name, from_status(result.refused))
+    return refused
+
+
+async def _apply_endpoint(client: Client, spec: endpoint_pb2.EndpointSpec, *, validate_only: bool) -> str:
+    """Makes an endpoint, or what differs of one that is there; returns what was done."""
+    reference = f"{spec.project}/{spec.name}" if spec.project else spec.name
+    try:
+        found = (await client.endpoints.get(reference)).endpoint
+    except NotFound:
+        await client.endpoints.create(spec, validate_only=validate_only)
+        return "created"
+    done = []
+    before = found.spec
+    if not validate_only:
+        after = await client.endpoints.update(found.id, spec)
+        done += ["updated"] if after.etag != found.etag else []
+    checked = await client.endpoints.deploy(found.id, spec.revision, validate_only=True)
+    if checked.deployed.spec != before.revision:
+        await client.endpoints.deploy(found.id, spec.revision, validate_only=validate_only)
+        done.append(f"deployed revision {checked.deployed.number}")
+    return " and ".join(done) or "unchanged"
+
+
+def _print_refusal(location: str, name: str, refusal: CallError) -> None:
     who = f" {safe(name)}" if name else ""
-    click.echo(f"{place}:{who} refused: {safe(refusal.message)} [{safe(refusal.reason)}]", err=True)
+    click.echo(f"{location}:{who} refused: {safe(refusal.message)} [{safe(refusal.reason)}]", err=True)
     for violation in refusal.violations:
         click.echo(f"  {safe(violation.field)}: {safe(violation.description)}", err=True)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from retinue.client.command import completed_names
 from retinue.client.command.code_output import Output
 from retinue.client.command.code_prompt import conversation, history, read_code
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
@@ -49,7 +50,7 @@ _SAVE = click.option(
 
 @click.group("code", cls=_Code)
 def code_command() -> None:
-    """Runs code in an interactive session, in Python or any language it has a Jupyter kernel for.
+    """Run code in an interactive session, in Python or any language it has a Jupyter kernel for.
 
     Variables are kept from run to run, as long as the session. What the code shows besides text is saved to files.
 
@@ -64,10 +65,10 @@ def code_command() -> None:
 @_LANGUAGE
 @_SAVE
 @raw_option
-@click.argument("session")
+@click.argument("session", shell_complete=completed_names.sessions)
 @pass_connection
 def talk_command(connection: Connection, *, language: str, save_dir: Path, session: str, raw: bool) -> int:
-    """Runs lines as they are typed: history with the arrow keys, names with tab, Ctrl-C interrupts, Ctrl-D ends.
+    """Run lines as they are typed: history with the arrow keys, names with tab, Ctrl-C interrupts, Ctrl-D ends.
 
     A line that leaves something open continues, and a block continues until an empty line.
     """
@@ -85,7 +86,7 @@ def talk_command(connection: Connection, *, language: str, save_dir: Path, sessi
 @raw_option
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds until it is interrupted.")
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path))
-@click.argument("session")
+@click.argument("session", shell_complete=completed_names.sessions)
 @pass_connection
 def run_command(
     connection: Connection,
@@ -97,7 +98,7 @@ def run_command(
     session: str,
     raw: bool,
 ) -> int:
-    """Runs FILE (`-`: standard input) in a running session, and ends with 0, or 1 when the code raised an error."""
+    """Run FILE (`-`: standard input) in a running session, and end with 0, or 1 when the code raised an error."""
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -111,11 +112,13 @@ def run_command(
 @code_command.command("interrupt")
 @_LANGUAGE
 @click.option("--force", is_flag=True, help="End the process that runs it: variables are lost.")
-@click.argument("session")
+@click.argument("session", shell_complete=completed_names.sessions)
 @pass_connection
 @asynchronous
 async def interrupt_command(connection: Connection, *, language: str, force: bool, session: str) -> int:
-    """Interrupts what runs now, no matter who started it, for instance after the terminal it was started from is gone."""
+    """Interrupt what runs now, no matter who started it, for instance after the terminal it
+    was started from is gone.
+    """
     async with connection.client() as client, client.sessions.code(session, language) as code:
         await code.interrupt(force=force)
         await code.finish()

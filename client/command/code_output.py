@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from retinue.client.command.printable import safe
 from retinue.client.command.terminal_text import TerminalText
-from retinue.client.command.text import safe
 
 if TYPE_CHECKING:
     from retinue.types.v1 import code_pb2

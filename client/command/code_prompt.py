@@ -1,6 +1,7 @@
 """A conversation with a session, from a program's main thread: what is typed, interrupts, history and completion.
 
-The stream lives on a loop in a thread of its own, so that Ctrl-C finds this thread at the prompt, or in the middle of a run, and not within the loop.
+The stream lives on a loop in a thread of its own, so that Ctrl-C finds this thread at the prompt,
+or in the middle of a run, and not within the loop.
 """
 
 from __future__ import annotations
@@ -161,7 +162,9 @@ def read_code() -> str | None:
 
 
 def is_whole(lines: list[str]) -> bool:
-    """Returns whether lines can be run, or more must follow. An empty line ends an indented block; anything not Python is run at once."""
+    """Returns whether lines can be run, or more must follow. An empty line ends an indented block;
+    anything not Python is run at once.
+    """
     if lines[-1].endswith("\\"):
         return False
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import os
 from dataclasses import dataclass
@@ -10,11 +9,11 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import click
 
-from retinue.client.client import Client
-from retinue.client.settings import Settings, resolve
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+
+    from retinue.client.client import Client
+    from retinue.client.settings import Settings
 
 _Parameters = ParamSpec("_Parameters")
 _Value = TypeVar("_Value")
@@ -31,10 +30,14 @@ class Connection:
 
     def settings(self) -> Settings:
         """Returns the settings in force. Raises UsageError."""
+        from retinue.client.settings import resolve  # noqa: PLC0415  # pages of help need none of it
+
         return resolve(os.environ, context=self.context, endpoint=self.endpoint, token=self.token, ca=self.ca)
 
     def client(self) -> Client:
         """Returns a client; to be used inside the event loop, with `async with`. Raises UsageError."""
+        from retinue.client.client import Client  # noqa: PLC0415  # it takes longer to import than all the rest
+
         return Client.from_settings(self.settings())
 
 
@@ -48,6 +51,8 @@ def asynchronous(
 
     @functools.wraps(command)
     def run(*arguments: _Parameters.args, **options: _Parameters.kwargs) -> _Value:
+        import asyncio  # noqa: PLC0415  # pages of help need none of it
+
         return asyncio.run(command(*arguments, **options))
 
     return run

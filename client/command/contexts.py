@@ -6,21 +6,22 @@ import os
 
 import click
 
+from retinue.client.command import completed_names
 from retinue.client.command.connection import Connection, pass_connection
 from retinue.client.command.output import table
-from retinue.client.command.text import safe
+from retinue.client.command.printable import safe
 from retinue.client.errors import UsageError
 from retinue.client.settings import contexts_path, read_contexts, write_context
 
 
 @click.group("contexts")
 def contexts_command() -> None:
-    """Lists, adds and chooses contexts: managers that are known by name."""
+    """List, add and choose contexts: managers that are known by name."""
 
 
 @contexts_command.command("ls")
 def list_contexts() -> None:
-    """Lists contexts; the current one has a star."""
+    """List contexts; the current one has a star."""
     current, contexts = read_contexts(contexts_path(os.environ))
     rows = [
         ["*" if name == current else "", safe(name), safe(settings.endpoint), "yes" if settings.token else "no"]
@@ -31,9 +32,9 @@ def list_contexts() -> None:
 
 
 @contexts_command.command("use")
-@click.argument("name")
+@click.argument("name", shell_complete=completed_names.contexts)
 def use_context(name: str) -> None:
-    """Makes a context the current one."""
+    """Make a context the current one."""
     path = contexts_path(os.environ)
     _, contexts = read_contexts(path)
     if name not in contexts:
@@ -45,12 +46,12 @@ def use_context(name: str) -> None:
 @click.argument("name")
 @pass_connection
 def add_context(connection: Connection, name: str) -> None:
-    """Saves the manager that --endpoint, --token and --ca (or the environment) say, under a name."""
+    """Save the manager that --endpoint, --token and --ca (or the environment) say, under a name."""
     write_context(contexts_path(os.environ), name, connection.settings())
 
 
 @contexts_command.command("rm")
-@click.argument("name")
+@click.argument("name", shell_complete=completed_names.contexts)
 def remove_context(name: str) -> None:
-    """Forgets a context."""
+    """Forget a context."""
     write_context(contexts_path(os.environ), name, None)

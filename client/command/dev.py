@@ -6,8 +6,9 @@ import asyncio
 import os
 import shlex
 import signal
+from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -32,22 +33,38 @@ _LOOK_SECONDS = 0.2
 @click.option("--agents", type=click.IntRange(0, 64), default=2, show_default=True, help="0: one, without a node.")
 @click.option("--slots", callback=options.slots, multiple=True, metavar="cpu=4,mem=2g", help="What each agent has.")
 @click.option(
-    "--port", type=click.IntRange(1, 65533), default=7440, show_default=True, help="Of the manager; also +1, +2."
+    "--port", type=click.IntRange(1, 65532), default=7440, show_default=True, help="Of the manager; also +1, +2, +3."
 )
 @click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Keep the database here.")
+@click.option("--vm", is_flag=True, help="Kernels are virtual machines unless they ask to be something else.")
+@click.option("--envoy", type=click.Path(dir_okay=False, exists=True, path_type=Path), help="Envoy of the router.")
 @asynchronous
-async def dev_command(agents: int, slots: Mapping[str, str], port: int, data_dir: Path | None) -> int:
-    """Runs a manager, its database and agents on nodes of their own, until Ctrl-C; needs root.
+async def dev_command(
+    *, agents: int, slots: Mapping[str, str], port: int, data_dir: Path | None, vm: bool, envoy: Path | None
+) -> int:
+    """Run a manager, its database and agents on nodes of their own, until Ctrl-C; needs root.
 
     A node is a network namespace. A context `dev` is written for as long as it runs. Without --data-dir nothing stays;
-    what a killed one left, the next one removes.
+    what a killed one left, the next one removes. With retinue[router] installed it serves endpoints, too:
+
+    \b
+      retinue endpoint create hello --public --port 8000 --wait -- python3 -m http.server 8000
+      curl "$(retinue endpoint open hello)"
     """
     try:
         from retinue.devtools.cluster import Cluster, ClusterOptions  # noqa: PLC0415  # part of an extra
     except ImportError as error:
         raise UsageError(f"{error.name} is missing: install retinue[manager,agent]") from error
 
-    chosen = ClusterOptions(agents=agents, port=port, slots=slots or {"cpu": "4", "mem": "2g"}, gateway=True)
+    chosen = ClusterOptions(
+        agents=agents,
+        port=port,
+        slots=slots or {"cpu": "4", "mem": "2g"},
+        gateway=True,
+        router=has_router(),
+        envoy=envoy,
+        vm=vm,
+    )
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -68,7 +85,7 @@ async def dev_command(agents: int, slots: Mapping[str, str], port: int, data_dir
         starting.result()
         written = cluster.settings
         write_context(path, _CONTEXT, written, make_current=True)
-        click.echo(introduction(cluster.settings, path, cluster.directory / "logs"))
+        click.echo(introduction(cluster.settings, path, cluster.directory / "logs", router=chosen.router, vm=vm))
         await _supervise(cluster, stopped)
     finally:
         click.echo("stopping and cleaning up …", err=True)
@@ -82,26 +99,44 @@ async def dev_command(agents: int, slots: Mapping[str, str], port: int, data_dir
     return ExitCode.OK
 
 
+def has_router() -> bool:
+    """Returns whether the extra of routers is installed."""
+    try:
+        metadata.version("xds-protos")
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
 async def _supervise(cluster: Cluster, stopped: asyncio.Task[bool]) -> None:
     """Reports at once when a process ends by itself, and why, until stopped."""
-    known = {cluster.manager, *(agent.process for agent in cluster.agents)}
+    known = {cluster.manager, *cluster.routers, *(agent.process for agent in cluster.agents)}
     while not stopped.done():
         await asyncio.wait([stopped], timeout=_LOOK_SECONDS)
         # An interrupt is for us and not for them; what ends after it was stopped.
         for child in [child for child in known if child.pid is None and not stopped.done()]:
             known.discard(child)
-            click.echo(exit_notice(child, manager=child is cluster.manager), err=True)
+            click.echo(exit_notice(child, _part_of(cluster, child)), err=True)
 
 
-def exit_notice(child: ChildProcess, *, manager: bool) -> str:
+_Part = Literal["manager", "router", "agent"]
+_MEANING: dict[_Part, str] = {
+    "manager": "Nothing answers until the cluster is started again.",
+    "router": "Endpoints are served as before, but changes of them and requests to sleeping ones wait.",
+    "agent": "What runs there runs on, but nothing starts or stops there.",
+}
+
+
+def _part_of(cluster: Cluster, child: ChildProcess) -> _Part:
+    if child is cluster.manager:
+        return "manager"
+    return "router" if child in cluster.routers else "agent"
+
+
+def exit_notice(child: ChildProcess, part: _Part) -> str:
     """Says how a process of a cluster ended, what that means, and what to do."""
-    meaning = (
-        "Nothing answers until the cluster is started again."
-        if manager
-        else "What runs there runs on, but nothing starts or stops there."
-    )
-    who = "The manager" if manager else f"Agent {child.name}"
-    return f"\n{who} {child.exit_report()}\n{meaning} Stop the cluster with Ctrl-C and start it again.\n"
+    who = f"Agent {child.name}" if part == "agent" else f"The {part}"
+    return f"\n{who} {child.exit_report()}\n{_MEANING[part]} Stop the cluster with Ctrl-C and start it again.\n"
 
 
 def _restore_context(path: Path, written: Settings, previous: str | None) -> None:
@@ -114,7 +149,21 @@ def _restore_context(path: Path, written: Settings, previous: str | None) -> Non
         write_context(path, previous, contexts[previous], make_current=True)
 
 
-def introduction(settings: Settings, contexts: Path, logs: Path) -> str:
+_ENDPOINT = """
+An endpoint, which scales with its load; curl resolves its name:
+  retinue endpoint create hello --public --port 8000 --max 3 --wait -- python3 -m http.server 8000
+  curl "$(retinue endpoint open hello)"
+  retinue endpoint explain hello
+"""
+_VM = """
+Kernels are virtual machines here unless they ask to be something else:
+  retinue run --isolation process -- uname -r
+  retinue agents ls -o wide
+"""
+_NO_ROUTER = "\nEndpoints need a router, which is not installed: retinue[router].\n"
+
+
+def introduction(settings: Settings, contexts: Path, logs: Path, *, router: bool, vm: bool) -> str:
     """Returns the introduction to a cluster that has started."""
     ca = shlex.quote(settings.ca or "")
     return f"""
@@ -131,7 +180,7 @@ Try:
   retinue agents ls
   retinue run -t interactive -n web -d --port web:http:8000 -- python3 -m http.server 8000
   retinue open web web
-
+{_VM if vm else ""}{_ENDPOINT if router else _NO_ROUTER}
 Any gRPC tool, by reflection:
   buf curl --protocol grpc --cacert "$RETINUE_CA" --servername manager.retinue \\
       -H "authorization: Bearer $RETINUE_TOKEN" --reflect-header '*' --list-methods "https://$RETINUE_ENDPOINT"

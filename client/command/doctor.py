@@ -19,7 +19,7 @@ _STYLES = {doctor.OK: "green", doctor.WARNING: "yellow", doctor.ERROR: "red"}
 @click.option("--docker-host", default="", envvar="DOCKER_HOST", metavar="unix://PATH", help="The engine to ask.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def doctor_command(docker_host: str, output: str) -> int:
-    """Says what this machine lacks to be a node, and how to mend it; ends with 1 if an agent would not work.
+    """Check whether this machine can be a node, and say what it lacks; ends with 1 if an agent would not work.
 
     Nothing is changed. It asks no manager.
     """

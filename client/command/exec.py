@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from retinue.client.command import options, terminal
+from retinue.client.command import completed_names, options, terminal
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.errors import CallError
 
@@ -24,7 +24,9 @@ _PASSED_ON = {signal.SIGINT: "INT", signal.SIGTERM: "TERM", signal.SIGQUIT: "QUI
 
 
 class _Exec(click.Command):
-    """Options may follow the session when `--` says where the command begins; else the command begins after the session."""
+    """Options may follow the session when `--` says where the command begins;
+    else the command begins after the session.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parses the arguments; called with all that follows the name of the command."""
@@ -38,7 +40,7 @@ class _Exec(click.Command):
 @click.option("-k", "--kernel", default="", help="Hostname of the kernel.  [default: main1]")
 @click.option("-e", "--env", multiple=True, callback=options.pairs, metavar="NAME=VALUE", help="Environment variable.")
 @click.option("-w", "--workdir", default="", help="Absolute path.  [default: that of the kernel's command]")
-@click.argument("session")
+@click.argument("session", shell_complete=completed_names.sessions)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @pass_connection
 @asynchronous
@@ -53,10 +55,10 @@ async def exec_command(
     session: str,
     command: tuple[str, ...],
 ) -> int:
-    """Runs COMMAND in a kernel of a running session, as the kernel's user, and ends with its exit code.
+    """Run COMMAND in a kernel of a running session, as the kernel's user, and end with its exit code.
 
-    Without a COMMAND it is a shell, on a terminal if this is one. When the command ends, or this program does, nothing that
-    it started is left.
+    Without a COMMAND it is a shell, on a terminal if this is one. When the command ends, or this program does, nothing
+    that it started is left.
 
     \b
       retinue exec my-session -- nvidia-smi
@@ -68,20 +70,25 @@ async def exec_command(
         interactive, tty = True, on_terminal
     if tty:
         env = {"TERM": os.environ.get("TERM", "xterm")} | env
+    size = terminal.size() if tty else None
     async with connection.client() as client:
         attachment = client.sessions.attach(
             session,
             command,
             kernel,
-            terminal=terminal.size() if tty else None,
+            terminal=size,
             environment=env,
             working_directory=workdir,
         )
         with terminal.handed_over(sys.stdin.fileno()) if tty and interactive else contextlib.nullcontext():
-            return await _attend(attachment, interactive=interactive, tty=tty)
+            return await _attend(attachment, size, interactive=interactive)
 
 
-async def _attend(attachment: Attachment, *, interactive: bool, tty: bool) -> int:
+async def _attend(attachment: Attachment, size: tuple[int, int] | None, *, interactive: bool) -> int:
+    """Returns the exit code; `size` is the one that the command's terminal is started with,
+    None for a command without.
+    """
+    tty = size is not None
     async with attachment:
         tasks: set[asyncio.Task[None]] = set()
 
@@ -94,6 +101,9 @@ async def _attend(attachment: Attachment, *, interactive: bool, tty: bool) -> in
         if interactive or not tty:
             send(lambda: _pass_on(attachment, interactive=interactive))
         with _handlers(attachment, send, tty=tty):
+            # Nothing was notified of a change while the connection was made.
+            if tty and (now := terminal.size()) != size:
+                send(lambda: attachment.resize(*now))
             async for piece in attachment:
                 await asyncio.to_thread(_write, piece.data, errors=piece.errors)
         for task in tasks:

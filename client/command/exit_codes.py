@@ -18,10 +18,11 @@ from retinue.client.errors import (
     UsageError,
     WaitTimeout,
 )
-from retinue.manager.v1 import session_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from retinue.manager.v1 import session_pb2 as pb
 
 
 class ExitCode(IntEnum):
@@ -72,8 +73,12 @@ def of_error(error: RetinueError, environment: Mapping[str, str] = os.environ) -
     return code
 
 
-def of_session(session: session_pb2.Session) -> int:
-    """Returns a session's own code: that of `main1`; without one 0 for a session that was not to have a result, else 1."""
+def of_session(session: pb.Session) -> int:
+    """Returns a session's own code: that of `main1`; without one 0 for a session that was not to have a result,
+    else 1.
+    """
+    from retinue.manager.v1 import session_pb2  # noqa: PLC0415  # pages of help need none of it
+
     if session.HasField("exit_code"):
         return session.exit_code
     if session.spec.type == session_pb2.SESSION_TYPE_BATCH and session.result != session_pb2.SESSION_RESULT_SUCCESS:

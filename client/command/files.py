@@ -16,8 +16,8 @@ import click
 
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exit_codes import ExitCode
-from retinue.client.command.output import Column, output_option, print_list
-from retinue.client.command.text import safe
+from retinue.client.command.output import Column, list_output_option, print_list
+from retinue.client.command.printable import safe
 from retinue.client.errors import NotFound, TransferError
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.types.v1 import file_pb2
@@ -37,7 +37,7 @@ _MAX_LISTED = 20
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A place in a kernel: `path` is beneath the work directory; `inside` says that something is to go into it."""
+    """A path in a kernel: `path` is beneath the work directory; `inside` says that something is to go into it."""
 
     session: str
     path: str
@@ -70,11 +70,11 @@ def remote(text: str) -> Remote | None:
 async def cp_command(
     connection: Connection, *, recursive: bool, kernel: str, quiet: bool, source: str, target: str
 ) -> int:
-    """Copies files to or from the work directory of a running session; one of SOURCE and TARGET is SESSION:PATH.
+    """Copy files to or from the work directory of a running session; one of SOURCE and TARGET is SESSION:PATH.
 
-    A PATH is beneath the work directory, with or without its name. A target that is a directory, or ends with `/`, is copied into. Each file
-    comes whole or not at all, and a copy continues over broken connections; symbolic links are left out. When a file could not be
-    copied, the others are, and the code is 1.
+    A PATH is beneath the work directory, with or without its name. A target that is a directory, or ends with `/`, is
+    copied into. Each file comes whole or not at all, and a copy continues over broken connections; symbolic links are
+    left out. When a file could not be copied, the others are, and the code is 1.
 
     \b
       retinue cp train.py my-session:
@@ -95,13 +95,13 @@ async def cp_command(
                 copied = await files.upload(local, path, recursive=recursive, progress=progress)
             elif here is not None:
                 files = client.sessions.files(here.session, kernel)
-                place = Path(target)
-                is_directory: bool = await asyncio.to_thread(Path.is_dir, place)
+                destination = Path(target)
+                is_directory: bool = await asyncio.to_thread(Path.is_dir, destination)
                 if here.path and is_directory:
-                    place /= PurePosixPath(here.path).name
+                    destination /= PurePosixPath(here.path).name
                 elif target.endswith("/") and not recursive:
                     raise TransferError(f"{safe(target)} is no directory")
-                copied = await files.download(here.path, place, recursive=recursive, progress=progress)
+                copied = await files.download(here.path, destination, recursive=recursive, progress=progress)
     left_out = (*copied.missing, *copied.skipped)
     for path, why in left_out[:_MAX_LISTED]:
         click.echo(f"left out: {safe(path)} {safe(why)}", err=True)
@@ -152,13 +152,13 @@ def _show_progress(*, quiet: bool) -> Iterator[Progress | None]:
 @click.command("files")
 @click.option("-r", "--recursive", is_flag=True, help="Also what is in directories beneath it.")
 @click.option("-k", "--kernel", default="", help="Hostname of the kernel.  [default: main1]")
-@output_option
-@click.argument("place", metavar="SESSION[:PATH]")
+@list_output_option
+@click.argument("reference", metavar="SESSION[:PATH]")
 @pass_connection
 @asynchronous
-async def files_command(connection: Connection, *, recursive: bool, kernel: str, output: str, place: str) -> None:
-    """Lists files in the work directory of a running session."""
-    where = remote(place) or Remote(place, "", inside=True)
+async def files_command(connection: Connection, *, recursive: bool, kernel: str, output: str, reference: str) -> None:
+    """List files in the work directory of a running session."""
+    where = remote(reference) or Remote(reference, "", inside=True)
     async with connection.client() as client:
         entries = await client.sessions.files(where.session, kernel).list(where.path, recursive=recursive)
     columns: tuple[Column[file_pb2.FileEntry], ...] = (

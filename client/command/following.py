@@ -11,13 +11,14 @@ import click
 from rich.console import Console
 
 from retinue.client import enum_names
-from retinue.client.command import options
+from retinue.client.command import completed_names, options
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exit_codes import ExitCode, of_session
 from retinue.client.command.output import plain
+from retinue.client.command.printable import safe
 from retinue.client.command.progress import changes, open_progress
-from retinue.client.command.text import or_dash, safe, short_id
-from retinue.client.errors import SessionEnded
+from retinue.client.command.text import or_dash, short_id
+from retinue.client.errors import SessionEnded, UsageError
 from retinue.manager.v1 import session_pb2
 
 if TYPE_CHECKING:
@@ -29,13 +30,13 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", type=click.Choice(["lines", "json"]), default="lines", show_default=True)
 @click.option("--after", type=click.IntRange(0), help="Start after this revision of the journal; 0 is the oldest kept.")
 @click.option("--filter", "filter_", default="", metavar="TERMS", help="""As in: owner = "ann" AND project = "x".""")
-@click.argument("session", required=False)
+@click.argument("session", shell_complete=completed_names.sessions, required=False)
 @pass_connection
 @asynchronous
 async def watch_command(
     connection: Connection, session: str | None, output: str, after: int | None, filter_: str
 ) -> int:
-    """Shows what happens to a session until it terminates, and ends with its exit code; without one, to all sessions.
+    """Follow the events of a session until it ends, and end with its exit code; without one, of all sessions.
 
     With -o json every event is one line of proto JSON.
     """
@@ -80,7 +81,7 @@ def _print_json(event: session_pb2.SessionEvent) -> None:
     click.echo(json.dumps(plain(event), ensure_ascii=False))
 
 
-def event_line(event: session_pb2.SessionEvent) -> str:
+def event_line(event: session_pb2.SessionEvent) -> str:  # noqa: PLR0911  # one for each kind
     """Returns one event as a line, safe."""
     change = event.WhichOneof("change")
     head = f"{event.revision}  {short_id(event.session_id)}"
@@ -99,11 +100,21 @@ def event_line(event: session_pb2.SessionEvent) -> str:
         return f"{head}  {safe(kernel.hostname)} {state} on {or_dash(kernel.agent)}"
     if change == "kernel_accessed":
         entered = event.kernel_accessed
-        place = " ".join(filter(None, (str(entered.port or ""), safe(entered.service))))
+        target = " ".join(filter(None, (str(entered.port or ""), safe(entered.app))))
         method = enum_names.name_of(enum_names.ACCESS_METHOD, entered.method).lower().replace("_", " ") + (
-            f" {place}" if place else ""
+            f" {target}" if target else ""
         )
-        return f"{head}  {safe(entered.user)} enters {safe(entered.hostname)}: {method}"
+        details = (
+            (" from ", entered.source),
+            (" as ", entered.connection_address),
+            (", key ", entered.key_fingerprint),
+        )
+        shown = "".join(f"{word}{safe(value)}" for word, value in details if value)
+        return f"{head}  {safe(entered.user)} enters {safe(entered.hostname)}: {method}{shown}"
+    if change == "session_updated":
+        updated = event.session_updated
+        hold = ", held" if updated.hold else ""
+        return f"{head}  {safe(updated.user)} changes it: name {safe(updated.name)}, priority {updated.priority}{hold}"
     if change == "pending_reason_changed":
         changed = event.pending_reason_changed
         view = session_pb2.Session(
@@ -123,11 +134,11 @@ def event_line(event: session_pb2.SessionEvent) -> str:
     help="TERMINATED is any end.",
 )
 @click.option("--timeout", callback=options.span, metavar="TIME", help="Give up after so long, with code 5.")
-@click.argument("sessions", nargs=-1, required=True)
+@click.argument("sessions", shell_complete=completed_names.sessions, nargs=-1, required=True)
 @pass_connection
 @asynchronous
 async def wait_command(connection: Connection, sessions: tuple[str, ...], goal: str, timeout: float | None) -> int:  # noqa: ASYNC109
-    """Waits for sessions.
+    """Wait until sessions are in a state.
 
     For RUNNING the code is 0 when all came to run. Else it is the session's own: of several, the first that is not 0.
     """
@@ -138,6 +149,8 @@ async def wait_command(connection: Connection, sessions: tuple[str, ...], goal: 
 
 
 async def _wait(session: Session, goal: str, timeout: float | None) -> int:  # noqa: ASYNC109
+    if goal == "SUCCESS" and session.view.spec.type != session_pb2.SESSION_TYPE_BATCH:
+        raise UsageError(f"{safe(session.name)} is no batch session, and has no result: wait for RUNNING or TERMINATED")
     if goal == "RUNNING":
         try:
             await session.wait("RUNNING", timeout=timeout)

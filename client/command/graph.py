@@ -11,10 +11,12 @@ from rich.live import Live
 from rich.text import Text
 
 from retinue.client import enum_names
+from retinue.client.command import completed_names
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exit_codes import ExitCode
 from retinue.client.command.output import print_message
-from retinue.client.command.text import safe, short_id
+from retinue.client.command.printable import safe
+from retinue.client.command.text import short_id
 from retinue.manager.v1 import session_pb2
 
 if TYPE_CHECKING:
@@ -31,14 +33,14 @@ _STYLES = {"SUCCESS": "green", "FAILURE": "red", "CANCELLED": "red", "RUNNING": 
 @click.command("graph")
 @click.option("--once", is_flag=True, help="Show it as it is now, and end.")
 @click.option("-o", "--output", type=click.Choice(["tree", "json", "yaml"]), default="tree", show_default=True)
-@click.argument("session")
+@click.argument("session", shell_complete=completed_names.sessions)
 @pass_connection
 @asynchronous
 async def graph_command(connection: Connection, session: str, once: bool, output: str) -> int:
-    """Shows what a session depends on and what depends on it, the whole graph, until all of it has ended.
+    """Show what a session depends on and what depends on it, until all of it has ended.
 
-    A session with several others before it stands under one of them and names the rest. The code is 0 when all ended in success, else 1;
-    with --once or another format than the tree it is 0.
+    A session with several others before it stands under one of them and names the rest. The code is 0 when all ended in
+    success, else 1; with --once or another format than the tree it is 0.
     """
     async with connection.client() as client:
         graph = await client.sessions.graph(session)
@@ -72,7 +74,9 @@ async def _follow(
         ) as events:
             async for event in events:
                 mine = {node.id for node in graph.nodes}
-                made = event.HasField("created") and mine.intersection(event.created.spec.depends_on)
+                made = event.HasField("created") and mine.intersection(
+                    (*event.created.spec.depends_on, *event.created.spec.runs_after)
+                )
                 if event.revision <= graph.revision or not (made or (event.session_id in mine and _tells(event))):
                     continue
                 before, graph = graph, await client.sessions.graph(reference)
@@ -103,7 +107,7 @@ def _print(console: Console, graph: session_service_pb2.GetSessionGraphResponse)
 
 def lines(graph: session_service_pb2.GetSessionGraphResponse) -> list[Text]:
     """Returns the graph as a tree: every session once, under the last of those it depends on."""
-    order = {node.id: place for place, node in enumerate(graph.nodes)}
+    order = {node.id: position for position, node in enumerate(graph.nodes)}
     nodes = {node.id: node for node in graph.nodes}
     children: dict[str, list[str]] = {}
     roots = []
@@ -124,7 +128,8 @@ def lines(graph: session_service_pb2.GetSessionGraphResponse) -> list[Text]:
         if depth < _DEEPEST_SHOWN and mark:
             before += "   " if mark.startswith("└") else "│  "
         stack.extend(
-            (child, depth + 1, before, "└─ " if place == 0 else "├─ ") for place, child in enumerate(reversed(below))
+            (child, depth + 1, before, "└─ " if position == 0 else "├─ ")
+            for position, child in enumerate(reversed(below))
         )
     return shown
 

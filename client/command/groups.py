@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from retinue.client.command import idle, options, scheduling_policy
+from retinue.client import enum_names
+from retinue.client.command import completed_names, idle, options, scheduling_policy
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
-from retinue.client.command.output import Column, output_option, print_list, print_one
-from retinue.client.command.text import amounts, or_dash, safe, since, span
+from retinue.client.command.output import Column, list_output_option, output_option, print_list, print_one
+from retinue.client.command.printable import safe
+from retinue.client.command.text import amounts, or_dash, since, span
 from retinue.client.errors import UsageError
 from retinue.client.fleet import GroupPolicy
 from retinue.client.scheduling_policy import strategy_name
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 @click.group("groups")
 def groups_command() -> None:
-    """Lists, shows, makes and changes resource groups."""
+    """List, show, create and change resource groups."""
 
 
 def _policy_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -47,6 +49,23 @@ def _policy_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 multiple=True,
                 metavar="HOST[:PORT]",
                 help="Where images may come from, all of them at once, as *.example.org; an empty one: docker.io only.",
+            ),
+            click.option(
+                "--session-type",
+                multiple=True,
+                type=click.Choice(["interactive", "batch", "inference", "system", ""]),
+                help="Types of sessions that it takes, all of them at once; an empty one: all.",
+            ),
+            click.option(
+                "--allow-isolation",
+                multiple=True,
+                type=click.Choice([*options.ISOLATIONS.choices, ""]),
+                help="Isolations that kernels may have, all of them at once; an empty one: all.",
+            ),
+            click.option(
+                "--default-isolation",
+                type=click.Choice([*options.ISOLATIONS.choices, ""]),
+                help="Of kernels that ask for none; an empty one: a container if there is an image, else a process.",
             ),
             click.option(
                 "--idle",
@@ -75,6 +94,12 @@ def _policy(given: dict[str, Any]) -> GroupPolicy:
         policy["mount_roots"] = given["mount_root"]
     if given["image_registry"]:
         policy["image_registries"] = [pattern for pattern in given["image_registry"] if pattern]
+    if given["session_type"]:
+        policy["session_types"] = [name for name in given["session_type"] if name]
+    if given["allow_isolation"]:
+        policy["isolations"] = [name for name in given["allow_isolation"] if name]
+    if given["default_isolation"] is not None:
+        policy["default_isolation"] = given["default_isolation"]
     if given["idle"] is not None:
         policy["idle_policy"] = idle.exempt_refused("--idle", given["idle"])
     if given["start_timeout"] is not None:
@@ -112,6 +137,7 @@ def _columns(now: float) -> Sequence[Column[pb.ResourceGroup]]:
         Column("EGRESS", _egress, wide=True),
         Column("MOUNT ROOTS", lambda group: or_dash(" ".join(map(_mount_root, group.mount_roots))), wide=True),
         Column("REGISTRIES", lambda group: or_dash(safe(" ".join(group.image_registries))), wide=True),
+        Column("ISOLATIONS", _isolations, wide=True),
         Column("IDLE", lambda group: idle.policy_text(group.idle_policy), wide=True),
         Column("START TIMEOUT", lambda group: span(group.start_timeout.seconds), wide=True),
         Column("AGE", lambda group: since(group, "create_time", now)),
@@ -120,6 +146,13 @@ def _columns(now: float) -> Sequence[Column[pb.ResourceGroup]]:
 
 def _egress(group: pb.ResourceGroup) -> str:
     return pb.EgressPolicy.Name(group.egress).removeprefix("EGRESS_POLICY_").lower()
+
+
+def _isolations(group: pb.ResourceGroup) -> str:
+    allowed = ",".join(enum_names.name_of(enum_names.ISOLATION, number).lower() for number in group.isolations) or "all"
+    if not group.default_isolation:
+        return allowed
+    return f"{allowed} (default {enum_names.name_of(enum_names.ISOLATION, group.default_isolation).lower()})"
 
 
 def _mount_root(root: pb.MountRoot) -> str:
@@ -137,11 +170,11 @@ def _print(output: str, group: pb.ResourceGroup) -> None:
 
 
 @groups_command.command("ls")
-@output_option
+@list_output_option
 @pass_connection
 @asynchronous
 async def list_groups(connection: Connection, output: str) -> None:
-    """Lists groups by name."""
+    """List groups by name."""
     async with connection.client() as client:
         groups = [group async for group in client.resource_groups.list()]
     message = pb.ListResourceGroupsResponse(resource_groups=groups)
@@ -150,11 +183,11 @@ async def list_groups(connection: Connection, output: str) -> None:
 
 @groups_command.command("get")
 @output_option
-@click.argument("name")
+@click.argument("name", shell_complete=completed_names.groups)
 @pass_connection
 @asynchronous
 async def get_group(connection: Connection, name: str, output: str) -> None:
-    """Shows one group."""
+    """Show one group."""
     async with connection.client() as client:
         _print(output, await client.resource_groups.get(name))
 
@@ -166,7 +199,7 @@ async def get_group(connection: Connection, name: str, output: str) -> None:
 @pass_connection
 @asynchronous
 async def create_group(connection: Connection, /, name: str, output: str, **given: Any) -> None:
-    """Makes a group."""
+    """Create a group."""
     policy = _policy(given) | _scheduling(SchedulingPolicy(), given)
     async with connection.client() as client:
         _print(output, await client.resource_groups.create(name, **policy))
@@ -176,11 +209,11 @@ async def create_group(connection: Connection, /, name: str, output: str, **give
 @_policy_options
 @click.option("--etag", default="", help="Only if it has not changed since.")
 @output_option
-@click.argument("name")
+@click.argument("name", shell_complete=completed_names.groups)
 @pass_connection
 @asynchronous
 async def update_group(connection: Connection, /, name: str, output: str, etag: str, **given: Any) -> None:
-    """Changes what is given of a group's policy."""
+    """Change what is given of a group's policy."""
     policy = _policy(given)
     if not policy and not scheduling_policy.given_in(given):
         raise click.UsageError("nothing to change was given")
@@ -194,23 +227,23 @@ async def update_group(connection: Connection, /, name: str, output: str, etag: 
 
 
 @groups_command.command("rm")
-@click.argument("name")
+@click.argument("name", shell_complete=completed_names.groups)
 @pass_connection
 @asynchronous
 async def remove_group(connection: Connection, name: str) -> None:
-    """Removes a group without agents and live sessions."""
+    """Remove a group without agents and live sessions."""
     async with connection.client() as client:
         await client.resource_groups.delete(name)
     click.echo(name)
 
 
 @click.command("shares")
-@output_option
-@click.argument("group", default="default")
+@list_output_option
+@click.argument("group", shell_complete=completed_names.groups, default="default")
 @pass_connection
 @asynchronous
 async def shares_command(connection: Connection, group: str, output: str) -> None:
-    """Lists the owners' dominant shares in a group, largest first."""
+    """List the owners' dominant shares in a group, largest first."""
     async with connection.client() as client:
         shares = list(await client.resource_groups.shares(group))
     columns: Sequence[Column[pb.Share]] = (

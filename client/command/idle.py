@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from retinue.client import enum_names
-from retinue.client.command import options
+from retinue.client.command import completed_names, options
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
-from retinue.client.command.output import Column, output_option, print_list, print_one
-from retinue.client.command.text import or_dash, safe, span
+from retinue.client.command.output import Column, list_output_option, output_option, print_list, print_one
+from retinue.client.command.printable import safe
+from retinue.client.command.text import or_dash, span
 from retinue.manager.v1 import account_service_pb2, idle_pb2, session_pb2
 
 if TYPE_CHECKING:
@@ -39,7 +40,9 @@ NONE = "none"
 def policy(
     context: click.Context, parameter: click.Parameter, values: Iterable[str]
 ) -> tuple[idle_pb2.IdlePolicy, list[str]] | None:
-    """A policy, and the checkers that are `none`; None when nothing is given, usage errors for what is wrong. `none` alone is no policy at all."""
+    """A policy, and the checkers that are `none`; None when nothing is given, usage errors for what is wrong.
+    `none` alone is no policy at all.
+    """
     if not values:
         return None
     found, exempt = idle_pb2.IdlePolicy(), list[str]()
@@ -117,14 +120,15 @@ def check_facts(session: session_pb2.Session) -> list[tuple[str, str]]:
 
 
 @click.command("extend")
-@click.argument("session")
+@click.argument("session", shell_complete=completed_names.sessions)
 @click.argument("duration", required=False, callback=options.span)
 @pass_connection
 @asynchronous
 async def extend_command(connection: Connection, session: str, duration: float | None) -> None:
-    """Says that a session is still needed, so that the idle policy does not end it yet.
+    """Keep a session that the idle policy would end.
 
-    DURATION, as 30m or 2h, is how long it is kept at least from now, within what the policy allows. Without, it is as if the session had been used.
+    DURATION, as 30m or 2h, is how long it is kept at least from now, within what the policy allows.
+    Without, it is as if the session had been used.
     """
     async with connection.client() as client:
         extended = await client.sessions.extend(session, None if duration is None else dt.timedelta(seconds=duration))
@@ -135,7 +139,7 @@ async def extend_command(connection: Connection, session: str, duration: float |
 
 @click.group("idle-overrides")
 def idle_overrides_command() -> None:
-    """Lists and sets how the idle policies of resource groups differ for users."""
+    """List and set how the idle policies of resource groups differ for users."""
 
 
 def _columns() -> Sequence[Column[idle_pb2.IdleOverride]]:
@@ -146,11 +150,11 @@ def _columns() -> Sequence[Column[idle_pb2.IdleOverride]]:
 
 
 @idle_overrides_command.command("ls")
-@output_option
+@list_output_option
 @pass_connection
 @asynchronous
 async def list_overrides(connection: Connection, output: str) -> None:
-    """Lists overrides by user."""
+    """List overrides by user."""
     async with connection.client() as client:
         overrides = [override async for override in client.idle_overrides.list()]
     message = account_service_pb2.ListIdleOverridesResponse(overrides=overrides)
@@ -166,9 +170,10 @@ async def list_overrides(connection: Connection, output: str) -> None:
 async def set_override(
     connection: Connection, *, user: str, idle: tuple[idle_pb2.IdlePolicy, list[str]] | None, output: str
 ) -> None:
-    """Sets the whole override of a user, as `interaction=8h,lifetime=none`.
+    """Set the whole override of a user, as `interaction=8h,lifetime=none`.
 
-    What is given replaces that of the groups; interaction, lifetime or window `none` is never. Without any, there is no override any more.
+    What is given replaces that of the groups; interaction, lifetime or window `none` is never.
+    Without any, there is no override any more.
     """
     wanted, exempt = idle or (None, [])
     async with connection.client() as client:
@@ -179,7 +184,9 @@ async def set_override(
 
 
 def exempt_refused(parameter: str, given: tuple[idle_pb2.IdlePolicy, Sequence[str]]) -> idle_pb2.IdlePolicy:
-    """Returns the policy of a group, which has no checkers that are `none`: what is not given ends nothing. Usage errors for those."""
+    """Returns the policy of a group, which has no checkers that are `none`: what is not given ends nothing.
+    Usage errors for those.
+    """
     wanted, exempt = given
     if exempt:
         raise click.UsageError(f"{parameter}: leave out what is to end nothing; `none` is for overrides of users")

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from retinue.client.command import options
+from retinue.client.command import completed_names, options
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
+from retinue.client.command.printable import safe
 from retinue.client.command.terminal_text import Printer, raw_option
-from retinue.client.command.text import safe
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     "--try", "epoch", type=click.IntRange(1), default=None, metavar="N", help="Which try.  [default: the newest]"
 )
 @raw_option
-@click.argument("session")
+@click.argument("session", shell_complete=completed_names.sessions)
 @pass_connection
 @asynchronous
 async def logs_command(
@@ -48,7 +48,7 @@ async def logs_command(
     epoch: int | None,
     raw: bool,
 ) -> None:
-    """Prints the output of a session's kernels, standard output and error as they came."""
+    """Print the output of a session's kernels, standard output and error as they came."""
     if all_kernels and (kernel or since_offset or epoch):
         raise click.UsageError("--all goes with none of --kernel, --since-offset and --try")
     lines, printer = HostLines(), Printer(raw=raw)

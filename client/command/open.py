@@ -7,24 +7,25 @@ import webbrowser
 
 import click
 
+from retinue.client.command import completed_names
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exit_codes import ExitCode
-from retinue.client.command.text import safe
+from retinue.client.command.printable import safe
 from retinue.client.errors import UsageError
 
 
 @click.command("open")
 @click.option("--path", default="/", show_default=True, help="Where to begin there, with a query if need be.")
 @click.option("--browser", is_flag=True, help="Open it in this machine's browser.")
-@click.argument("session")
-@click.argument("port")
+@click.argument("session", shell_complete=completed_names.sessions)
+@click.argument("port", shell_complete=completed_names.ports)
 @pass_connection
 @asynchronous
 async def open_command(connection: Connection, *, path: str, browser: bool, session: str, port: str) -> int:
-    """Prints a link to PORT of a running session's main1, a name or a number, for a browser.
+    """Print a link to PORT of a running session's main1, a name or a number, for a browser.
 
-    The link is good once, within a minute. The browser that follows it may use the port from then on, for 12 hours or until the session ends. The
-    manager must have a gateway for HTTP; without one, use `retinue port-forward`.
+    The link is good once, within a minute. The browser that follows it may use the port from then on, for 12 hours or
+    until the session ends. The manager must have a gateway for HTTP; without one, use `retinue port-forward`.
 
     \b
       retinue open my-session jupyter

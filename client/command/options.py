@@ -12,6 +12,7 @@ import click
 from retinue.client.errors import UsageError
 from retinue.client.overriding import remove_field, set_field
 from retinue.manager.v1 import fleet_service_pb2, session_pb2
+from retinue.rpc.core.amounts import MEMORY, AmountError, parse_amount
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,7 +22,9 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def span(_context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    """Returns the seconds of a length of time written `90`, `90s`, `1.5m`, `2h` or `1d`; usage errors for anything else."""
+    """Returns the seconds of a length of time written `90`, `90s`, `1.5m`, `2h` or `1d`;
+    usage errors for anything else.
+    """
     if value is None:
         return None
     found = _SPAN.fullmatch(value)
@@ -30,8 +33,20 @@ def span(_context: click.Context, parameter: click.Parameter, value: str | None)
     return float(found[1]) * _UNITS[found[2] or "s"]
 
 
+def size(_context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    """Returns the bytes of a size written `4096`, `512m` or `20g`; usage errors for anything else."""
+    if value is None:
+        return None
+    try:
+        return parse_amount(MEMORY, value)
+    except AmountError as error:
+        raise click.BadParameter(str(error), param=parameter) from error
+
+
 def moment(context: click.Context, parameter: click.Parameter, value: str | None) -> dt.datetime | None:
-    """Returns a moment written as the time that has passed since (`30s`, `2h`) or in RFC 3339; usage errors for anything else."""
+    """Returns a moment written as the time that has passed since (`30s`, `2h`) or in RFC 3339;
+    usage errors for anything else.
+    """
     return _moment(context, parameter, value, -1)
 
 
@@ -78,6 +93,9 @@ set_option = click.option(
     help="Sets one field, as slots.cpu=2, roles.worker.count=3 or time_limit=1h.",
 )
 unset_option = click.option("--unset", multiple=True, metavar="PATH", help="Does not take one field of the template.")
+
+
+ISOLATIONS = click.Choice(["process", "container", "vm"])
 
 
 def override(spec: session_pb2.SessionSpec, assignments: Mapping[str, str], unset: Iterable[str]) -> None:
@@ -147,13 +165,11 @@ def port_ranges(_context: click.Context, parameter: click.Parameter, values: Ite
     return found
 
 
-def services(
-    context: click.Context, parameter: click.Parameter, values: Iterable[str]
-) -> list[session_pb2.ServiceDefinition]:
-    """Returns `NAME=COMMAND` options as definitions of services, split as a shell would; usage errors for anything else."""
+def apps(context: click.Context, parameter: click.Parameter, values: Iterable[str]) -> list[session_pb2.AppDefinition]:
+    """Returns `NAME=COMMAND` options as definitions of apps, split as a shell would; usage errors for anything else."""
     found = []
     for name, command in pairs(context, parameter, values).items():
-        found.append(session_pb2.ServiceDefinition(name=name, command=words(context, parameter, command)))
+        found.append(session_pb2.AppDefinition(name=name, command=words(context, parameter, command)))
     return found
 
 
@@ -167,8 +183,8 @@ def mount_roots(
     """Returns `PATH[:rw][@PROJECT,…]` options as roots of a resource group; usage errors for anything else."""
     found = []
     for value in values:
-        place, _, projects = value.partition("@")
-        path, _, how = place.partition(":")
+        mount, _, projects = value.partition("@")
+        path, _, how = mount.partition(":")
         if not path or how not in {"", "ro", "rw"}:
             raise click.BadParameter(f"{value!r} is not PATH[:rw][@PROJECT,…]", param=parameter)
         found.append(

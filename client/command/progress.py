@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from retinue.client import enum_names
-from retinue.client.command.text import or_dash, safe, span
+from retinue.client.command.printable import safe
+from retinue.client.command.text import or_dash, span
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -84,7 +85,9 @@ class LiveProgress:
         self._closed = False
 
     def show(self, session: session_pb2.Session) -> None:
-        """Draws the session as it is now; one that has ended closes the view. After that only its states are printed."""
+        """Draws the session as it is now; one that has ended closes the view.
+        After that only its states are printed.
+        """
         before, self._session = self._session, session
         if self._closed:
             if before is None or before.state != session.state:
@@ -137,8 +140,8 @@ class LiveProgress:
                 kernel_state = enum_names.name_of(enum_names.KERNEL_STATE, kernel.state)
                 where = safe(kernel.agent)
                 style = _STYLES.get(kernel_state, "cyan")
-                place = safe(kernel.address) or pull_text(kernel)
-                kernels.add_row("", safe(kernel.hostname), Text(kernel_state, style), where, place)
+                location = safe(kernel.address) or pull_text(kernel)
+                kernels.add_row("", safe(kernel.hostname), Text(kernel_state, style), where, location)
         else:
             kernels.add_row("", kernel_counts(session))
         return Group(*parts, kernels)
@@ -153,7 +156,9 @@ def reason_text(session: session_pb2.Session) -> str:
 
 
 def elapsed(session: session_pb2.Session, now: float) -> float:
-    """Returns the seconds since a session was requested, to its end if it has ended; `now` in seconds since 1970. Never negative."""
+    """Returns the seconds since a session was requested, to its end if it has ended; `now` in seconds since 1970.
+    Never negative.
+    """
     end = enum_names.time_of(session, "end_time")
     return max(0.0, (now if end is None else end) - (enum_names.time_of(session, "create_time") or now))
 
@@ -171,7 +176,9 @@ def summary(session: session_pb2.Session, seconds: float) -> str:
 
 
 def outcome(session: session_pb2.Session) -> str:
-    """Returns how a session ended, safe to print: `TERMINATED SUCCESS, exit code 0 (COMMAND_ENDED: main1 exited with 0)`."""
+    """Returns how a session ended, safe to print:
+    `TERMINATED SUCCESS, exit code 0 (COMMAND_ENDED: main1 exited with 0)`.
+    """
     text = enum_names.state_of(session)
     result = enum_names.name_of(enum_names.SESSION_RESULT, session.result)
     if result not in ("UNDEFINED", "UNSPECIFIED"):
@@ -229,9 +236,9 @@ def changes(before: session_pb2.Session | None, after: session_pb2.Session) -> l
         return [*lines, f"{name}: {kernel_counts(after)}"] if moved else lines
     for kernel in moved:
         state = enum_names.name_of(enum_names.KERNEL_STATE, kernel.state)
-        place = f" on {or_dash(kernel.agent)}" if kernel.agent else ""
+        location = f" on {or_dash(kernel.agent)}" if kernel.agent else ""
         if fetched := pull_text(kernel):
-            place += f", {fetched}"
+            location += f", {fetched}"
         code = f", exit code {kernel.exit_code}" if kernel.HasField("exit_code") else ""
-        lines.append(f"{name}: {safe(kernel.hostname)} {state}{place}{code}")
+        lines.append(f"{name}: {safe(kernel.hostname)} {state}{location}{code}")
     return lines

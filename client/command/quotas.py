@@ -9,8 +9,9 @@ import click
 from retinue.client import enum_names
 from retinue.client.command import options
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
-from retinue.client.command.output import Column, output_option, print_list, print_one
-from retinue.client.command.text import or_dash, safe
+from retinue.client.command.output import Column, list_output_option, output_option, print_list, print_one
+from retinue.client.command.printable import safe
+from retinue.client.command.text import or_dash
 from retinue.manager.v1 import account_service_pb2 as pb
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ _KIND = click.Choice(["user", "project", "resource-group"])
 
 @click.group("quotas")
 def quotas_command() -> None:
-    """Lists and sets limits of users, projects and resource groups."""
+    """List and set limits of users, projects and resource groups."""
 
 
 def _columns() -> Sequence[Column[pb.Quota]]:
@@ -31,6 +32,9 @@ def _columns() -> Sequence[Column[pb.Quota]]:
         Column("SLOTS", _slots),
         Column("SESSIONS", lambda quota: _of(quota, "max_sessions", quota.usage.sessions)),
         Column("PENDING", lambda quota: _of(quota, "max_pending_sessions", quota.usage.pending_sessions)),
+        Column(
+            "SYSTEM", lambda quota: str(quota.max_system_sessions) if quota.HasField("max_system_sessions") else "-"
+        ),
         Column("PRIORITY", lambda quota: str(quota.highest_priority) if quota.HasField("highest_priority") else "-"),
     )
 
@@ -46,11 +50,11 @@ def _of(quota: pb.Quota, field: str, number: int) -> str:
 
 @quotas_command.command("ls")
 @click.option("--kind", type=_KIND, help="Only this kind.")
-@output_option
+@list_output_option
 @pass_connection
 @asynchronous
 async def list_quotas(connection: Connection, kind: str | None, output: str) -> None:
-    """Lists quotas by kind and name: what counts against each, and its limits."""
+    """List quotas by kind and name: what counts against each, and its limits."""
     async with connection.client() as client:
         quotas = [quota async for quota in client.quotas.list(kind=kind or "")]
     print_list(output, pb.ListQuotasResponse(quotas=quotas), quotas, _columns(), lambda quota: quota.name)
@@ -60,6 +64,7 @@ async def list_quotas(connection: Connection, kind: str | None, output: str) -> 
 @click.option("--slots", multiple=True, callback=options.slots, metavar="SLOT=AMOUNT", help="Most that may be held.")
 @click.option("--sessions", type=int, help="Most sessions that are placed.")
 @click.option("--pending", type=int, help="Most sessions that wait.")
+@click.option("--system", type=int, help="Most system sessions of a user.  [default: 2]")
 @click.option("--priority", type=int, help="Highest priority.")
 @output_option
 @click.argument("kind", type=_KIND)
@@ -74,10 +79,11 @@ async def set_quota(
     slots: Mapping[str, str],
     sessions: int | None,
     pending: int | None,
+    system: int | None,
     priority: int | None,
     output: str,
 ) -> None:
-    """Sets all limits at once: what is not given is not limited, and without any option nothing is."""
+    """Set all limits at once: what is not given is not limited, and without any option nothing is."""
     async with connection.client() as client:
         quota = await client.quotas.set(
             kind,
@@ -85,6 +91,7 @@ async def set_quota(
             slots=slots,
             max_sessions=sessions,
             max_pending_sessions=pending,
+            max_system_sessions=system,
             highest_priority=priority,
         )
     print_one(output, quota, [(column.title.lower(), column.value(quota)) for column in _columns()], quota.name)

@@ -11,9 +11,9 @@ from retinue.client.command import options
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exit_codes import ExitCode
 from retinue.client.command.output import output_option, print_one
+from retinue.client.command.printable import safe
 from retinue.client.command.session_follower import SessionFollower
 from retinue.client.command.sessions import session_facts
-from retinue.client.command.text import safe
 from retinue.client.errors import UsageError
 from retinue.client.spec import session_spec
 from retinue.manager.v1 import session_service_pb2
@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 
 @click.command("run", context_settings={"allow_interspersed_args": False})
 @click.option(
-    "-t", "--type", "kind", type=click.Choice(["batch", "interactive"]), help="Default: batch with a command."
+    "-t",
+    "--type",
+    "kind",
+    type=click.Choice(["batch", "interactive", "system"]),
+    help="Default: batch with a command; a system session serves its mounts over SFTP.",
 )
 @click.option("-n", "--name", default="", help="Default: generated.")
 @click.option("--size", type=click.IntRange(1), help="Number of kernels.  [default: 1]")
@@ -39,6 +43,12 @@ if TYPE_CHECKING:
 @click.option("-e", "--env", multiple=True, callback=options.pairs, metavar="NAME=VALUE", help="Environment variable.")
 @click.option("--label", multiple=True, callback=options.pairs, metavar="NAME=VALUE", help="Label of the session.")
 @click.option("--image", default="", help="Default: the root of the agent's own host, read-only.")
+@click.option(
+    "--isolation",
+    type=options.ISOLATIONS,
+    help="How kernels are isolated.  [default: as the resource group says, else a container with an image]",
+)
+@click.option("--sub-isolation", type=options.ISOLATIONS, help="How subs are isolated instead.")
 @click.option(
     "--mount",
     multiple=True,
@@ -57,9 +67,9 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--app",
-    "services",
+    "apps",
     multiple=True,
-    callback=options.services,
+    callback=options.apps,
     metavar="NAME='COMMAND {port}'",
     help="Program that `retinue app start` starts at the port NAME.",
 )
@@ -82,11 +92,24 @@ if TYPE_CHECKING:
 @click.option("--endpoint", default="", help="Endpoint that it is a replica of.")
 @click.option("--replicas", type=click.Choice(["spread", "pack"]), help="Where the endpoint's replicas go.")
 @click.option("--preemptible", is_flag=True, help="May be preempted by sessions of higher priority.")
+@click.option("--hold", is_flag=True, help="Wait until `retinue release`.")
 @click.option("--depends-on", multiple=True, metavar="SESSION", help="Runs after its success; may be repeated.")
-@click.option("--starts-at", callback=options.future, metavar="TIME", help="Not before: 30m from now, or RFC 3339.")
+@click.option("--after", multiple=True, metavar="SESSION", help="Runs after its end, with any result; may be repeated.")
+@click.option(
+    "--earliest-start-time", callback=options.future, metavar="TIME", help="Not before: 30m from now, or RFC 3339."
+)
 @click.option("--retry", type=click.IntRange(1, 100), metavar="TRIES", help="Runs again when it is lost with its node.")
 @click.option("--retry-on-failure", is_flag=True, help="With --retry: also when it failed.")
 @click.option("--retry-backoff", callback=options.span, metavar="TIME", help="Before the second try; then doubled.")
+@click.option(
+    "--authorized-keys", type=click.File("r"), metavar="FILE", help="Public keys that a system session lets in, too."
+)
+@click.option(
+    "--max-file-size",
+    callback=options.size,
+    metavar="SIZE",
+    help="Of files that are written through a system session, as 20g.",
+)
 @click.option("--bootstrap", type=click.File("r"), metavar="FILE", help="Script that every kernel runs first.")
 @click.option("-d", "--detach", is_flag=True, help="Only ask for it; print its id.")
 @click.option("--fail-fast", is_flag=True, help="End with 6 if it can never fit as things are configured.")
@@ -98,7 +121,7 @@ if TYPE_CHECKING:
 async def run_command(
     connection: Connection, /, *, detach: bool, dry_run: bool, fail_fast: bool, output: str, **given: Any
 ) -> int:
-    """Starts a session that runs COMMAND, and stays with it.
+    """Start a session that runs COMMAND, and follow it to its end.
 
     A batch session's output comes on standard output, its progress on standard error, and its exit code becomes that of
     this program. An interactive session is left alone once it runs. The first Ctrl-C ends the session; on a terminal it
@@ -154,6 +177,8 @@ def request(given: dict[str, Any]) -> session_pb2.SessionSpec:
         environment=given["env"],
         slots=given["slots"],
         shared_memory=given["shared_memory"],
+        isolation=given["isolation"] or "",
+        sub_isolation=given["sub_isolation"] or "",
         main_slots=given["main_slots"],
         sub_slots=given["sub_slots"],
         sub_command=given["sub_command"] or [],
@@ -161,13 +186,16 @@ def request(given: dict[str, Any]) -> session_pb2.SessionSpec:
         mounts=given["mount"],
         ports=given["ports"],
         preopen_ports=given["preopen"],
-        services=given["services"],
+        apps=given["apps"],
         agents=given["agents"],
         agent_choice="strict" if given["strict_agents"] else "",
         architecture=given["arch"],
         endpoint=given["endpoint"],
         replica_placement=given["replicas"] or "",
         preemptible=given["preemptible"],
+        hold=given["hold"],
+        authorized_keys=_lines(given["authorized_keys"].read()) if given["authorized_keys"] is not None else (),
+        max_file_bytes=given["max_file_size"] or 0,
         template=template,
         template_version=version,
     )
@@ -182,10 +210,15 @@ def request(given: dict[str, Any]) -> session_pb2.SessionSpec:
     return spec
 
 
+def _lines(text: str) -> list[str]:
+    return [line for line in map(str.strip, text.splitlines()) if line and not line.startswith("#")]
+
+
 def _add_batch_options(spec: session_pb2.SessionSpec, given: dict[str, Any]) -> None:
     spec.depends_on.extend(given["depends_on"])
-    if given["starts_at"] is not None:
-        spec.earliest_start_time.FromDatetime(given["starts_at"])
+    spec.runs_after.extend(given["after"])
+    if given["earliest_start_time"] is not None:
+        spec.earliest_start_time.FromDatetime(given["earliest_start_time"])
     if given["bootstrap"] is not None:
         spec.bootstrap_script = given["bootstrap"].read()
     if given["retry"] is None:

@@ -13,6 +13,7 @@ from retinue.client.command.text import or_dash, span
 from retinue.client.errors import UsageError
 from retinue.client.scheduling_policy import agent_strategy, session_strategy, strategy_name
 from retinue.manager.v1 import scheduling_policy_pb2 as pb
+from retinue.rpc.fields import is_map
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,7 +35,7 @@ _FIELDS = (
     ("session-option", "session_strategy", "options", "Option of an installed strategy; all of them at once."),
     ("session-fallback", "session_strategy", "fallback", "What decides when the strategy fails: drf, fifo or lifo."),
     ("slot-priority", "agent_strategy", "slot_priority", "Slots by which agents are compared, as cuda,cpu."),
-    ("max-kernels-per-agent", "agent_strategy", "max_kernels_per_agent", "Most kernels on one agent; 0: no limit."),
+    ("max-kernels-per-agent", "", "max_kernels_per_agent", "Most kernels on one agent; 0: no limit."),
     ("agent-option", "agent_strategy", "options", "Option of an installed strategy; all of them at once."),
     ("agent-fallback", "agent_strategy", "fallback", "What decides when it fails: concentrated or dispersed."),
     ("external-address", "external_server", "address", "Server of external strategies: host:port or unix:/path."),
@@ -79,9 +80,7 @@ def apply(policy: pb.SchedulingPolicy, given: dict[str, Any]) -> set[str]:
     if given["agents"] is not None:
         affected.add("agent_strategy")
         if strategy_name(policy.agent_strategy) != given["agents"]:
-            most = policy.agent_strategy.max_kernels_per_agent
             policy.agent_strategy.CopyFrom(agent_strategy(given["agents"]))
-            policy.agent_strategy.max_kernels_per_agent = most
     for name, section, field, _ in _FIELDS:
         value = given[_parameter(name)]
         if value not in (None, (), {}):
@@ -112,7 +111,7 @@ def _texts(holder: Message, name: str) -> Iterator[str]:
     if field is None:
         return
     value = getattr(holder, name)
-    if _is_map(field):
+    if is_map(field):
         yield from (f"{key}={value[key]}" for key in sorted(value))
     elif field.is_repeated:
         yield from [",".join(value)] if value else []
@@ -133,10 +132,6 @@ def _parameter(name: str) -> str:
     return name.replace("-", "_")
 
 
-def _is_map(field: Any) -> bool:
-    return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
-
-
 def _descriptor(section: str, field: str) -> FieldDescriptor:
     """Returns a field of a section of the policy, or of any of its strategies."""
     fields = pb.SchedulingPolicy.DESCRIPTOR.fields_by_name
@@ -147,7 +142,7 @@ def _descriptor(section: str, field: str) -> FieldDescriptor:
 
 
 def _option(name: str, field: FieldDescriptor, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    if _is_map(field):
+    if is_map(field):
         return click.option(f"--{name}", multiple=True, callback=options.pairs, metavar="NAME=VALUE", help=text)
     if field.is_repeated:
         return click.option(f"--{name}", metavar="NAME,…", help=text)
@@ -177,7 +172,7 @@ def _holder(policy: pb.SchedulingPolicy, name: str, section: str, field: str) ->
 
 def _set(holder: Any, name: str, option: str, value: Any) -> None:
     field = holder.DESCRIPTOR.fields_by_name[name]
-    if _is_map(field):
+    if is_map(field):
         holder.ClearField(name)
         try:
             getattr(holder, name).update(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from retinue.client import enum_names
 from retinue.client.command.exit_codes import ExitCode, of_session
+from retinue.client.command.printable import safe
 from retinue.client.command.progress import open_progress
-from retinue.client.command.text import safe
 from retinue.client.errors import CallError, NotFound, OutOfRange
 from retinue.manager.v1 import session_pb2, session_service_pb2
 
@@ -44,9 +44,15 @@ class SessionFollower:
         self._interrupts: asyncio.Queue[signal.Signals] = asyncio.Queue()
         self._code: int | None = None
         self._terminated_by_us = False
+        # Output waits while a question is asked.
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._has_hinted = False
 
     async def follow(self) -> int:
-        """Waits until the session terminates, or until an interactive one runs; returns the exit code. Raises CallError."""
+        """Waits until the session terminates, or until an interactive one runs; returns the exit code.
+        Raises CallError.
+        """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._interrupts.put_nowait, number)
@@ -73,10 +79,17 @@ class SessionFollower:
         async with aclosing(self._session.progress()) as steps:
             async for step in steps:
                 self._progress.show(step.view)
+                if step.view.state != session_pb2.SESSION_STATE_PENDING:
+                    self._progress.note("")
                 if step.view.state in _STARTED:
                     self._progress.close()
                     self._started.set()
                 if step.view.state == session_pb2.SESSION_STATE_RUNNING and not self._is_batch:
+                    if step.view.spec.type == session_pb2.SESSION_TYPE_INTERACTIVE:
+                        name = safe(step.name)
+                        self._progress.say(
+                            f"`retinue exec -it {name}` opens a shell in it, `retinue rm {name}` ends it"
+                        )
                     return
 
     async def _pass_output(self) -> None:
@@ -85,6 +98,7 @@ class SessionFollower:
             async for chunk in chunks:
                 if chunk.dropped:
                     self._progress.say(f"{chunk.dropped} bytes of output were dropped by the size limit")
+                await self._writable.wait()
                 await asyncio.to_thread(_write, chunk.data)
 
     async def _finish_output(self, output: asyncio.Task[None]) -> None:
@@ -104,6 +118,8 @@ class SessionFollower:
                 except CallError:
                     # Following the session reports real errors; this only adds to the progress.
                     answer = session_service_pb2.ExplainSessionResponse()
+                if self._session.view.state != session_pb2.SESSION_STATE_PENDING:
+                    continue
                 position = f"number {answer.queue_position} in the queue" if answer.queue_position else ""
                 self._progress.note(position)
                 if self._fail_fast and answer.tier == session_service_pb2.REASON_TIER_CONFIGURATION:
@@ -112,6 +128,11 @@ class SessionFollower:
                     self._code = ExitCode.UNSCHEDULABLE
                     await self._session.terminate()
                     return
+                if answer.tier == session_service_pb2.REASON_TIER_CONFIGURATION and not self._has_hinted:
+                    self._has_hinted = True
+                    self._progress.say(
+                        "it waits until the cluster can hold it; Ctrl-C ends it, --fail-fast does at once"
+                    )
             else:
                 self._progress.note("")
             await asyncio.sleep(_EXPLAIN_SECONDS)
@@ -136,6 +157,7 @@ class SessionFollower:
         self._code = ExitCode.INTERRUPTED
 
     async def _ask(self) -> str:
+        self._writable.clear()
         self._progress.close()
         self._progress.say("[t]erminate the session, [d]etach from it, or [c]ontinue? [t]")
         loop = asyncio.get_running_loop()
@@ -149,6 +171,7 @@ class SessionFollower:
                 return "t"
             return (sys.stdin.readline().strip().lower() or "t")[0]
         finally:
+            self._writable.set()
             loop.remove_reader(sys.stdin)
             await _cancel([again, answer])
 

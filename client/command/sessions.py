@@ -1,4 +1,4 @@
-"""`retinue ls`, `get`, `explain` and `rm`: sessions as they are, why they wait, and their end."""
+"""`retinue get`, `explain` and `rm`: sessions as they are, why they wait, and their end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from retinue.client import enum_names
-from retinue.client.command import options
+from retinue.client.command import completed_names, options
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exit_codes import ExitCode, of_error
 from retinue.client.command.idle import check_facts
@@ -17,16 +17,18 @@ from retinue.client.command.output import (
     Column,
     output_option,
     print_facts,
-    print_list,
     print_message,
     print_one,
     table,
 )
 from retinue.client.command.print_error import print_error
+from retinue.client.command.printable import safe
 from retinue.client.command.progress import kernel_counts, outcome, reason_text
-from retinue.client.command.text import amounts, or_dash, safe, short_id, since, span
+from retinue.client.command.selecting import selected, selector_option, term
+from retinue.client.command.text import amounts, or_dash, short_id, since, span
 from retinue.client.errors import CallError
-from retinue.manager.v1 import session_pb2, session_service_pb2
+from retinue.manager.v1 import session_pb2
+from retinue.rpc.core.amounts import AmountError, format_amount, parse_amount
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,34 +36,17 @@ if TYPE_CHECKING:
     from retinue.client.session import Session
 
 
-@click.command("ls")
-@click.option("-a", "--all", "show_ended", is_flag=True, help="Also sessions that have ended.")
-@click.option(
-    "--filter", "filter_", default="", metavar="TERMS", help="""As in: state = "RUNNING" AND project = "x"."""
-)
-@click.option("--limit", type=click.IntRange(1), help="At most so many.")
-@output_option
-@pass_connection
-@asynchronous
-async def ls_command(connection: Connection, show_ended: bool, filter_: str, limit: int | None, output: str) -> None:
-    """Lists sessions, newest first."""
-    async with connection.client() as client:
-        found = client.sessions.list(filter=filter_, show_ended=show_ended, limit=limit)
-        sessions = [session.view async for session in found]
-    message = session_service_pb2.ListSessionsResponse(sessions=sessions)
-    print_list(output, message, sessions, _columns(time.time()), lambda session: session.id)
-
-
-def _columns(now: float) -> Sequence[Column[session_pb2.Session]]:
+def session_columns(now: float) -> Sequence[Column[session_pb2.Session]]:
+    """Returns the columns of lists of sessions, at `now` in seconds since 1970."""
     return (
         Column("ID", lambda session: short_id(session.id)),
         Column("NAME", lambda session: safe(session.spec.name)),
-        Column("TYPE", lambda session: enum_names.name_of(enum_names.SESSION_TYPE, session.spec.type).lower()),
+        Column("TYPE", lambda session: enum_names.name_of(enum_names.SESSION_TYPE, session.spec.type).lower(), drop=2),
         Column("STATE", enum_names.state_of),
-        Column("RESULT", _result),
+        Column("RESULT", _result, drop=1),
         Column("KERNELS", _ready),
-        Column("AGENTS", _agents),
-        Column("OWNER", lambda session: or_dash(session.owner)),
+        Column("AGENTS", _agents, drop=3),
+        Column("OWNER", lambda session: or_dash(session.owner), drop=4),
         Column("PROJECT", lambda session: or_dash(session.spec.project), wide=True),
         Column("GROUP", lambda session: or_dash(session.spec.resource_group), wide=True),
         Column(
@@ -69,6 +54,7 @@ def _columns(now: float) -> Sequence[Column[session_pb2.Session]]:
             lambda session: enum_names.name_of(enum_names.CLUSTER_MODE, session.spec.cluster_mode).lower(),
             wide=True,
         ),
+        Column("ISOLATION", _isolations, wide=True),
         Column("NETWORK", _network, wide=True),
         Column("PRIORITY", lambda session: str(session.spec.priority), wide=True),
         Column("AGE", lambda session: since(session, "create_time", now)),
@@ -96,6 +82,15 @@ def _agents(session: session_pb2.Session) -> str:
     return or_dash(",".join(sorted({kernel.agent for kernel in session.kernels if kernel.agent})))
 
 
+def _isolations(session: session_pb2.Session) -> str:
+    """Returns the isolations of its kernels, each once."""
+    return or_dash(",".join(dict.fromkeys(map(_isolation, session.kernels))))
+
+
+def _isolation(kernel: session_pb2.Kernel) -> str:
+    return enum_names.name_of(enum_names.ISOLATION, kernel.isolation).lower() if kernel.isolation else "-"
+
+
 def _network(session: session_pb2.Session) -> str:
     kind = enum_names.name_of(enum_names.NETWORK_KIND, session.network)
     return "-" if kind == "UNSPECIFIED" else kind.lower()
@@ -103,20 +98,26 @@ def _network(session: session_pb2.Session) -> str:
 
 @click.command("get")
 @output_option
-@click.argument("session")
+@click.argument("session", shell_complete=completed_names.sessions)
 @pass_connection
 @asynchronous
 async def get_command(connection: Connection, session: str, output: str) -> None:
-    """Shows one session, by id, by the start of it, or by name."""
+    """Show one session, by id, by the start of it, or by name."""
     async with connection.client() as client:
         view = (await client.sessions.get(session)).view
+    print_session(output, view)
+
+
+def print_session(output: str, view: session_pb2.Session) -> None:
+    """Prints a session; for people also its kernels."""
     print_one(output, view, session_facts(view), view.id)
     if output in ("table", "wide"):
-        titles = ["KERNEL", "STATE", "AGENT", "ADDRESS", "SLOTS", "EXIT", "REASON"]
+        titles = ["KERNEL", "STATE", "ISOLATION", "AGENT", "ADDRESS", "SLOTS", "EXIT", "REASON"]
         rows = [
             [
                 safe(kernel.hostname),
                 enum_names.name_of(enum_names.KERNEL_STATE, kernel.state),
+                _isolation(kernel),
                 or_dash(kernel.agent),
                 or_dash(kernel.address),
                 amounts(kernel.slots),
@@ -137,6 +138,7 @@ def _template(spec: session_pb2.SessionSpec) -> str:
 def session_facts(session: session_pb2.Session) -> list[tuple[str, str]]:
     """Titles and values, safe, of one session."""
     now = time.time()
+    created = enum_names.time_of(session, "create_time")
     started, ended = enum_names.time_of(session, "start_time"), enum_names.time_of(session, "end_time")
     command = " ".join(session.spec.kernel.command)
     return [
@@ -148,21 +150,39 @@ def session_facts(session: session_pb2.Session) -> list[tuple[str, str]]:
         ("owner", safe(session.owner)),
         ("project", safe(session.spec.project)),
         ("group", safe(session.spec.resource_group)),
+        ("priority", str(session.spec.priority)),
+        ("hold", "until it is released" if session.spec.hold else ""),
         ("cluster", _cluster(session.spec)),
         ("kernels", kernel_counts(session)),
         ("network", "" if _network(session) == "-" else _network(session)),
         ("command", safe(command)),
         ("ports", _ports(session)),
-        ("apps", ", ".join(safe(service.name) for service in session.spec.services)),
+        ("apps", ", ".join(safe(app.name) for app in session.spec.apps)),
         ("template", _template(session.spec)),
         ("after", ", ".join(safe(parent.name or short_id(parent.session_id)) for parent in session.dependencies)),
         ("retries", str(session.retries) if session.retries else ""),
         ("labels", safe(" ".join(f"{key}={value}" for key, value in sorted(session.spec.labels.items())))),
         ("age", since(session, "create_time", now) if session.HasField("create_time") else ""),
+        ("waited", "" if started is None or created is None else span(started - created)),
         ("ran", "" if started is None else span((ended or now) - started)),
+        ("slot hours", "" if started is None else slot_hours(session, (ended or now) - started)),
         *((safe(condition.type), safe(condition.message)) for condition in session.conditions),
         *check_facts(session),
     ]
+
+
+def slot_hours(session: session_pb2.Session, seconds: float) -> str:
+    """Returns what its kernels hold together, times the hours that it has run: what accounts are charged by."""
+    held: dict[str, int] = {}
+    for kernel in session.kernels:
+        for slot, amount in kernel.slots.items():
+            try:
+                held[slot] = held.get(slot, 0) + parse_amount(slot, amount)
+            except AmountError:
+                # As a later version of the server writes it.
+                return ""
+    hours = {slot: round(amount * max(0.0, seconds) / 3600) for slot, amount in held.items()}
+    return safe(" ".join(f"{slot}={format_amount(slot, amount)}" for slot, amount in sorted(hours.items())))
 
 
 def _cluster(spec: session_pb2.SessionSpec) -> str:
@@ -187,11 +207,11 @@ def _ports(session: session_pb2.Session) -> str:
 
 @click.command("explain")
 @output_option
-@click.argument("session")
+@click.argument("session", shell_complete=completed_names.sessions)
 @pass_connection
 @asynchronous
 async def explain_command(connection: Connection, session: str, output: str) -> None:
-    """Says why a session waits: what is short, where, and by how much."""
+    """Explain why a session waits: what is short, where, and by how much."""
     async with connection.client() as client:
         answer = await client.sessions.explain(session)
     if output in ("json", "yaml"):
@@ -234,18 +254,38 @@ async def explain_command(connection: Connection, session: str, output: str) -> 
 @click.option("-f", "--force", is_flag=True, help="Kill at once, without the session's grace.")
 @click.option("-w", "--wait", is_flag=True, help="Wait until they terminate.")
 @click.option("--timeout", callback=options.span, metavar="TIME", help="With --wait: give up after so long.")
-@click.argument("sessions", nargs=-1, required=True)
+@selector_option
+@click.option("--all", "everything", is_flag=True, help="All sessions of yours.")
+@click.option("--dry-run", is_flag=True, help="Only print the ids of those that would end.")
+@click.argument("sessions", shell_complete=completed_names.sessions, nargs=-1)
 @pass_connection
 @asynchronous
 async def rm_command(
     connection: Connection,
+    *,
     sessions: tuple[str, ...],
+    selectors: Sequence[str],
+    everything: bool,
+    dry_run: bool,
     force: bool,
     wait: bool,
     timeout: float | None,  # noqa: ASYNC109
 ) -> int:
-    """Ends sessions; all are tried, and the code is that of the first that failed."""
+    """End sessions; all are tried, and the code is that of the first that failed.
+
+    With -l or --all, those of yours that have not ended: `retinue rm -l run=7`.
+    """
+    if bool(sessions) + bool(selectors) + everything != 1:
+        raise click.UsageError("name sessions, or give -l NAME=VALUE, or --all")
     async with connection.client() as client:
+        if not sessions:
+            caller = (await client.users.caller()).name
+            found = client.sessions.list(filter=selected(term("owner", caller), selectors))
+            sessions = tuple([session.id async for session in found])
+        if dry_run:
+            for named in sessions:
+                click.echo((await client.sessions.get(named)).id)
+            return ExitCode.OK
         answers = await asyncio.gather(
             *(client.sessions.terminate(session, force=force) for session in sessions), return_exceptions=True
         )

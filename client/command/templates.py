@@ -9,11 +9,20 @@ from typing import TYPE_CHECKING, Any
 import click
 import yaml
 
-from retinue.client.command import options
+from retinue.client.command import completed_names, options
 from retinue.client.command.apply import read_file
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
-from retinue.client.command.output import Column, output_option, plain, print_list, print_message, print_one
-from retinue.client.command.text import or_dash, safe, since
+from retinue.client.command.output import (
+    Column,
+    list_output_option,
+    output_option,
+    plain,
+    print_list,
+    print_message,
+    print_one,
+)
+from retinue.client.command.printable import safe
+from retinue.client.command.text import or_dash, since
 from retinue.client.errors import NotFound, UsageError
 from retinue.client.manifest import read_specs, read_templates
 from retinue.manager.v1 import session_pb2
@@ -24,7 +33,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    from retinue.client import Client
+    from retinue.client.aio import Client
 
 _file_option = click.option(
     "-f", "--file", "file", required=True, metavar="FILE", help="YAML or JSON; - is standard input."
@@ -35,10 +44,10 @@ _check_option = click.option("--validate-only", is_flag=True, help="Only check: 
 
 @click.group("template")
 def template_command() -> None:
-    """Lists, shows, makes and changes templates of sessions.
+    """List, show, create and change templates of sessions.
 
-    A template is any part of a request for a session, kept in versions. `retinue run --template NAME` makes a session from
-    it, and what is given beside it overrides it field by field.
+    A template is any part of a request for a session, kept in versions. `retinue run --template NAME` makes a session
+    from it, and what is given beside it overrides it field by field.
 
     \b
       name: training
@@ -80,11 +89,11 @@ def safe_yaml(message: Message) -> str:
 @template_command.command("ls")
 @_project_option
 @click.option("--versions-of", default="", metavar="NAME", help="All versions of one template.")
-@output_option
+@list_output_option
 @pass_connection
 @asynchronous
 async def list_templates(connection: Connection, project: str, versions_of: str, output: str) -> None:
-    """Lists templates by name."""
+    """List templates by name."""
     async with connection.client() as client:
         found = client.templates.list(project=project, versions_of=versions_of, full=output in {"json", "yaml"})
         templates = [item async for item in found]
@@ -95,11 +104,11 @@ async def list_templates(connection: Connection, project: str, versions_of: str,
 @template_command.command("get")
 @_project_option
 @output_option
-@click.argument("template", metavar="NAME[@VERSION]")
+@click.argument("template", shell_complete=completed_names.templates, metavar="NAME[@VERSION]")
 @pass_connection
 @asynchronous
 async def get_template(connection: Connection, template: str, project: str, output: str) -> None:
-    """Shows one template; `-o yaml` is what apply reads."""
+    """Show one template; `-o yaml` is what apply reads."""
     name, version = options.template_version(template)
     async with connection.client() as client:
         _print(output, await client.templates.get(name, project=project, version=version))
@@ -112,7 +121,7 @@ async def get_template(connection: Connection, template: str, project: str, outp
 @pass_connection
 @asynchronous
 async def create_templates(connection: Connection, file: str, validate_only: bool, output: str) -> None:
-    """Makes the templates in a file."""
+    """Create the templates in a file."""
     source, text = read_file(file)
     async with connection.client() as client:
         for template, _ in read_templates(text, source):
@@ -126,7 +135,9 @@ async def create_templates(connection: Connection, file: str, validate_only: boo
 @pass_connection
 @asynchronous
 async def apply_templates(connection: Connection, file: str, validate_only: bool, output: str) -> None:
-    """Makes the templates in a file, or new versions of those that are there already; without a difference, nothing."""
+    """Create the templates in a file, or new versions of those that are there already;
+    without a difference, nothing.
+    """
     source, text = read_file(file)
     async with connection.client() as client:
         for template, _ in read_templates(text, source):
@@ -157,11 +168,11 @@ async def _existing(client: Client, template: pb.Template) -> pb.Template | None
 @template_command.command("edit")
 @_project_option
 @output_option
-@click.argument("template", metavar="NAME")
+@click.argument("template", shell_complete=completed_names.templates, metavar="NAME")
 @pass_connection
 @asynchronous
 async def edit_template(connection: Connection, template: str, project: str, output: str) -> None:
-    """Opens a template in an editor ($EDITOR) and makes a new version of it."""
+    """Open a template in an editor ($EDITOR) and make a new version of it."""
     async with connection.client() as client:
         found = await client.templates.get(template, project=project)
         shown = pb.Template(name=found.name, description=found.description, spec=found.spec)
@@ -183,13 +194,13 @@ async def edit_template(connection: Connection, template: str, project: str, out
 @options.unset_option
 @click.option("-f", "--file", "file", metavar="FILE", help="Overrides, as the spec of a session in YAML or JSON.")
 @click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True)
-@click.argument("template", metavar="NAME[@VERSION]")
+@click.argument("template", shell_complete=completed_names.templates, metavar="NAME[@VERSION]")
 @pass_connection
 @asynchronous
 async def render_template(
     connection: Connection, /, template: str, file: str | None, output: str, **given: Any
 ) -> None:
-    """Shows what a session would be asked for with, before defaults are filled in."""
+    """Show what a session would be asked for with, before defaults are filled in."""
     name, version = options.template_version(template)
     spec = session_pb2.SessionSpec()
     if file is not None:
@@ -207,11 +218,11 @@ async def render_template(
 
 @template_command.command("rm")
 @_project_option
-@click.argument("templates", nargs=-1, required=True, metavar="NAME…")
+@click.argument("templates", shell_complete=completed_names.templates, nargs=-1, required=True, metavar="NAME…")
 @pass_connection
 @asynchronous
 async def remove_templates(connection: Connection, templates: tuple[str, ...], project: str) -> None:
-    """Removes templates; sessions that were made from them stay as they are."""
+    """Remove templates; sessions that were made from them stay as they are."""
     async with connection.client() as client:
         for template in templates:
             await client.templates.delete(template, project=project)

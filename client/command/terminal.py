@@ -21,13 +21,21 @@ SMALLEST, LARGEST = 1, 1000
 
 def size() -> tuple[int, int]:
     """Rows and columns of the terminal, within what a manager takes."""
-    columns, rows = shutil.get_terminal_size()
+    try:
+        columns, rows = os.get_terminal_size()
+    except OSError:
+        columns = rows = 0
+    if not columns or not rows:
+        # Variables are asked last: they may tell of another terminal, and do not change with this one.
+        columns, rows = shutil.get_terminal_size()
     return min(max(rows, SMALLEST), LARGEST), min(max(columns, SMALLEST), LARGEST)
 
 
 @contextlib.contextmanager
 def handed_over(descriptor: int) -> Iterator[None]:
-    """Passes every key on as it is, Ctrl-C included; the terminal is as before at the end. Nothing to do if it is none."""
+    """Passes every key on as it is, Ctrl-C included; the terminal is as before at the end.
+    Nothing to do if it is none.
+    """
     if not os.isatty(descriptor):
         yield
         return

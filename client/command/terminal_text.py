@@ -1,7 +1,8 @@
 """Output of programs on a terminal: text and colours, and nothing else that a terminal obeys.
 
-A program's output may be a stranger's. Sequences of control characters set the title of a window, write to the clipboard, or have a terminal
-type; so all but those that set colours (SGR) are shown as escapes. What goes to a file or a pipe stays as it is.
+A program's output may be a stranger's. Sequences of control characters set the title of a window, write to the
+clipboard, or have a terminal type; so all but those that set colours (SGR) are shown as escapes.
+What goes to a file or a pipe stays as it is.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 
 import click
 
-from retinue.client.command.text import safe
+from retinue.client.command.printable import safe
 
 raw_option = click.option(
     "--raw", is_flag=True, help="To a terminal also what it obeys; by default all but text and colours is escaped."

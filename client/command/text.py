@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from retinue.client import enum_names
+from retinue.client.command.printable import safe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -13,15 +14,6 @@ if TYPE_CHECKING:
 
 _SHORT_ID = 8
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
-
-
-def safe(text: str) -> str:
-    """Returns the text with everything that is not printable as an escape, line breaks and directions of writing included."""
-    return "".join(character if character.isprintable() else _escape(character) for character in text)
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape", errors="backslashreplace").decode("ascii")
 
 
 def short_id(identity: str) -> str:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from retinue.client.command import options
+from retinue.client.command import completed_names, options
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.output import Column, output_option, print_list, table
-from retinue.client.command.text import safe
+from retinue.client.command.printable import safe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,16 +54,16 @@ def _known(stats: pb.KernelStats, name: str) -> bool:
 @click.option("--interval", callback=options.span, default="2s", show_default=True, metavar="TIME", help="1s to 1h.")
 @click.option("--once", is_flag=True, help="Look, look again after the interval, print, and end.")
 @output_option
-@click.argument("session", default="")
+@click.argument("session", shell_complete=completed_names.sessions, default="")
 @pass_connection
 @asynchronous
 async def top_command(
     connection: Connection, *, session: str, kernel: str, interval: float, once: bool, output: str
 ) -> None:
-    """Shows what the kernels of SESSION use, or those of all running sessions, again and again.
+    """Show the usage of kernels, of SESSION or of all running sessions, live.
 
-    CPU is in percent of one processor. What is not counted on a node, or not known yet, is shown as `-`. With -o json, each look is
-    one message of the API; --once needs no second look then.
+    CPU is in percent of one processor. What is not counted on a node, or not known yet, is shown as `-`. With -o json,
+    each look is one message of the API; --once needs no second look then.
     """
     if kernel and not session:
         raise click.UsageError("--kernel needs SESSION")

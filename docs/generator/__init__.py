@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from docs.generator import amounts, api, commands, errors, reasons, scheduling, states, streams
+from docs.generator import amounts, api, commands, errors, metrics, reasons, scheduling, states, streams
 from docs.generator.protos import Contract
 from docs.generator.wrapping import wrap
 
@@ -23,14 +23,18 @@ def pages(root: Path = ROOT) -> dict[Path, str]:
         "streams.md": streams.page(contract),
         "errors.md": errors.page(contract),
         "reasons.md": reasons.page(contract),
+        "metrics.md": metrics.page(),
         "commands.md": commands.page(),
+        "daemons.md": commands.daemons(),
         **{f"api/{name}": text for name, text in api.pages(contract).items()},
     }
     return {REFERENCE / name: wrap(_MADE + text) for name, text in made.items()}
 
 
 def write(root: Path) -> list[Path]:
-    """Writes every page that is not there as it should be, and removes those that are no more. Returns what was changed."""
+    """Writes every page that is not there as it should be, and removes those that are no more.
+    Returns what was changed.
+    """
     wanted = pages(root)
     changed = []
     for path in sorted(set(present(root)) - set(wanted)):

@@ -32,7 +32,7 @@ Slots of a session (`KernelSpec.slots`), quotas, `retinue-agent --slots` and `--
 one form.
 
 * The name of a slot begins with a letter; letters `a-z`, digits, `.` and `-` may follow, at most {MAX_SLOT_NAME} characters in all.
-* `{MEMORY}` is a number of bytes. The suffixes k, m, g, t and p are powers of 1,024; an optional `b` or `ib` may follow, in any case. A
+* `{MEMORY}` is a number of bytes. The suffixes k, m, g, t and p are powers of 1,024; an optional `b`, `i` or `ib` may follow, in any case. A
   fraction such as `1.5g` must come to a whole number of bytes.
 * All other slots are decimals with at most three places. Slots whose names end in `{DEVICE_SUFFIX}` are whole numbers.
 * There is no sign, no exponent and no space.

@@ -1,4 +1,4 @@
-"""The page of the command line, from the commands themselves."""
+"""The pages of the command line and of the daemons, from the commands themselves."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import re
 
 import click
 
+import retinue.agent.main
+import retinue.manager.main
+import retinue.router.main
 from docs.generator.markdown import line, table
 from retinue.client.command.application import cli
 from retinue.client.command.exit_codes import ExitCode
@@ -18,10 +21,26 @@ def page() -> str:
     """Returns the whole page."""
     codes = [(str(int(code)), code.name.lower().replace("_", " ")) for code in ExitCode]
     return (
-        f"# The command line\n\n{_help(cli)}\n\n{_options(cli)}\n## Exit codes\n\n{table(['code', 'meaning'], codes)}\n"
-        "`run`, `watch`, `wait` and `exec` end with the session's or command's own code.\n\n"
+        f"# The command line\n\n{_help(cli)}\n\n{_options(cli)}\n## Exit codes\n\n{table(['code', 'meaning'], codes)}\n\n"
+        "`run`, `watch`, `wait` and `exec` end with the session's own code. `RETINUE_EXIT_ERROR=N` puts N in place of 1 and 3 to 7.\n\n"
         + "\n".join(_commands(click.Context(cli, info_name="retinue"), cli))
     ).rstrip() + "\n"
+
+
+def daemons() -> str:
+    """Returns the whole page of the programs of servers."""
+    programs = {
+        "retinue-manager": retinue.manager.main.main,
+        "retinue-agent": retinue.agent.main.main,
+        "retinue-router": retinue.router.main.main,
+    }
+    made = [
+        "# The daemons\n\nEvery option can be a key of a [configuration file](../install.md#configuration-files), and a variable: the program's "
+        "name and the option's in capitals, such as `RETINUE_MANAGER_LOG_LEVEL`.\n"
+    ]
+    for name, program in programs.items():
+        made += _commands(click.Context(program, info_name=name), program)
+    return "\n".join(made).rstrip() + "\n"
 
 
 def _commands(context: click.Context, group: click.Group) -> list[str]:

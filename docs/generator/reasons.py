@@ -5,7 +5,7 @@ from __future__ import annotations
 from docs.generator.markdown import line, table
 from docs.generator.protos import Contract
 
-_ENUMS = ("SessionReason", "AttemptReason", "ConditionType", "AgentConditionReason")
+_ENUMS = ("SessionReason", "AttemptReason", "ConditionType", "AgentConditionType", "AgentConditionReason")
 
 
 def page(contract: Contract) -> str:
@@ -21,7 +21,9 @@ its prefix. Clients must accept words that they do not know: later versions may 
 
 
 def values(contract: Contract, name: str) -> dict[str, str]:
-    """Returns the values of an enum without their prefix, except the zero value, with their comments. Raises LookupError."""
+    """Returns the values of an enum without their prefix, except the zero value, with their comments.
+    Raises LookupError.
+    """
     for file in contract.files:
         for enum, place in file.enums():
             if enum.name == name:

@@ -1,4 +1,4 @@
-"""The page of states: diagrams and tables from `manager/session/core/states.py` and `features.py`."""
+"""The page of states: diagrams and tables from the tables of states of sessions and endpoints, and `features.py`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from docs.generator.markdown import mermaid, table
+from retinue.manager.endpoints.core.states import LIFECYCLE_MOVES, REPLICA_MOVES, ROLLOUT_MOVES
 from retinue.manager.session.core.features import FEATURES, Feature
 from retinue.manager.session.core.states import KERNEL_MOVES, SESSION_MOVES, SESSION_OWNERS
 
@@ -36,6 +37,19 @@ Reports say how far a kernel has come, so states may be skipped.
 
 {diagram(KERNEL_MOVES)}
 {_moves(KERNEL_MOVES)}
+## Endpoints
+
+{diagram(LIFECYCLE_MOVES)}
+What is shown of an endpoint besides (`READY`, `UPDATING`, `DEGRADED`, `ASLEEP`, `UNAVAILABLE`) follows from its replicas.
+
+### Rollouts
+
+{diagram(ROLLOUT_MOVES)}
+{_moves(ROLLOUT_MOVES)}
+### Replicas
+
+{diagram(REPLICA_MOVES)}
+{_moves(REPLICA_MOVES)}
 ## What each type of session has
 
 The rest is refused with `FEATURE_UNAVAILABLE`.

@@ -9,7 +9,7 @@ from google.protobuf.descriptor_pb2 import MethodDescriptorProto
 from docs.generator.markdown import first_sentence, label, line, mermaid, table
 from docs.generator.protos import Contract
 from retinue.manager.server.authorization import METHODS
-from retinue.manager.server.stream_limits import DEFAULT_LIMIT, LIMITS
+from retinue.manager.server.call_limits import DEFAULT_STREAM_LIMIT, STREAM_LIMITS
 
 _PUBLIC = "retinue.manager.v1"
 
@@ -42,7 +42,7 @@ when one part goes, all go ([architecture](../architecture.md#streams-into-kerne
 
 def _terms(name: str) -> str:
     access = METHODS[name].name.lower() if name in METHODS else "no caller"
-    limit = LIMITS.get(name, DEFAULT_LIMIT)
+    limit = STREAM_LIMITS.get(name, DEFAULT_STREAM_LIMIT)
     return (
         f"Open to: {access}. Each user may have {limit} of them open at a time, with each replica of the manager.\n\n"
     )

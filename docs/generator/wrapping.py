@@ -12,7 +12,8 @@ from pathlib import Path
 COLUMNS = 100
 _FENCE = re.compile(r" *(```|~~~)")
 _ITEM = re.compile(r"( *)([*+-]|\d+[.)])( +)")
-# Lines that are no prose: tables, headings, HTML, quotations, definitions of links, rules, code, and paragraphs with breaks in them.
+# Lines that are no prose: tables, headings, HTML, quotations, definitions of links, rules, code,
+# and paragraphs with breaks in them.
 _AS_IT_IS = re.compile(r" *(\||#{1,6} |<|>|\[[^\]]+\]: |([*_-] *){3,}$)|.*(  |\\)$")
 # A word with the code spans in it; a span has no end in another paragraph.
 _WORD = re.compile(r"(?:(`+)(?!`).*?(?<!`)\1(?!`)|\S)+")

@@ -1,9 +1,11 @@
-// An external strategy without any package: gRPC is HTTP/2 with five bytes before each message, and a protobuf message is a list of
-// numbered fields. Programs of more than a page use @grpc/grpc-js and the stubs of retinue/strategy/v1/strategy_service.proto.
+// An external strategy without any package: gRPC is HTTP/2 with five bytes before each message, and a protobuf message
+// is a list of numbered fields. Programs of more than a page use @grpc/grpc-js and the stubs of
+// retinue/strategy/v1/strategy_service.proto.
 //
 //   node server.js 50070
 //
-// Orders sessions by the number of their kernels, the smallest first, and places each kernel on the first agent that has room.
+// Orders sessions by the number of their kernels, the smallest first, and places each kernel
+// on the first agent that has room.
 "use strict";
 const http2 = require("node:http2");
 

@@ -1,4 +1,6 @@
-"""Two scheduling strategies: the smallest session first, and the agent whose free room is shaped most like the request."""
+"""Two scheduling strategies: the smallest session first, and the agent whose free room is
+shaped most like the request.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,8 @@ class SmallestFirst:
 
 
 class Aligned:
-    """Scores agents by the dot product of request and free room, each as a part of what the agent has (Grandl et al., "Multi-resource
-    packing for cluster schedulers", SIGCOMM'14).
+    """Scores agents by the dot product of request and free room, each as a part of what the agent has (Grandl et al.,
+    "Multi-resource packing for cluster schedulers", SIGCOMM'14).
     """
 
     options = ()

@@ -9,8 +9,8 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.agent_rpc.relay import AttemptLocation
 from retinue.manager.dispatch.desired_state import attempt_id
-from retinue.manager.session.core.apps import ServiceSpec, stored_service
-from retinue.manager.session.core.service_ports import Reachable, reachable
+from retinue.manager.session.core.apps import AppSpec
+from retinue.manager.session.core.service_ports import Reachable
 from retinue.manager.session.core.spec import MAIN
 from retinue.manager.session.core.states import KernelState
 from retinue.manager.store import attempts
@@ -24,7 +24,9 @@ class KernelUnknownError(Exception):
 
 
 class KernelNotRunningError(Exception):
-    """The kernel does not run: not yet, or no longer. `state` is its state, UNKNOWN for one that only another version of the manager knows."""
+    """The kernel does not run: not yet, or no longer. `state` is its state,
+    UNKNOWN for one that only another version of the manager knows.
+    """
 
     def __init__(self, hostname: str, state: KernelState | None) -> None:
         self.hostname = hostname
@@ -32,36 +34,40 @@ class KernelNotRunningError(Exception):
         super().__init__(f"kernel {hostname} does not run: it is {self.state}")
 
 
-async def running_place(tx: AsyncSession, session_id: uuid.UUID, hostname: str) -> AttemptLocation:
+async def locate(tx: AsyncSession, session_id: uuid.UUID, hostname: str) -> AttemptLocation:
     """Returns where a kernel runs. Raises KernelUnknownError, KernelNotRunningError."""
     kernel = await attempts.read_newest(tx, session_id, hostname)
     if kernel is None:
         raise KernelUnknownError(hostname)
-    return place(kernel, hostname)
+    return location_of(kernel, hostname)
 
 
 @dataclass(frozen=True, slots=True)
 class MainKernel:
-    """Where a session's main kernel runs, its address in the session's network (empty without one), what of it can be reached, and what
-    can be started in it.
+    """Where a session's main kernel runs, its address in the session's network (empty without one), what of it can be
+    reached, and what can be started in it; or whether it serves SFTP.
     """
 
-    place: AttemptLocation
+    location: AttemptLocation
     address: str
     reachable: Reachable
-    services: tuple[ServiceSpec, ...] = ()
+    apps: tuple[AppSpec, ...] = ()
+    serves_sftp: bool = False
 
 
 async def running_main(tx: AsyncSession, session_id: uuid.UUID) -> MainKernel:
     """Returns the main kernel of a session that is there. Raises KernelNotRunningError."""
     main = await attempts.read_main(tx, session_id)
-    services = tuple(map(stored_service, main.spec.get("services", ())))
     return MainKernel(
-        place(main.location, MAIN_HOSTNAME), main.address, reachable(main.spec, main.service_ports), services
+        location_of(main.location, MAIN_HOSTNAME),
+        main.address,
+        main.spec.reachable(main.service_ports),
+        main.spec.apps,
+        main.spec.serves_files,
     )
 
 
-def place(kernel: KernelLocationRecord, hostname: str = MAIN_HOSTNAME) -> AttemptLocation:
+def location_of(kernel: KernelLocationRecord, hostname: str = MAIN_HOSTNAME) -> AttemptLocation:
     """Returns where a kernel runs. Raises KernelNotRunningError."""
     if (
         kernel.state is not KernelState.RUNNING

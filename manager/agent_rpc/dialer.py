@@ -1,7 +1,8 @@
 """Channels to agents: mutual TLS, each agent known by the name in its certificate.
 
-Streams of users share connections, since each costs both sides a TLS handshake and 100 KB: up to MAX_STREAMS of one purpose on one.
-That does not have one wait for another, because a stream that is not read uses up its own window and not the connection's.
+Streams of users share connections, since each costs both sides a TLS handshake and 100 KB: up to MAX_STREAMS of one
+purpose on one. That does not have one wait for another, because a stream that is not read uses up its own window and
+not the connection's.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ OPTIONS = (
 
 
 class Purpose(Enum):
-    """A purpose of streams; streams of one purpose share connections, so that typed input does not queue behind copied data."""
+    """A purpose of streams; streams of one purpose share connections,
+    so that typed input does not queue behind copied data.
+    """
 
     PORT = auto()
     FILES = auto()
@@ -69,12 +72,15 @@ class Dialer:
         self._closing: set[asyncio.Task[None]] = set()
 
     def open(self, agent_id: str, address: str) -> grpc.aio.Channel:
-        """A new channel of its own, to be closed by the caller."""
-        options = (
-            *OPTIONS,
-            ("grpc.ssl_target_name_override", f"{agent_id}.agent.retinue"),
-            ("grpc.use_local_subchannel_pool", 1),
-        )
+        """A new channel of its own to an agent, to be closed by the caller."""
+        return self._channel(f"{agent_id}.agent.retinue", address)
+
+    def open_router(self, router_id: str, address: str) -> grpc.aio.Channel:
+        """A new channel of its own to a router, to be closed by the caller."""
+        return self._channel(f"{router_id}.router.retinue", address)
+
+    def _channel(self, name: str, address: str) -> grpc.aio.Channel:
+        options = (*OPTIONS, ("grpc.ssl_target_name_override", name), ("grpc.use_local_subchannel_pool", 1))
         return grpc.aio.secure_channel(address, self._credentials, options=options)
 
     @contextlib.asynccontextmanager

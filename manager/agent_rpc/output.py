@@ -9,23 +9,14 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 import grpc
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.manager.agent_rpc.relay import AgentRefusedError, AgentUnavailableError, AttemptLocation, Forwarder
+from retinue.rpc.times import timestamp
 
 # No output is as long as that.
 _MAX_OFFSET = 2**53
 _SIZE = re.compile(r"[0-9]{1,15}")
-
-
-def timestamp(moment: dt.datetime | None) -> Timestamp | None:
-    """The moment as a message."""
-    if moment is None:
-        return None
-    message = Timestamp()
-    message.FromDatetime(moment)
-    return message
 
 
 class OutputGoneError(Exception):
@@ -42,7 +33,9 @@ class OutputPastEndError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The part of an output that is wanted: from `offset` on, and nothing that is older than `since`, or before so many last lines (0: all)."""
+    """The part of an output that is wanted: from `offset` on, and nothing that is older than `since`,
+    or before so many last lines (0: all).
+    """
 
     offset: int = 0
     since: dt.datetime | None = None
@@ -50,26 +43,26 @@ class Span:
 
 
 async def stream_output(
-    forwarder: Forwarder, place: AttemptLocation, span: Span, *, follow: bool
+    forwarder: Forwarder, location: AttemptLocation, span: Span, *, follow: bool
 ) -> AsyncIterator[tuple[int, bytes]]:
-    """Pieces of an attempt's output as (offset, data), in order, to its end now or, with `follow`, to the attempt's end. Offsets that make no
-    sense end it: there is no output that they would belong to.
+    """Pieces of an attempt's output as (offset, data), in order, to its end now or, with `follow`, to the attempt's
+    end. Offsets that make no sense end it: there is no output that they would belong to.
 
     Raises AgentUnavailableError, OutputGoneError, OutputPastEndError.
     """
     request = pb.StreamLogsRequest(
-        attempt_id=place.attempt_id,
+        attempt_id=location.attempt_id,
         offset=span.offset,
         follow=follow,
         since_time=timestamp(span.since),
         tail_lines=span.tail_lines,
     )
     try:
-        async with aclosing(forwarder.stream(place, lambda stub: stub.StreamLogs, request)) as pieces:
+        async with aclosing(forwarder.stream(location, lambda stub: stub.StreamLogs, request)) as pieces:
             end = 0
             async for piece in pieces:
                 if not end <= piece.offset <= _MAX_OFFSET:
-                    raise OutputGoneError(f"agent {place.agent_id} sends output at {piece.offset} after {end}")
+                    raise OutputGoneError(f"agent {location.agent_id} sends output at {piece.offset} after {end}")
                 end = piece.offset + len(piece.data)
                 yield piece.offset, piece.data
     except AgentRefusedError as error:
@@ -78,4 +71,4 @@ async def stream_output(
         if error.code is grpc.StatusCode.OUT_OF_RANGE:
             size = error.metadata.get("size", "")
             raise OutputPastEndError(int(size) if _SIZE.fullmatch(size) else 0) from error
-        raise AgentUnavailableError(f"agent {place.agent_id}: {error.code.name}") from error
+        raise AgentUnavailableError(f"agent {location.agent_id}: {error.code.name}") from error

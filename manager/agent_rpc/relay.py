@@ -1,8 +1,8 @@
 """Streams of users, passed on to the agent that has the kernel: the one pattern for all of them.
 
-Streams of one purpose share connections, and one that stands still holds up no other. A response is asked of the agent only
-when the one before was taken, and a request of the user only when the one before was sent, so that nothing piles up here. When
-either side ends, so does the other.
+Streams of one purpose share connections, and one that stands still holds up no other. A response is asked of the agent
+only when the one before was taken, and a request of the user only when the one before was sent, so that nothing piles
+up here. When either side ends, so does the other.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ class ActivityListener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Forwarder:
-    """Opens streams to agents. `activity` is notified of all that is passed on; without one nothing counts as use of the session."""
+    """Opens streams to agents. `activity` is notified of all that is passed on;
+    without one nothing counts as use of the session.
+    """
 
     dialer: Dialer
     activity: ActivityListener | None = None
@@ -78,60 +80,62 @@ class Forwarder:
         """The same for looking at a session, which is no use of it."""
         return Forwarder(self.dialer)
 
-    def hold(self, place: AttemptLocation) -> AbstractContextManager[None]:
+    def hold(self, location: AttemptLocation) -> AbstractContextManager[None]:
         """Counts as activity in an attempt for as long as the block lasts, also when nothing is passed on."""
-        return contextlib.nullcontext() if self.activity is None else self.activity.hold(place.attempt_id)
+        return contextlib.nullcontext() if self.activity is None else self.activity.hold(location.attempt_id)
 
-    def _hear(self, place: AttemptLocation) -> None:
+    def hear(self, location: AttemptLocation) -> None:
+        """Notes that something was exchanged with an attempt."""
         if self.activity is not None:
-            self.activity.heard(place.attempt_id)
+            self.activity.heard(location.attempt_id)
 
     async def stream(
-        self, place: AttemptLocation, method: Method, request: Any, purpose: Purpose = Purpose.OTHER
+        self, location: AttemptLocation, method: Method, request: Any, purpose: Purpose = Purpose.OTHER
     ) -> AsyncGenerator[Any, None]:
         """The responses to one request. Raises AgentUnavailableError, AgentRefusedError.
 
         To be closed with `aclosing`: that ends the call.
         """
-        with _told(place.agent_id):
-            async with self._stub(place, purpose) as stub:
+        with _translating(location.agent_id):
+            async with self._stub(location, purpose) as stub:
                 call = method(stub)(request)
                 try:
                     async for response in call:
-                        self._hear(place)
+                        self.hear(location)
                         yield response
                 finally:
                     call.cancel()
 
-    async def call(self, place: AttemptLocation, method: Method, request: Any) -> Any:
+    async def call(self, location: AttemptLocation, method: Method, request: Any) -> Any:
         """The response to one request. Raises AgentUnavailableError, AgentRefusedError."""
-        with _told(place.agent_id):
-            async with self._stub(place, Purpose.OTHER) as stub:
-                self._hear(place)
+        with _translating(location.agent_id):
+            async with self._stub(location, Purpose.OTHER) as stub:
+                self.hear(location)
                 return await method(stub)(request)
 
     async def exchange(
         self,
-        place: AttemptLocation,
+        location: AttemptLocation,
         method: Method,
         requests: AsyncIterator[Any],
         purpose: Purpose = Purpose.OTHER,
     ) -> AsyncGenerator[Any, None]:
         """The responses of a stream in both directions, whose requests are passed on as they come.
 
-        What `requests` raises ends the stream, and is raised here. When there are no more, the agent is notified, and may continue. Raises
-        AgentUnavailableError, AgentRefusedError. To be closed with `aclosing`: that ends the call.
+        What `requests` raises ends the stream, and is raised here. When there are no more, the agent is notified, and
+        may continue. Raises AgentUnavailableError, AgentRefusedError. To be closed with `aclosing`: that ends the call.
         """
-        with _told(place.agent_id):
-            async with self._stub(place, purpose) as stub:
+        with _translating(location.agent_id):
+            async with self._stub(location, purpose) as stub:
                 call = method(stub)()
                 ended = StreamStatus(call)
                 writing = asyncio.create_task(
-                    _write(call, requests, lambda: self._hear(place)), name=f"requests to {place.agent_id}"
+                    _write(call, requests, lambda: self.hear(location)), name=f"requests to {location.agent_id}"
                 )
                 # The reader of the responses then learns at once that there will be no more.
                 writing.add_done_callback(lambda task: _failed(task) and call.cancel())
-                # Not by `read`: from a request that could not be sent on, it would read nothing of what the agent had sent before.
+                # Not by `read`: from a request that could not be sent on,
+                # it would read nothing of what the agent had sent before.
                 responses = call.__aiter__()
                 try:
                     while True:
@@ -148,7 +152,7 @@ class Forwarder:
                             if not _failed(writing) or _is_cancelled():
                                 raise
                             writing.result()
-                        self._hear(place)
+                        self.hear(location)
                         yield response
                 finally:
                     call.cancel()
@@ -156,8 +160,8 @@ class Forwarder:
                     await asyncio.gather(writing, return_exceptions=True)
 
     @contextlib.asynccontextmanager
-    async def _stub(self, place: AttemptLocation, purpose: Purpose) -> AsyncIterator[pb_grpc.AgentServiceAsyncStub]:
-        async with self.dialer.stream(place.agent_id, place.address, purpose) as channel:
+    async def _stub(self, location: AttemptLocation, purpose: Purpose) -> AsyncIterator[pb_grpc.AgentServiceAsyncStub]:
+        async with self.dialer.stream(location.agent_id, location.address, purpose) as channel:
             stub: pb_grpc.AgentServiceAsyncStub = pb_grpc.AgentServiceStub(channel)
             # What it carries is passed on as it is: to read it, only to write it again, costs more than all the rest.
             stub.OpenPort = channel.stream_stream(OPEN_PORT)
@@ -187,7 +191,7 @@ async def _write(call: Any, requests: AsyncIterator[Any], hear: Callable[[], Non
 
 
 @contextlib.contextmanager
-def _told(agent_id: str) -> Iterator[None]:
+def _translating(agent_id: str) -> Iterator[None]:
     try:
         yield
     except grpc.aio.AioRpcError as error:

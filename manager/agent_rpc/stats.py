@@ -26,11 +26,13 @@ class StatsReader:
         self.strays: Counter[str] = Counter()
         """By agent, how often it reported on an attempt that it was not asked for."""
 
-    async def read(self, places: Iterable[AttemptLocation], seconds: float) -> dict[str, pb.AttemptStats]:
-        """Returns what these attempts use, by id; those of agents that do not answer within so many seconds are left out."""
+    async def read(self, locations: Iterable[AttemptLocation], seconds: float) -> dict[str, pb.AttemptStats]:
+        """Returns what these attempts use, by id; those of agents that do not answer within
+        so many seconds are left out.
+        """
         by_agent: dict[tuple[str, str], list[str]] = {}
-        for place in places:
-            by_agent.setdefault((place.agent_id, place.address), []).append(place.attempt_id)
+        for location in locations:
+            by_agent.setdefault((location.agent_id, location.address), []).append(location.attempt_id)
         for gone in self._channels.keys() - by_agent.keys():
             await self._channels.pop(gone).close()
         answers = await asyncio.gather(*(self._ask(agent, ids, seconds) for agent, ids in by_agent.items()))
@@ -50,7 +52,7 @@ class StatsReader:
         try:
             answer = await stub.ReadStats(pb.ReadStatsRequest(attempt_ids=attempt_ids), timeout=seconds)
         except grpc.aio.AioRpcError as error:
-            _log.debug("agent %s tells no stats: %s", agent[0], error.code().name)
+            _log.debug("agent %s sends no stats: %s", agent[0], error.code().name)
             return ()
         # An agent is believed about what it was asked for, which is its own.
         asked = set(attempt_ids)

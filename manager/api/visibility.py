@@ -5,37 +5,75 @@ from __future__ import annotations
 import uuid
 
 from retinue.manager.access import access_log
-from retinue.manager.access.access_log import AccessMethod, KernelAccess
-from retinue.manager.server import errors
-from retinue.manager.server.interceptors import current_principal
+from retinue.manager.server import errors, preconditions
+from retinue.manager.server.interceptors import current_address, current_principal
+from retinue.manager.session.core import features
+from retinue.manager.session.core.events import AccessMethod, KernelAccess
+from retinue.manager.session.core.features import Feature
 from retinue.manager.session.core.spec_views import SpecView
 from retinue.manager.store import sessions
 from retinue.manager.store.database import Transaction
 
 
 def caller_visibility(*, owner_only: bool = False) -> sessions.Visibility:
-    """Returns the sessions that the caller may read; with `owner_only`, without those that are read as an administrator of a project."""
+    """Returns the sessions that the caller may read; with `owner_only`,
+    without those that are read as an administrator of a project.
+    """
     principal = current_principal()
     administered = () if owner_only else tuple(m.project for m in principal.memberships if m.role == "ADMIN")
     return sessions.Visibility(principal.is_admin, principal.name, administered)
 
 
 def full_view(owner: str) -> SpecView:
-    """Returns how much the caller sees of the requests of `owner`: no other caller gets the values of variables, administrators included."""
+    """Returns how much the caller sees of the requests of `owner`: no other caller gets the values of variables,
+    administrators included.
+    """
     return SpecView.FULL if current_principal().name == owner else SpecView.NAMES
 
 
 async def find_session(tx: Transaction, reference: str, *, owner_only: bool = False) -> uuid.UUID:
-    """The session of a reference: id, prefix of it, or name. Raises NotFound for none, and for one the caller may not see."""
+    """The session of a reference: id, prefix of it, or name. Raises NotFound for none,
+    and for one the caller may not see.
+    """
     found = await sessions.find(tx, reference, caller_visibility(owner_only=owner_only), current_principal().name)
     if found is None:
         raise errors.NotFound("session", reference)
     return found
 
 
+async def require_feature(tx: Transaction, session_id: uuid.UUID, feature: Feature) -> None:
+    """Raises FeatureUnavailable unless the session is of a type that has the feature;
+    another version may know more types than this one.
+    """
+    session = (await sessions.read(tx, [session_id]))[session_id]
+    kind = session.type
+    # System sessions of administrators serve something else.
+    serves = feature is not Feature.SFTP or session.spec.serves_files
+    if kind is not None and not (features.has(kind, feature) and serves):
+        raise preconditions.FeatureUnavailable(
+            f"a session of type {kind.lower()} does not have {feature}",
+            f"session_type/{kind.lower()}",
+            {"feature": feature.name},
+        )
+
+
 async def record_access(
-    tx: Transaction, session_id: uuid.UUID, method: AccessMethod, hostname: str, *, port: int = 0, service: str = ""
+    tx: Transaction,
+    session_id: uuid.UUID,
+    method: AccessMethod,
+    hostname: str,
+    *,
+    port: int = 0,
+    app: str = "",
+    connection_address: str = "",
+    key_fingerprint: str = "",
 ) -> None:
     """Keeps in the session's journal that the caller enters a kernel; last in the transaction that found the kernel."""
-    caller = current_principal()
-    await access_log.record(tx, session_id, KernelAccess(method, hostname, caller.name, caller.token_id, port, service))
+    caller, source = current_principal(), current_address()
+    access = KernelAccess(
+        *(method, hostname, caller.name, caller.token_id, port, app),
+        source=source,
+        connection_address=connection_address,
+        key_fingerprint=key_fingerprint,
+    )
+    await access_log.record(tx, session_id, access)

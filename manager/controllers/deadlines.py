@@ -1,5 +1,5 @@
-"""The bounds of states: sessions that wait too long for a place, gangs that do not start in time, sessions whose time limit has passed, and
-work on agents that are lost.
+"""The bounds of states: sessions that wait too long for a place, gangs that do not start in time, sessions whose time
+limit has passed, and work on agents that are lost, or drained with a deadline.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from retinue.manager.dispatch.desired_state import Affected
 from retinue.manager.reasons import SessionReason
 from retinue.manager.session.core.state_machine import SessionMachine
 from retinue.manager.session.transaction import load_for_update, save
-from retinue.manager.store import attempts, bounds, clock, leadership
+from retinue.manager.store import attempts, bounds, leadership
 from retinue.manager.store.database import Database
 from retinue.manager.store.lease import boot_time
 from retinue.manager.store.session_records import SessionRecord
@@ -38,9 +38,11 @@ class DatabaseClock:
         self._last: ClockLook | None = None
 
     async def look(self, tx: AsyncSession) -> tuple[ClockLook, ClockStep | None]:
-        """Returns what the clock says at the start of a transaction, of which this has to be the first statement, and the step before."""
+        """Returns what the clock says at the start of a transaction, of which this has to be the first statement,
+        and the step before.
+        """
         before = self._boot_time()
-        wall = await clock.read_clock(tx)
+        wall = await bounds.read_clock(tx)
         look = ClockLook(before, self._boot_time(), wall)
         return look, None if self._last is None else find_step(self._last, look)
 
@@ -55,7 +57,9 @@ async def enforce(
     committed: Callable[[Affected], None],
     database_clock: DatabaseClock | None = None,
 ) -> None:
-    """Moves every session that has waited or run too long; repeated every second by the leader, with one and the same clock."""
+    """Moves every session that has waited or run too long; repeated every second by the leader,
+    with one and the same clock.
+    """
     database_clock = database_clock or DatabaseClock()
     async with database.transaction() as tx:
         look, step = await database_clock.look(tx)
@@ -65,10 +69,11 @@ async def enforce(
             late = await bounds.read_late_starts(tx)
             stranded = await bounds.read_stranded(tx)
             expired = await bounds.read_expired(tx)
+            evicted = await bounds.read_evicted(tx)
             lost_agents = await bounds.read_lost_agents_with_leftovers(tx)
         else:
             await leadership.check(tx, term)
-            moved = await clock.shift_times(tx, seconds=step.seconds, window=step.window, former=step.former)
+            moved = await bounds.shift_times(tx, seconds=step.seconds, window=step.window, former=step.former)
     database_clock.keep(look)
     if step is not None:
         _log.warning("the database's clock was set by %.1f s: so were the times of %d sessions", step.seconds, moved)
@@ -77,6 +82,7 @@ async def enforce(
         *((session_id, _give_up_waiting) for session_id in overdue),
         *((session_id, _roll_back) for session_id in late),
         *((session_id, _expire) for session_id in expired),
+        *((session_id, partial(_evict, agent_id)) for session_id, agent_id in evicted),
         *((attempt.session_id, partial(_strand, attempt)) for attempt in stranded),
     ]
     if due:
@@ -113,6 +119,10 @@ def _expire(machine: SessionMachine, record: SessionRecord) -> None:
     # Locked now: it may have ended, or begun again, since it was read.
     if record.expire_time:
         machine.exceed_time_limit()
+
+
+def _evict(agent_id: str, machine: SessionMachine, _record: SessionRecord) -> None:
+    machine.evict(agent_id)
 
 
 def _strand(attempt: bounds.Stranded, machine: SessionMachine, _record: SessionRecord) -> None:

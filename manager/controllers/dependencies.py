@@ -19,17 +19,16 @@ REASON = SessionReason.DEPENDENCY_FAILED
 
 
 async def settle(database: Database, term: int, committed: Callable[[Affected], None]) -> int:
-    """Takes in the ends of sessions that others depend on; done with each end, and every second in case one was missed. Returns how many
-    dependencies were settled and sessions cancelled.
+    """Takes in the ends of sessions that others depend on; done with each end, and every second in case one was missed.
+    Returns how many dependencies were settled and sessions cancelled.
 
-    Only the leader does this, in transactions of its own: the transaction that ends one session need not lock those that depend on it.
+    Only the leader does this, in transactions of its own: the transaction that ends one
+    session need not lock those that depend on it.
     """
     async with database.transaction() as tx:
-        leading, settled, rows = await tx.together(
-            leadership.checking(term), dependencies.settling(), dependencies.finding_doomed()
-        )
-        leadership.checked(leading, term)
-    done, doomed = len(settled), [Doomed(**row) for row in rows]
+        settling, finding = dependencies.settling(), dependencies.finding_doomed()
+        answers = await tx.pipeline(leadership.checking(term), settling, finding)
+    done, doomed = answers.of(settling), answers.of(finding)
     for begin in range(0, len(doomed), _PORTION):
         # Nothing else releases a session that waits for one that failed: it stays doomed between the commits.
         portion = doomed[begin : begin + _PORTION]

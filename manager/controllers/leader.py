@@ -5,35 +5,49 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
+import ipaddress
 import logging
 import time
-import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from retinue.manager.agent_rpc.dialer import Dialer
 from retinue.manager.agent_rpc.relay import Forwarder
-from retinue.manager.controllers import deadlines, dependencies
+from retinue.manager.controllers import deadlines, dependencies, fleet_gauges
 from retinue.manager.controllers.log_collector import OutputCollector
 from retinue.manager.dispatch.core.liveness import Timers
 from retinue.manager.dispatch.desired_state import Affected, read_desired
-from retinue.manager.dispatch.orphans import Orphans
-from retinue.manager.dispatch.out_of_bounds import OutOfBounds
+from retinue.manager.dispatch.orphans import Orphans, OutOfBounds
 from retinue.manager.dispatch.reports import Reports
-from retinue.manager.dispatch.supervisor import Supervisor, Target
+from retinue.manager.dispatch.supervisor import Supervisor
+from retinue.manager.edge.edge import RouterEdge
+from retinue.manager.endpoints.controller import EndpointController
+from retinue.manager.endpoints.core.model import NoRouters
+from retinue.manager.endpoints.queries import QueryReader
+from retinue.manager.identity.endpoint_tokens import EndpointDomain
 from retinue.manager.idle.controller import IdleController
 from retinue.manager.scheduler.loop import Scheduler
-from retinue.manager.session.core.attempts import DesiredState, ListenerBrokenError
+from retinue.manager.session.core.attempts import AttemptUsage, ListenerBrokenError, UsageWatch
+from retinue.manager.session.core.events import (
+    AccessMethod,
+    KernelAccess,
+    ReasonChanged,
+    SessionCreated,
+    SessionMoved,
+    SessionUpdated,
+)
 from retinue.manager.session.core.secrets import SessionSecrets
-from retinue.manager.session.core.states import ENDED_SESSION_STATES
+from retinue.manager.session.core.states import ENDED_SESSION_STATES, SessionState
 from retinue.manager.store import attempts, leadership, nodes, retention
 from retinue.manager.store.database import Database, StoreUnavailable
 from retinue.manager.store.journal_tail import JournalTail
+from retinue.manager.store.nodes import AgentTarget
 from retinue.manager.supervision import for_links, supervise
 from retinue.manager.webhooks.core.rules import PUBLIC_ONLY, AddressPolicy
 from retinue.manager.webhooks.dispatcher import WebhookDispatcher
 
 _log = logging.getLogger(__name__)
 
+_ENDING = (SessionState.TERMINATING, SessionState.CANCELLED)
 _TICK_SECONDS = 1.0
 # When agents were heard is written so often: what is shown of it is true to this.
 _HEARD_SECONDS = 10.0
@@ -43,7 +57,9 @@ _PURGE_PAUSE_SECONDS = 0.2
 
 
 class Leader:
-    """Runs one term, until it is cancelled or one of its parts finds that another leads. A part that fails is run again by itself."""
+    """Runs one term, until it is cancelled or one of its parts finds that another leads.
+    A part that fails is run again by itself.
+    """
 
     def __init__(  # noqa: PLR0917  # what the server has made
         self,
@@ -60,16 +76,19 @@ class Leader:
         check_lease: Callable[[], None] = lambda: None,
         webhook_addresses: AddressPolicy = PUBLIC_ONLY,
         kept: dt.timedelta | None = None,
+        endpoint_domain: EndpointDomain | None = None,
+        prometheus_url: str = "",
     ) -> None:
-        """Agents whose kernels do nothing are refused unless `null_kernels` are wanted. `control_plane` are the addresses of
-        managers and database: kernels are kept from them. Sessions that ended are `kept` for so long; None: for ever.
+        """Agents whose kernels do nothing are refused unless `null_kernels` are wanted. `control_plane` are the
+        addresses of managers and database: kernels are kept from them. Sessions that ended are `kept` for so long;
+        None: for ever. Without an `endpoint_domain` there are no routers,
+        and without a `prometheus_url` no metrics by queries.
         """
         self._database = database
         self._tail = tail
+        self._control_plane = control_plane
         self._term = term
         self._check_lease = check_lease
-        self._fence_seconds = timers.fence_after
-        self._secrets = secrets
         self._kept = kept
         self._orphans = Orphans(database, term, self._committed)
         self._out_of_bounds = OutOfBounds(database, term)
@@ -83,20 +102,48 @@ class Leader:
         self._idle = IdleController(
             database, term, self._committed, self._watch_usage, out_of_bounds=self._out_of_bounds.note
         )
+        self._edge = (
+            None
+            if endpoint_domain is None
+            else RouterEdge(
+                database,
+                dialer,
+                incarnation,
+                term,
+                endpoint_domain,
+                moved=self._wake_endpoints,
+                check_lease=self._check_sending,
+            )
+        )
+        self._queries = None if not prometheus_url else QueryReader(prometheus_url)
+        self._idle_intervals: Mapping[str, float] = {}
+        self._replica_watches: Mapping[str, UsageWatch] = {}
+        self.endpoints = EndpointController(
+            database,
+            term,
+            self._committed,
+            self._edge or NoRouters(),
+            watch_usage=self._watch_replicas,
+            answered=self._answered,
+            queries=self._queries,
+        )
         self._supervisor = Supervisor(
             incarnation=incarnation,
             term=term,
             dialer=dialer,
             timers=timers,
             targets=self._targets,
-            desired=self._desired,
+            desired=lambda agent_id, session_ids: read_desired(
+                database, agent_id, secrets, session_ids, fence_seconds=timers.fence_timeout
+            ),
             superfluous=self._orphans.superfluous,
             listener=self._reports,
             clock=time.monotonic,
             null_kernels=null_kernels,
             control_plane=control_plane,
+            routers=self._routers,
             check_lease=self._check_sending,
-            used=self._idle.used,
+            used=self._used,
         )
 
     async def run(self) -> None:
@@ -118,37 +165,81 @@ class Leader:
             "deadlines": self._enforce,
             "idle": self._idle.run,
             "dependencies": self._settle,
+            "endpoints": self.endpoints.run,
             "webhooks": self._webhooks.run,
             "journal": self._follow,
             "heard": self._record_heard,
             "house": self._keep_house,
+            "gauges": self._show_fleet,
         }
+        if self._edge is not None:
+            parts["routers"] = self._edge.run
+        if self._queries is not None:
+            parts["queries"] = self._queries.run
         async with asyncio.TaskGroup() as group:
             for name, part in parts.items():
                 group.create_task(supervise(name, part), name=name)
 
     def _watch_usage(self, intervals: Mapping[str, float]) -> None:
-        self._supervisor.watch_usage(intervals)
+        self._idle_intervals = intervals
+        self._watch()
+
+    def _watch_replicas(self, watches: Mapping[str, UsageWatch]) -> None:
+        self._replica_watches = watches
+        self._watch()
+
+    def _watch(self) -> None:
+        """Lets each agent report as often as the one of idle checks and endpoints needs it that needs it more often."""
+        idle, replicas = self._idle_intervals, self._replica_watches
+        merged = {agent_id: UsageWatch(interval) for agent_id, interval in idle.items()}
+        for agent_id, watch in replicas.items():
+            shortest = min(watch.interval, idle.get(agent_id, watch.interval))
+            merged[agent_id] = UsageWatch(shortest, watch.metrics)
+        self._supervisor.watch_usage(merged)
+
+    def _answered(self, attempts: Mapping[str, Collection[str]]) -> None:
+        self._supervisor.answered(attempts)
+
+    def _used(self, agent_id: str, samples: Iterable[AttemptUsage]) -> None:
+        found = tuple(samples)
+        self._idle.used(agent_id, found)
+        self.endpoints.used(agent_id, found)
+
+    def _routers(self) -> frozenset[str]:
+        """Returns the addresses that routers come from: one at a loopback address runs beside the manager,
+        and comes from the manager's.
+        """
+        addresses = frozenset[str]() if self._edge is None else self._edge.addresses()
+        local = any(ipaddress.ip_address(address).is_loopback for address in addresses)
+        return addresses | self._control_plane() if local else addresses
 
     def refresh_agents(self) -> None:
-        """Agents may have come, moved or gone."""
+        """Agents or routers may have come, moved or gone."""
         self._supervisor.refresh_agents()
+        if self._edge is not None:
+            self._edge.refresh()
 
     def _committed(self, affected: Affected) -> None:
         """A commit of this leader concerns these agents; whatever else it may have set free is looked for too."""
         self._supervisor.wake(affected)
         self._scheduler.wake()
         self._outputs.wake()
-        self._tail.tell()
+        self._tail.notify()
 
     def _placed(self, affected: Affected) -> None:
         """A commit of the scheduler concerns these agents: it sets nothing free and ends nothing."""
         self._supervisor.wake(affected)
-        self._tail.tell()
+        self._tail.notify()
+
+    def _wake_endpoints(self) -> None:
+        self.endpoints.wake()
 
     def _check_sending(self) -> None:
         with for_links("the lease"):
             self._check_lease()
+
+    async def _show_fleet(self) -> None:
+        await fleet_gauges.run(self._database)
 
     async def _schedule(self) -> None:
         await self._orphans.wait_until_reported(self._lost_after)
@@ -160,7 +251,9 @@ class Leader:
             await asyncio.sleep(_TICK_SECONDS)
 
     async def _settle(self) -> None:
-        """Releases what waited for sessions that have terminated, or cancels it; checked every second in case an end was missed."""
+        """Releases what waited for sessions that have terminated, or cancels it;
+        checked every second in case an end was missed.
+        """
         while True:
             self._ended.clear()
             await dependencies.settle(self._database, self._term, self._committed)
@@ -205,37 +298,36 @@ class Leader:
         self._webhooks.wake()
         self._ended.set()
         async for batch in self._tail.follow(revision):
-            if any(event.kind in ("CREATED", "SESSION_MOVED") for event in batch):
+            created = any(isinstance(event.what, SessionCreated) for event in batch)
+            moves = [(event.session_id, event.what.to_state) for event in batch if isinstance(event.what, SessionMoved)]
+            if created or moves:
                 self._webhooks.wake()
-            ended = {
-                event.session_id
-                for event in batch
-                # All other moves are this leader's own, and the links of affected agents are awake already.
-                if (event.kind == "SESSION_MOVED" and event.payload["to"] in ("TERMINATING", "CANCELLED"))
-                or (event.kind == "NOTED" and event.payload.get("forced"))
-            }
-            if any(event.kind == "CREATED" for event in batch):
+            self.endpoints.notice(event.session_id for event in batch)
+            # All other moves are this leader's own, and the links of affected agents are awake already.
+            changed = {session_id for session_id, state in moves if state in _ENDING}
+            changed |= {event.session_id for event in batch if _is_for_agents(event.what)}
+            if created or any(isinstance(event.what, SessionUpdated) for event in batch):
                 self._scheduler.wake()
-            if ended:
+            if changed:
                 async with self._database.transaction() as tx:
-                    affected = await attempts.find_affected_agents(tx, ended)
+                    affected = await attempts.find_affected_agents(tx, changed)
                 self._supervisor.wake(affected)
                 self._scheduler.wake()
-            if any(event.kind == "SESSION_MOVED" and event.payload["to"] in ENDED_SESSION_STATES for event in batch):
+            if any(state in ENDED_SESSION_STATES for _, state in moves):
                 self._ended.set()
 
-    async def _targets(self) -> Mapping[str, Target]:
+    async def _targets(self) -> Mapping[str, AgentTarget]:
         try:
             async with self._database.transaction() as tx:
-                rows = await nodes.read_targets(tx)
+                return await nodes.read_targets(tx)
         except StoreUnavailable as error:
             raise ListenerBrokenError(f"agents could not be read: {error}") from error
-        return {row.id: Target(row.address, row.state, row.underlay_address, row.revoked) for row in rows}
 
-    async def _desired(self, agent_id: str, session_ids: Collection[uuid.UUID] | None) -> DesiredState:
-        try:
-            return await read_desired(
-                self._database, agent_id, self._secrets, session_ids, fence_seconds=self._fence_seconds
-            )
-        except StoreUnavailable as error:
-            raise ListenerBrokenError(f"what is wanted of it could not be read: {error}") from error
+
+def _is_for_agents(what: object) -> bool:
+    """Returns whether agents have to learn of something that any replica did: an end without grace,
+    and other keys that are let in.
+    """
+    if isinstance(what, ReasonChanged):
+        return what.forced
+    return isinstance(what, KernelAccess) and what.method is AccessMethod.SSH_KEYS

@@ -26,7 +26,9 @@ _FETCH_SECONDS = 30.0
 
 
 class OutputCollector:
-    """Fetches the tail of every ended attempt's output, so that its agent may forget it. Agents are independent of each other."""
+    """Fetches the tail of every ended attempt's output, so that its agent may forget it.
+    Agents are independent of each other.
+    """
 
     def __init__(
         self, database: Database, term: int, forwarder: Forwarder, committed: Callable[[Affected], None]
@@ -39,9 +41,9 @@ class OutputCollector:
         # Agents that are fetched from or paused, and the last pauses of those that failed.
         self._busy: set[str] = set()
         self._pauses: dict[str, float] = {}
-        self._gate = asyncio.Semaphore(_AT_ONCE)
-        # Agents that failed have places of their own: they may take all the time of each fetch.
-        self._gate_of_failed = asyncio.Semaphore(_AT_ONCE)
+        self._limit = asyncio.Semaphore(_AT_ONCE)
+        # Agents that failed have a limit of their own: they may take all the time of each fetch.
+        self._limit_of_failed = asyncio.Semaphore(_AT_ONCE)
 
     def wake(self) -> None:
         """Attempts may have ended."""
@@ -66,9 +68,9 @@ class OutputCollector:
                 await self._wanted.wait()
 
     async def _collect_from(self, agent_id: str, rows: Sequence[PendingOutput]) -> None:
-        gate = self._gate_of_failed if agent_id in self._pauses else self._gate
+        limit = self._limit_of_failed if agent_id in self._pauses else self._limit
         async with asyncio.TaskGroup() as group:
-            fetches = [group.create_task(self._try_to_collect(row, gate)) for row in rows]
+            fetches = [group.create_task(self._try_to_collect(row, limit)) for row in rows]
         if all(fetch.result() for fetch in fetches):
             self._pauses.pop(agent_id, None)
         else:
@@ -77,9 +79,9 @@ class OutputCollector:
         self._busy.discard(agent_id)
         self._wanted.set()
 
-    async def _try_to_collect(self, row: PendingOutput, gate: asyncio.Semaphore) -> bool:
+    async def _try_to_collect(self, row: PendingOutput, limit: asyncio.Semaphore) -> bool:
         try:
-            async with gate:
+            async with limit:
                 return await self._collect(row)
         except leadership.NotLeader:
             raise
@@ -92,8 +94,8 @@ class OutputCollector:
         data = bytearray()
         try:
             async with asyncio.timeout(_FETCH_SECONDS):
-                place = AttemptLocation(row.agent_id, row.address, attempt_id(row.kernel_id, row.epoch))
-                pieces = stream_output(self._forwarder, place, Span(start), follow=False)
+                location = AttemptLocation(row.agent_id, row.address, attempt_id(row.kernel_id, row.epoch))
+                pieces = stream_output(self._forwarder, location, Span(start), follow=False)
                 async for offset, piece in pieces:
                     if offset != start + len(data):
                         # The size limit dropped what came before.
@@ -122,10 +124,11 @@ class OutputCollector:
 async def read_output(
     database: Database, forwarder: Forwarder, kernel_id: uuid.UUID, span: Span, *, epoch: int = 0, follow: bool
 ) -> AsyncIterator[tuple[int, int, bytes]]:
-    """A span of the output of a kernel's attempt, by default the newest, as (epoch, offset, data) pieces of at most 32 KiB.
+    """A span of the output of a kernel's attempt, by default the newest, as (epoch, offset,
+    data) pieces of at most 32 KiB.
 
-    With `follow`, continues until the kernel has ended, with later attempts too, each from its beginning. An attempt that is not known, or whose
-    output is no longer kept, has none. Raises OutputPastEndError and AgentUnavailableError.
+    With `follow`, continues until the kernel has ended, with later attempts too, each from its beginning. An attempt
+    that is not known, or whose output is no longer kept, has none. Raises OutputPastEndError and AgentUnavailableError.
     """
     current = epoch
     while True:
@@ -136,9 +139,9 @@ async def read_output(
         current = source.epoch
         finished = not source.on_agent
         if source.on_agent:
-            place = AttemptLocation(source.agent_id, source.address, attempt_id(kernel_id, current))
+            location = AttemptLocation(source.agent_id, source.address, attempt_id(kernel_id, current))
             try:
-                async for start, data in stream_output(forwarder, place, span, follow=follow):
+                async for start, data in stream_output(forwarder, location, span, follow=follow):
                     yield current, start, data
                     span = Span(start + len(data))
                 finished = True

@@ -17,8 +17,6 @@ from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
 from retinue.manager.agent_rpc.dialer import Dialer
 from retinue.manager.dispatch import convert
 from retinue.manager.dispatch.convert import Conditions, Heartbeat, Rejected, Usage
-from retinue.manager.dispatch.guarded import GuardedStream
-from retinue.manager.reasons import AgentConditionReason
 from retinue.manager.session.core.attempts import (
     AttemptStatus,
     AttemptUsage,
@@ -29,24 +27,58 @@ from retinue.manager.session.core.attempts import (
     NodeReport,
     SentState,
     TermOverError,
+    UsageWatch,
 )
+from retinue.rpc.core.reasons import AgentConditionReason
 
 _log = logging.getLogger(__name__)
 
-# Pauses before a stream is opened again: they double until one has lasted for longer than the longest of them. An agent that sends its
-# welcome and closes at once costs a dial and a commit each time.
+# Pauses before a stream is opened again: they double until one has lasted for longer than the longest of them. An agent
+# that sends its welcome and closes at once costs a dial and a commit each time.
 _MIN_BACKOFF, _MAX_BACKOFF = 0.1, 5.0
 # Pauses after nonsense: they double until a stream has lasted for longer than the last one was.
 _MIN_QUARANTINE, _MAX_QUARANTINE = 1.0, 300.0
+# An agent reads what it is sent at once. One that does not would hold its link for ever:
+# neither a stream nor a connection ends for that.
+_WRITE_SECONDS = 60.0
 # The kind of an agent whose kernels do nothing.
 _NULL = "null"
 
 
 # What is wanted on an agent: all of it, or all that belongs to some sessions. Raises ListenerBrokenError.
 ReadDesired = Callable[[str, Collection[uuid.UUID] | None], Awaitable[DesiredState]]
-# Which of the attempts that an agent has, and that are not desired there, it is to end and remove; called at each welcome. Raises
-# ListenerBrokenError.
+# Which of the attempts that an agent has, and that are not desired there, it is to end and remove; called at each
+# welcome. Raises ListenerBrokenError.
 FindSuperfluous = Callable[[str, Sequence[AttemptStatus]], Awaitable[Collection[str]]]
+
+
+class GuardedStream:
+    """A Sync stream. Checks before each message whether the lease is still valid:
+    a process that was paused continues where it was.
+    """
+
+    def __init__(
+        self, call: grpc.aio.StreamStreamCall[pb.SyncRequest, pb.SyncResponse], check_lease: Callable[[], None]
+    ) -> None:
+        """`check_lease` raises TermOverError when the lease has ended."""
+        self._call = call
+        self._check_lease = check_lease
+
+    async def write(self, message: pb.SyncRequest) -> None:
+        """Sends a message. Raises TermOverError when the lease has ended,
+        and TimeoutError when the agent does not read.
+        """
+        self._check_lease()
+        async with asyncio.timeout(_WRITE_SECONDS):
+            await self._call.write(message)
+
+    async def read(self) -> object:
+        """Returns the next message of the agent, or something else at the end."""
+        return await self._call.read()
+
+    def cancel(self) -> None:
+        """Ends the stream."""
+        self._call.cancel()
 
 
 class NonsenseError(Exception):
@@ -58,7 +90,9 @@ class NonsenseError(Exception):
 
 
 class Listener(Protocol):
-    """Takes in what agents say; each call returns once it is committed. Raises ListenerBrokenError when it is not, and TermOverError."""
+    """Takes in what agents say; each call returns once it is committed.
+    Raises ListenerBrokenError when it is not, and TermOverError.
+    """
 
     async def connected(self, facts: NodeFacts) -> None:
         """A stream opened: the node's facts and all it observes."""
@@ -74,7 +108,9 @@ class Listener(Protocol):
 
 
 class AgentLink:
-    """Dials one agent until cancelled: sends it its desired state, takes in its reports, notes when it was last heard."""
+    """Dials one agent until cancelled: sends it its desired state, takes in its reports,
+    notes when it was last heard.
+    """
 
     def __init__(
         self,
@@ -87,18 +123,19 @@ class AgentLink:
         heartbeat: float,
         desired: ReadDesired,
         protected: Callable[[], frozenset[str]],
+        routers: Callable[[], frozenset[str]] = frozenset,
         superfluous: FindSuperfluous,
         listener: Listener,
         clock: Callable[[], float],
         null_kernels: bool = False,
-        usage_interval: Callable[[], float] = lambda: 0.0,
+        usage_watch: Callable[[], UsageWatch] = UsageWatch,
         used: Callable[[str, Iterable[AttemptUsage]], None] = lambda _agent, _samples: None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         check_lease: Callable[[], None] = lambda: None,
     ) -> None:
-        """Unless `null_kernels` are wanted, an agent whose kernels do nothing is refused. `used` is called with the agent and what attempts
-        use, every so many seconds as `usage_interval` says at the time; 0 is never. `check_lease` raises TermOverError when nothing may be
-        sent any more.
+        """Unless `null_kernels` are wanted, an agent whose kernels do nothing is refused. `used` is called with the
+        agent and what attempts use, as `usage_watch` says at the time. `check_lease` raises TermOverError when nothing
+        may be sent any more.
         """
         self.agent_id = agent_id
         self.address = address
@@ -111,11 +148,12 @@ class AgentLink:
         self._heartbeat = heartbeat
         self._desired = desired
         self._protected = protected
+        self._routers = routers
         self._superfluous = superfluous
         self._listener = listener
         self._clock = clock
         self._null_kernels = null_kernels
-        self._usage_interval = usage_interval
+        self._usage_watch = usage_watch
         self._used = used
         self._sleep = sleep
         self._check_lease = check_lease
@@ -124,9 +162,18 @@ class AgentLink:
         self._wanted = asyncio.Event()
         # Sessions of which the agent may not have been sent the newest state; None means any.
         self._changed: set[uuid.UUID] | None = set()
+        # Attempts that routers had answers from, and that the agent does not know of yet.
+        self._answering: set[str] = set()
+
+    def answered(self, attempts: Collection[str]) -> None:
+        """Lets the agent know that routers had answers from these attempts."""
+        self._answering.update(attempts)
+        self._wanted.set()
 
     def wake(self, session_ids: Collection[uuid.UUID] | None = None) -> None:
-        """Notifies the link that the desired state of these sessions on the agent, by default of any, may have changed."""
+        """Notifies the link that the desired state of these sessions on the agent, by default of any,
+        may have changed.
+        """
         if session_ids is None:
             self._changed = None
         elif self._changed is not None:
@@ -136,7 +183,8 @@ class AgentLink:
     async def run(self) -> None:
         """Keeps a stream open; a broken one is opened again after a growing pause.
 
-        Ends with TermOverError only: whatever else goes wrong, with the agent, on the way or here, costs this agent only.
+        Ends with TermOverError only: whatever else goes wrong, with the agent, on the way or here,
+        costs this agent only.
         """
         backoff, quarantine = _MIN_BACKOFF, _MIN_QUARANTINE
         while True:
@@ -213,7 +261,7 @@ class AgentLink:
         self.heard = self._clock()
         self._wanted.clear()
         self._changed = set()
-        desired, protected = await self._desired(self.agent_id, None), self._protected()
+        desired, protected, routers = await self._desired(self.agent_id, None), self._protected(), self._routers()
         # Named one by one: an agent ends nothing for being absent, as a restored database may know less than it does.
         undesired = [report for report in facts.attempts if report.attempt_id not in desired.attempts]
         removed = await self._superfluous(self.agent_id, undesired)
@@ -221,21 +269,21 @@ class AgentLink:
         if any(report.session_id is None for report in undesired):
             # The network of an attempt whose session its agent does not know may be any of them.
             networks = frozenset()
-        await call.write(convert.snapshot(desired, protected, removed, networks))
-        told = SentState(desired, protected)
-        # One writer at a time: acks come from the reader, changes and heartbeats from the teller.
+        await call.write(convert.snapshot(desired, protected, removed, networks, routers))
+        sent = SentState(desired, protected, routers)
+        # One writer at a time: acks come from the reader, changes and heartbeats from the sender.
         writing = asyncio.Lock()
         reader = asyncio.create_task(self._listen(call, writing), name=f"listen {self.agent_id}")
-        teller = asyncio.create_task(self._tell(call, writing, told), name=f"tell {self.agent_id}")
+        sender = asyncio.create_task(self._send(call, writing, sent), name=f"send to {self.agent_id}")
         try:
-            done, _ = await asyncio.wait((reader, teller), return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait((reader, sender), return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
             call.cancel()
             reader.cancel()
-            teller.cancel()
-            await asyncio.gather(reader, teller, return_exceptions=True)
+            sender.cancel()
+            await asyncio.gather(reader, sender, return_exceptions=True)
 
     async def _listen(self, call: GuardedStream, writing: asyncio.Lock) -> None:
         while True:
@@ -262,26 +310,33 @@ class AgentLink:
                     async with writing:
                         await call.write(convert.heartbeat(number))
 
-    async def _tell(self, call: GuardedStream, writing: asyncio.Lock, told: SentState) -> None:
-        interval = 0.0
+    async def _send(self, call: GuardedStream, writing: asyncio.Lock, sent: SentState) -> None:
+        watch = UsageWatch()
         while True:
-            if interval != (interval := self._usage_interval()):
+            if watch != (watch := self._usage_watch()):
                 async with writing:
-                    await call.write(convert.watch_usage(interval))
+                    await call.write(convert.watch_usage(watch))
             try:
                 async with asyncio.timeout(self._heartbeat):
                     await self._wanted.wait()
             except TimeoutError:
-                # A change of the fleet concerns every agent: it travels with what would be sent anyway, and costs no query.
-                step = told.advance(DesiredState(), (), self._protected())
+                # A change of the fleet concerns every agent: it travels with what would be sent anyway,
+                # and costs no query.
+                step = sent.advance(DesiredState(), (), self._protected(), self._routers())
                 async with writing:
                     await call.write(convert.change(step) if step else convert.heartbeat())
                 continue
             self._wanted.clear()
+            if self._answering:
+                answering, self._answering = self._answering, set()
+                async with writing:
+                    await call.write(convert.answered(answering))
+                if not self._changed and self._changed is not None:
+                    continue
             changed, self._changed = self._changed, set()
             wanted = await self._desired(self.agent_id, changed)
             sessions = None if changed is None else map(str, changed)
-            if step := told.advance(wanted, sessions, self._protected()):
+            if step := sent.advance(wanted, sessions, self._protected(), self._routers()):
                 async with writing:
                     await call.write(convert.change(step))
 

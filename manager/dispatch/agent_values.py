@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from retinue.manager.reasons import AgentConditionReason
 from retinue.manager.session.core.attempts import AttemptKey
 from retinue.rpc.core.amounts import AmountError, check_slot
+from retinue.rpc.core.reasons import AgentConditionReason
 
 # A slot's amount in the smallest unit: 16 PiB of memory, a million of anything else.
 MAX_MEMORY, MAX_OTHER = 2**54, 10**9

@@ -1,25 +1,25 @@
 """Translates between the messages of a Sync stream and the plain values of `retinue.manager.session.core.attempts`.
 
-`parse` reads what agents send, and is total: whatever the bytes, the result is a value or Rejected. Rejected is the message that no sound
-agent sends; text that is only shown is cleaned, numbers that are only shown are clamped, and attempts whose id is no attempt's are left
-out, because nothing can be meant by them.
+`parse` reads what agents send, and is total: whatever the bytes, the result is a value or Rejected. Rejected is the
+message that no sound agent sends; text that is only shown is cleaned, numbers that are only shown are clamped, and
+attempts whose id is no attempt's are left out, because nothing can be meant by them.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import logging
+import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from google.protobuf.duration_pb2 import Duration
 
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.manager.dispatch import agent_values as values
 from retinue.manager.dispatch.agent_values import Odd
-from retinue.manager.reasons import AgentConditionReason, AttemptReason
 from retinue.manager.session.core.attempts import (
     AttemptKey,
     AttemptSpec,
@@ -32,10 +32,15 @@ from retinue.manager.session.core.attempts import (
     NodeCondition,
     NodeFacts,
     NodeReport,
+    RuntimeStatus,
+    UsageWatch,
 )
 from retinue.manager.session.core.images import SeenImage
+from retinue.manager.session.core.probes import Health, Probe, ProbeKind, PublishedPort, PublishedStatus
+from retinue.manager.session.core.service_ports import ServicePortSpec
 from retinue.manager.session.core.states import Observed
-from retinue.types.v1 import port_pb2
+from retinue.rpc.core.reasons import AgentConditionReason, AttemptReason
+from retinue.types.v1 import isolation_pb2, port_pb2, probe_pb2
 
 _log = logging.getLogger(__name__)
 
@@ -43,13 +48,23 @@ _Value = TypeVar("_Value")
 _Message = TypeVar("_Message")
 
 MAX_ATTEMPTS, MAX_USAGES, MAX_LAYERS, MAX_PORTS, MAX_CONDITIONS = 20_000, 1_000, 200, 64, 32
+# Attempts whose metrics an agent lets be watched, and metrics of each.
+MAX_WATCHED, MAX_METRICS = 10_000, 8
+MAX_PERCENT, MAX_METRIC = 100.0, 1e12
+_METRIC = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,127}")
 _MAX_BACKENDS = 16
+_MAX_RUNTIME_TEXT = 256
 # States that this manager knows, without their prefix.
 _STATES = {pb.AttemptState.Value(f"ATTEMPT_STATE_{state}"): state for state in Observed if state}
 _CONDITIONS = {
     number: name.removeprefix("NODE_CONDITION_TYPE_") for name, number in pb.NodeConditionType.items() if number
 }
 _OTHER_TYPE = _CONDITIONS[pb.NODE_CONDITION_TYPE_OTHER]
+_HEALTH = {
+    pb.HEALTH_STATE_STARTING: Health.STARTING,
+    pb.HEALTH_STATE_READY: Health.READY,
+    pb.HEALTH_STATE_UNREADY: Health.UNREADY,
+}
 _DIGEST = re.compile(r"[a-z0-9]{1,32}:[0-9a-f]{32,128}")
 
 
@@ -126,6 +141,12 @@ def _facts(agent_id: str, message: pb.Welcome) -> NodeFacts:
         architecture=values.word(message.architecture, "the architecture"),
         capacity=values.amounts(message.capacity),
         backends=tuple(values.word(backend, "a kind of kernels") for backend in message.backends if backend),
+        runtimes=tuple(
+            RuntimeStatus(
+                values.text(status.name, 32), status.available, values.text(status.message, _MAX_RUNTIME_TEXT)
+            )
+            for status in message.runtimes[:_MAX_BACKENDS]
+        ),
         underlay_address=values.underlay(message.underlay_address),
         underlay_mtu=values.mtu(message.underlay_mtu),
         attempts=_statuses(message.attempts),
@@ -180,6 +201,20 @@ def _status(status: pb.AttemptStatus) -> AttemptStatus | None:
             for layer in status.layers[:MAX_LAYERS]
         ),
         end_time=values.moment(status.end_time) if status.HasField("end_time") else None,
+        published=_published_status(status),
+    )
+
+
+def _published_status(status: pb.AttemptStatus) -> PublishedStatus | None:
+    if not (status.HasField("health") or status.HasField("published")):
+        return None
+    address, port = values.text(status.published.address, 64), status.published.port
+    reachable = bool(address) and 1 <= port <= values.MAX_PORT
+    return PublishedStatus(
+        _HEALTH.get(status.health.state),
+        values.text(status.health.message, 1024),
+        address if reachable else "",
+        port if reachable else 0,
     )
 
 
@@ -190,12 +225,12 @@ def _image(facts: pb.ImageFacts) -> SeenImage:
     return SeenImage(digest, identifier, tuple(_ports(facts.service_ports[:MAX_PORTS])))
 
 
-def _ports(messages: Iterable[port_pb2.ServicePort]) -> Iterable[Mapping[str, Any]]:
+def _ports(messages: Iterable[port_pb2.ServicePort]) -> Iterator[ServicePortSpec]:
     for port in messages:
         numbers = [number for number in port.ports[:MAX_PORTS] if 1 <= number <= values.MAX_PORT]
         name, protocol = values.text(port.name, 64), values.text(port.protocol, 16)
         if name and numbers:
-            yield {"name": name, "protocol": protocol, "ports": numbers}
+            yield ServicePortSpec(name, protocol, tuple(numbers))
 
 
 def _usages(message: pb.Usage) -> tuple[AttemptUsage, ...]:
@@ -206,10 +241,22 @@ def _usages(message: pb.Usage) -> tuple[AttemptUsage, ...]:
             values.seconds(item.clock),
             values.seconds(item.cpu_time) if item.HasField("cpu_time") else None,
             values.byte_count(item.memory_bytes) if item.HasField("memory_bytes") else None,
+            item.gpu_percent if item.HasField("gpu_percent") and 0 <= item.gpu_percent <= MAX_PERCENT else None,
+            _metrics(item.metrics),
         )
         for item in message.attempts
         if values.attempt_key(item.attempt_id) is not None
     )
+
+
+def _metrics(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Returns the values of an attempt's own metrics that are numbers: a replica may show anything."""
+    values.bounded(list(metrics), MAX_METRICS, "metrics")
+    return {
+        name: min(max(value, 0.0), MAX_METRIC)
+        for name, value in metrics.items()
+        if _METRIC.fullmatch(name) and math.isfinite(value)
+    }
 
 
 def _conditions(message: pb.NodeConditions) -> tuple[NodeCondition, ...]:
@@ -228,7 +275,9 @@ def _condition(condition: pb.NodeCondition) -> NodeCondition:
 
 
 def _known(reasons: type[AttemptReason | AgentConditionReason], reason: str, message: str) -> tuple[str, str]:
-    """Returns a reason of the closed set, or none, and the message; OTHER for an unknown one, with which the message begins."""
+    """Returns a reason of the closed set, or none, and the message;
+    OTHER for an unknown one, with which the message begins.
+    """
     reason = values.text(reason, 64)
     if reason and reason not in reasons.__members__:
         return reasons.OTHER, values.text(f"{reason}: {message}", 1024)
@@ -249,8 +298,11 @@ def snapshot(
     protected: Iterable[str] = (),
     removed_attempts: Iterable[str] = (),
     removed_networks: Iterable[str] = (),
+    routers: Iterable[str] = (),
 ) -> pb.SyncRequest:
-    """The whole desired set, the addresses that no kernel may reach, and the attempts and networks of the welcome that are not to exist."""
+    """The whole desired set, the addresses that no kernel may reach, the attempts and networks of the welcome that are
+    not to exist, and the addresses of routers.
+    """
     return pb.SyncRequest(
         snapshot=pb.Snapshot(
             attempts=_attempts(desired.attempts.values()),
@@ -258,6 +310,7 @@ def snapshot(
             protected_addresses=sorted(protected),
             removed_attempt_ids=sorted(removed_attempts),
             removed_network_session_ids=sorted(removed_networks),
+            router_addresses=sorted(routers),
         )
     )
 
@@ -272,6 +325,8 @@ def change(difference: Difference) -> pb.SyncRequest:
             removed_network_session_ids=difference.removed_networks,
             added_protected_addresses=difference.added_protected,
             removed_protected_addresses=difference.removed_protected,
+            added_router_addresses=difference.added_routers,
+            removed_router_addresses=difference.removed_routers,
         )
     )
 
@@ -286,11 +341,17 @@ def heartbeat(number: int = 0) -> pb.SyncRequest:
     return pb.SyncRequest(heartbeat=pb.Heartbeat(number=number))
 
 
-def watch_usage(seconds: float) -> pb.SyncRequest:
-    """Returns the request to report what attempts use, every so many seconds; 0 is never."""
+def watch_usage(watch: UsageWatch) -> pb.SyncRequest:
+    """Returns the request to report what attempts use."""
     interval = Duration()
-    interval.FromTimedelta(dt.timedelta(seconds=seconds))
-    return pb.SyncRequest(watch_usage=pb.WatchUsage(interval=interval))
+    interval.FromTimedelta(dt.timedelta(seconds=watch.interval))
+    metrics = [pb.WatchedMetrics(attempt_id=key, names=sorted(names)) for key, names in watch.metrics.items()]
+    return pb.SyncRequest(watch_usage=pb.WatchUsage(interval=interval, metrics=metrics[:MAX_WATCHED]))
+
+
+def answered(attempts: Iterable[str]) -> pb.SyncRequest:
+    """Returns that routers had answers from these attempts."""
+    return pb.SyncRequest(answered=pb.Answered(attempt_ids=sorted(attempts)))
 
 
 def _attempts(attempts: Iterable[AttemptSpec]) -> list[pb.Attempt]:
@@ -304,7 +365,9 @@ def _networks(networks: Iterable[DesiredNetwork]) -> list[pb.Network]:
 def _readable(
     kind: str, values: Iterable[_Value], name: Callable[[_Value], str], convert: Callable[[_Value], _Message]
 ) -> list[_Message]:
-    """Returns the messages of the values of which there can be one: of another, the agent keeps what it was sent before."""
+    """Returns the messages of the values of which there can be one: of another,
+    the agent keeps what it was sent before.
+    """
     found = []
     for value in values:
         try:
@@ -312,6 +375,37 @@ def _readable(
         except Exception as error:  # noqa: BLE001  # logged; whatever is stored of one, the others are sent
             _log.error("%s %s is not sent to its agent: %r", kind, name(value), error)
     return found
+
+
+def _published_port(published: PublishedPort) -> pb.PublishedPort:
+    return pb.PublishedPort(
+        port=published.port,
+        startup=_probe(published.startup),
+        readiness=_probe(published.readiness),
+        liveness=_probe(published.liveness),
+        metrics_path=published.metrics_path,
+    )
+
+
+def _probe(probe: Probe | None) -> probe_pb2.Probe | None:
+    if probe is None:
+        return None
+    message = probe_pb2.Probe(failures=probe.failures, successes=probe.successes)
+    message.period.FromMilliseconds(probe.period)
+    message.timeout.FromMilliseconds(probe.timeout)
+    match probe.kind:
+        case ProbeKind.HTTP:
+            http = probe_pb2.HttpProbe(
+                path=probe.path, port=probe.port, min_status=probe.min_status, max_status=probe.max_status
+            )
+            message.http.CopyFrom(http)
+        case ProbeKind.TCP:
+            message.tcp.CopyFrom(probe_pb2.TcpProbe(port=probe.port))
+        case ProbeKind.GRPC:
+            message.grpc.CopyFrom(probe_pb2.GrpcProbe(service=probe.service))
+        case ProbeKind.EXEC:
+            message.exec.CopyFrom(probe_pb2.ExecProbe(command=probe.command))
+    return message
 
 
 def _attempt(attempt: AttemptSpec) -> pb.Attempt:
@@ -342,6 +436,18 @@ def _attempt(attempt: AttemptSpec) -> pb.Attempt:
             for mount in attempt.mounts
         ],
         session_secret=attempt.session_secret,
+        isolation=isolation_pb2.Isolation.Value(f"ISOLATION_{attempt.isolation or 'UNSPECIFIED'}"),
+        published=None if attempt.published is None else _published_port(attempt.published),
+        sftp=None
+        if attempt.sftp is None
+        else pb.SftpServer(
+            host_key=attempt.sftp.host_key,
+            host_certificate=attempt.sftp.host_certificate,
+            user_authority=attempt.sftp.user_authority,
+            principal=attempt.sftp.principal,
+            authorized_keys=attempt.sftp.authorized_keys,
+            max_file_bytes=attempt.sftp.max_file_bytes,
+        ),
     )
 
 

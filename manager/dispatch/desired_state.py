@@ -7,15 +7,32 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeAlias
 
-from retinue.manager.session.core.attempts import AttemptSpec, DesiredMount, DesiredNetwork, DesiredState, NetworkMember
+from retinue.manager.session.core.attempts import (
+    AttemptSpec,
+    DesiredMount,
+    DesiredNetwork,
+    DesiredState,
+    NetworkMember,
+    SftpServer,
+)
 from retinue.manager.session.core.bootstrap import with_bootstrap
-from retinue.manager.session.core.ipam import check_underlay, place
+from retinue.manager.session.core.ipam import check_underlay, kernel_address
 from retinue.manager.session.core.secrets import SessionSecrets
-from retinue.manager.session.core.spec import DEFAULT_GRACE_SECONDS, KernelPlan, SessionSpec, cluster_environment
+from retinue.manager.session.core.spec import (
+    DEFAULT_GRACE_SECONDS,
+    KernelPlan,
+    SessionSpec,
+    SftpSpec,
+    cluster_environment,
+)
+from retinue.manager.session.core.ssh_authority import SshAuthority, principal
+from retinue.manager.session.core.ssh_keys import readable_lines
 from retinue.manager.session.core.states import ENDED_OBSERVATIONS, Goal, Observed
 from retinue.manager.store import attempts, orphans
 from retinue.manager.store.attempts import DesiredAttemptRecord, NetworkMemberRecord
 from retinue.manager.store.database import Database
+from retinue.manager.store.documents import Unreadable
+from retinue.manager.supervision import for_links
 from retinue.rpc.core.amounts import parse_amount
 
 _log = logging.getLogger(__name__)
@@ -40,14 +57,15 @@ async def read_desired(
     *,
     fence_seconds: float = 0.0,
 ) -> DesiredState:
-    """All that an agent should have now; with `session_ids`, all of these sessions.
+    """All that an agent should have now; with `session_ids`, all of these sessions. Raises ListenerBrokenError.
 
     The agent stops what may be run on another agent once it is lost after so many seconds without a manager.
     """
-    async with database.transaction() as tx:
-        # Orphans are few, and named with the whole set only.
-        ending = await orphans.read_ending(tx, agent_id) if session_ids is None else ()
-        wanted, members = await attempts.read_desired(tx, agent_id, session_ids)
+    with for_links("the question what it should run"):
+        async with database.transaction() as tx:
+            # Orphans are few, and named with the whole set only.
+            ending = await orphans.read_ending(tx, agent_id) if session_ids is None else ()
+            wanted, members = await attempts.read_desired(tx, agent_id, session_ids)
     rows_of: dict[uuid.UUID, list[DesiredAttemptRecord]] = {}
     for row in wanted:
         rows_of.setdefault(row.session_id, []).append(row)
@@ -55,7 +73,7 @@ async def read_desired(
     unreadable: set[str] = set()
     for session_id, rows in rows_of.items():
         try:
-            spec = SessionSpec.from_json(rows[0].spec)
+            spec = rows[0].spec.read()
             built += [_attempt(row, spec, secrets, fence_seconds) for row in rows]
         except Exception as error:  # noqa: BLE001  # logged; what can be read of the others is desired
             _log.error("session %s is left as it is on agent %s: %r", session_id, agent_id, error)
@@ -67,12 +85,16 @@ async def read_desired(
 
 
 def _is_past_start(row: DesiredAttemptRecord) -> bool:
-    """Returns whether an agent that is sent an attempt does nothing with it but keep it, or end it; not so for a goal of another version."""
+    """Returns whether an agent that is sent an attempt does nothing with it but keep it, or end it;
+    not so for a goal of another version.
+    """
     return row.goal == Goal.STOPPED or (row.goal in _GOALS and row.observed in _PAST_START)
 
 
 def _unreadable_attempt(row: DesiredAttemptRecord, fence_seconds: float) -> AttemptSpec:
-    """Returns an attempt that its agent has, of a session that cannot be read: it has to continue, or to stop, as it was sent first."""
+    """Returns an attempt that its agent has, of a session that cannot be read: it has to continue, or to stop,
+    as it was sent first.
+    """
     return AttemptSpec(
         id=attempt_id(row.kernel_id, row.epoch),
         session_id=str(row.session_id),
@@ -87,7 +109,7 @@ def _unreadable_attempt(row: DesiredAttemptRecord, fence_seconds: float) -> Atte
         slots={},
         networked=row.cluster_size > 1,
         # It may be one that is run on another agent once its agent is lost.
-        fence_seconds=fence_seconds if isinstance(row.spec, dict) and row.spec.get("retry") else 0.0,
+        fence_seconds=fence_seconds if row.spec.is_retried else 0.0,
     )
 
 
@@ -98,6 +120,8 @@ def _attempt(
     kernel = spec.of_role(plan.role)
     command, environment = with_bootstrap(kernel.command, kernel.environment, spec.bootstrap_script)
     networked = row.cluster_size > 1
+    if isinstance(row.published, Unreadable):
+        raise ValueError(row.published.error)  # a value of a row, whatever its type
     return AttemptSpec(
         id=attempt_id(row.kernel_id, row.epoch),
         session_id=str(row.session_id),
@@ -111,7 +135,8 @@ def _attempt(
         environment={
             **environment,
             **cluster_environment(row.session_id, spec, plan),
-            # Grows with each try: what a kernel writes to other services can be distinguished from what an earlier one wrote.
+            # Grows with each try: what a kernel writes to other services can be distinguished
+            # from what an earlier one wrote.
             "RETINUE_EPOCH": str(row.epoch),
         },
         slots=row.slots,
@@ -121,8 +146,22 @@ def _attempt(
         shared_memory=parse_amount("mem", kernel.shared_memory) if kernel.shared_memory else 0,
         fence_seconds=fence_seconds if spec.retry is not None and spec.retry.max_attempts > 1 else 0.0,
         egress=row.egress == "ALLOW",
+        published=row.published,
         mounts=tuple(DesiredMount(mount.root, mount.below_root, mount.target, mount.writable) for mount in spec.mounts),
         session_secret=secrets.of(row.session_id, row.epoch) if networked else b"",
+        sftp=None if spec.sftp is None else _sftp_server(row, spec.sftp, secrets.ssh),
+        isolation=spec.isolation_of(row.role),
+    )
+
+
+def _sftp_server(row: DesiredAttemptRecord, sftp: SftpSpec, authority: SshAuthority) -> SftpServer:
+    host = authority.host(row.session_id, row.epoch)
+    lines = tuple(dict.fromkeys((*row.owner_keys, *sftp.authorized_keys)))
+    keys = readable_lines(lines)
+    if len(keys) < len(lines):
+        _log.error("%d damaged keys do not open session %s", len(lines) - len(keys), row.session_id)
+    return SftpServer(
+        host.key, host.certificate, authority.public_line, principal(row.session_id), keys, sftp.max_file_bytes
     )
 
 
@@ -144,7 +183,7 @@ def _networks(agent_id: str, rows: Sequence[NetworkMemberRecord], unreadable: se
 def _network(agent_id: str, session_id: str, rows: Sequence[NetworkMemberRecord]) -> DesiredNetwork:
     members = []
     for row in rows:
-        address = place(row.subnet, row.local_rank)
+        address = kernel_address(row.subnet, row.local_rank)
         members.append(
             NetworkMember(
                 kernel_id=str(row.kernel_id),

@@ -1,34 +1,40 @@
-"""Attempts that agents run and that the database knows nothing of, because it was restored from a backup that is older than they are.
+"""Attempts that agents run and that the database knows nothing of, because it was restored
+from a backup that is older than they are.
 
-They are recorded and listed, and run until an administrator or their session's owner ends them: no work ends because a record of it was
-lost. What the database knows and has ended is named to the agent instead, which ends nothing by itself. Meanwhile nothing is placed on
-an agent with orphans, whose devices, memory and network numbers they use, and sessions of which an orphan runs are not placed again.
+They are recorded and listed, and run until an administrator or their session's owner ends them: no work ends because a
+record of it was lost. What the database knows and has ended is named to the agent instead, which ends nothing by
+itself. Meanwhile nothing is placed on an agent with orphans, whose devices, memory and network numbers they use,
+and sessions of which an orphan runs are not placed again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 
-from retinue.manager.dispatch.core.agent_conditions import ORPHANS, with_found
+from retinue.manager.dispatch.core.agent_conditions import ORPHANS, OUT_OF_BOUNDS, with_found
 from retinue.manager.dispatch.desired_state import Affected, attempt_id
 from retinue.manager.session.core.attempts import AttemptStatus, NodeCondition, NodeReport
 from retinue.manager.session.core.states import ENDED_OBSERVATIONS
-from retinue.manager.store import agent_conditions, leadership, orphans
+from retinue.manager.store import agent_conditions, agents, cluster, leadership, orphans
 from retinue.manager.store.database import Database, Transaction
 from retinue.manager.store.orphans import AttemptKey, Found
 from retinue.manager.supervision import for_links
+from retinue.rpc.core.reasons import AgentConditionReason
 
 _log = logging.getLogger(__name__)
 
+_PAUSE_SECONDS = 1.0
 _LOOK_SECONDS = 1.0
 _UNREPORTED_LOOK_SECONDS = 0.2
 
 
 class Orphans:
-    """The orphans of all agents, as one leader sees them. `committed` is called with the agents that have something new to do."""
+    """The orphans of all agents, as one leader sees them. `committed` is called with the
+    agents that have something new to do.
+    """
 
     def __init__(self, database: Database, term: int, committed: Callable[[Affected], None]) -> None:
         self._database = database
@@ -38,7 +44,8 @@ class Orphans:
         self._known: dict[str, set[AttemptKey]] = {}
 
     async def superfluous(self, agent_id: str, reports: Sequence[AttemptStatus]) -> Collection[str]:
-        """Returns those of an agent's undesired attempts that it is to end and remove; records those that are unknown here and run.
+        """Returns those of an agent's undesired attempts that it is to end and remove;
+        records those that are unknown here and run.
 
         Raises ListenerBrokenError.
         """
@@ -122,7 +129,53 @@ async def _note(tx: Transaction, agent_id: str, number: int) -> None:
         )
         condition = NodeCondition(ORPHANS, message=message)
 
-    def changed(before: Sequence[Mapping[str, Any]], now: Any) -> Sequence[Mapping[str, Any]]:
-        return with_found(ORPHANS, condition, before, now)
+    await agent_conditions.change(
+        tx, agent_id, "found", lambda before, now: with_found(ORPHANS, condition, before, now)
+    )
 
-    await agent_conditions.change(tx, agent_id, "found", changed)
+
+_log = logging.getLogger(__name__)
+
+
+class OutOfBounds:
+    """Counts what agents report of others' attempts, which is believed nowhere, and drains those agents:
+    one is not what its certificate says.
+    """
+
+    def __init__(self, database: Database, term: int) -> None:
+        self._database = database
+        self._term = term
+        # In this term, and those that the store does not have yet.
+        self._totals: Counter[str] = Counter()
+        self._fresh: set[str] = set()
+        self._noted = asyncio.Event()
+
+    def note(self, agent_id: str, attempts: int) -> None:
+        """An agent reported on so many attempts of other agents."""
+        self._totals[agent_id] += attempts
+        self._fresh.add(agent_id)
+        self._noted.set()
+
+    async def run(self) -> None:
+        """Records until cancelled. Raises NotLeader, StoreUnavailable."""
+        while True:
+            await self._noted.wait()
+            self._noted.clear()
+            for agent_id in sorted(self._fresh):
+                await self._drain(agent_id)
+                self._fresh.discard(agent_id)
+            # An agent that does it all the time costs one commit a second.
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _drain(self, agent_id: str) -> None:
+        message = f"reported {self._totals[agent_id]} times on attempts of other agents"
+        _log.error("agent %s %s", agent_id, message)
+        condition = NodeCondition(OUT_OF_BOUNDS, AgentConditionReason.FOREIGN_ATTEMPTS, message)
+        async with self._database.transaction() as tx:
+            await leadership.check(tx, self._term)
+            # Of a restored database, another agent may have been given what this one runs since before.
+            if not await cluster.was_restored(tx):
+                await agents.set_drained(tx, agent_id, drained=True)
+            await agent_conditions.change(
+                tx, agent_id, "found", lambda before, now: with_found(OUT_OF_BOUNDS, condition, before, now)
+            )

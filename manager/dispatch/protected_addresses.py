@@ -15,7 +15,9 @@ _LOOK_UP_SECONDS = 60.0
 
 
 def control_plane_hosts(listen: Iterable[str], advertise: Iterable[str], database_url: str) -> set[str]:
-    """Names and addresses of a manager and of its database, from its settings; wildcards and loopback may be among them."""
+    """Names and addresses of a manager and of its database, from its settings;
+    wildcards and loopback may be among them.
+    """
     hosts = {address.rpartition(":")[0].strip("[]") for address in listen}
     hosts |= {host.rpartition(":")[0].strip("[]") if host.count(":") == 1 else host.strip("[]") for host in advertise}
     hosts.add(socket.gethostname())
@@ -26,16 +28,16 @@ def control_plane_hosts(listen: Iterable[str], advertise: Iterable[str], databas
     return {host for host in hosts if host and not host.startswith("/")}
 
 
-class ControlPlane:
-    """The addresses of the control plane as they are known: names are looked up again and again, and nothing waits for that.
+class HostAddresses:
+    """The addresses of hosts as they are known: names are looked up again and again, and nothing waits for that.
 
     The last answer stays while the name service hangs or has none.
     """
 
     def __init__(self, hosts: Iterable[str], look_up: Callable[[Iterable[str]], frozenset[str]] | None = None) -> None:
-        """Addresses among the hosts are known at once."""
+        """Addresses among the hosts are known at once, but for those that mean every node itself."""
         hosts = set(hosts)
-        literal = {host for host in hosts if _is_address(host)}
+        literal = {host for host in hosts if is_address(host)}
         self._names = hosts - literal
         self._look_up = look_up or resolve
         self._addresses = frozenset(filter(_is_protected, literal))
@@ -62,7 +64,8 @@ class ControlPlane:
                 group.create_task(self._follow(name), name=f"addresses of {name}")
 
     async def _follow(self, name: str) -> None:
-        # Threads of their own: one that hangs in the name service must not keep others of the process waiting, nor its end.
+        # Threads of their own: one that hangs in the name service must not keep others of the process waiting,
+        # nor its end.
         while True:
             found: asyncio.Future[frozenset[str]] = asyncio.get_running_loop().create_future()
             threading.Thread(target=self._resolve, args=(name, found), daemon=True).start()
@@ -88,11 +91,16 @@ class ControlPlane:
 
 def resolve(hosts: Iterable[str]) -> frozenset[str]:
     """The addresses of hosts, less those that mean every node itself; what has none now is left out. Blocks."""
+    return frozenset(filter(_is_protected, resolve_all(hosts)))
+
+
+def resolve_all(hosts: Iterable[str]) -> frozenset[str]:
+    """Returns all addresses of hosts; what has none now is left out. Blocks."""
     found: set[str] = set()
     for host in hosts:
         with contextlib.suppress(OSError):
             found |= {str(entry[4][0]).partition("%")[0] for entry in socket.getaddrinfo(host, None)}
-    return frozenset(filter(_is_protected, found))
+    return frozenset(found)
 
 
 def node_addresses(addresses: Iterable[str]) -> frozenset[str]:
@@ -105,7 +113,8 @@ def _has_port(address: str) -> bool:
     return address.startswith("[") or address.count(":") == 1
 
 
-def _is_address(host: str) -> bool:
+def is_address(host: str) -> bool:
+    """Returns whether a host is an address, and not a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

@@ -1,6 +1,8 @@
-"""Commits what agents report: facts of nodes, states of attempts, silence. A report is committed before it is acknowledged.
+"""Commits what agents report: facts of nodes, states of attempts, silence.
+A report is committed before it is acknowledged.
 
-An agent is believed about its own attempts only, and what cannot be committed costs the attempt that it is about.
+Reports of many agents are committed together; one that cannot be holds up no other. An agent is believed about its own
+attempts only, and what cannot be committed costs the attempt that it is about.
 """
 
 from __future__ import annotations
@@ -10,15 +12,16 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from retinue.manager.dispatch.convert import Rejected
-from retinue.manager.dispatch.core.agent_conditions import QUARANTINED, stored, with_found
+from retinue.manager.dispatch.core.agent_conditions import QUARANTINED, kept, with_found
 from retinue.manager.dispatch.core.pull_progress import PROGRESS_SECONDS, Progress, PullProgress
 from retinue.manager.dispatch.desired_state import Affected
 from retinue.manager.dispatch.orphans import Orphans
-from retinue.manager.reasons import AttemptReason
+from retinue.manager.scheduling.records import AgentState
 from retinue.manager.session.core.attempts import (
     AttemptKey,
     AttemptStatus,
@@ -27,36 +30,31 @@ from retinue.manager.session.core.attempts import (
     NodeFacts,
     NodeReport,
 )
-from retinue.manager.session.core.states import ENDED_OBSERVATIONS, Observed
+from retinue.manager.session.core.states import Observed
 from retinue.manager.session.transaction import WorkingSet, load_for_update, save
-from retinue.manager.store import agent_conditions, attempts, conditions, leadership, nodes, shares
+from retinue.manager.store import agent_conditions, attempts, conditions, endpoint_replicas, leadership, nodes, shares
 from retinue.manager.store.attempts import ReportedAttempt
 from retinue.manager.store.database import Database, StoreUnavailable, Transaction
+from retinue.manager.store.leadership import NotLeader
 from retinue.manager.supervision import for_links
+from retinue.rpc.core.reasons import AttemptReason
 
 _log = logging.getLogger(__name__)
 
 # Reports of many agents share a commit, up to this many.
 _MAX_BATCH = 256
+
+# Commits reports together, or none of them. Raises NotLeader and StoreUnavailable,
+# and whatever else a report is refused with.
+Commit: TypeAlias = Callable[[Sequence[NodeReport]], Awaitable[None]]
+# A report, and what its link waits for.
+_Pending = tuple[NodeReport, asyncio.Future[None]]
 # Between two changes of an agent's conditions: an agent that changes them more often is read more slowly.
 _CONDITIONS_SECONDS = 1.0
 
-# A report, and what its link waits for.
-Pending = tuple[NodeReport, asyncio.Future[None]]
-
-
-def _answer(batch: Collection[Pending], error: ListenerBrokenError | None = None) -> None:
-    """Notifies the links that still wait."""
-    for _, done in batch:
-        if not done.done():
-            if error is None:
-                done.set_result(None)
-            else:
-                done.set_exception(error)
-
 
 async def _record_conditions(tx: Transaction, agent_id: str, conditions: Collection[NodeCondition]) -> bool:
-    return await agent_conditions.change(tx, agent_id, "reported", lambda before, now: stored(conditions, before, now))
+    return await agent_conditions.change(tx, agent_id, "reported", lambda before, now: kept(conditions, before, now))
 
 
 async def _record_quarantine(tx: Transaction, agent_id: str, condition: NodeCondition | None) -> None:
@@ -66,8 +64,9 @@ async def _record_quarantine(tx: Transaction, agent_id: str, condition: NodeCond
 
 
 class Reports:
-    """The listener behind all links of a leader. `committed` is called with the agents that a commit affects, `orphans` with each report once
-    it is committed, `out_of_bounds` with an agent that reports on attempts of others, and on how many.
+    """The listener behind all links of a leader. `committed` is called with the agents that a commit affects, `orphans`
+    with each report once it is committed, `out_of_bounds` with an agent that reports on attempts of others,
+    and on how many.
     """
 
     def __init__(
@@ -91,10 +90,12 @@ class Reports:
         self._committed = committed
         self._orphans = orphans
         self._out_of_bounds = out_of_bounds
-        self._queue: asyncio.Queue[Pending] = asyncio.Queue()
+        self._queue = ReportQueue(self._commit)
 
     async def connected(self, facts: NodeFacts) -> None:
-        """Handles an opened stream. An attempt that the agent reported before and does not know now has ended: it is never started again."""
+        """Handles an opened stream. An attempt that the agent reported before and does not know now has ended:
+        it is never started again.
+        """
         with for_links("its welcome"):
             try:
                 report = await self._welcome(facts)
@@ -102,11 +103,11 @@ class Reports:
                 raise ListenerBrokenError(str(error)) from error
             try:
                 await self._commit([report])
-            except (leadership.NotLeader, StoreUnavailable):
+            except (NotLeader, StoreUnavailable):
                 raise
             except Exception:  # noqa: BLE001  # logged whole; what can be committed is
                 _log.exception("the welcome of agent %s is committed attempt by attempt", facts.agent_id)
-                await self._commit_apart(report)
+                await self._queue.commit_apart(report)
 
     async def _welcome(self, facts: NodeFacts) -> NodeReport:
         async with self._database.transaction() as tx:
@@ -120,6 +121,7 @@ class Reports:
                 architecture=facts.architecture,
                 capacity=facts.capacity,
                 backends=facts.backends,
+                runtimes=facts.runtimes,
                 underlay_address=facts.underlay_address,
                 underlay_mtu=facts.underlay_mtu,
             )
@@ -130,24 +132,18 @@ class Reports:
             reported = await attempts.read_reported(tx, facts.agent_id)
             absent = await attempts.read_sites(tx, facts.agent_id) - facts.network_session_ids
         await self._set_agent_lost(facts.agent_id, lost=False)
-        known = {report.key for report in facts.attempts}
-        forgotten = [
-            AttemptStatus(key, Observed.EXITED, None, AttemptReason.RECORD_LOST, "the agent has no record of it", 0)
-            for key in reported
-            if key not in known
-        ]
-        return NodeReport(facts.agent_id, (*facts.attempts, *forgotten), removed_networks=frozenset(absent))
+        return report_of(facts, reported, absent)
 
     async def reported(self, report: NodeReport) -> None:
         """Something changed on a node. Returns once it is committed, together with what other agents say meanwhile."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.put_nowait((report, done))
-        await done
+        await self._queue.add(report)
         if self._orphans is not None:
             await self._orphans.reported(report)
 
     async def conditions_changed(self, agent_id: str, conditions: Collection[NodeCondition]) -> None:
-        """Takes in the conditions that a node has from now on. Waits after a change, as the link reads nothing else of the agent meanwhile."""
+        """Takes in the conditions that a node has from now on. Waits after a change,
+        as the link reads nothing else of the agent meanwhile.
+        """
         wait = self._conditions_changed.get(agent_id, -_CONDITIONS_SECONDS) + _CONDITIONS_SECONDS - self._clock()
         if wait > 0:
             await self._sleep(wait)
@@ -170,16 +166,18 @@ class Reports:
                 await leadership.check(tx, self._term)
                 await _record_quarantine(tx, agent_id, condition)
 
-    async def liveness_changed(self, agent_id: str, state: str, silence: float | None) -> None:
-        """An agent's liveness changed; `silence` is the seconds since it was heard, None when it was not in this term."""
+    async def liveness_changed(self, agent_id: str, state: AgentState, silence: float | None) -> None:
+        """An agent's liveness changed; `silence` is the seconds since it was heard,
+        None when it was not in this term.
+        """
         with for_links("its silence"):
             async with self._database.transaction() as tx:
                 await leadership.check(tx, self._term)
                 group = await nodes.record_state(tx, agent_id, state, silence)
                 if group is not None:
                     await shares.refresh_group(tx, group)
-            if state != "SUSPECT":
-                await self._set_agent_lost(agent_id, lost=state == "LOST")
+            if state is not AgentState.SUSPECT:
+                await self._set_agent_lost(agent_id, lost=state is AgentState.LOST)
         self._committed({agent_id: None})
 
     async def _set_agent_lost(self, agent_id: str, *, lost: bool) -> None:
@@ -192,17 +190,7 @@ class Reports:
         """Commits reports as they come until cancelled. Raises NotLeader."""
         while True:
             await self.write_progress()
-            try:
-                async with asyncio.timeout(PROGRESS_SECONDS):
-                    batch = [await self._queue.get()]
-            except TimeoutError:
-                continue
-            while len(batch) < _MAX_BATCH and not self._queue.empty():
-                batch.append(self._queue.get_nowait())
-            try:
-                await self._take_in(batch)
-            finally:
-                _answer(batch, ListenerBrokenError("this manager stops leading"))
+            await self._queue.commit_next(PROGRESS_SECONDS)
 
     async def write_progress(self) -> None:
         """Writes the last progress of fetches that changed too often to be written at once. Raises NotLeader."""
@@ -215,7 +203,7 @@ class Reports:
                 taken = await load_for_update(tx, {progress.session_id for progress in due})
                 taken.pulls = {progress.key: progress.layers for progress in due}
                 await save(tx, taken)
-        except leadership.NotLeader:
+        except NotLeader:
             raise
         except Exception as error:  # noqa: BLE001  # logged; whatever else is reported is committed
             _log.warning("the progress of %d fetches is not written: %r", len(due), error)
@@ -224,46 +212,6 @@ class Reports:
         else:
             self._committed({})
 
-    async def _take_in(self, batch: Collection[Pending]) -> None:
-        """Commits reports together. What was not committed is not acknowledged: its link ends, and comes back with all it observes."""
-        try:
-            await self._commit([report for report, _ in batch])
-        except leadership.NotLeader:
-            raise
-        except StoreUnavailable as error:
-            _log.warning("%d reports wait for the database: %s", len(batch), error)
-            _answer(batch, ListenerBrokenError(f"the database did not take its report: {error}"))
-        except Exception:  # noqa: BLE001  # logged below; one node's report must not hold up those of all others
-            if len(batch) > 1:
-                for pending in batch:
-                    await self._take_in([pending])
-                return
-            for report, _ in batch:
-                _log.exception("the report of agent %s is committed attempt by attempt", report.agent_id)
-                await self._take_apart(report, batch)
-        else:
-            _answer(batch)
-
-    async def _take_apart(self, report: NodeReport, batch: Collection[Pending]) -> None:
-        try:
-            await self._commit_apart(report)
-        except StoreUnavailable as error:
-            _answer(batch, ListenerBrokenError(f"the database did not take its report: {error}"))
-        else:
-            _answer(batch)
-
-    async def _commit_apart(self, report: NodeReport) -> None:
-        """Commits a report attempt by attempt, and leaves out what cannot be committed: the agent has it until it is desired no more."""
-        networks = NodeReport(report.agent_id, (), removed_networks=report.removed_networks)
-        for part in (networks, *(NodeReport(report.agent_id, (status,)) for status in report.attempts)):
-            try:
-                await self._commit([part])
-            except (leadership.NotLeader, StoreUnavailable):
-                raise
-            except Exception as error:  # noqa: BLE001  # logged; the other attempts are committed
-                what = f"attempt {part.attempts[0].attempt_id}" if part.attempts else "networks"
-                _log.error("what agent %s reports of %s is left out: %r", report.agent_id, what, error)
-
     async def _commit(self, reports: Iterable[NodeReport]) -> None:
         statuses: dict[tuple[str, AttemptKey], AttemptStatus] = {}
         removed: dict[str, set[uuid.UUID]] = {}
@@ -271,26 +219,29 @@ class Reports:
             statuses.update({(report.agent_id, status.key): status for status in report.attempts if status.state})
             removed.setdefault(report.agent_id, set()).update(report.removed_networks)
         async with self._database.transaction() as tx:
-            leading, found = await tx.together(
-                leadership.checking(self._term), attempts.finding_reported([key for _, key in statuses])
-            )
-            leadership.checked(leading, self._term)
-            own = {(item.agent_id, (item.kernel_id, item.epoch)): item for item in attempts.reported_attempts(found)}
+            finding = attempts.finding_reported([key for _, key in statuses])
+            found = (await tx.pipeline(leadership.checking(self._term), finding)).of(finding)
+            own = {(item.agent_id, (item.kernel_id, item.epoch)): item for item in found}
             of_session = {who: item.session_id for who, item in own.items() if item.live and who in statuses}
             taken = await load_for_update(tx, set(of_session.values()))
             for who, session_id in of_session.items():
                 _observe(taken, session_id, _with_plausible_end(statuses[who], own[who]))
                 self._bound_progress(taken, session_id, who[1])
+            published = {
+                session_id: status
+                for who, session_id in of_session.items()
+                # Of a replica, the main kernel alone is published, which has the id of its session.
+                if who[1][0] == session_id and (status := statuses[who].published) is not None
+            }
+            recording = [endpoint_replicas.recording_published(published)] if published else []
             dropping = [
                 statement
                 for agent_id, session_ids in removed.items()
                 if session_ids
                 for statement in attempts.dropping_sites(agent_id, session_ids)
             ]
-            *_, rows = await save(
-                tx, taken, *dropping, attempts.finding_affected_agents(list(taken.machines)), commit=True
-            )
-        affected = attempts.affected_agents(rows)
+            finding_agents = attempts.finding_affected_agents(list(taken.machines))
+            affected = (await save(tx, taken, *recording, *dropping, finding_agents, commit=True)).of(finding_agents)
         # An agent with nothing more to do for a session has to be notified too.
         for (agent_id, _), session_id in of_session.items():
             affected.setdefault(agent_id, set()).add(session_id)
@@ -311,8 +262,21 @@ class Reports:
             del taken.pulls[key]
 
 
+def report_of(facts: NodeFacts, reported: Iterable[AttemptKey], absent_networks: Iterable[uuid.UUID]) -> NodeReport:
+    """Returns a welcome as a report: what the agent has `reported` before and does not know now has ended."""
+    known = {status.key for status in facts.attempts}
+    forgotten = [
+        AttemptStatus(key, Observed.EXITED, None, AttemptReason.RECORD_LOST, "the agent has no record of it", 0)
+        for key in reported
+        if key not in known
+    ]
+    return NodeReport(facts.agent_id, (*facts.attempts, *forgotten), removed_networks=frozenset(absent_networks))
+
+
 def _with_plausible_end(status: AttemptStatus, attempt: ReportedAttempt) -> AttemptStatus:
-    """Returns the status with an end time that lies between the attempt's creation and now: clocks of agents may be wrong."""
+    """Returns the status with an end time that lies between the attempt's creation and now:
+    clocks of agents may be wrong.
+    """
     if status.end_time is None:
         return status
     return replace(status, end_time=min(max(status.end_time, attempt.create_time), attempt.now))
@@ -320,10 +284,94 @@ def _with_plausible_end(status: AttemptStatus, attempt: ReportedAttempt) -> Atte
 
 def _observe(taken: WorkingSet, session_id: uuid.UUID, status: AttemptStatus) -> None:
     taken.output_sizes[status.key] = status.log_size
-    if status.end_time is not None and status.state in ENDED_OBSERVATIONS:
-        taken.end_times[status.key] = status.end_time
     if (machine := taken.machines.get(session_id)) is None:
         return
     if status.layers:
         taken.pulls[status.key] = status.layers
     machine.observe(status)
+
+
+def _answer(batch: Collection[_Pending], error: ListenerBrokenError | None = None) -> None:
+    """Notifies the links that still wait."""
+    for _, done in batch:
+        if not done.done():
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+
+class ReportQueue:
+    """Reports that wait for their commit; each is acknowledged once it is committed."""
+
+    def __init__(self, commit: Commit) -> None:
+        self._commit = commit
+        self._queue: asyncio.Queue[_Pending] = asyncio.Queue()
+
+    async def add(self, report: NodeReport) -> None:
+        """Returns once a report is committed, together with what other agents report meanwhile.
+        Raises ListenerBrokenError.
+        """
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.put_nowait((report, done))
+        await done
+
+    async def commit_next(self, seconds: float) -> None:
+        """Commits what waits, or what comes first within so many seconds. Raises NotLeader."""
+        try:
+            async with asyncio.timeout(seconds):
+                batch = [await self._queue.get()]
+        except TimeoutError:
+            return
+        while len(batch) < _MAX_BATCH and not self._queue.empty():
+            batch.append(self._queue.get_nowait())
+        try:
+            await self._commit_together(batch)
+        finally:
+            _answer(batch, ListenerBrokenError("this manager stops leading"))
+
+    async def _commit_together(self, batch: Collection[_Pending]) -> None:
+        """Commits reports together. What was not committed is not acknowledged: its link ends,
+        and comes back with all it observes.
+        """
+        try:
+            await self._commit([report for report, _ in batch])
+        except NotLeader:
+            raise
+        except StoreUnavailable as error:
+            _log.warning("%d reports wait for the database: %s", len(batch), error)
+            _answer(batch, ListenerBrokenError(f"the database did not take its report: {error}"))
+        except Exception:  # noqa: BLE001  # logged below; one node's report must not hold up those of all others
+            if len(batch) > 1:
+                for pending in batch:
+                    await self._commit_together([pending])
+                return
+            for report, _ in batch:
+                _log.exception("the report of agent %s is committed attempt by attempt", report.agent_id)
+                await self._commit_parts(report, batch)
+        else:
+            _answer(batch)
+
+    async def _commit_parts(self, report: NodeReport, batch: Collection[_Pending]) -> None:
+        try:
+            await self.commit_apart(report)
+        except StoreUnavailable as error:
+            _answer(batch, ListenerBrokenError(f"the database did not take its report: {error}"))
+        else:
+            _answer(batch)
+
+    async def commit_apart(self, report: NodeReport) -> None:
+        """Commits a report attempt by attempt, and leaves out what cannot be committed:
+        the agent has it until it is desired no more.
+
+        Raises NotLeader and StoreUnavailable.
+        """
+        networks = NodeReport(report.agent_id, (), removed_networks=report.removed_networks)
+        for part in (networks, *(NodeReport(report.agent_id, (status,)) for status in report.attempts)):
+            try:
+                await self._commit([part])
+            except (NotLeader, StoreUnavailable):
+                raise
+            except Exception as error:  # noqa: BLE001  # logged; the other attempts are committed
+                what = f"attempt {part.attempts[0].attempt_id}" if part.attempts else "networks"
+                _log.error("what agent %s reports of %s is left out: %r", report.agent_id, what, error)

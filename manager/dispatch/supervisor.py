@@ -7,39 +7,29 @@ import functools
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from retinue.manager.agent_rpc.dialer import Dialer
 from retinue.manager.cancellation import cancellable
 from retinue.manager.dispatch.agent_link import AgentLink, FindSuperfluous, Listener, ReadDesired
-from retinue.manager.dispatch.core.liveness import ALIVE, Timers, verdict, worsened
+from retinue.manager.dispatch.core.liveness import Timers, verdict, worsened
 from retinue.manager.dispatch.protected_addresses import node_addresses
-from retinue.manager.session.core.attempts import AttemptUsage, ListenerBrokenError, TermOverError
+from retinue.manager.scheduling.records import AgentState
+from retinue.manager.session.core.attempts import AttemptUsage, ListenerBrokenError, TermOverError, UsageWatch
+from retinue.manager.store.nodes import AgentTarget
 
 _log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """An agent to keep a link to, unless it has not said where it listens or was `revoked`, and how the database last saw it."""
-
-    address: str
-    state: str
-    underlay_address: str = ""
-    revoked: bool = False
-
-    @property
-    def dialled(self) -> bool:
-        """Returns whether the agent is to have a link."""
-        return bool(self.address) and not self.revoked
+_NOTHING_WATCHED = UsageWatch()
 
 
 class LivenessListener(Listener, Protocol):
     """Takes in what agents say, and their silence. Raises ListenerBrokenError and TermOverError."""
 
-    async def liveness_changed(self, agent_id: str, state: str, silence: float | None) -> None:
-        """An agent's liveness changed; `silence` is the seconds since it was heard, None when it was not in this term."""
+    async def liveness_changed(self, agent_id: str, state: AgentState, silence: float | None) -> None:
+        """An agent's liveness changed; `silence` is the seconds since it was heard,
+        None when it was not in this term.
+        """
 
 
 class Supervisor:
@@ -52,18 +42,20 @@ class Supervisor:
         term: int,
         dialer: Dialer,
         timers: Timers,
-        targets: Callable[[], Awaitable[Mapping[str, Target]]],
+        targets: Callable[[], Awaitable[Mapping[str, AgentTarget]]],
         desired: ReadDesired,
         superfluous: FindSuperfluous,
         listener: LivenessListener,
         clock: Callable[[], float],
         null_kernels: bool = False,
         control_plane: Callable[[], frozenset[str]] = frozenset,
+        routers: Callable[[], frozenset[str]] = frozenset,
         check_lease: Callable[[], None] = lambda: None,
         used: Callable[[str, Iterable[AttemptUsage]], None] = lambda _agent, _samples: None,
     ) -> None:
-        """Agents whose kernels do nothing are refused unless `null_kernels` are wanted. `control_plane` are the addresses of
-        managers and database, which kernels are kept from like those of nodes. `used` is called with what `watch_usage` asks for.
+        """Agents whose kernels do nothing are refused unless `null_kernels` are wanted. `control_plane` are the
+        addresses of managers and database, which kernels are kept from like those of nodes.
+        `used` is called with what `watch_usage` asks for.
         """
         self._incarnation = incarnation
         self._term = term
@@ -76,25 +68,34 @@ class Supervisor:
         self._clock = clock
         self._null_kernels = null_kernels
         self._links: dict[str, tuple[AgentLink, asyncio.Task[None]]] = {}
-        self._states: dict[str, str] = {}
+        self._states: dict[str, AgentState] = {}
         # Agents that have no link, and since when.
         self._unlinked: dict[str, float] = {}
         self._control_plane = control_plane
+        self._routers = routers
         self._check_lease = check_lease
         self._protected = control_plane()
         self._changed = asyncio.Event()
         self._used = used
-        self._usage_intervals: Mapping[str, float] = {}
+        self._usage_watches: Mapping[str, UsageWatch] = {}
 
-    def watch_usage(self, intervals: Mapping[str, float]) -> None:
-        """Makes these agents report what their attempts use, every so many seconds from the next heartbeat on; all others do not."""
-        self._usage_intervals = intervals
+    def watch_usage(self, watches: Mapping[str, UsageWatch]) -> None:
+        """Makes these agents report what their attempts use from the next heartbeat on; all others do not."""
+        self._usage_watches = watches
 
-    def _usage_interval(self, agent_id: str) -> float:
-        return self._usage_intervals.get(agent_id, 0.0)
+    def answered(self, attempts: Mapping[str, Collection[str]]) -> None:
+        """Lets agents know which of their attempts routers had answers from."""
+        for agent_id, found in attempts.items():
+            if (entry := self._links.get(agent_id)) is not None:
+                entry[0].answered(found)
+
+    def _usage_watch(self, agent_id: str) -> UsageWatch:
+        return self._usage_watches.get(agent_id, _NOTHING_WATCHED)
 
     def wake(self, affected: Mapping[str, Collection[uuid.UUID] | None]) -> None:
-        """Notifies the links that the desired state of these agents may have changed, for these sessions; None means for any."""
+        """Notifies the links that the desired state of these agents may have changed, for these sessions;
+        None means for any.
+        """
         for agent_id, session_ids in affected.items():
             if (entry := self._links.get(agent_id)) is not None:
                 entry[0].wake(session_ids)
@@ -121,7 +122,8 @@ class Supervisor:
             async with asyncio.TaskGroup() as group:
                 while True:
                     self._changed.clear()
-                    # Links continue while the database is away, or what is wrong with one agent keeps others from being checked.
+                    # Links continue while the database is away, or what is wrong with one
+                    # agent keeps others from being checked.
                     await self._tried("links are not looked after", self._sync_links(group))
                     await self._check_liveness(started)
                     try:
@@ -143,8 +145,8 @@ class Supervisor:
 
     async def _sync_links(self, group: asyncio.TaskGroup) -> None:
         targets = await self._targets()
-        places = [place for target in targets.values() for place in (target.address, target.underlay_address)]
-        self._protected = self._control_plane() | node_addresses(places)
+        addresses = [address for target in targets.values() for address in (target.address, target.underlay_address)]
+        self._protected = self._control_plane() | node_addresses(addresses)
         for agent_id, (link, task) in list(self._links.items()):
             target = targets.get(agent_id)
             if target is None or not target.dialled or target.address != link.address:
@@ -168,10 +170,11 @@ class Supervisor:
                     desired=self._desired,
                     superfluous=self._superfluous,
                     protected=lambda: self._protected,
+                    routers=self._routers,
                     listener=self._listener,
                     clock=self._clock,
                     null_kernels=self._null_kernels,
-                    usage_interval=functools.partial(self._usage_interval, agent_id),
+                    usage_watch=functools.partial(self._usage_watch, agent_id),
                     used=self._used,
                     check_lease=self._check_lease,
                 )
@@ -182,18 +185,19 @@ class Supervisor:
         for agent_id, state in list(self._states.items()):
             link = self._links[agent_id][0] if agent_id in self._links else None
             heard = None if link is None else link.heard
-            # One that came back at another address has not been silent for longer than it was dialled there; one that was
-            # revoked, for longer than it has no link: only after that has it stopped what may be run on another agent.
+            # One that came back at another address has not been silent for longer than it was dialled there; one that
+            # was revoked, for longer than it has no link: only after that has it stopped what
+            # may be run on another agent.
             since = self._unlinked.get(agent_id, now) if link is None else link.opened
             silence = now - (max(started, since) if heard is None else heard)
             found = worsened(state, silence, self._timers) if heard is None else verdict(silence, self._timers)
-            if found != state:
-                level = logging.INFO if found == ALIVE else logging.WARNING
+            if found is not state:
+                level = logging.INFO if found is AgentState.ALIVE else logging.WARNING
                 _log.log(level, "agent %s is %s after %.1f s of silence", agent_id, found, silence)
                 step = self._become(agent_id, found, None if heard is None else silence)
                 await self._tried(f"agent {agent_id} is not recorded as {found}", step)
 
-    async def _become(self, agent_id: str, state: str, silence: float | None) -> None:
+    async def _become(self, agent_id: str, state: AgentState, silence: float | None) -> None:
         await self._listener.liveness_changed(agent_id, state, silence)
         # From then on only: what was not recorded is tried again with the next round.
         self._states[agent_id] = state

@@ -1,1 +1,3 @@
-"""HTTP to ports of sessions: addresses, tickets and cookies, the program that speaks HTTP, and the relay from it to a kernel."""
+"""HTTP to ports of sessions: addresses, tickets and cookies, the engine that speaks HTTP,
+and the relay from it to a kernel.
+"""

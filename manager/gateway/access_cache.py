@@ -13,6 +13,7 @@ from retinue.manager.access import kernel_locator
 from retinue.manager.agent_rpc.relay import AttemptLocation
 from retinue.manager.gateway.core.rules import Target
 from retinue.manager.identity.tokens import hash_secret
+from retinue.manager.session.core.events import SessionMoved
 from retinue.manager.session.core.states import SessionState
 from retinue.manager.store import port_access
 from retinue.manager.store.database import Database, StoreUnavailable
@@ -32,13 +33,15 @@ OVER = (SessionState.TERMINATING, SessionState.TERMINATED, SessionState.CANCELLE
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A browser's right to a port: `place` is where the main kernel runs, None while it does not, and `address` its own there."""
+    """A browser's right to a port: `location` is where the main kernel runs, None while it does not,
+    and `address` its own there.
+    """
 
     hash: bytes
     user: str
     target: Target
     over: bool
-    place: AttemptLocation | None
+    location: AttemptLocation | None
     address: str
 
 
@@ -75,6 +78,12 @@ class AccessCache:
                 self._known[access.hash].used = self._monotonic()
                 return access
         return None
+
+    async def look_up(self, key: bytes) -> Access | None:
+        """Returns the access of a hash; None for none. Raises StoreUnavailable."""
+        access = await self._find(key)
+        self.using(key)
+        return access
 
     def now(self, key: bytes) -> Access | None:
         """Returns cached access."""
@@ -142,7 +151,7 @@ class AccessCache:
                     {
                         event.session_id
                         for event in batch
-                        if event.kind == "SESSION_MOVED" and event.payload["to"] in OVER
+                        if isinstance(event.what, SessionMoved) and event.what.to_state in OVER
                     }
                 )
 
@@ -153,8 +162,8 @@ class AccessCache:
 
 def _access(record: PortAccessRecord) -> Access:
     try:
-        place = kernel_locator.place(record.location)
+        location = kernel_locator.location_of(record.location)
     except kernel_locator.KernelNotRunningError:
-        place = None
+        location = None
     target = Target(record.session_id, record.port)
-    return Access(record.hash, record.user, target, record.session_state in OVER, place, record.kernel_address)
+    return Access(record.hash, record.user, target, record.session_state in OVER, location, record.kernel_address)

@@ -1,130 +1,173 @@
-"""Answers Caddy's forward-auth requests: checks access, names the upstream socket, and exchanges tickets for cookies."""
+"""Answers the engine's questions about requests: checks access, names the cluster to go to,
+and exchanges tickets for cookies.
+"""
 
 from __future__ import annotations
 
 import logging
-import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+from urllib.parse import parse_qs
 
-from aiohttp import web
+from envoy.service.auth.v3 import external_auth_pb2, external_auth_pb2_grpc
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from retinue.manager.access import access_log
-from retinue.manager.access.access_log import AccessMethod, KernelAccess
 from retinue.manager.access.kernel_locator import MAIN_HOSTNAME
-from retinue.manager.gateway import sockets
-from retinue.manager.gateway.access_cache import AccessCache
-from retinue.manager.gateway.core import configuration, pages
+from retinue.manager.gateway.access_cache import Access, AccessCache
+from retinue.manager.gateway.core import pages, resources
 from retinue.manager.gateway.core.rules import ACCESS_PREFIX, ACCESS_SECONDS, OPEN_PATH, TICKET_PREFIX, Address, Target
 from retinue.manager.identity.tokens import hash_secret, is_secret, new_secret
+from retinue.manager.session.core.events import AccessMethod, KernelAccess
 from retinue.manager.store import port_access
 from retinue.manager.store.database import Database, StoreUnavailable
+from retinue.proxy.ads import RefusedError
 
 _log = logging.getLogger(__name__)
 
-_LONGEST_FIELD = 32 * 1024
+_OWN_PATHS = OPEN_PATH.rpartition("/")[0] + "/"
+# As gRPC numbers them: whatever is not 0 is a refusal.
+_PERMISSION_DENIED = 7
+# A person looks at the page: what passes as soon as that, a conflict or a database that starts again, is not shown.
+_RETRYING = AsyncRetrying(
+    retry=retry_if_exception_type(StoreUnavailable),
+    wait=wait_random_exponential(multiplier=0.1, max=1.0),
+    stop=stop_after_delay(5.0),
+    reraise=True,
+)
+_SOURCES = ("Origin", "Sec-Fetch-Site", "Sec-Fetch-Mode", "Sec-Fetch-Dest")
 
 
-class ForwardAuthHandler:
-    """Answers one request of Caddy's at a time, each by itself."""
+class ForwardAuthHandler(external_auth_pb2_grpc.AuthorizationServicer):  # type: ignore[misc]  # no types are published
+    """Answers one question at a time, each by itself."""
 
     def __init__(
         self,
         address: Address,
         database: Database,
         cache: AccessCache,
-        open_socket: Callable[[bytes], str],
+        grant: Callable[[Access, str], Awaitable[str | None]],
         *,
-        user: int,
         committed: Callable[[], None],
     ) -> None:
-        """`open_socket` gives the socket for an access; `user` is the one whose questions are answered; `committed` is called when something
-        was added to the journal.
+        """`grant` has the engine send requests with an access and its secret onwards, and gives the name of the
+        cluster, None when the access was lost meanwhile; `committed` is called when something was added to the journal.
         """
         self._address = address
         self._database = database
         self._cache = cache
-        self._open_socket = open_socket
-        self._user = user
+        self._grant = grant
         self._committed = committed
 
-    async def serve(self, listening: socket.socket) -> web.ServerRunner:
-        """Answers at a socket until the runner is cleaned up."""
-        # Ours is the only client, and it speaks for many.
-        server = web.Server(self.answer, access_log=None, max_line_size=_LONGEST_FIELD, max_field_size=_LONGEST_FIELD)
-        runner = web.ServerRunner(server)
-        await runner.setup()
-        await web.SockSite(runner, listening).start()
-        return runner
-
-    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answers one question."""
-        connection = None if request.transport is None else request.transport.get_extra_info("socket")
-        if connection is None or sockets.peer_user(connection) != self._user:
-            return web.Response(status=403)
-        target = self._address.target(request.headers.get(configuration.HOST, ""))
+    async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Answers one question; called by gRPC."""
+        http = request.attributes.request.http
+        headers = _headers(http.header_map.headers)
+        if "," in http.host:
+            return _shown(pages.TWO_HOSTS)
+        target = self._address.target(http.host)
         if target is None:
             return _shown(pages.UNKNOWN_HOST)
+        path, _, query = http.path.partition("?")
         try:
-            if request.headers.get(configuration.STEP) == configuration.OPEN:
-                return await self._exchange(target, request)
-            return await self._check(target, request)
+            if path.startswith(_OWN_PATHS):
+                return await self._exchange(target, http.method, path, query, headers)
+            return await self._check(target, http.method, headers)
         except StoreUnavailable:
             return _shown(pages.UNREACHABLE)
+        except (TimeoutError, RefusedError) as error:
+            _log.error("the gateway's engine does not follow: %r", error)
+            return _shown(pages.UNREACHABLE)
 
-    async def _check(self, target: Target, request: web.BaseRequest) -> web.Response:
-        cookies = "; ".join(request.headers.getall("Cookie", ()))
-        access = await self._cache.find(self._address.secrets(cookies), target)
+    async def _check(self, target: Target, method: str, headers: Mapping[str, str]) -> Any:
+        secrets = self._address.secrets(headers.get("cookie", ""))
+        access: Access | None = await _RETRYING(self._cache.find, secrets, target)
         if access is None:
             return _shown(pages.NO_ACCESS, {"WWW-Authenticate": "Retinue-Ticket"})
-        method = request.headers.get(configuration.METHOD, "")
-        source = {name: value for name, ours in configuration.SOURCES.items() if (value := request.headers.get(ours))}
+        source = {name: value for name in _SOURCES if (value := headers.get(name.lower()))}
         if why := self._address.wrong_source(target, method, source):
             return _shown(pages.refused(why))
         if access.over:
             return _shown(pages.OVER)
-        if access.place is None:
+        if access.location is None:
             return _shown(pages.NOT_RUNNING)
-        onwards = {
-            configuration.SOCKET: self._open_socket(access.hash),
-            configuration.COOKIE: self._address.other_cookies(cookies),
-        }
-        return web.Response(status=200, headers=onwards)
+        [secret] = [one for one in secrets if hash_secret(one) == access.hash][:1]
+        cluster = await self._grant(access, secret)
+        if cluster is None:
+            return _shown(pages.NO_ACCESS, {"WWW-Authenticate": "Retinue-Ticket"})
+        answer = external_auth_pb2.CheckResponse()
+        header = answer.ok_response.headers.add()
+        header.header.key, header.header.value = resources.CLUSTER, cluster
+        header.append_action = header.OVERWRITE_IF_EXISTS_OR_ADD
+        return answer
 
-    async def _exchange(self, target: Target, request: web.BaseRequest) -> web.Response:
-        if request.path != OPEN_PATH:
+    async def _exchange(self, target: Target, method: str, path: str, query: str, headers: Mapping[str, str]) -> Any:
+        if path != OPEN_PATH:
             return _shown(pages.UNKNOWN_PAGE)
-        if request.headers.get(configuration.METHOD) != "GET":
+        if method != "GET":
             return _shown(pages.ONLY_GET, {"Allow": "GET"})
-        if "prefetch" in f"{request.headers.get('Sec-Purpose', '')} {request.headers.get('Purpose', '')}":
+        if "prefetch" in f"{headers.get('sec-purpose', '')} {headers.get('purpose', '')}":
             return _shown(pages.NOT_YET)
-        ticket, secret = request.query.get("ticket", ""), new_secret(ACCESS_PREFIX)
+        ticket, secret = parse_qs(query).get("ticket", [""])[0], new_secret(ACCESS_PREFIX)
         if not is_secret(ticket, TICKET_PREFIX):
             return _shown(pages.BAD_TICKET)
-        async with self._database.transaction() as tx:
-            used = await port_access.exchange(
-                tx,
-                hash_secret(ticket),
-                hash_secret(secret),
-                session_id=target.session_id,
-                port=target.port,
-                seconds=ACCESS_SECONDS,
-            )
-            if used is not None:
-                access = KernelAccess(AccessMethod.HTTP, MAIN_HOSTNAME, used.user, used.token_id, target.port)
-                await access_log.record(tx, target.session_id, access)
+        used = await self._use(target, hash_secret(ticket), hash_secret(secret))
         if used is None:
             return _shown(pages.BAD_TICKET)
         self._committed()
         _log.info("%s opens port %d of session %s in a browser", used.user, target.port, target.session_id)
-        headers = {
+        given = {
             "Location": used.path,
             "Set-Cookie": self._address.given_cookie(secret),
             "Cache-Control": "no-store",
             "Referrer-Policy": "no-referrer",
             "Server": "retinue",
         }
-        return web.Response(status=303, headers=headers)
+        return _answer(303, given)
+
+    async def _use(self, target: Target, ticket: bytes, secret: bytes) -> port_access.Exchanged | None:
+        """Gives access by a secret for a ticket, both as hashes; None when the ticket is not good.
+        Raises StoreUnavailable.
+        """
+        tried: port_access.Exchanged | None = None
+        async for attempt in _RETRYING:
+            with attempt:
+                async with self._database.transaction() as tx:
+                    # A commit that failed may have taken effect.
+                    if tried is not None and await port_access.exists(tx, secret):
+                        return tried
+                    tried = await port_access.exchange(
+                        tx, ticket, secret, session_id=target.session_id, port=target.port, seconds=ACCESS_SECONDS
+                    )
+                    if tried is not None:
+                        access = KernelAccess(AccessMethod.HTTP, MAIN_HOSTNAME, tried.user, tried.token_id, target.port)
+                        await access_log.record(tx, target.session_id, access)
+        return tried
 
 
-def _shown(page: pages.Page, headers: dict[str, str] | None = None) -> web.Response:
-    return web.Response(status=page.status, body=page.body(), headers={**pages.HEADERS, **(headers or {})})
+def _headers(fields: Iterable[Any]) -> Mapping[str, str]:
+    """Returns headers by their names; of one that came more than once, all values."""
+    headers: dict[str, str] = {}
+    for field in fields:
+        value = field.raw_value.decode(errors="replace")
+        between = "; " if field.key == "cookie" else ", "
+        headers[field.key] = f"{headers[field.key]}{between}{value}" if field.key in headers else value
+    return headers
+
+
+def _shown(page: pages.Page, headers: Mapping[str, str] | None = None) -> Any:
+    return _answer(page.status.value, {**pages.HEADERS, **(headers or {})}, page.body().decode())
+
+
+def _answer(status: int, headers: Mapping[str, str], body: str = "") -> Any:
+    """Returns an answer that the engine gives in the program's place."""
+    answer = external_auth_pb2.CheckResponse()
+    answer.status.code = _PERMISSION_DENIED
+    denied = answer.denied_response
+    denied.status.code = status
+    denied.body = body
+    for name, value in headers.items():
+        header = denied.headers.add()
+        header.header.key, header.header.value = name.lower(), value
+        header.append_action = header.OVERWRITE_IF_EXISTS_OR_ADD
+    return answer

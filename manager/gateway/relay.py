@@ -1,7 +1,8 @@
-"""From Caddy to kernels: each browser's access has a socket of its own, and each connection to it is one to the kernel.
+"""From the engine to kernels: each browser's access has a socket of its own,
+and each connection to it is one to the kernel.
 
-What comes from Caddy is read before anything is connected, and then only as fast as the kernel takes it; what the kernel sends is asked for
-only when Caddy has taken what came before.
+What comes from the engine is read before anything is connected, and then only as fast as the kernel takes it; what the
+kernel sends is asked for only when the engine has taken what came before.
 """
 
 from __future__ import annotations
@@ -10,31 +11,33 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from retinue.agent.v1 import agent_service_pb2 as agent_pb
+from retinue.manager.agent_rpc.data_sizes import LARGE, SMALL_BYTES, MessageLimit
 from retinue.manager.agent_rpc.dialer import Purpose
 from retinue.manager.agent_rpc.relay import AgentRefusedError, AgentUnavailableError, Forwarder
 from retinue.manager.gateway import sockets
 from retinue.manager.gateway.access_cache import Access, AccessCache
 from retinue.manager.gateway.core import pages
+from retinue.manager.gateway.core.connections import MAX_CONNECTIONS
+from retinue.rpc.core.reasons import ErrorReason
+from retinue.rpc.port_data import data_message, data_of
 from retinue.types.v1 import port_pb2
 
 _log = logging.getLogger(__name__)
 
-MAX_CONNECTIONS = 128
-_PIECE = 256 * 1024
-# How long a program may continue to send once Caddy has ended its side.
+# How long a program may continue to send once the engine has ended its side.
 _LINGER_SECONDS = 10.0
 
 
 class _GoneError(Exception):
-    """Caddy has gone."""
+    """The engine has gone."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Listener:
     """The socket of one access."""
 
@@ -43,16 +46,28 @@ class _Listener:
     accepting: asyncio.Task[None] | None = None
     connections: set[asyncio.Task[None]] = field(default_factory=set)
 
+    def close(self) -> None:
+        """Ends every connection, and takes no other."""
+        if self.accepting is not None:
+            self.accepting.cancel()
+        self.listening.close()
+        for connection in self.connections:
+            connection.cancel()
+
 
 class Relay:
     """All sockets; belongs on one event loop."""
 
-    def __init__(self, forwarder: Forwarder, user: int, cache: AccessCache) -> None:
-        """`user` is the one whose connections are taken; `cache` is notified of what is in use."""
+    def __init__(self, forwarder: Forwarder, user: int, cache: AccessCache, relayed: Callable[[bytes], None]) -> None:
+        """`user` is the one whose connections are taken; `cache` is notified of what is in use,
+        and `relayed` gets the access of each connection.
+        """
         self._forwarder = forwarder
         self._user = user
         self._cache = cache
+        self._relayed = relayed
         self._listeners: dict[bytes, _Listener] = {}
+        self._detached: set[_Listener] = set()
 
     def open(self, key: bytes) -> str:
         """The name of the socket for an access."""
@@ -63,28 +78,30 @@ class Relay:
             listener.accepting = asyncio.create_task(self._accept(key, listener), name="connections for a port")
         return listener.name
 
-    def close(self, key: bytes) -> None:
-        """Ends every connection of an access, and takes no other."""
+    def detach(self, key: bytes) -> Callable[[], None]:
+        """Gives up the socket of an access, so that the next one is another;
+        returns what ends every connection to it.
+        """
         listener = self._listeners.pop(key, None)
         if listener is None:
-            return
-        if listener.accepting is not None:
-            listener.accepting.cancel()
-        listener.listening.close()
-        for connection in listener.connections:
-            connection.cancel()
+            return lambda: None
+        self._detached.add(listener)
+
+        def close() -> None:
+            self._detached.discard(listener)
+            listener.close()
+
+        return close
 
     async def stop(self) -> None:
         """Ends everything."""
-        listeners = list(self._listeners.items())
-        for key, _ in listeners:
-            self.close(key)
+        listeners = [*self._listeners.values(), *self._detached]
+        self._listeners.clear()
         tasks = [
-            task
-            for _, listener in listeners
-            for task in (listener.accepting, *listener.connections)
-            if task is not None
+            task for listener in listeners for task in (listener.accepting, *listener.connections) if task is not None
         ]
+        for listener in listeners:
+            listener.close()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _accept(self, key: bytes, listener: _Listener) -> None:
@@ -107,10 +124,11 @@ class Relay:
         loop = asyncio.get_running_loop()
         local.setblocking(False)
         with local, contextlib.suppress(OSError, _GoneError):
-            first = await loop.sock_recv(local, _PIECE)
+            first = await loop.sock_recv(local, SMALL_BYTES)
             access = self._cache.now(key)
             if not first or access is None:
                 return
+            self._relayed(key)
             if others >= MAX_CONNECTIONS:
                 await loop.sock_sendall(local, pages.BUSY.message())
                 return
@@ -119,23 +137,22 @@ class Relay:
 
     async def _carry(self, access: Access, local: socket.socket, first: bytes) -> pages.Page | None:
         """Carries bytes until one side ends; returns what to say when nothing has come from the kernel."""
-        if access.place is None:
+        if access.location is None:
             return pages.NOT_RUNNING
         loop = asyncio.get_running_loop()
         port = access.target.port
-        start = agent_pb.OpenPortStart(attempt_id=access.place.attempt_id, port=port, address=access.address)
+        start = agent_pb.OpenPortStart(attempt_id=access.location.attempt_id, port=port, address=access.address)
         came = False
         try:
             steps = self._steps(access.hash, start, local, first)
-            carried = self._forwarder.exchange(access.place, lambda stub: stub.OpenPort, steps, Purpose.PORT)
+            carried = self._forwarder.exchange(access.location, lambda stub: stub.OpenPort, steps, Purpose.PORT)
             async with aclosing(carried) as responses:
                 async for message in responses:
-                    response = agent_pb.OpenPortResponse.FromString(message)
-                    if response.WhichOneof("step") == "data":
+                    if (data := data_of(message)) is not None:
                         came = True
                         self._cache.using(access.hash)
-                        await loop.sock_sendall(local, response.data)
-                    elif response.WhichOneof("step") == "end_of_data":
+                        await loop.sock_sendall(local, data)
+                    elif agent_pb.OpenPortResponse.FromString(message).WhichOneof("step") == "end_of_data":
                         # A program that has ended its side gets no more data: HTTP has no use for that.
                         break
         except AgentUnavailableError as error:
@@ -150,11 +167,12 @@ class Relay:
     ) -> AsyncIterator[bytes]:
         loop = asyncio.get_running_loop()
         yield agent_pb.OpenPortRequest(start=start).SerializeToString()
-        data = first
+        data, limit = first, MessageLimit(LARGE.to_kernel)
         while data:
             self._cache.using(key)
-            yield agent_pb.OpenPortRequest(data=data).SerializeToString()
-            data = await loop.sock_recv(local, _PIECE)
+            yield data_message(data)
+            limit.count(len(data))
+            data = await loop.sock_recv(local, limit.current)
         yield agent_pb.OpenPortRequest(end_of_data=port_pb2.EndOfData()).SerializeToString()
         await asyncio.sleep(_LINGER_SECONDS)
         raise _GoneError
@@ -162,13 +180,13 @@ class Relay:
 
 def _refused(error: AgentRefusedError, port: int) -> pages.Page:
     match error.reason:
-        case "PORT_CLOSED":
+        case ErrorReason.PORT_CLOSED:
             return pages.closed(port)
-        case "STATE_FORBIDS" | "NOT_FOUND":
+        case ErrorReason.STATE_FORBIDS | ErrorReason.NOT_FOUND:
             return pages.NOT_RUNNING
-        case "STREAM_LIMIT":
+        case ErrorReason.STREAM_LIMIT:
             return pages.BUSY
-        case "CONNECTION_RESET":
+        case ErrorReason.CONNECTION_RESET:
             return pages.BROKEN
         case _:
             return pages.UNREACHABLE

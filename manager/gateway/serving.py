@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime as dt
 import ipaddress
 import logging
 import os
@@ -11,104 +12,151 @@ import socket
 import ssl
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from retinue.manager.agent_rpc.relay import Forwarder
-from retinue.manager.gateway import caddy, sockets
-from retinue.manager.gateway.access_cache import AccessCache
-from retinue.manager.gateway.core import pages
-from retinue.manager.gateway.core.configuration import configuration
+from retinue.manager.gateway import engine
+from retinue.manager.gateway.access_cache import Access, AccessCache
+from retinue.manager.gateway.core import resources
 from retinue.manager.gateway.core.rules import Address
 from retinue.manager.gateway.forward_auth import ForwardAuthHandler
+from retinue.manager.gateway.leased_ports import Leased, LeasedPorts
 from retinue.manager.gateway.relay import Relay
+from retinue.manager.gateway.routes import Routes
+from retinue.manager.gateway.services import Services
+from retinue.manager.gateway.settings import GatewaySettings
+from retinue.manager.gateway.traffic import TrafficReceiver
+from retinue.manager.gateway.tunnels import NewTunnel, Tunnels, new_tunnel
 from retinue.manager.identity.authority import Authority
 from retinue.manager.store.database import Database
 from retinue.manager.store.journal_tail import JournalTail
+from retinue.proxy import messages
+from retinue.proxy.ads import LISTENERS, SECRETS, AdsServer, RefusedError
+from retinue.proxy.program import program
 
 _log = logging.getLogger(__name__)
 
 _BACKLOG = 512
 _CERTIFICATE_SECONDS = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class GatewaySettings:
-    """Settings of a gateway: where it listens, and the domain whose hosts lead to it."""
-
-    # `host:port`; port 0 means any that is free.
-    listen: str
-    domain: str = "localhost"
-    # The port that users see; None: the one it listens at.
-    number: int | None = None
-    # Files of a certificate for `*.domain` and its key, in PEM. None: the manager's own authority issues one, but for
-    # `localhost`, where nothing leaves the machine.
-    certificate: tuple[Path, Path] | None = None
-
-    @property
-    def secure(self) -> bool:
-        """Returns True when it speaks TLS."""
-        return self.certificate is not None or self.domain.rpartition(".")[2] != "localhost"
+_START_SECONDS, _POLL_SECONDS = 15.0, 0.02
 
 
 class Gateway:
     """A gateway whose port is taken, and which is still to run."""
 
     def __init__(self, settings: GatewaySettings, authority: Authority) -> None:
-        """Takes the port. Raises OSError when it cannot be had, Caddy is missing, or certificate and key are no pair."""
+        """Takes the port. Raises OSError when it cannot be had, Envoy is missing,
+        or certificate and key are no pair.
+        """
         self._settings = settings
         self._authority = authority
-        self._program = caddy.program()
+        self._program = program()
         self._certificate = self._read_certificate()
-        self._listening = _listen(settings)
-        number = settings.number or self.listening_at[1]
-        self.address = Address(settings.domain, number, settings.secure)
+        self._tunnels: Tunnels | None = None
+        self._port = _listen(settings)
+        self._at: tuple[str, int] = self._port.getsockname()[:2]
+        self.address = Address(settings.domain, settings.number or self._at[1], settings.secure)
 
     @contextlib.asynccontextmanager
     async def serving(
         self, group: asyncio.TaskGroup, database: Database, tail: JournalTail, forwarder: Forwarder, directory: Path
     ) -> AsyncIterator[None]:
-        """Serves for as long as the block lasts, by tasks of `group`; the port is given back then. `directory` is the manager's."""
-        owner = caddy.account(directory)
-        user = os.geteuid() if owner is None else owner[0]
+        """Serves for as long as the block lasts, by tasks of `group`; the port is given back then.
+        `directory` is the manager's.
+        """
+        owner = engine.account(directory)
         cache = AccessCache(database, tail, time.monotonic)
-        relay = Relay(forwarder, user, cache)
-        cache.on_end(relay.close)
-        handler = ForwardAuthHandler(self.address, database, cache, relay.open, user=user, committed=tail.wake)
-        name = sockets.new_name()
-        page = pages.UNREACHABLE.body()
-        child = caddy.Caddy(
-            self._program,
-            self._listening,
-            lambda descriptor: configuration(descriptor, name, page, self._certificate),
-            owner,
-        )
-        runner = await handler.serve(sockets.listen(name))
-        tasks = [
-            group.create_task(cache.run(), name="access"),
-            group.create_task(child.run(), name="caddy"),
-            group.create_task(self._follow_certificate(child), name="certificate"),
-        ]
-        _log.info("serving HTTP for *.%s at %s:%d", self.address.domain, *self.listening_at)
+        ads = AdsServer()
+        routes = Routes(ads, self.address)
+
+        async def grant(access: Access, secret: str) -> str | None:
+            leased = await ports.use(access) if self._settings.direct else None
+            if cache.now(access.hash) is None:
+                # It was lost meanwhile.
+                return None
+            return await routes.grant(access.hash, access.target, secret, relay.open(access.hash), leased)
+
+        def moved(key: bytes, leased: Leased | None) -> None:
+            if not tunnels.move(key, leased):
+                routes.direct(key, relay.open(key), leased)
+
+        def end(key: bytes) -> None:
+            ports.drop(key)
+            tunnels.close(key)
+            routes.withdraw(key, relay.detach(key))
+
+        def used(key: bytes) -> None:
+            access = cache.now(key)
+            if access is not None and access.location is not None:
+                cache.using(key)
+                forwarder.hear(access.location)
+
+        ports = LeasedPorts(forwarder, cache, time.monotonic, moved)
+        relay = Relay(forwarder, os.geteuid() if owner is None else owner[0], cache, ports.relayed)
+        cache.on_end(end)
+        handler = ForwardAuthHandler(self.address, database, cache, grant, committed=tail.wake)
+        services = Services(ads, handler, TrafficReceiver(used, cache.using))
+        host, port = self._at
+        listener = resources.listener(host, port, self.address, services.key)
+        tunnels = Tunnels(ads, listener, cache, ports)
+        self._put_certificate(ads)
+        child = engine.Engine(self._program, services.bootstrap(), port, owner)
+        # The engine listens itself. Bound, the number stays this gateway's while it is started again.
+        self._port.close()
+        self._port = _bound(self._port.family, host, port)
         try:
-            yield
+            async with services.serving():
+                tasks = [
+                    group.create_task(cache.run(), name="access"),
+                    group.create_task(ports.run(), name="leased ports"),
+                    group.create_task(child.run(), name="gateway's engine"),
+                    group.create_task(self._follow_certificate(ads), name="certificate"),
+                ]
+                await self._until_listening(ads)
+                self._tunnels = tunnels if self._settings.direct else None
+                _log.info("serving HTTP for *.%s at %s:%d", self.address.domain, host, port)
+                try:
+                    yield
+                finally:
+                    for task in tasks:
+                        task.cancel()
+                    await asyncio.gather(*tasks, return_exceptions=True)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            self._tunnels = None
+            await routes.stop()
             await relay.stop()
-            await runner.cleanup()
             self.close()
 
-    @property
-    def listening_at(self) -> tuple[str, int]:
-        """Host and port, which what stands in front may pass on to."""
-        host, port, *_ = self._listening.getsockname()
-        return host, port
+    def new_tunnel(self, now: dt.datetime) -> NewTunnel:
+        """Returns a tunnel that is not open yet."""
+        return new_tunnel(self.address.domain, now)
+
+    async def open_tunnel(self, tunnel: NewTunnel) -> bool:
+        """Opens a tunnel whose access is in the database; returns whether it is. Raises StoreUnavailable."""
+        return self._tunnels is not None and await self._tunnels.open(tunnel)
 
     def close(self) -> None:
         """Gives the port back."""
-        self._listening.close()
+        self._port.close()
+
+    async def _until_listening(self, ads: AdsServer) -> None:
+        """Returns once clients are served, or that takes too long: the engine is tried again then."""
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                await ads.settled(LISTENERS, (resources.LISTENER,))
+                while True:
+                    with contextlib.suppress(OSError):
+                        _, writer = await asyncio.open_connection(*_reached(self._at))
+                        writer.close()
+                        return
+                    await asyncio.sleep(_POLL_SECONDS)
+        except (TimeoutError, RefusedError) as error:
+            _log.error("the gateway's engine does not listen: %r", error)
+
+    def _put_certificate(self, ads: AdsServer) -> None:
+        if self._certificate is not None:
+            secret = resources.secret(self._certificate)
+            ads.put(SECRETS, resources.CERTIFICATE, messages.resource("secret", secret))
 
     def _read_certificate(self) -> tuple[bytes, bytes] | None:
         """Chain and key; None without TLS. Raises OSError, of which ssl.SSLError is one."""
@@ -124,7 +172,7 @@ class Gateway:
         issued = self._authority.issue_gateway(self._settings.domain)
         return issued.certificate + self._authority.certificate, issued.key
 
-    async def _follow_certificate(self, child: caddy.Caddy) -> None:
+    async def _follow_certificate(self, ads: AdsServer) -> None:
         """Takes up a certificate that was renewed."""
         while self._settings.certificate is not None:
             await asyncio.sleep(_CERTIFICATE_SECONDS)
@@ -136,7 +184,7 @@ class Gateway:
             if found != self._certificate:
                 self._certificate = found
                 _log.info("the certificate of the gateway was renewed")
-                await child.stop()
+                self._put_certificate(ads)
 
 
 def _is_loopback(host: str) -> bool:
@@ -159,3 +207,25 @@ def _listen(settings: GatewaySettings) -> socket.socket:
     except (OSError, OverflowError) as error:
         raise OSError(f"cannot listen on {settings.listen}: {error}") from error
     return listening
+
+
+def _bound(family: int, host: str, port: int) -> socket.socket:
+    """Returns a socket that has a port and does not listen, beside one that will."""
+    made = socket.socket(family, socket.SOCK_STREAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if family == socket.AF_INET6:
+        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    try:
+        made.bind((host, port))
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def _reached(at: tuple[str, int]) -> tuple[str, int]:
+    """Returns where this machine reaches what listens there."""
+    host, port = at
+    if ipaddress.ip_address(host).is_unspecified:
+        return ("::1" if ":" in host else "127.0.0.1"), port
+    return at

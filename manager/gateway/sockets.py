@@ -1,4 +1,6 @@
-"""Sockets between the manager and Caddy: names in the abstract namespace, which leave nothing behind, for one user of the machine only."""
+"""Sockets between the manager and its engine: names in the abstract namespace, which leave nothing behind,
+for one user of the machine only.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The certificate authority of one installation.
 
 It vouches for three kinds of names: servers of the manager, the manager as a client of agents
-(`spiffe://retinue/manager`), and agents (`spiffe://retinue/agent/ID/GENERATION` and the DNS name `ID.agent.retinue`). Names in a
-certificate come from here alone; of a certificate request only the public key is used. The generation is that of the agent's
-enrolment: certificates of former ones are worth nothing, whenever they end.
+(`spiffe://retinue/manager`), and agents (`spiffe://retinue/agent/ID/GENERATION` and the DNS name `ID.agent.retinue`),
+with routers like agents. Names in a certificate come from here alone; of a certificate request only the public key is
+used. The generation is that of the agent's enrolment: certificates of former ones are worth nothing, whenever they end.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from retinue.manager.identity.principal import Kind
+
 MANAGER_DNS = "manager.retinue"
 MANAGER_URI = "spiffe://retinue/manager"
-AGENT_URI_PREFIX = "spiffe://retinue/agent/"
+_NODE_URI_PREFIX = "spiffe://retinue/"
 AGENT_LIFETIME = dt.timedelta(hours=24)
 
 _CA_LIFETIME = dt.timedelta(days=3650)
@@ -56,19 +58,23 @@ class Certificate:
     expire_time: dt.datetime
 
 
-def agent_uri(agent_id: str, generation: int) -> str:
-    """Returns the URI by which a certificate names an agent."""
-    return f"{AGENT_URI_PREFIX}{agent_id}/{generation}"
+def node_uri(kind: Kind, node_id: str, generation: int) -> str:
+    """Returns the URI by which a certificate names an agent or a router."""
+    return f"{_NODE_URI_PREFIX}{kind.lower()}/{node_id}/{generation}"
 
 
-def parse_agent_uri(uri: str) -> tuple[str, int] | None:
-    """The agent and the generation that a certificate names, 0 without one; None for any other name."""
-    if not uri.startswith(AGENT_URI_PREFIX):
-        return None
-    agent_id, slash, generation = uri.removeprefix(AGENT_URI_PREFIX).partition("/")
-    if not slash:
-        return agent_id, 0
-    return (agent_id, int(generation)) if generation.isascii() and generation.isdecimal() else None
+def parse_node_uri(uri: str) -> tuple[Kind, str, int] | None:
+    """Returns the kind of node, its id and the generation that a certificate names, 0 without one;
+    None for any other name.
+    """
+    for kind in (Kind.AGENT, Kind.ROUTER):
+        prefix = f"{_NODE_URI_PREFIX}{kind.lower()}/"
+        if uri.startswith(prefix):
+            node_id, slash, generation = uri.removeprefix(prefix).partition("/")
+            if not slash:
+                return kind, node_id, 0
+            return (kind, node_id, int(generation)) if generation.isascii() and generation.isdecimal() else None
+    return None
 
 
 def certificate_fingerprint(pem: bytes) -> str:
@@ -128,14 +134,16 @@ class Authority:
         return self._certificate.fingerprint(hashes.SHA256()).hex()
 
     def derive_key(self, purpose: str) -> bytes:
-        """A secret of 32 bytes that everybody who has the authority's key has too."""
+        """A secret of 32 bytes that every holder of the authority's key has too."""
         raw = self._key.private_bytes(
             serialization.Encoding.DER, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
         return HKDF(hashes.SHA256(), 32, salt=None, info=purpose.encode()).derive(raw)
 
     def issue_server(self, hosts: Iterable[str]) -> Certificate:
-        """For the manager's ports: `manager.retinue`, `localhost`, the loopback addresses, and these names and addresses."""
+        """For the manager's ports: `manager.retinue`, `localhost`, the loopback addresses,
+        and these names and addresses.
+        """
         names: list[x509.GeneralName] = []
         for host in dict.fromkeys((MANAGER_DNS, "localhost", "127.0.0.1", "::1", *hosts)):
             try:
@@ -153,17 +161,17 @@ class Authority:
         names = [x509.UniformResourceIdentifier(MANAGER_URI)]
         return self._issue_with_key("manager", names, ExtendedKeyUsageOID.CLIENT_AUTH)
 
-    def issue_agent(self, agent_id: str, generation: int, request: str) -> Certificate:
-        """For an agent, good for 24 hours, at both ends of a connection.
+    def issue_node(self, kind: Kind, node_id: str, generation: int, request: str) -> Certificate:
+        """For an agent or a router, good for 24 hours, at both ends of a connection.
 
         `request` is PKCS #10 in PEM; whatever names it holds are passed over. Raises BadCertificateRequest.
         """
         names = [
-            x509.DNSName(f"{agent_id}.agent.retinue"),
-            x509.UniformResourceIdentifier(agent_uri(agent_id, generation)),
+            x509.DNSName(f"{node_id}.{kind.lower()}.retinue"),
+            x509.UniformResourceIdentifier(node_uri(kind, node_id, generation)),
         ]
         usages = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
-        certificate = self._sign(agent_id, names, _requested_key(request), AGENT_LIFETIME, usages)
+        certificate = self._sign(node_id, names, _requested_key(request), AGENT_LIFETIME, usages)
         return Certificate(certificate.public_bytes(serialization.Encoding.PEM), b"", certificate.not_valid_after_utc)
 
     def _issue_with_key(

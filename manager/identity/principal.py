@@ -14,6 +14,7 @@ class Kind(StrEnum):
 
     USER = "USER"
     AGENT = "AGENT"
+    ROUTER = "ROUTER"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Membership:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """An authenticated caller: a user by token, or an agent by certificate."""
+    """An authenticated caller: a user by token, or an agent or router by certificate."""
 
     kind: Kind
     name: str
@@ -34,7 +35,7 @@ class Principal:
     role: str = USER
     memberships: tuple[Membership, ...] = ()
     token_id: uuid.UUID | None = None
-    # Of an agent: which enrolment its certificate is of, and the certificate's fingerprint.
+    # Of an agent or router: which enrolment its certificate is of, and the certificate's fingerprint.
     generation: int = 0
     certificate: str = field(default="", compare=False)
 

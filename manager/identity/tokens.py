@@ -1,7 +1,7 @@
 """Bearer secrets: random, recognisable by their prefix, known to the manager by their hash only.
 
-A secret has 256 random bits, so a plain SHA-256 is enough: there is nothing to guess. Secrets are looked up by their hash; how
-long that takes says nothing about the secret.
+A secret has 256 random bits, so a plain SHA-256 is enough: there is nothing to guess. Secrets are looked up by their
+hash; how long that takes says nothing about the secret.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Notes in the store that a user exchanged something with a session, whichever replica it went through.
 
-What is heard is gathered in memory and written some time later, so that a session costs one write in many seconds whatever its traffic. The
-newest is always written in the end: what the store says is late by the pace at most, which is a fraction of the time that the policy waits.
+What is heard is gathered in memory and written some time later, so that a session costs one write in many seconds
+whatever its traffic. The newest is always written in the end: what the store says is late by the pace at most,
+which is a fraction of the time that the policy waits.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class ActivityRecorder:
     def __init__(self, database: Database, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._database = database
         self._monotonic = monotonic
-        # By main kernel as far as that is known, else by kernel: when it was last heard and not written, and not to be written before.
+        # By main kernel as far as that is known, else by kernel: when it was last heard and not written,
+        # and not to be written before.
         self._heard: dict[str, float] = {}
         self._due: dict[str, float] = {}
         self._main: dict[str, str] = {}
@@ -87,16 +89,16 @@ class ActivityRecorder:
         now = self._monotonic()
         for kernel in self._held:
             self._heard[self._main.get(kernel, kernel)] = now
-        told = {key: at for key, at in self._heard.items() if everything or now >= self._due.get(key, now)}
-        if not told:
+        written = {key: at for key, at in self._heard.items() if everything or now >= self._due.get(key, now)}
+        if not written:
             return
         try:
             async with self._database.transaction() as tx:
-                rows = await idle.note_interactions(tx, {uuid.UUID(key): now - at for key, at in told.items()})
+                rows = await idle.note_interactions(tx, {uuid.UUID(key): now - at for key, at in written.items()})
         except StoreUnavailable as error:
-            _log.warning("interactions with %d sessions wait for the database: %s", len(told), error)
+            _log.warning("interactions with %d sessions wait for the database: %s", len(written), error)
             return
-        for key, at in told.items():
+        for key, at in written.items():
             if self._heard.get(key) == at:
                 del self._heard[key]
         for row in rows:

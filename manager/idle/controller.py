@@ -1,4 +1,5 @@
-"""Ends running sessions that are idle, by the policies of their groups, after having warned them. Only the leader does it.
+"""Ends running sessions that are idle, by the policies of their groups, after having warned them.
+Only the leader does it.
 
 What decides is pure (`idle`, `utilization`); here is read what they look at, and done what they say.
 """
@@ -13,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from retinue.manager.dispatch.desired_state import Affected
 from retinue.manager.idle.core import policy as idle
-from retinue.manager.idle.core.policy import Checker, IdlePolicy, Seen, Verdict, stored_policy
-from retinue.manager.idle.core.utilization import Reading, stored_reading
+from retinue.manager.idle.core.policy import Checker, IdlePolicy, Seen, Verdict
+from retinue.manager.idle.core.utilization import Reading
 from retinue.manager.idle.measurements import Measurements
 from retinue.manager.session.core.attempts import AttemptUsage
 from retinue.manager.session.core.states import SessionType
@@ -22,12 +23,13 @@ from retinue.manager.session.transaction import load_for_update, save
 from retinue.manager.store import attempts, conditions, leadership
 from retinue.manager.store import idle as idle_store
 from retinue.manager.store.database import Database
+from retinue.manager.store.documents import Unreadable
 from retinue.manager.store.idle import RunningSession
-from retinue.manager.store.recordset import Row
 
 _log = logging.getLogger(__name__)
 
-# Seconds between two looks: as soon as something can be due, and within these; and at least so many times what a look takes.
+# Seconds between two looks: as soon as something can be due, and within these;
+# and at least so many times what a look takes.
 _SHORTEST_PAUSE, _LONGEST_PAUSE, _REST = 0.5, 5.0, 10.0
 # A look that comes so much later than it was meant to: the process stood still.
 _STOOD_STILL = 20.0
@@ -39,7 +41,9 @@ _TYPES = frozenset[SessionType]().union(*idle.LOOKS_AT.values())
 class Policies:
     """All policies, as they were read at one time."""
 
-    def __init__(self, groups: Mapping[str, Row], users: Mapping[str, Row]) -> None:
+    def __init__(
+        self, groups: Mapping[str, IdlePolicy | Unreadable], users: Mapping[str, IdlePolicy | Unreadable]
+    ) -> None:
         self.groups = {name: _policy(f"group {name}", stored) for name, stored in groups.items()}
         self.users = {name: _policy(f"user {name}", stored) for name, stored in users.items()}
         self._merged: dict[tuple[str, str], IdlePolicy] = {}
@@ -66,13 +70,12 @@ class Policies:
         return [policy for policy in (*self.groups.values(), *self.users.values()) if policy is not None]
 
 
-def _policy(whose: str, stored: Row) -> IdlePolicy | None:
-    """Returns a policy as it is stored; None for one that this version cannot read."""
-    try:
-        return stored_policy(stored)
-    except Exception as error:  # noqa: BLE001  # logged; nothing is ended by it
-        _log.error("the idle policy of %s cannot be read: %r", whose, error)
+def _policy(whose: str, stored: IdlePolicy | Unreadable) -> IdlePolicy | None:
+    """Returns a policy; None, with a log line, for one that this version cannot read: nothing is ended by it."""
+    if isinstance(stored, Unreadable):
+        _log.error("the idle policy of %s ends nothing: %s", whose, stored.error)
         return None
+    return stored
 
 
 def seen_in(row: RunningSession, reading: Reading | None = None) -> Seen:
@@ -83,9 +86,9 @@ def seen_in(row: RunningSession, reading: Reading | None = None) -> Seen:
         interaction=row.interaction,
         paused=row.paused,
         reachable=row.reachable,
-        extended_until=row.extended_until,
+        extension_end_time=row.extension_end_time,
         warned={Checker(name): at for name, at in row.warned.items()},
-        reading=reading or stored_reading(row.reading),
+        reading=reading or row.reading,
     )
 
 
@@ -102,8 +105,8 @@ class IdleController:
         *,
         out_of_bounds: Callable[[str, int], None] = lambda _agent, _attempts: None,
     ) -> None:
-        """`watch_usage` is called with the agents that have to report what their attempts use, and every how many seconds, `out_of_bounds`
-        with an agent that reports on attempts of others, and on how many.
+        """`watch_usage` is called with the agents that have to report what their attempts use, and every how many
+        seconds, `out_of_bounds` with an agent that reports on attempts of others, and on how many.
         """
         self._out_of_bounds = out_of_bounds
         self._database = database
@@ -145,10 +148,11 @@ class IdleController:
             if (timeouts := policies.timeouts()) != self._timeouts:
                 self._timeouts, self._changed = timeouts, now
             if lost := idle.unwatched(before, now, elapsed, self._pause + _STOOD_STILL):
-                _log.info("nobody was listened to for %.0f s, which count as idle for no session", lost)
+                _log.info("no agent was listened to for %.0f s, which count as idle for no session", lost)
                 await idle_store.pause(tx, lost)
         passed = 0.0 if before is None or lost else now - before
-        # Sessions begin without a word here, and warnings come before ends: a part of what is left is soon enough for both.
+        # Sessions begin without a word here, and warnings come before ends:
+        # a part of what is left is soon enough for both.
         soon = [limit / 8 for policy in policies.all() for checker in Checker if (limit := policy.limit(checker))]
         after: uuid.UUID | None = uuid.UUID(int=0)
         self._measurements.begin()
@@ -163,8 +167,8 @@ class IdleController:
     async def _look_at_page(
         self, policies: Policies, after: uuid.UUID, passed: float
     ) -> tuple[uuid.UUID | None, float | None]:
-        """Looks at some sessions, in the order of their ids; returns the last of them (None: there are no more), and after how many seconds
-        something can be due. `passed` are the seconds since the last look.
+        """Looks at some sessions, in the order of their ids; returns the last of them (None: there are no more), and
+        after how many seconds something can be due. `passed` are the seconds since the last look.
         """
         async with self._database.transaction() as tx:
             await leadership.check(tx, self._term)
@@ -177,7 +181,7 @@ class IdleController:
                 await idle_store.pause(tx, passed, silent)
             await self._measurements.take_in(tx, rows, policies.of, now)
         last = rows[-1].id if len(rows) == _PAGE else None
-        verdicts = {row.id: verdict for row in rows if (verdict := self._judge(policies, row, now)) is not None}
+        verdicts = {row.id: verdict for row in rows if (verdict := self._evaluate(policies, row, now)) is not None}
         rows = [row for row in rows if row.id in verdicts]
         await self._warn(rows, verdicts, now)
         for session_id, verdict in verdicts.items():
@@ -186,11 +190,11 @@ class IdleController:
         due = [left for verdict in verdicts.values() if (left := verdict.next_look) is not None]
         return last, min(due, default=None)
 
-    def _judge(self, policies: Policies, row: RunningSession, now: float) -> Verdict | None:
+    def _evaluate(self, policies: Policies, row: RunningSession, now: float) -> Verdict | None:
         """Returns what is to become of a session; None for one that cannot be read, which continues."""
         try:
             policy = policies.of(row.resource_group, row.owner)
-            return idle.judge(policy, seen_in(row, self._measurements.reading(row.id)), now, self._changed)
+            return idle.evaluate(policy, seen_in(row, self._measurements.reading(row.id)), now, self._changed)
         except Exception as error:  # noqa: BLE001  # logged; the other sessions are evaluated
             _log.error("session %s is not ended for being idle: %r", row.id, error)
             return None
@@ -227,7 +231,7 @@ class IdleController:
                 return
             row, now = rows[0], await idle_store.read_now(tx)
             policy = policies.of(row.resource_group, row.owner)
-            check = idle.judge(policy, seen_in(row, self._measurements.reading(session_id)), now, self._changed).end
+            check = idle.evaluate(policy, seen_in(row, self._measurements.reading(session_id)), now, self._changed).end
             if check is None:
                 return
             _log.info("session %s is ended: %s", session_id, check.measured)

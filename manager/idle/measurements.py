@@ -1,21 +1,23 @@
-"""Measures the use of the sessions whose utilisation is checked: gathers samples of agents by attempt, and sums them by session."""
+"""Measures the use of the sessions whose utilisation is checked: gathers samples of agents by attempt,
+and sums them by session.
+"""
 
 from __future__ import annotations
 
 import logging
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
+from dataclasses import replace
 
 from retinue.manager.dispatch.desired_state import attempt_id
 from retinue.manager.idle.core.policy import LOOKS_AT, Checker, IdlePolicy
-from retinue.manager.idle.core.utilization import Meter, Reading, Sample, Window, period_of, share_of, stored_window
+from retinue.manager.idle.core.utilization import Reading, Window, WindowRecord, period_of, restored_window
 from retinue.manager.session.core.attempts import AttemptUsage
 from retinue.manager.session.core.states import SessionType
+from retinue.manager.session.core.usage import Meter, Sample, share_of
 from retinue.manager.store import idle as idle_store
 from retinue.manager.store.database import Transaction
-from retinue.manager.store.idle import MeasuredKernel, RunningSession
-from retinue.manager.store.recordset import Row
+from retinue.manager.store.idle import MeasuredKernel, MeasuredUse, RunningSession
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +32,8 @@ _KEPT_PARTS = 8
 class Measurements:
     """Meters of attempts, and windows and readings of sessions.
 
-    Sessions to measure are named again each time: `begin`, then `take_in` for portions of the sessions, then `finish`, which forgets all others.
+    Sessions to measure are named again each time: `begin`, then `take_in` for portions of the sessions, then `finish`,
+    which forgets all others.
     """
 
     def __init__(self) -> None:
@@ -66,7 +69,9 @@ class Measurements:
         self._named, self._seen, self._intervals = set(), set(), {}
 
     def finish(self) -> dict[str, float]:
-        """Ends the iteration over the sessions. Returns which agents have to report what their attempts use, and every how many seconds."""
+        """Ends the iteration over the sessions. Returns which agents have to report what their attempts use,
+        and every how many seconds.
+        """
         self._meters = {name: meter for name, meter in self._meters.items() if name in self._named}
         self._windows = {key: window for key, window in self._windows.items() if key in self._seen}
         self._readings = {key: reading for key, reading in self._readings.items() if key in self._seen}
@@ -75,7 +80,9 @@ class Measurements:
     async def take_in(
         self, tx: Transaction, rows: Iterable[RunningSession], policy_of: Callable[[str, str], IdlePolicy], now: float
     ) -> None:
-        """Adds what the kernels of sessions have used to their windows, and keeps those that are worth it in the store."""
+        """Adds what the kernels of sessions have used to their windows,
+        and keeps those that are worth it in the store.
+        """
         looked_at: dict[uuid.UUID, tuple[RunningSession, IdlePolicy, float]] = {}
         for row in rows:
             policy = policy_of(row.resource_group, row.owner)
@@ -93,19 +100,19 @@ class Measurements:
         for session_id, (row, policy, width) in looked_at.items():
             self._seen.add(session_id)
             try:
-                window = self._window(row, width, stored.get(session_id, {}))
+                window = self._window(row, width, stored.get(session_id))
                 found = self._measure(row, kernels.get(session_id, ()), policy, window, now)
             except Exception as error:  # noqa: BLE001  # logged; the other sessions are measured
                 _log.error("what session %s uses is not known: %r", session_id, error)
                 continue
             if found is not None:
-                kept.append({"session_id": session_id, "window": window.to_json(), "reading": found})
+                kept.append(MeasuredUse(session_id, window.record(), found))
         if kept:
             await idle_store.keep_windows(tx, kept)
 
     def _measure(
         self, row: RunningSession, kernels: Collection[MeasuredKernel], policy: IdlePolicy, window: Window, now: float
-    ) -> dict[str, Any] | None:
+    ) -> Reading | None:
         """Adds what a session has used to its window; returns the reading to be kept if it is worth it."""
         longest = _MISSED_SAMPLES * period_of(window.width)
         parts = [(self._meter(kernel, window.width, longest), kernel.slots) for kernel in kernels]
@@ -116,14 +123,14 @@ class Measurements:
         if reading is None:
             return None
         self._readings[row.id] = reading
-        return {**reading.to_json(), "patience": reading.patience + window.width / _KEPT_PARTS} if moved else None
+        return replace(reading, patience=reading.patience + window.width / _KEPT_PARTS) if moved else None
 
-    def _window(self, row: RunningSession, width: float, stored: Row) -> Window:
+    def _window(self, row: RunningSession, width: float, stored: WindowRecord | None) -> Window:
         """The window at hand, the one kept, or a new one for another start or width."""
         session_id: uuid.UUID = row.id
         window = self._windows.get(session_id)
         if window is None:
-            window = stored_window(stored, row.start, width)
+            window = restored_window(stored, row.start, width)
         elif (window.start, window.width) != (row.start, width):
             window = Window(row.start, width)
             self._readings.pop(session_id, None)
@@ -144,7 +151,9 @@ class Measurements:
 def _take(
     window: Window, parts: Collection[tuple[Meter, Mapping[str, int]]], now: float, grace_end: float
 ) -> bool | None:
-    """Adds what kernels used to a window; None when that is not known of all of them, or does not count yet, else whether to keep it."""
+    """Adds what kernels used to a window; None when that is not known of all of them, or does not count yet,
+    else whether to keep it.
+    """
     if not parts or any(meter.seconds <= 0 for meter, _ in parts):
         return None
     seconds = min(meter.seconds for meter, _ in parts)

@@ -1,26 +1,32 @@
-"""Keeps the scheduler cache equal to the rows: reads everything when a term begins or the cache is invalid, then applies changes."""
+"""Keeps the scheduler cache equal to the rows: reads everything when a term begins or the cache is invalid,
+then applies changes.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 import numpy as np
 
 from retinue.manager.scheduler.core import snapshot
 from retinue.manager.scheduler.core.cache import Cache, Holdings, Limit
+from retinue.manager.scheduler.core.snapshot import PastUsage
 from retinue.manager.scheduling.records import AgentRecord, GroupRecord, PendingSession, QuotaRecord
+from retinue.manager.scheduling.strategies import Settings
 from retinue.manager.session.core.ipam import SubnetPool
-from retinue.manager.session.core.quota_subjects import Subject, subjects_of
-from retinue.manager.store import changes
-from retinue.manager.store.changes import Account, Changes
+from retinue.manager.session.core.quota_subjects import Account, Subject, subjects_of
+from retinue.manager.store import changes, usage
+from retinue.manager.store.changes import Changes
 from retinue.manager.store.database import Database
 
 _log = logging.getLogger(__name__)
 
 # Sessions whose earlier placement is being cleared away are read again after this time, marked as changed or not.
+USAGE_SECONDS = 10.0
 _RECHECK_SECONDS = 1.0
 _MAX_RECHECKED = 500
 
@@ -62,13 +68,13 @@ class CacheSync:
         """Has the next `catch_up` read everything again, as when the outcome of a commit is unknown."""
         self._invalid = True
 
-    async def catch_up(self, *, whole: bool = False) -> set[str]:
+    async def catch_up(self) -> set[str]:
         """Applies everything that was committed before. Returns the groups in which something changed or became due.
 
-        With `whole`, sessions being cleared away are read again in any case. Raises NotLeader, StoreUnavailable; both invalidate the cache.
+        Raises NotLeader, StoreUnavailable; both invalidate the cache.
         """
         try:
-            affected = await (self._read_everything() if self._invalid else self._apply_changes(whole=whole))
+            affected = await (self._read_everything() if self._invalid else self._apply_changes())
         except BaseException:
             self.invalidate()
             raise
@@ -83,7 +89,9 @@ class CacheSync:
         self._logged = unreadable
 
     def next_due(self) -> float | None:
-        """Returns the seconds until a session that is held back may be tried or has to be read again; None when there is none."""
+        """Returns the seconds until a session that is held back may be tried or has to be read again;
+        None when there is none.
+        """
         queue = self.cache.queue
         due = [_RECHECK_SECONDS] if any(row.clearing for row in queue.constrained.values()) else []
         rows = list(queue.constrained)
@@ -148,11 +156,11 @@ class CacheSync:
         self._set_clock(now)
         return set(cache.groups)
 
-    async def _apply_changes(self, *, whole: bool) -> set[str]:
+    async def _apply_changes(self) -> set[str]:
         cache = self.cache
         self._settled.clear()
         reread, self._to_reread = self._to_reread, set()
-        if whole or self.now - self._rechecked >= _RECHECK_SECONDS:
+        if self.now - self._rechecked >= _RECHECK_SECONDS:
             self._rechecked = self.now
             rows = [number for number, row in cache.queue.constrained.items() if row.clearing]
             reread.update(cache.queue.ids[rows[:_MAX_RECHECKED]].tolist())
@@ -174,7 +182,9 @@ class CacheSync:
         return (affected | self._due(before)) & cache.groups.keys()
 
     def _apply_sessions(self, asked: Collection[uuid.UUID], waiting: Collection[PendingSession]) -> set[str]:
-        """Applies sessions as read. Those that are assumed, or were until this read, are read once more by the next sync."""
+        """Applies sessions as read. Those that are assumed, or were until this read,
+        are read once more by the next sync.
+        """
         queue, later = self.cache.queue, self._assumed | self._settled
         self._to_reread |= later.intersection(asked)
         affected = self.cache.put_waiting(row for row in waiting if row.id not in later)
@@ -243,3 +253,36 @@ class CacheSync:
 
 def _quota(row: QuotaRecord) -> tuple[Subject, Limit]:
     return (row.kind, row.name), Limit.of(row)
+
+
+class UsageReader:
+    """Reads the past usage of the owners of one group, and keeps it: it changes slowly against half-lives of days.
+
+    Passes in quick succession need not read all live claims of their owners again.
+    """
+
+    def __init__(self, database: Database, group: str) -> None:
+        self._database = database
+        self._group = group
+        # As last read, when, under which settings, and of whom.
+        self._usage: dict[str, dict[str, float]] = {}
+        self._read = -math.inf
+        self._settings = (0, 0)
+        self._owners: frozenset[str] = frozenset()
+
+    async def read(self, owners: Iterable[str], settings: Settings, now: float) -> PastUsage:
+        """Returns the usage of `owners`, at most USAGE_SECONDS old at `now`, in seconds of any clock.
+        Raises StoreUnavailable.
+        """
+        wanted, asked = frozenset(owners), (settings.half_life_days, settings.look_back_days)
+        if now - self._read >= USAGE_SECONDS or asked != self._settings or not wanted <= self._owners:
+            async with self._database.transaction() as tx:
+                found = await usage.read_decayed(
+                    tx,
+                    self._group,
+                    sorted(wanted),
+                    half_life_days=settings.half_life_days,
+                    look_back_days=settings.look_back_days,
+                )
+            self._usage, self._read, self._settings, self._owners = found, now, asked, wanted
+        return PastUsage(self._usage, settings.look_back_days, settings.usage_weights)

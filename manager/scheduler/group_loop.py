@@ -3,10 +3,12 @@
 A placement counts in the cache from the moment it was decided (optimistic placement, as in kube-scheduler):
 
     plan ──assume──> counted in the cache ──commit──┬─ committed ──confirm──> in the rows too
-                                                    └─ refused ───forget───> free again; the session is read and tried again
+                                                    └─ refused ───forget───> free again;
+                                                    the session is read and tried again
 
-What the next pass sees as used may come free again, when the commit finds that a session does not wait any more or that an agent has no
-room; it never sees as free what is used. So a pass needs no repair when the one before loses something: what it decided holds.
+What the next pass sees as used may come free again, when the commit finds that a session does not wait any more or that
+an agent has no room; it never sees as free what is used. So a pass needs no repair when the one before loses something:
+what it decided holds.
 """
 
 from __future__ import annotations
@@ -19,9 +21,10 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TypeAlias
 
 import numpy as np
+from prometheus_client import Counter, Histogram
 
 from retinue.manager.dispatch.desired_state import Affected
-from retinue.manager.scheduler.cache_sync import CacheSync
+from retinue.manager.scheduler.cache_sync import CacheSync, UsageReader
 from retinue.manager.scheduler.core.cache import Holdings, Limit
 from retinue.manager.scheduler.core.snapshot import (
     Endpoint,
@@ -31,24 +34,24 @@ from retinue.manager.scheduler.core.snapshot import (
     endpoints_of,
     snapshot_of,
 )
-from retinue.manager.scheduler.external_strategies import ExternalStrategies
-from retinue.manager.scheduler.pass_plans import Outcome, Plan, holdings_of, is_small, kind
-from retinue.manager.scheduler.preempt import preempt
+from retinue.manager.scheduler.pass_plans import Outcome, Plan, holdings_of, is_small, kind, preempt
 from retinue.manager.scheduler.reason_writer import PassReasons, ReasonWriter, find_reasons
-from retinue.manager.scheduler.usage_history import UsageReader
 from retinue.manager.scheduling.columns import Integers, Running
 from retinue.manager.scheduling.scheduling_pass import Decisions, run_pass
 from retinue.manager.scheduling.strategies import FAIR_SHARE, OFF, PolicyError, Settings, validate_policy
-from retinue.manager.session.core.ipam import AddressSpaceExhaustedError, choose_vni, inner_mtu
-from retinue.manager.session.core.ipam import place as kernel_address
+from retinue.manager.session.core.ipam import AddressSpaceExhaustedError, choose_vni, inner_mtu, kernel_address
 from retinue.manager.session.core.quota_subjects import subjects_of
 from retinue.manager.store import changes, placements
 from retinue.manager.store.database import Database, StoreConflict, StoreUnavailable, Transaction
 from retinue.manager.store.leadership import NotLeader
 from retinue.manager.store.placements import Network
+from retinue.manager.strategy_rpc.external_strategies import ExternalStrategies
 from retinue.manager.supervision import PartInterruptedError
 
 _log = logging.getLogger(__name__)
+
+_PASS_SECONDS = Histogram("retinue_scheduling_pass_seconds", "Seconds of decisions in a pass.", ["resource_group"])
+_PLACED = Counter("retinue_scheduled_sessions", "Sessions whose placement was committed.", ["resource_group"])
 
 # Seconds that a group rests after a pass that failed.
 _MIN_BACKOFF, _MAX_BACKOFF = 1.0, 60.0
@@ -97,7 +100,9 @@ class GroupLoop:
         self._notified.set()
 
     async def run(self) -> None:
-        """Runs passes until cancelled. An error of this group alone makes it back off, and costs other groups a moment at most."""
+        """Runs passes until cancelled. An error of this group alone makes it back off,
+        and costs other groups a moment at most.
+        """
         self._commit_task = None
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._write_reasons(), name=f"pending reasons of {self._group}")
@@ -144,7 +149,9 @@ class GroupLoop:
 
     @property
     def needs_periodic_pass(self) -> bool:
-        """Returns whether time alone may change what a pass decides: by reservations for aged sessions, or minimum run times of victims."""
+        """Returns whether time alone may change what a pass decides: by reservations for aged sessions,
+        or minimum run times of victims.
+        """
         row = self._cache_sync.cache.groups.get(self._group)
         if row is None or not len(self._cache_sync.cache.queue.rows_of(self._group)):
             return False
@@ -154,16 +161,6 @@ class GroupLoop:
             # Its pass says so.
             return False
         return settings.reserves or settings.preemption != OFF
-
-    async def once(self) -> None:
-        """Runs one pass and writes all that comes of it."""
-        self._usage.invalidate()
-        outcome = await self.plan()
-        if outcome is not None:
-            await self.commit_outcome(outcome)
-        while await self._reasons.write():
-            pass
-        await self._reasons.refresh()
 
     async def plan(self) -> Outcome | None:
         """Plans a pass and assumes its placements. Returns None when nothing waits."""
@@ -178,7 +175,7 @@ class GroupLoop:
         if not len(snapshot.ids):
             return None
         running = await self._running(settings, snapshot)
-        advice = await self._strategies.ask(self._group, settings, snapshot)
+        advice = await self._strategies.ask(self._group, settings, snapshot.agents, snapshot.owners, snapshot.queue)
         rotation = self._cache_sync.rotations[self._group]
 
         def decide() -> tuple[Decisions, PassReasons]:
@@ -187,7 +184,8 @@ class GroupLoop:
             )
             return decisions, find_reasons(snapshot, decisions, self._next_explained)
 
-        decisions, reasons = decide() if is_small(settings, snapshot, running) else await asyncio.to_thread(decide)
+        with _PASS_SECONDS.labels(self._group).time():
+            decisions, reasons = decide() if is_small(settings, snapshot, running) else await asyncio.to_thread(decide)
         self._next_explained = reasons.next_explained
         for failure in decisions.failures:
             _log.warning("group %s: %s", self._group, failure)
@@ -207,7 +205,9 @@ class GroupLoop:
             self._wake()
 
     async def commit(self, plan: Plan) -> None:
-        """Commits the placements whose session still waits, whose agents still have room and whose quotas were not lowered; forgets the others."""
+        """Commits the placements whose session still waits, whose agents still have room and whose quotas were not
+        lowered; forgets the others.
+        """
         try:
             kept = await self._write(plan)
         except StoreConflict:
@@ -219,6 +219,7 @@ class GroupLoop:
             self._cache_sync.invalidate()
             raise
         lost = np.setdiff1d(np.arange(len(plan.ids)), kept)
+        _PLACED.labels(self._group).inc(len(kept))
         self._cache_sync.confirm([plan.ids[session] for session in kept.tolist()])
         if len(lost):
             self._cache_sync.forget([plan.ids[session] for session in lost.tolist()], plan.holdings.part(lost))
@@ -279,7 +280,9 @@ class GroupLoop:
         return Plan(self._group, ids, holdings, tries, networks, decisions.rotation)
 
     def _networks(self, ids: list[uuid.UUID], holdings: Holdings) -> tuple[dict[uuid.UUID, Network], list[int]]:
-        """Reserves networks for cluster sessions. Returns them, and the positions of sessions for which no address is left."""
+        """Reserves networks for cluster sessions. Returns them, and the positions of
+        sessions for which no address is left.
+        """
         cache_sync, cache = self._cache_sync, self._cache_sync.cache
         networks, no_address = dict[uuid.UUID, Network](), []
         for session in np.flatnonzero(np.diff(holdings.offsets) > 1).tolist():
@@ -349,11 +352,13 @@ class GroupLoop:
         self._written_rotation = plan.rotation
 
     def _requested(self, holdings: Holdings) -> tuple[list[str], list[str], list[int]]:
-        """Returns the amounts requested by agent and slot; agents of which nothing is requested come with no slot and 0."""
+        """Returns the amounts requested by agent and slot; agents of which nothing is
+        requested come with no slot and 0.
+        """
         cache = self._cache_sync.cache
-        rows, places = np.unique(holdings.agents, return_inverse=True)
+        rows, positions = np.unique(holdings.agents, return_inverse=True)
         sums = np.zeros((len(rows), holdings.requests.shape[1]), np.int64)
-        np.add.at(sums, places, holdings.requests)
+        np.add.at(sums, positions, holdings.requests)
         where, columns = np.nonzero(sums)
         agents = [cache.agents.ids[row] for row in rows[where].tolist()]
         slots = [cache.slots.names[column] for column in columns.tolist()]
@@ -367,7 +372,9 @@ class GroupLoop:
     def _without_capacity(
         self, holdings: Holdings, short: Mapping[tuple[str, str], int | None], refused: Collection[int]
     ) -> set[int]:
-        """Returns the sessions, tried one after the other, for which their agents have too little free of the scarce slots."""
+        """Returns the sessions, tried one after the other, for which their agents have too
+        little free of the scarce slots.
+        """
         if not short:
             return set()
         cache = self._cache_sync.cache

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 
 from retinue.manager.scheduler.cache_sync import CacheSync
-from retinue.manager.scheduler.external_strategies import ExternalStrategies
 from retinue.manager.scheduler.group_loop import Committed, GroupLoop
 from retinue.manager.store.database import Database
+from retinue.manager.strategy_rpc.external_strategies import ExternalStrategies
 
 # A wake-up that was lost costs so much; groups in which time alone may change a decision have a pass so often.
 _MAX_SLEEP_SECONDS = 1.0
 
 
 class Scheduler:
-    """Runs passes whenever something may have changed. `committed` is called with the agents that have something new to do."""
+    """Runs passes whenever something may have changed. `committed` is called with the
+    agents that have something new to do.
+    """
 
     def __init__(self, database: Database, term: int, committed: Committed) -> None:
         self._database = database
@@ -31,21 +33,14 @@ class Scheduler:
         self._changed.set()
 
     async def run(self) -> None:
-        """Runs passes until cancelled. Groups do not wait for each other. Raises StoreUnavailable and NotLeader, alone or as a group."""
+        """Runs passes until cancelled. Groups do not wait for each other.
+        Raises StoreUnavailable and NotLeader, alone or as a group.
+        """
         self._cache_sync.invalidate()
         try:
             await self._run()
         finally:
             await self._strategies.close()
-
-    async def run_once(self) -> bool:
-        """Runs one whole pass of every group in which sessions wait; returns whether there was any."""
-        await self._catch_up(whole=True)
-        queue = self._cache_sync.cache.queue
-        groups = [group for group in sorted(self._cache_sync.cache.groups) if len(queue.rows_of(group))]
-        for group in groups:
-            await self._of(group).once()
-        return bool(groups)
 
     async def _run(self) -> None:
         running: set[str] = set()
@@ -66,10 +61,10 @@ class Scheduler:
                     for passes in periodic:
                         passes.notify()
 
-    async def _catch_up(self, *, whole: bool = False) -> None:
+    async def _catch_up(self) -> None:
         """Synchronises the cache, and notifies the groups affected."""
         async with self._catching_up:
-            for group in await self._cache_sync.catch_up(whole=whole):
+            for group in await self._cache_sync.catch_up():
                 self._of(group).notify()
 
     def _of(self, group: str) -> GroupLoop:

@@ -1,4 +1,4 @@
-"""The decisions of a scheduling pass, between its planning and its commit. Pure."""
+"""The decisions of a scheduling pass between its planning and its commit, and the commit of its preemptions."""
 
 from __future__ import annotations
 
@@ -7,20 +7,29 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from retinue.manager.dispatch.desired_state import Affected
 from retinue.manager.scheduler.core.cache import Holdings
 from retinue.manager.scheduler.core.snapshot import Snapshot
 from retinue.manager.scheduling.columns import Integers, Running
+from retinue.manager.scheduling.records import Nomination
 from retinue.manager.scheduling.scheduling_pass import Decisions
-from retinue.manager.scheduling.strategies import Settings
+from retinue.manager.scheduling.strategies import REQUEUE, Settings
+from retinue.manager.session.core.states import STARTING_SESSION_STATES, SessionState
+from retinue.manager.session.transaction import load_for_update, save
+from retinue.manager.store import attempts, leadership, placements
+from retinue.manager.store.database import Database
 from retinue.manager.store.placements import Network
 
+_PLACED = STARTING_SESSION_STATES | {SessionState.RUNNING}
 # A pass over no more kernels and agents than these is small.
 _SMALL_KERNELS, _SMALL_AGENTS = 16, 500
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The placements to be committed: sessions in order of decision, what they take, and for each its network, if it has one."""
+    """The placements to be committed: sessions in order of decision, what they take, and for each its network,
+    if it has one.
+    """
 
     group: str
     ids: list[uuid.UUID]
@@ -66,8 +75,8 @@ def holdings_of(snapshot: Snapshot, decisions: Decisions, sessions: Integers, wi
 def is_small(settings: Settings, snapshot: Snapshot, running: Running | None) -> bool:
     """Returns whether a pass takes a few milliseconds at most, less than a thread is worth for a single session.
 
-    A larger pass computes for up to a second, and so may one that evaluates running sessions; an external strategy may take its time. The loop
-    must continue meanwhile.
+    A larger pass computes for up to a second, and so may one that evaluates running sessions; an external strategy may
+    take its time. The loop must continue meanwhile.
     """
     if running is not None:
         return False
@@ -80,3 +89,37 @@ def kind(network: Network | None) -> str:
     if network is None:
         return ""
     return "VXLAN" if network.vni else "BRIDGE"
+
+
+async def preempt(  # noqa: PLR0917  # all that a pass knows
+    database: Database, term: int, settings: Settings, snapshot: Snapshot, running: Running, decisions: Decisions
+) -> Affected:
+    """Ends or requeues the victims of a pass, and nominates their agents for the winners.
+    Winners that no longer wait are left out.
+    """
+    winners = {snapshot.ids[each.winner]: each for each in decisions.preemptions}
+    victims = {winner: [uuid.UUID(running.ids[victim]) for victim in each.victims] for winner, each in winners.items()}
+    async with database.transaction() as tx:
+        await leadership.check(tx, term)
+        work = await load_for_update(tx, {*winners, *(victim for each in victims.values() for victim in each)})
+        nominations = []
+        for winner, preemption in winners.items():
+            if winner not in work.machines or work.machines[winner].session.state is not SessionState.PENDING:
+                continue
+            priority = work.records[winner].priority
+            grace = 0.0
+            for victim in victims[winner]:
+                machine = work.machines.get(victim)
+                if machine is None or machine.session.state not in _PLACED:
+                    # It has ended by itself.
+                    continue
+                record = work.records[victim]
+                if not record.spec.preemptible or record.priority >= priority:
+                    continue
+                machine.preempt(str(winner), requeue=settings.preemption == REQUEUE)
+                grace = max(grace, record.spec.grace_seconds)
+            agents = [snapshot.agents.ids[row] for row in preemption.agents.tolist()]
+            nominations.append(Nomination(winner, agents, grace + settings.preemption_hold_seconds))
+        await placements.nominate(tx, nominations)
+        await save(tx, work)
+        return await attempts.find_affected_agents(tx, [victim for each in victims.values() for victim in each])

@@ -13,19 +13,17 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 from retinue.manager.scheduler.core.alternative_groups import groups_with_room
 from retinue.manager.scheduler.core.cache import Cache, Limit
 from retinue.manager.scheduler.core.snapshot import (
-    ExplanationPayload,
     PastUsage,
     Snapshot,
     build_running,
     endpoints_of,
-    explanation_payload,
     needed,
     offered,
     snapshot_of,
+    stored_explanation,
 )
 from retinue.manager.scheduling.columns import Policy, Running
 from retinue.manager.scheduling.custom import Advice
-from retinue.manager.scheduling.order import waiting_order
 from retinue.manager.scheduling.placement import Placer
 from retinue.manager.scheduling.records import PendingSession
 from retinue.manager.scheduling.reservation import reserve
@@ -33,10 +31,12 @@ from retinue.manager.scheduling.room import Situation
 from retinue.manager.scheduling.scheduling_pass import run_pass
 from retinue.manager.scheduling.strategies import FAIR_SHARE, Settings, validate_policy
 from retinue.manager.scheduling.view import View
-from retinue.manager.scheduling.what_if import WhatIf, what_if
-from retinue.manager.session.core.image_registries import denied_image, images_of
-from retinue.manager.session.core.mounts import MountRoot, granted
+from retinue.manager.scheduling.what_if import WhatIf, waiting_order, what_if
+from retinue.manager.session.core.explanation import StoredExplanation
+from retinue.manager.session.core.image_registries import denied_image
+from retinue.manager.session.core.mounts import granted
 from retinue.manager.session.core.spec import MountSpec
+from retinue.manager.session.core.states import SessionType
 from retinue.manager.session.drafts import Draft
 from retinue.manager.store import changes, groups, placements, sessions, usage
 from retinue.manager.store.session_records import SessionRecord
@@ -48,18 +48,20 @@ _NOT_ASKED = "it is not asked for a preview"
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """The agents of a session's kernels by hostname, or why it would wait: reason, message, and what is kept with them."""
+    """The agents of a session's kernels by hostname, or why it would wait: reason, message,
+    and what is kept with them.
+    """
 
     agents: Mapping[str, str]
     reason: str = ""
     message: str = ""
-    explanation: ExplanationPayload | None = None
+    explanation: StoredExplanation | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """The outlook of a waiting session: with what it could start, in how many seconds at the latest running sessions make
-    room for it, and other groups that have room for it now.
+    """The outlook of a waiting session: with what it could start, in how many seconds at the latest running sessions
+    make room for it, and other groups that have room for it now.
     """
 
     what_if: WhatIf
@@ -98,17 +100,17 @@ async def outlook(tx: AsyncSession, session: SessionRecord) -> Outlook | None:
     if reading is None or not len(reading.snapshot.ids) or not waiting:
         return None
     policies = {group.name: group for group in await changes.read_groups(tx)}
-    mounts = [MountSpec(**mount) for mount in session.spec["mounts"]]
+    mounts = session.spec.mounts
     if mounts:
         roots = await groups.read_mount_roots(tx, policies.keys())
         allowed = {
             name
             for name, of_group in roots.items()
-            if not isinstance(granted(mounts, map(MountRoot.from_json, of_group), session.project), MountSpec)
+            if not isinstance(granted(mounts, of_group, session.project, session.owner), MountSpec)
         }
     else:
         allowed = set(policies)
-    if images := images_of(session.spec):
+    if images := session.spec.images:
         registries = await groups.read_image_registries(tx, policies.keys())
         allowed = {name for name in allowed if not denied_image(images, registries[name])}
     reading.cache.groups = policies
@@ -116,7 +118,8 @@ async def outlook(tx: AsyncSession, session: SessionRecord) -> Outlook | None:
 
 
 async def queue_position(tx: AsyncSession, name: str, session_id: uuid.UUID) -> int:
-    """Returns the place of a waiting session in the order in which its group's strategy would have all that waits, from 1; 0 where it has none.
+    """Returns the position of a waiting session in the order in which its group's strategy would have all that waits,
+    from 1; 0 where it has none.
 
     That is where a strategy of others decides, and where more wait than are put into order for one question.
     """
@@ -130,7 +133,9 @@ def _position(reading: _Reading, session_id: uuid.UUID) -> int:
     snapshot = reading.snapshot
     order = waiting_order(snapshot.agents, snapshot.owners, snapshot.queue, reading.settings)
     ids = snapshot.ids.tolist()
-    return 0 if order is None else next((place for place, row in enumerate(order, 1) if ids[row] == session_id), 0)
+    return (
+        0 if order is None else next((position for position, row in enumerate(order, 1) if ids[row] == session_id), 0)
+    )
 
 
 def _decide(reading: _Reading, wanted: set[uuid.UUID]) -> dict[uuid.UUID, Preview]:
@@ -142,7 +147,7 @@ def _decide(reading: _Reading, wanted: set[uuid.UUID]) -> dict[uuid.UUID, Previe
         reading.policy,
         reading.rotation,
         running=reading.running,
-        advice=Advice(order_failure=_NOT_ASKED, places_failure=_NOT_ASKED),
+        advice=Advice(order_failure=_NOT_ASKED, placements_failure=_NOT_ASKED),
     )
     found = {}
     for row, session_id in enumerate(snapshot.ids.tolist()):
@@ -155,7 +160,7 @@ def _decide(reading: _Reading, wanted: set[uuid.UUID]) -> dict[uuid.UUID, Previe
             agents = [snapshot.agents.ids[agent] for agent in decisions.kernel_agents[kernels].tolist()]
             found[session_id] = Preview(dict(zip(hostnames, agents, strict=True)))
         else:
-            found[session_id] = Preview({}, why.code, why.message, explanation_payload(why, hostnames))
+            found[session_id] = Preview({}, why.code, why.message, stored_explanation(why, hostnames))
     return found
 
 
@@ -173,7 +178,9 @@ def _look(reading: _Reading, waiting: PendingSession, others: Sequence[str]) -> 
 async def _read(
     tx: AsyncSession, name: str, extra: Sequence[PendingSession], *, only: uuid.UUID | None = None
 ) -> _Reading | None:
-    """Returns a group as a pass would read it now: with all that waits and `extra` sessions behind it or, with `only`, with that one session."""
+    """Returns a group as a pass would read it now: with all that waits and `extra` sessions behind it or,
+    with `only`, with that one session.
+    """
     found = await changes.read_groups(tx, [name])
     if not found:
         return None
@@ -203,7 +210,7 @@ async def _read(
     cache.put_waiting(replace(row, sequence=last + number, created=now) for number, row in enumerate(extra, 1))
     past = None
     if settings.session_strategy == FAIR_SHARE:
-        owners = sorted({owner for _, owner, _ in cache.accounts.names})
+        owners = sorted({account.owner for account in cache.accounts.names})
         used = await usage.read_decayed(
             tx, name, owners, half_life_days=settings.half_life_days, look_back_days=settings.look_back_days
         )
@@ -220,7 +227,13 @@ def _pending(draft: Draft) -> PendingSession:
     """Returns a session that is not stored yet as one that waits."""
     session, spec = draft.session, draft.spec
     kernels = [
-        {"hostname": kernel.hostname, "slots": kernel.slots, "image": bool(spec.of_role(kernel.role).image)}
+        {
+            "hostname": kernel.hostname,
+            "slots": kernel.slots,
+            "image": bool(spec.of_role(kernel.role).image),
+            "isolation": spec.isolation_of(kernel.role),
+            "sftp": spec.sftp is not None,
+        }
         for kernel in draft.kernels
     ]
     return PendingSession(
@@ -228,6 +241,7 @@ def _pending(draft: Draft) -> PendingSession:
         owner=session.owner,
         project=session.project,
         resource_group=session.resource_group,
+        system=spec.type is SessionType.SYSTEM,
         priority=session.priority,
         sequence=0,
         cluster_mode=session.cluster_mode,
@@ -244,6 +258,7 @@ def _pending(draft: Draft) -> PendingSession:
         message="",
         next_try=0.0,
         earliest_start_time=spec.earliest_start_time or 0.0,
+        hold=spec.hold,
         endpoint=session.endpoint,
         agents=list(spec.agents),
         agents_strict=spec.agents_strict,
@@ -251,8 +266,8 @@ def _pending(draft: Draft) -> PendingSession:
         replica_placement=spec.replica_placement,
         time_limit=spec.time_limit_seconds,
         readable=True,
-        open_dependencies=len(spec.depends_on),
-        waits_for=list(spec.depends_on)[:3],
+        open_dependencies=len(spec.depends_on) + len(spec.runs_after),
+        waits_for=[*spec.depends_on, *spec.runs_after][:3],
         kernels=json.dumps(kernels),
         clearing=False,
     )

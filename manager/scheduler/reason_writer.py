@@ -1,15 +1,16 @@
-"""Writes why sessions wait, for people: a pass finds a reason for everything that it did not place, and few of them are new.
+"""Writes why sessions wait, for people: a pass finds a reason for everything that it did not place,
+and few of them are new.
 
-Reasons are worked out once for sessions of one kind with one verdict, compared as numbers, and only those that changed are written. A new
-code is written at once and is an event. Words and amounts of the same code, and tries, follow some hundred sessions a pass, those first
-that have waited longest for it: what a pass costs does not depend on how much waits.
+Reasons are worked out once for sessions of one kind with one verdict, compared as numbers, and only those that changed
+are written. A new code is written at once and is an event. Words and amounts of the same code, and tries, follow some
+hundred sessions a pass, those first that have waited longest for it: what a pass costs does
+not depend on how much waits.
 """
 
 from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from typing import TypedDict
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from retinue.manager.scheduler.core.snapshot import Snapshot, explanation_text
 from retinue.manager.scheduling.columns import Explanation, Integers, Mask, Verdict
 from retinue.manager.scheduling.kinds import distinct_rows
 from retinue.manager.scheduling.scheduling_pass import Decisions
+from retinue.manager.session.core.events import ReasonChanged
 from retinue.manager.store import changes, journal, leadership, placements
 from retinue.manager.store.database import Database
 
@@ -43,7 +45,9 @@ class PassReasons:
 
 
 def find_reasons(snapshot: Snapshot, decisions: Decisions, next_explained: int) -> PassReasons:
-    """Works out why sessions wait, each reason once, at most some thousand reasons from session `next_explained` on. Pure."""
+    """Works out why sessions wait, each reason once, at most some thousand reasons from
+    session `next_explained` on. Pure.
+    """
     verdicts = decisions.verdicts.astype(np.int64)
     reason_of = np.full(len(verdicts), -1, np.int64)
     waiting = np.flatnonzero(verdicts != Verdict.PLACED)
@@ -65,18 +69,6 @@ def find_reasons(snapshot: Snapshot, decisions: Decisions, next_explained: int) 
             reasons.append((why, hostnames, explanation_text(why, snapshot.hostname_sets[hostnames])))
     reason_of[waiting] = number_of[label_of]
     return PassReasons(reasons, reason_of, verdicts == Verdict.NO_ROOM, following)
-
-
-class PendingReasonPayload(TypedDict):
-    """The journal's entry of a session that waits for another reason than before."""
-
-    reason: str
-    message: str
-    conditions: list[str]
-
-
-def _payload(changed: placements.ChangedReason) -> PendingReasonPayload:
-    return {"reason": changed.reason, "message": changed.message, "conditions": []}
 
 
 class ReasonWriter:
@@ -134,7 +126,9 @@ class ReasonWriter:
             await self._write(rows)
 
     def _differing(self) -> tuple[Integers, Mask]:
-        """Returns rows whose reason or tries are not written, in order of arrival, and which of them have another code than written."""
+        """Returns rows whose reason or tries are not written, in order of arrival,
+        and which of them have another code than written.
+        """
         queue = self._cache_sync.cache.queue
         rows = queue.rows_of(self._group)
         reason, written = queue.reason[rows], queue.written_reason[rows]
@@ -152,8 +146,7 @@ class ReasonWriter:
         reasons = [queue.reasons[number] for number in numbers.tolist()]
         tries = queue.tries[rows].copy()
         async with self._database.transaction() as tx:
-            leading, _ = await tx.together(leadership.checking(self._term), changes.UNMARKED)
-            leadership.checked(leading, self._term)
+            await tx.pipeline(leadership.checking(self._term), changes.UNMARKED)
             changed = await placements.write_reasons(
                 tx,
                 [(reason.code, reason.message, reason.explanation) for reason in reasons],
@@ -168,8 +161,7 @@ class ReasonWriter:
                         session_id=row.session_id,
                         owner=row.owner,
                         project=row.project,
-                        kind="NOTED",
-                        payload=_payload(row),
+                        what=ReasonChanged(row.reason, row.message),
                     )
                     for row in changed
                 ],

@@ -1,8 +1,9 @@
 """The input and the output of a scheduling pass, as plain columns.
 
-A caller may keep these columns between passes and change single rows: an agent comes, goes or is drained (`schedulable`), a claim is
-released (`used`, `held`), a session is submitted or cancelled. A pass changes none of its inputs. All amounts are integers in a slot's
-smallest unit; column j of every amount matrix is the slot `Agents.slots[j]`. Agents, owners and sessions are named by their rows.
+A caller may keep these columns between passes and change single rows: an agent comes, goes or is drained
+(`schedulable`), a claim is released (`used`, `held`), a session is submitted or cancelled. A pass changes none of its
+inputs. All amounts are integers in a slot's smallest unit; column j of every amount matrix is the slot
+`Agents.slots[j]`. Agents, owners and sessions are named by their rows.
 """
 
 from __future__ import annotations
@@ -67,9 +68,11 @@ class Lack:
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """The reason why a kernel (its rank in the session), or with `kernel` None all kernels on one agent, found no place.
+    """The reason why a kernel (its rank in the session), or with `kernel` None all kernels on one agent,
+    found no place.
 
-    `agent` comes closest; `lacks` is what is short there, the binding slot (the one with the largest part of the request lacking) first.
+    `agent` comes closest; `lacks` is what is short there, the binding slot (the one with the largest part of the
+    request lacking) first.
     """
 
     kernel: int | None
@@ -91,9 +94,10 @@ class Explanation:
 class AgentWishes:
     """Rows of agents that one session wants or does not want.
 
-    `designated` agents come first, or are the only ones when `strict`: if none of them is here, it has none. Agents `avoided` (the session
-    failed there before) come last, unless they are designated. A replica of an endpoint (a row of `Queue.replicas`) goes where fewest
-    kernels of it are or, with `pack`, most; the agent strategy decides between equals.
+    `designated` agents come first, or are the only ones when `strict`: if none of them is here, it has none. Agents
+    `avoided` (the session failed there before) come last, unless they are designated. A replica of an endpoint (a row
+    of `Queue.replicas`) goes where fewest kernels of it are or, with `pack`, most;
+    the agent strategy decides between equals.
     """
 
     designated: Sequence[int] = ()
@@ -107,7 +111,8 @@ class AgentWishes:
 class Agents:
     """The agents of one resource group: N rows, S slots. Those that are lost are not among them.
 
-    Agents that take nothing new (drained, suspect) have `schedulable` False; their capacity still counts in the owners' shares.
+    Agents that take nothing new (drained, suspect) have `schedulable` False;
+    their capacity still counts in the owners' shares.
     """
 
     slots: tuple[str, ...]
@@ -118,7 +123,8 @@ class Agents:
     architectures: Sequence[str]
     # Live kernels on each agent.
     kernels: Integers
-    # What kernels may need besides an architecture, in words, one bit each from the lowest; and the bits that each agent has.
+    # What kernels may need besides an architecture, in words, one bit each from the lowest;
+    # and the bits that each agent has.
     features: tuple[str, ...] = ()
     offers: Integers | None = None
     # The ids are in order already, each once: the caller answers for it.
@@ -127,7 +133,9 @@ class Agents:
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """The owners that have or want something in the group: U rows. Between owners with equal shares the first row goes first."""
+    """The owners that have or want something in the group: U rows. Between owners with
+    equal shares the first row goes first.
+    """
 
     names: Sequence[str]
     # From 1 to 1,000,000.
@@ -158,7 +166,9 @@ class Quotas:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """The waiting sessions: N rows in any order, and the requests of their K kernels by rank, one session after the other."""
+    """The waiting sessions: N rows in any order, and the requests of their K kernels by rank,
+    one session after the other.
+    """
 
     ids: Sequence[str]
     # Row in Owners.
@@ -196,7 +206,8 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The placed sessions of a group, R rows, and what they hold: H rows, one for each kernel, one session after the other.
+    """The placed sessions of a group, R rows, and what they hold: H rows, one for each kernel,
+    one session after the other.
 
     Their amounts are part of `Agents.used`. Only those that end by a time limit or may be preempted need be here.
     """

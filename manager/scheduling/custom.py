@@ -1,9 +1,10 @@
 """Administrators' own strategies: what they get, what they answer, and what becomes of answers that make no sense.
 
-A Python strategy is a class, installed as an entry point of the group `retinue.session_strategies` or `retinue.agent_strategies`; a
-resource group names it by the entry point's name. It has `options`, the names of the group's options that it reads, and is made with
-their values; a ValueError refuses them. It must not change the arrays that it gets. An external strategy is asked before the pass, and its
-answers come as `Advice`. Whatever fails, the pass continues with the group's fallback and remembers why.
+A Python strategy is a class, installed as an entry point of the group `retinue.session_strategies` or
+`retinue.agent_strategies`; a resource group names it by the entry point's name. It has `options`, the names of the
+group's options that it reads, and is made with their values; a ValueError refuses them. It must not change the arrays
+that it gets. An external strategy is asked before the pass, and its answers come as `Advice`.
+Whatever fails, the pass continues with the group's fallback and remembers why.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ MAX_FAILURE = 200
 
 @dataclass(frozen=True, slots=True)
 class WaitingSessions:
-    """Sessions that may be tried, N rows in order of arrival, as a session strategy sees them. Amounts are integers: bytes for `mem`,
-    thousandths for every other slot; column j is the slot `slots[j]`.
+    """Sessions that may be tried, N rows in order of arrival, as a session strategy sees them. Amounts are integers:
+    bytes for `mem`, thousandths for every other slot; column j is the slot `slots[j]`.
     """
 
     slots: tuple[str, ...]
@@ -77,12 +78,14 @@ class AgentStrategy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The answer of an external strategy, or why there is none: ids of sessions in order, and the agents of sessions' kernels."""
+    """The answer of an external strategy, or why there is none: ids of sessions in order,
+    and the agents of sessions' kernels.
+    """
 
     order: Sequence[str] | None = None
-    places: Mapping[str, Sequence[str]] | None = None
+    placements: Mapping[str, Sequence[str]] | None = None
     order_failure: str = ""
-    places_failure: str = ""
+    placements_failure: str = ""
 
 
 @dataclass(slots=True)

@@ -1,30 +1,26 @@
 """Fair share over time: owners that used much lately weigh less, and what they used fades.
 
-Usage (amount times seconds) halves with every half-life. An owner's factor is F = 2**(-n / weight), where n is its decayed usage as part
-of what the group could have given in the look-back time, averaged over slots by their weights (the classic fair-share factor of Slurm's
-multifactor plugin). Strategy `fair-share` is progressive filling with each owner's weight multiplied by its factor.
+Usage (amount times seconds) halves with every half-life. An owner's factor is F = 2**(-n / weight), where n is its
+decayed usage as part of what the group could have given in the look-back time, averaged over slots by their weights
+(the classic fair-share factor of Slurm's multifactor plugin). Strategy `fair-share` is progressive filling with each
+owner's weight multiplied by its factor.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 DAY_SECONDS = 86400
 # Factors are used in steps of 2**-20, so that the arithmetic of shares stays exact.
 _RESOLUTION = 1 << 20
 
 
-def decayed_usage(buckets: Iterable[tuple[float, float]], half_life: float) -> float:
-    """Returns the sum of (age, usage) pairs, each halved once per `half_life`; ages in the unit of `half_life`."""
-    return sum(usage * math.exp2(-age / half_life) for age, usage in buckets)
-
-
 def normalised_usage(
     usage: Mapping[str, float], capacity: Mapping[str, float], look_back_days: float, slot_weights: Mapping[str, float]
 ) -> float:
-    """Usage in amount-seconds as part of what `capacity` gives in the look-back time, averaged by `slot_weights` over slots that have
-    both a weight and capacity; 0 when there are none.
+    """Usage in amount-seconds as part of what `capacity` gives in the look-back time, averaged by `slot_weights` over
+    slots that have both a weight and capacity; 0 when there are none.
     """
     counted = {slot: weight for slot, weight in slot_weights.items() if weight > 0 and capacity.get(slot, 0) > 0}
     if not counted:

@@ -1,7 +1,8 @@
-"""The free amounts on each agent during a pass, once as columns for vector steps and once as packed integers for single picks.
+"""The free amounts on each agent during a pass, once as columns for vector steps and once as
+packed integers for single picks.
 
-The packed form is authoritative where it exists; columns of agents that changed are written back before the next vector step. Packed
-integers are made only for agents that are evaluated one by one.
+The packed form is authoritative where it exists; columns of agents that changed are written back before the next vector
+step. Packed integers are made only for agents that are evaluated one by one.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ class Free:
     def __init__(
         self, agents: Agents, columns: Sequence[int], lanes: Lanes, max_kernels: int, *, every_move: bool
     ) -> None:
-        """Lanes hold the slots in `columns`; when `max_kernels` is not 0, one more lane holds how many kernels an agent still takes.
+        """Lanes hold the slots in `columns`; when `max_kernels` is not 0,
+        one more lane holds how many kernels an agent still takes.
 
-        `every_move` says that any taking may better an agent's place in the order of agents; else only using up a slot that is watched may.
+        `every_move` says that any taking may better an agent's place in the order of agents;
+        else only using up a slot that is watched may.
         """
         self.lanes = lanes
         self._every_move = every_move
@@ -52,7 +55,8 @@ class Free:
         self.moved: dict[int, int] = {}
         self.moves = 0
         self._last_moved = _UNKNOWN
-        # The lanes (their guards) of which some agents that take new kernels had nothing left at some time of the pass, and others had.
+        # The lanes (their guards) of which some agents that take new kernels had nothing left
+        # at some time of the pass, and others had.
         self.mixed = lanes.guards_of((self._amounts[:, self.schedulable] == 0).any(axis=1).tolist())
         self.watch(lanes.guards)
 
@@ -113,7 +117,9 @@ class Free:
             self._log(agent)
 
     def watch(self, slots: int) -> None:
-        """Says of which lanes (their guards) it matters to the order of agents that they are used up: those that some shape leaves alone."""
+        """Says of which lanes (their guards) it matters to the order of agents that they are used up:
+        those that some shape leaves alone.
+        """
         self._guarded = slots
         # All bits of those lanes.
         self._watched = (slots << 1) - (slots >> LANE_BITS - 1)

@@ -1,8 +1,8 @@
 """Sessions that ask for the same are placed alike: their kinds, found in a few vector steps.
 
-A `Shape` is what one pick of an agent is about: amounts and what the agent must be. A `Kind` is what sessions with the same kernels, mode
-and architecture share; what fails for one of them fails for all, so all that a pass remembers hangs on shapes and kinds, and a queue of
-100,000 sessions of fifty kinds costs fifty times what one session costs.
+A `Shape` is what one pick of an agent is about: amounts and what the agent must be. A `Kind` is what sessions with the
+same kernels, mode and architecture share; what fails for one of them fails for all, so all that a pass remembers hangs
+on shapes and kinds, and a queue of 100,000 sessions of fifty kinds costs fifty times what one session costs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ ANY_ARCHITECTURE = ""
 
 
 class Needs(NamedTuple):
-    """The needs of a kernel on its agent: an architecture (any, when it is empty), with all of the features in a set of bits."""
+    """The needs of a kernel on its agent: an architecture (any, when it is empty),
+    with all of the features in a set of bits.
+    """
 
     architecture: str = ANY_ARCHITECTURE
     features: int = 0
@@ -107,8 +109,9 @@ class Shapes:
 def find_kinds(
     queue: Queue, rows: Integers, columns: Sequence[int], lanes: Lanes, shapes: Shapes
 ) -> tuple[list[Kind], Integers]:
-    """Returns the kinds of the sessions in `rows`, and the kind of each; lanes hold the slots in `columns`, then a count of kernels if there
-    is one more lane. Sessions with wishes get a kind of their own: they are placed by themselves.
+    """Returns the kinds of the sessions in `rows`, and the kind of each; lanes hold the slots in `columns`, then a
+    count of kernels if there is one more lane. Sessions with wishes get a kind of their own:
+    they are placed by themselves.
     """
     sizes = queue.offsets[rows + 1] - queue.offsets[rows]
     starts = np.cumsum(sizes) - sizes

@@ -1,10 +1,10 @@
 """Amounts of all slots in one Python integer, so that one subtraction compares them all.
 
-Each slot has a lane of 64 bits, the slot compared first in the most significant one. Amounts stay below 2**62, so the top bit of a
-lane, its guard, is free: `(free | guards) - request` leaves every guard set exactly when each amount suffices, and no lane borrows from
-the next (the SIMD-within-a-register comparison of Lamport, "Multiple byte processing with full-word instructions", CACM 1975). And
-because slots are in order of comparison, comparing two such integers compares the amounts slot by slot. A fit costs a tenth of a
-microsecond, where a NumPy call on a row of eight costs one.
+Each slot has a lane of 64 bits, the slot compared first in the most significant one. Amounts stay below 2**62, so the
+top bit of a lane, its guard, is free: `(free | guards) - request` leaves every guard set exactly when each amount
+suffices, and no lane borrows from the next (the SIMD-within-a-register comparison of Lamport, "Multiple byte processing
+with full-word instructions", CACM 1975). And because slots are in order of comparison, comparing two such integers
+compares the amounts slot by slot. A fit costs a tenth of a microsecond, where a NumPy call on a row of eight costs one.
 """
 
 from __future__ import annotations

@@ -1,21 +1,23 @@
-"""Concentrated and dispersed choice without a scan: agents kept in order, and for each shape how far down that order nothing fits.
+"""Concentrated and dispersed choice without a scan: agents kept in order,
+and for each shape how far down that order nothing fits.
 
-Agents are ordered by one integer: the number of capabilities that the shapes of a class leave alone, what remains lane by lane, and the
-agent; the best is last in a sorted list. Within a pass free amounts only shrink, and two facts follow.
+Agents are ordered by one integer: the number of capabilities that the shapes of a class leave alone, what remains lane
+by lane, and the agent; the best is last in a sorted list. Within a pass free amounts only shrink, and two facts follow.
 
-* An agent that does not fit a shape never will. So a shape remembers its cursor: no agent better than the cursor fits it. The next pick
-  walks down from there.
-* Dispersed: taking makes an agent's place worse, so an entry that is out of date stands too high; the walk meets it in time and puts it
-  right. Only using up a slot entirely (the agent has one unrequested capability less), or undoing a gang, betters a place. Concentrated:
-  every taking betters it. What may have bettered is logged, with the newest move of each agent last; before a pick, the class moves those
-  agents, and the shape raises its cursor to the best of them that fits.
+* An agent that does not fit a shape never will. So a shape remembers its cursor: no agent better than the cursor fits
+  it. The next pick walks down from there.
+* Dispersed: taking makes an agent's place worse, so an entry that is out of date stands too high; the walk meets it in
+  time and puts it right. Only using up a slot entirely (the agent has one unrequested capability less), or undoing a
+  gang, betters a place. Concentrated: every taking betters it. What may have bettered is logged, with the newest move
+  of each agent last; before a pick, the class moves those agents, and the shape raises its
+  cursor to the best of them that fits.
 
-A slot that every agent has some of adds the same to all counts, so shapes that differ in asking for it share a list: what is taken moves
-an agent once, not once for each of them. When an agent first runs out of such a slot, the classes are made again; each slot can do
-that once in a pass.
+A slot that every agent has some of adds the same to all counts, so shapes that differ in asking for it share a list:
+what is taken moves an agent once, not once for each of them. When an agent first runs out of such a slot, the classes
+are made again; each slot can do that once in a pass.
 
-A pick costs a binary search and a few steps. A walk that grows long gives up and scans, which bounds a pick; a class that is used a few
-times only scans and never builds its list.
+A pick costs a binary search and a few steps. A walk that grows long gives up and scans, which bounds a pick; a class
+that is used a few times only scans and never builds its list.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from retinue.manager.scheduling.scan import scan_ordered
 
 # Building a class's list costs about so many scans.
 SCANS_BEFORE_ORDER = 32
-# A scan costs some hundred steps of a walk. A shape that is picked again gets more of them: its cursor keeps what they found.
+# A scan costs some hundred steps of a walk. A shape that is picked again gets more of them:
+# its cursor keeps what they found.
 STEPS_BEFORE_SCAN = 100
 REPEATED = 10
 _ABSENT = -1
@@ -82,7 +85,9 @@ class OrderedPicker:
 
 
 class _Class:
-    """The agents in order for shapes that need the same and leave the same slots alone, as far as agents differ in having some of them."""
+    """The agents in order for shapes that need the same and leave the same slots alone,
+    as far as agents differ in having some of them.
+    """
 
     def __init__(self, free: Free, unrequested: int, shapes: Sequence[Shape], *, most: bool, compared: int) -> None:
         self._free = free
@@ -120,25 +125,25 @@ class _Class:
         moves = free.moves
         if self._seen != moves:
             self._follow_moves()
-        cursor, place = shape.cursor, len(values) - 1
+        cursor, position = shape.cursor, len(values) - 1
         steps = STEPS_BEFORE_SCAN
         if cursor != NEVER:
             steps *= REPEATED
             if shape.seen != moves:
                 cursor = self._raised(shape, cursor)
-            if place >= 0 and values[place] > cursor:
-                place = bisect_right(values, cursor) - 1
+            if position >= 0 and values[position] > cursor:
+                position = bisect_right(values, cursor) - 1
         shape.seen = moves
 
         packed, made_from, entries, bases = free.packed, self._made_from, self._entries, self._bases
         agent_mask, agent_bits, shift = self._agent_mask, self._agent_bits, self._shift
         guards, floor, request = self._guards, self._floor, shape.packed
-        while place >= 0:
-            value = values[place]
+        while position >= 0:
+            value = values[position]
             agent = agent_mask - (value & agent_mask)
             amounts = packed[agent]
             if made_from[agent] is not amounts:
-                del values[place]
+                del values[position]
                 made_from[agent] = amounts
                 if ((amounts | guards) - floor) & guards == guards:
                     # Its base is still right: a slot used up would have been logged.
@@ -146,15 +151,15 @@ class _Class:
                     insort(values, value)
                 else:
                     entries[agent] = _ABSENT
-                    place -= 1
+                    position -= 1
                 continue
             if ((amounts | guards) - request) & guards == guards:
                 shape.cursor = value
                 return agent
-            place -= 1
+            position -= 1
             steps -= 1
             if not steps:
-                shape.cursor = values[place] if place >= 0 else 0
+                shape.cursor = values[position] if position >= 0 else 0
                 return self._scan(shape)
         shape.cursor = 0
         return UNPLACED
@@ -176,7 +181,9 @@ class _Class:
         self._built = True
 
     def _enter(self, agent: int, amounts: int) -> int:
-        """Returns what an agent that is not in the list has to have as its value there; _ABSENT if it does not fit the smallest shape."""
+        """Returns what an agent that is not in the list has to have as its value there;
+        _ABSENT if it does not fit the smallest shape.
+        """
         self._made_from[agent] = amounts
         if ((amounts | self._guards) - self._floor) & self._guards != self._guards:
             self._entries[agent] = _ABSENT

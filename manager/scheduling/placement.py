@@ -1,12 +1,13 @@
 """Gangs on agents: all kernels of a session find a place, or none holds any.
 
-A session that fits one agent goes there whole. A single-node session that does not fit one agent waits; a multi-node session is spread,
-kernel by kernel in order of rank, each by the agent strategy with what its siblings took already counted, and undone from a list when
-one of them finds no place.
+A session that fits one agent goes there whole. A single-node session that does not fit one agent waits; a multi-node
+session is spread, kernel by kernel in order of rank, each by the agent strategy with what its siblings took already
+counted, and undone from a list when one of them finds no place.
 
-Free amounts only shrink within a pass, so failures are remembered: a shape that failed fails for good, and so do larger ones; of a gang
-of equal kernels, the number that could be placed bounds every later gang of them. Greedy spreading of unequal kernels is not monotone
-(less free may lead to a luckier choice), so such a gang is tried again once something else was placed.
+Free amounts only shrink within a pass, so failures are remembered: a shape that failed fails for good, and so do larger
+ones; of a gang of equal kernels, the number that could be placed bounds every later gang of them. Greedy spreading of
+unequal kernels is not monotone (less free may lead to a luckier choice),
+so such a gang is tried again once something else was placed.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ class Placer:
         replicas: Sequence[Mapping[int, int]] = (),
         scored: ScoredPicker | None = None,
     ) -> None:
-        """The first `compared` lanes decide between agents; a rotation begins at agent `position`. `replicas` are those of the queue."""
+        """The first `compared` lanes decide between agents; a rotation begins at agent `position`.
+        `replicas` are those of the queue.
+        """
         self._free = free
         self._settings = settings
         self._compared = compared
@@ -124,7 +127,9 @@ class Placer:
         return spread
 
     def place_at(self, kind: Kind, agents: Sequence[int], wishes: AgentWishes | None) -> str:
-        """Places a session where an external strategy wants it; answers what is wrong with that, and changes nothing then."""
+        """Places a session where an external strategy wants it; answers what is wrong with that,
+        and changes nothing then.
+        """
         if len(agents) != len(kind.kernels):
             return f"{len(agents)} agents are given for {len(kind.kernels)} kernels"
         if kind.single_node and len(set(agents)) > 1:
@@ -144,8 +149,8 @@ class Placer:
         return ""
 
     def place_wished(self, kind: Kind, wishes: AgentWishes) -> Placement:
-        """Places a session that has wishes: with the agents it likes best, and only when they do not do, with the next ones too, which
-        then come after those in each choice.
+        """Places a session that has wishes: with the agents it likes best, and only when they do not do, with the next
+        ones too, which then come after those in each choice.
         """
         takers = self._free.schedulable
         designated, avoided = self._mask(wishes.designated), self._mask(wishes.avoided)
@@ -188,8 +193,8 @@ class Placer:
         return nearest
 
     def probe(self, kind: Kind) -> tuple[int, Shape | None, Integers]:
-        """Returns how far the spreading of a kind gets now: the number of kernels placed, the shape of the next one (None when all are), and
-        what would be free then, lanes x agents. Changes nothing.
+        """Returns how far the spreading of a kind gets now: the number of kernels placed, the shape of the next one
+        (None when all are), and what would be free then, lanes x agents. Changes nothing.
         """
         checkpoint = self._picker.checkpoint([shape for shape, _ in kind.groups])
         taken, missing = self._take_all(kind.kernels)

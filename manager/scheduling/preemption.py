@@ -1,10 +1,10 @@
 """Preemption: sessions of lower priority make way for one that finds no room.
 
-Only placed sessions that may be preempted, and only of strictly lower priority than the winner, are victims: lowest priority first, then
-the newest, the oldest or those that hold the least, as the group has it. They are taken in that order until the winner fits; then those
-that it can do without on the agents it found are spared again, the most valuable first. A group may rather have the fewest sessions make
-way: the agents are then evaluated one by one, as long as one of them can take the whole winner. A gang makes way whole. The room is the
-winner's from then on.
+Only placed sessions that may be preempted, and only of strictly lower priority than the winner, are victims: lowest
+priority first, then the newest, the oldest or those that hold the least, as the group has it. They are taken in that
+order until the winner fits; then those that it can do without on the agents it found are spared again, the most
+valuable first. A group may rather have the fewest sessions make way: the agents are then evaluated one by one, as long
+as one of them can take the whole winner. A gang makes way whole. The room is the winner's from then on.
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ def _victims(situation: Situation, row: int, lower: Integers) -> Preemption | No
 
 
 def _fewest_victims(situation: Situation, row: int, lower: Integers) -> Preemption | None:
-    """The agent that takes the whole winner after the fewest sessions have gone; of several the one whose victims are of the lowest priority."""
+    """The agent that takes the whole winner after the fewest sessions have gone;
+    of several the one whose victims are of the lowest priority.
+    """
     running = situation.running
     best: tuple[tuple[int, int], Preemption] | None = None
     held = [agent for session in lower.tolist() for agent in _agents_of(running, session).tolist()]

@@ -1,6 +1,7 @@
 """Quotas inside a pass: what is left of each shrinks with every placement, so that no pass goes beyond one.
 
-A session that exceeds a quota is skipped: it holds up no other, and it is no try. What is left only shrinks in a pass, so it still exceeds it later.
+A session that exceeds a quota is skipped: it holds up no other, and it is no try.
+What is left only shrinks in a pass, so it still exceeds it later.
 """
 
 from __future__ import annotations

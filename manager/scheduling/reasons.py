@@ -1,8 +1,9 @@
 """Computes why a session found no place, on request, once for each kind.
 
-First what waiting cannot cure (no agent of the architecture or with the features, more than the largest agent or the whole group has), then that no
-agent takes sessions now, then what is short at the end of the pass: for each kernel the agent that comes closest, the binding slot and the lack.
-Closest is the agent on which the largest part of a request that is lacking is smallest; the first id wins a tie.
+First what waiting cannot cure (no agent of the architecture or with the features, more than the largest agent or the
+whole group has), then that no agent takes sessions now, then what is short at the end of the pass: for each kernel the
+agent that comes closest, the binding slot and the lack. Closest is the agent on which the largest part of a request
+that is lacking is smallest; the first id wins a tie.
 """
 
 from __future__ import annotations
@@ -121,7 +122,9 @@ class Explainer:
         return Explanation(Tier.CONFIGURATION, FEATURE_MISSING, f"no agent{of} has {' and '.join(features)}")
 
     def _never(self, kind: Kind, existing: Mask, *, chosen: bool) -> Explanation | None:
-        """Returns why these agents would not do if nothing else were on them; `chosen` says whether they are a strict choice among others."""
+        """Returns why these agents would not do if nothing else were on them;
+        `chosen` says whether they are a strict choice among others.
+        """
         if kind.single_node:
             shortfalls = self._shortfalls(
                 [kind.whole], [0 if len(kind.kernels) == 1 else None], self._capacity, existing

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from retinue.manager.scheduling.columns import Policy
 from retinue.manager.scheduling.strategies import PolicyError
@@ -22,6 +23,8 @@ class GroupRecord:
     owner_weights: Mapping[str, int]
     # The agent that a rotation chose last.
     rotation: str
+    # Those that kernels may have, as stored; empty: all.
+    isolations: Sequence[str]
 
     def policy(self) -> Policy:
         """Returns the policy. Raises PolicyError when its options are not a mapping of texts."""
@@ -31,13 +34,29 @@ class GroupRecord:
         return Policy(self.session_strategy, self.agent_strategy, options)
 
 
+class AgentState(StrEnum):
+    """The state of an agent, by when it was last heard; JOINING until that happens first."""
+
+    JOINING = "JOINING"
+    ALIVE = "ALIVE"
+    SUSPECT = "SUSPECT"
+    LOST = "LOST"
+
+    @classmethod
+    def of(cls, stored: str) -> AgentState:
+        """Returns a state as stored. One that only another version of the manager knows is JOINING:
+        nothing counts on the agent until it is heard.
+        """
+        return cls.__members__.get(stored, cls.JOINING)
+
+
 @dataclass(frozen=True, slots=True)
 class AgentRecord:
     """An agent, whatever its state. JSON members are as stored: `AgentTable.put` raises for bad ones."""
 
     id: str
     resource_group: str
-    state: str
+    state: AgentState
     drained: bool
     revoked: bool
     blocked: bool
@@ -60,12 +79,16 @@ class QuotaRecord:
 
 @dataclass(frozen=True, slots=True)
 class PendingSession:
-    """A session that waits. Times are seconds since 1970, 0 for none; JSON members are as stored, and None where the request has none."""
+    """A session that waits. Times are seconds since 1970, 0 for none;
+    JSON members are as stored, and None where the request has none.
+    """
 
     id: uuid.UUID
     owner: str
     project: str
     resource_group: str
+    # Whether it is a system session.
+    system: bool
     priority: int
     sequence: int
     cluster_mode: str
@@ -83,6 +106,7 @@ class PendingSession:
     message: str
     next_try: float
     earliest_start_time: float
+    hold: bool
     endpoint: str
     agents: Sequence[str] | None
     agents_strict: bool | None

@@ -1,10 +1,11 @@
 """Reservations for aged sessions: EASY backfill.
 
-The first aged session, by priority and arrival, goes before all others of its priority and below. When it finds no room, it is given
-the earliest that the time limits of running sessions give it: the shadow time, and the agents it will have then. Others may go ahead of
-it only if they end by then, or if they leave it what it needs on those agents (Lifka, "The ANL/IBM SP scheduling system", JSSPP'95;
-Skovira et al., "The EASY-LoadLeveler API project", JSSPP'96). The reservation is computed again in each pass, so it only gets better
-when sessions end early. Without time limits that make room for it there is no shadow time, and no reservation.
+The first aged session, by priority and arrival, goes before all others of its priority and below. When it finds no
+room, it is given the earliest that the time limits of running sessions give it: the shadow time, and the agents it will
+have then. Others may go ahead of it only if they end by then, or if they leave it what it needs on those agents (Lifka,
+"The ANL/IBM SP scheduling system", JSSPP'95; Skovira et al., "The EASY-LoadLeveler API project", JSSPP'96). The
+reservation is computed again in each pass, so it only gets better when sessions end early. Without time limits that
+make room for it there is no shadow time, and no reservation.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ class Reservation:
 
 
 def aged_head(queue: Queue, rows: Integers, settings: Settings) -> int | None:
-    """Returns the first of the rows, by priority and arrival, that has waited or was tried enough to get a reservation."""
+    """Returns the first of the rows, by priority and arrival, that has waited or was tried
+    enough to get a reservation.
+    """
     aged = np.zeros(len(rows), np.bool_)
     if settings.reserve_after_tries:
         aged |= queue.tries[rows] >= settings.reserve_after_tries
@@ -59,8 +62,8 @@ def reserve(situation: Situation, session: int) -> Reservation | None:
 class Backfill:
     """Places sessions around a reservation.
 
-    Those that end before it see what is free (`open`). The others see less on its agents (`closed`): no more than is left there when the
-    reservation begins. Whatever one of the two places, the other takes account of.
+    Those that end before it see what is free (`open`). The others see less on its agents (`closed`): no more than is
+    left there when the reservation begins. Whatever one of the two places, the other takes account of.
     """
 
     def __init__(self, situation: Situation, view: View, reservation: Reservation, rows: Integers) -> None:

@@ -1,8 +1,9 @@
 """Computes how much of what others hold must come free before one session fits, for reservations and preemption.
 
-Others release what they hold step by step, in an order that is given. The first step after which the session finds its place under the group's agent
-strategy is searched by halves with a condition that every place needs and that, once true, stays true (each kernel's shape has enough
-room, counted on all agents together, or all of them on one); from there on, each step is tried in full.
+Others release what they hold step by step, in an order that is given. The first step after which the session finds its
+place under the group's agent strategy is searched by halves with a condition that every place needs and that, once
+true, stays true (each kernel's shape has enough room, counted on all agents together, or all of them on one);
+from there on, each step is tried in full.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ class Situation:
         return replace(self.agents, used=used, kernels=kernels)
 
     def place(self, row: int, sessions: Sequence[int], *, only: Integers | None = None) -> Integers | None:
-        """Returns the agents of a waiting session when `sessions` have released what they hold, on no others than the agents `only`."""
+        """Returns the agents of a waiting session when `sessions` have released what they hold,
+        on no others than the agents `only`.
+        """
         agents = self.without(sessions)
         if only is not None:
             mask = np.zeros(len(agents.ids), np.bool_)

@@ -1,7 +1,8 @@
 """Round robin without a scan: the next agent in order of ids that fits, starting after the one chosen last.
 
-Agents that do not fit a shape never will in the same pass, so each shape links them out of its circle: union-find along a line, with
-path halving (Tarjan, van Leeuwen, JACM 1984), almost constant per pick. A walk that grows long gives up and scans, which bounds a pick.
+Agents that do not fit a shape never will in the same pass, so each shape links them out of its circle: union-find along
+a line, with path halving (Tarjan, van Leeuwen, JACM 1984), almost constant per pick.
+A walk that grows long gives up and scans, which bounds a pick.
 """
 
 from __future__ import annotations
@@ -45,17 +46,17 @@ class RotatingPicker:
             self._free.pack_all()
             circle = self._circles[shape.needs] = self._free.takers(shape.needs).nonzero()[0].tolist()
         start = bisect_left(circle, self.position)
-        place = self._next(shape, circle, start)
-        if place == len(circle):
-            place = self._next(shape, circle, 0)
-        if place == len(circle):
+        position = self._next(shape, circle, start)
+        if position == len(circle):
+            position = self._next(shape, circle, 0)
+        if position == len(circle):
             return UNPLACED
-        if place == _GIVEN_UP:
+        if position == _GIVEN_UP:
             agent = scan_rotation(self._free, shape, self._free.takers(shape.needs), self.position)
             if agent == UNPLACED:
                 return UNPLACED
         else:
-            agent = circle[place]
+            agent = circle[position]
         self.position = agent + 1
         return agent
 
@@ -66,8 +67,8 @@ class RotatingPicker:
 
     def rollback(self, attempt: _Attempt) -> None:
         """Forgets what picks since the checkpoint have taught."""
-        for shape, place in attempt.passed:
-            del shape.passed[place]
+        for shape, position in attempt.passed:
+            del shape.passed[position]
         self.position = attempt.position
         self._attempt = None
 
@@ -75,22 +76,24 @@ class RotatingPicker:
         """Ends an attempt for good."""
         self._attempt = None
 
-    def _next(self, shape: Shape, circle: list[int], place: int) -> int:
-        """Returns the first place from `place` on that fits; the length of the circle when none does, or that the walk was given up."""
+    def _next(self, shape: Shape, circle: list[int], position: int) -> int:
+        """Returns the first position from `position` on that fits; the length of the circle when none does,
+        or that the walk was given up.
+        """
         passed, fits, packed, request = shape.passed, self._free.lanes.fits, self._free.packed, shape.packed
         steps = STEPS_BEFORE_SCAN
-        while place < len(circle):
-            following = passed.get(place)
+        while position < len(circle):
+            following = passed.get(position)
             if following is None:
-                if fits(request, packed[circle[place]]):
-                    return place
-                passed[place] = following = place + 1
+                if fits(request, packed[circle[position]]):
+                    return position
+                passed[position] = following = position + 1
                 if self._attempt is not None:
-                    self._attempt.passed.append((shape, place))
+                    self._attempt.passed.append((shape, position))
             elif self._attempt is None:
-                passed[place] = following = passed.get(following, following)
-            place = following
+                passed[position] = following = passed.get(following, following)
+            position = following
             steps -= 1
             if not steps:
                 return _GIVEN_UP
-        return place
+        return position

@@ -1,8 +1,9 @@
 """The choice of an agent by a full scan: the reference that every faster way equals.
 
-Concentrated takes the agent with the fewest unrequested capabilities (slots that the shape leaves alone and the agent has some of left),
-then the least remaining of each slot in order of comparison; dispersed takes the most remaining. The first id wins a tie. A slot that a
-request does not name counts as asked for with zero, so work without accelerators keeps away from agents that have some.
+Concentrated takes the agent with the fewest unrequested capabilities (slots that the shape leaves alone and the agent
+has some of left), then the least remaining of each slot in order of comparison; dispersed takes the most remaining. The
+first id wins a tie. A slot that a request does not name counts as asked for with zero,
+so work without accelerators keeps away from agents that have some.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from retinue.manager.scheduling.kinds import Shape
 
 
 def scan_ordered(free: Free, shape: Shape, mask: Mask, *, most: bool, compared: int) -> int:
-    """Returns the agent of `mask` with the least, or with `most` the most, remaining that fits `shape`; UNPLACED when none does. The first
-    `compared` lanes are compared.
+    """Returns the agent of `mask` with the least, or with `most` the most, remaining that fits `shape`; UNPLACED when
+    none does. The first `compared` lanes are compared.
     """
     agents = free.fitting(shape, mask)
     if not len(agents):
@@ -37,7 +38,9 @@ def scan_ordered(free: Free, shape: Shape, mask: Mask, *, most: bool, compared: 
 
 
 def scan_rotation(free: Free, shape: Shape, mask: Mask, position: int) -> int:
-    """Returns the first agent of `mask` from `position` on, around the circle, that fits `shape`; UNPLACED when none does."""
+    """Returns the first agent of `mask` from `position` on, around the circle, that fits `shape`;
+    UNPLACED when none does.
+    """
     agents: Integers = free.fitting(shape, mask)
     if not len(agents):
         return UNPLACED

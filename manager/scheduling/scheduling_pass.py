@@ -1,7 +1,7 @@
 """One scheduling pass: from columns to decisions, without touching the outside world.
 
-`run_pass` chains the two levels: `selection` says which session is next, `placement` finds its agents. Its answer stays in arrays;
-reasons of sessions that were not placed are worked out when asked for.
+`run_pass` chains the two levels: `selection` says which session is next, `placement` finds its agents. Its answer stays
+in arrays; reasons of sessions that were not placed are worked out when asked for.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ class Decisions:
     _quotas_left: QuotaBudget | None = field(repr=False)
 
     def explain(self, session: int) -> Explanation | None:
-        """Returns why the session in a row of the queue waits; None when it was placed. Sessions of one kind share one object."""
+        """Returns why the session in a row of the queue waits; None when it was placed.
+        Sessions of one kind share one object.
+        """
         verdict = self.verdicts[session]
         if verdict == Verdict.PLACED:
             return None
@@ -92,7 +94,9 @@ class Decisions:
         return self._behind if verdict == Verdict.BEHIND else self._of_kind(session, verdict)
 
     def alike(self) -> Integers:
-        """Returns by session integers that are equal for sessions of one explanation, as far as that does not hang on quotas or on itself alone."""
+        """Returns by session integers that are equal for sessions of one explanation,
+        as far as that does not hang on quotas or on itself alone.
+        """
         sessions = len(self.verdicts)
         kinds, closed, alone = (np.full(sessions, -1, np.int64) for _ in range(3))
         kinds[self._view.rows] = self._view.kind_of
@@ -146,8 +150,8 @@ def run_pass(
     running: Running | None = None,
     advice: Advice | None = None,
 ) -> Decisions:
-    """Decides which waiting sessions go where now. `rotation` is what the last pass answered under `round-robin`; without `running` there
-    are neither reservations nor preemption. `advice` is what external strategies say.
+    """Decides which waiting sessions go where now. `rotation` is what the last pass answered under `round-robin`;
+    without `running` there are neither reservations nor preemption. `advice` is what external strategies say.
 
     Raises PolicyError on a bad policy and ValueError when columns do not match.
     """
@@ -168,10 +172,10 @@ class _Pass:
         if settings.custom_agent is not None:
             scoring = Scoring(settings.custom_agent, settings.agent_strategy, self.failures)
         elif settings.agent_strategy == EXTERNAL:
-            if advice.places is not None:
-                choices = Choices(advice.places)
+            if advice.placements is not None:
+                choices = Choices(advice.placements)
             else:
-                self.failures.failed("external agent strategy", advice.places_failure, settings.agent_fallback)
+                self.failures.failed("external agent strategy", advice.placements_failure, settings.agent_fallback)
             settings = replace(settings, agent_strategy=settings.agent_fallback)
         self.settings = settings
         # Nominated capacity is in use for all but the session that it is held for.
@@ -271,7 +275,9 @@ class _Pass:
         )
 
     def _given(self, rows: Integers, owners: Owners) -> list[int] | None:
-        """Returns the rows in the order that a strategy of others gives; None when the settings' strategy decides, or now has to."""
+        """Returns the rows in the order that a strategy of others gives;
+        None when the settings' strategy decides, or now has to.
+        """
         settings = self.settings
         if settings.custom_session is None and settings.session_strategy != EXTERNAL:
             return None
@@ -292,16 +298,18 @@ class _Pass:
         order = self.advice.order
         if order is None:
             raise ValueError(self.advice.order_failure or "it was not asked")
-        place = {session: position for position, session in enumerate(order)}
-        if len(place) != len(order) or not place.keys() <= set(self.queue.ids):
+        position_of = {session: position for position, session in enumerate(order)}
+        if len(position_of) != len(order) or not position_of.keys() <= set(self.queue.ids):
             raise ValueError("it answered with sessions that do not wait, or with one twice")
         ids = {self.queue.ids[row]: row for row in arrived.tolist()}
-        if not ids.keys() <= place.keys():
+        if not ids.keys() <= position_of.keys():
             raise ValueError("it left out sessions")
-        return [ids[session] for session in sorted(ids, key=place.__getitem__)]
+        return [ids[session] for session in sorted(ids, key=position_of.__getitem__)]
 
     def _around(self, aged: int, rows: Integers, running: Running) -> tuple[int | None, list[int]]:
-        """Tries sessions of higher priority as ever, then the aged one, then the others around its reservation if it needs one."""
+        """Tries sessions of higher priority as ever, then the aged one,
+        then the others around its reservation if it needs one.
+        """
         above = self.queue.priorities[rows] > self.queue.priorities[aged]
         head, waiting = select(self._line(rows[above]), self.settings)
         rest = rows[~above & (rows != aged)]
@@ -393,9 +401,9 @@ def _without_agents(
     without_agents = lacking[kind_of] if len(found) else np.zeros(len(rows), np.bool_)
     for session, wishes in queue.wishes.items():
         if wishes.strict and session not in queue.held_back:
-            place = int(np.searchsorted(rows, session))
-            without_agents[place] |= _lacks(
-                found[int(kind_of[place])], free, np.isin(free.rows, np.array(wishes.designated, np.int64))
+            position = int(np.searchsorted(rows, session))
+            without_agents[position] |= _lacks(
+                found[int(kind_of[position])], free, np.isin(free.rows, np.array(wishes.designated, np.int64))
             )
     return without_agents
 

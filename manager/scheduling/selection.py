@@ -1,11 +1,12 @@
 """Selects the session that comes next: strict arrival order, newest first, or progressive filling by dominant shares.
 
-Every strategy works inside priority bands, higher ones first. `fifo` is strict: the first session that finds no room holds up all
-behind it, in lower bands too, unless it was tried `max-tries-before-skip` times; then it goes to the end of its band and holds up none.
-One that exceeds a quota holds up none either.
-`lifo` and `drf` pass over a session that finds no room. In `drf` the owner with the lowest dominant share (see `shares`) gets its first
-session not yet passed over placed, and its share grows at once; between equal shares the first row of the owners goes first, and an
-owner's sessions go in order of arrival. A heap of owners makes a decision O(log owners).
+Every strategy works inside priority bands, higher ones first. `fifo` is strict: the first session that finds no room
+holds up all behind it, in lower bands too, unless it was tried `max-tries-before-skip` times; then it goes to the end
+of its band and holds up none. One that exceeds a quota holds up none either.
+`lifo` and `drf` pass over a session that finds no room. In `drf` the owner with the lowest dominant share (see
+`shares`) gets its first session not yet passed over placed, and its share grows at once; between equal shares the first
+row of the owners goes first, and an owner's sessions go in order of arrival.
+A heap of owners makes a decision O(log owners).
 """
 
 from __future__ import annotations
@@ -137,7 +138,9 @@ class _Ledger:
 
 
 def _fill(line: Line, weights: list[int]) -> None:
-    """Progressive filling, band by band. A heap entry is an owner's share with its row below it, so equal shares go by row."""
+    """Progressive filling, band by band. A heap entry is an owner's share with its row below it,
+    so equal shares go by row.
+    """
     queue, rows, attempt = line.queue, line.rows, line.attempt
     if not len(rows):
         return

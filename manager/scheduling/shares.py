@@ -1,12 +1,13 @@
 """Dominant shares, exactly.
 
-Dominant Resource Fairness (Ghodsi, Zaharia, Hindman, Konwinski, Shenker, Stoica, NSDI'11): an owner's share is the largest part that it
-holds of any slot, s = max_r held_r / capacity_r, divided by its weight (section 4.3). Progressive filling gives the next place to the
-owner with the lowest share. Slots without capacity do not count.
+Dominant Resource Fairness (Ghodsi, Zaharia, Hindman, Konwinski, Shenker, Stoica, NSDI'11): an owner's share is the
+largest part that it holds of any slot, s = max_r held_r / capacity_r, divided by its weight (section 4.3). Progressive
+filling gives the next place to the owner with the lowest share. Slots without capacity do not count.
 
-Shares are compared as integers. With L the least common multiple of the capacities and X = max_r held_r * (L / capacity_r), the share is
-X / (L * weight). Two different values of X / weight differ by at least 1 / (w * w') >= 2**-k for k twice the bits of the largest weight,
-so floor(X * 2**k / weight) orders shares, and equates them, as the rational numbers do. No share is ever rounded.
+Shares are compared as integers. With L the least common multiple of the capacities and X = max_r held_r * (L /
+capacity_r), the share is X / (L * weight). Two different values of X / weight differ by at least 1 / (w * w') >= 2**-k
+for k twice the bits of the largest weight, so floor(X * 2**k / weight) orders shares, and equates them,
+as the rational numbers do. No share is ever rounded.
 """
 
 from __future__ import annotations

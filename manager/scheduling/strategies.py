@@ -1,7 +1,7 @@
 """Strategies by name, their options, and the check of a policy when it is configured.
 
-Nothing falls back silently: a name or an option that is not known here is refused, and so is an option that the chosen strategies do
-not read.
+Nothing falls back silently: a name or an option that is not known here is refused, and so is an option that the chosen
+strategies do not read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ FIFO, LIFO, DRF, FAIR_SHARE = "fifo", "lifo", "drf", "fair-share"
 CONCENTRATED, DISPERSED, ROUND_ROBIN = "concentrated", "dispersed", "round-robin"
 DEFAULT_SLOT_PRIORITY = ("cuda", "rocm", "tpu", "cpu", "mem")
 
-# Head-of-line avoidance: a session tried so many times in vain goes to the end of its priority band and blocks no other. 0 is off.
+# Head-of-line avoidance: a session tried so many times in vain goes to the end of its priority
+# band and blocks no other. 0 is off.
 MAX_TRIES_BEFORE_SKIP = "max-tries-before-skip"
 # Comma-separated slots by which agents are compared, first one first; `cuda` also means every `cuda.…`.
 SLOT_PRIORITY = "slot-priority"
@@ -34,27 +35,30 @@ SLOT_PRIORITY = "slot-priority"
 MAX_KERNELS_PER_AGENT = "max-kernels-per-agent"
 # Fair share: past usage counts half as much after each half-life, and not at all beyond the look-back time.
 HALF_LIFE_DAYS, LOOK_BACK_DAYS = "half-life-days", "look-back-days"
-# How much each slot counts in past usage, `cpu=2,mem=1`; slots not named count 0. Without the option all count the same.
+# How much each slot counts in past usage, `cpu=2,mem=1`; slots not named count 0.
+# Without the option all count the same.
 USAGE_WEIGHTS = "usage-weights"
 
-# A session that was tried so often in vain, or waits so long, gets a reservation, the first such one by priority and arrival. 0 is off.
+# A session that was tried so often in vain, or waits so long, gets a reservation,
+# the first such one by priority and arrival. 0 is off.
 RESERVE_AFTER_TRIES, RESERVE_AFTER_SECONDS = "reserve-after-tries", "reserve-after-seconds"
 # How long a session may wait for a place, from when it could first have had one; then it is cancelled. 0 is for ever.
 PENDING_TIMEOUT_SECONDS = "pending-timeout-seconds"
 # What happens to preemptible sessions of lower priority that are in the way: nothing (`off`), `terminate` or `requeue`.
 PREEMPTION = "preemption"
-# Which of those with the lowest priority go first: the `newest`, the `oldest`, or those with the `smallest-resources`; or those of the agent
-# where the `fewest-sessions` have to go.
+# Which of those with the lowest priority go first: the `newest`, the `oldest`, or those with the `smallest-resources`;
+# or those of the agent where the `fewest-sessions` have to go.
 PREEMPTION_ORDER = "preemption-order"
-# How long room is kept for the winner beyond the grace of those that make way, and how long a session runs before it may be preempted.
+# How long room is kept for the winner beyond the grace of those that make way,
+# and how long a session runs before it may be preempted.
 PREEMPTION_HOLD_SECONDS, PREEMPTION_MIN_RUNTIME_SECONDS = "preemption-hold-seconds", "preemption-min-runtime-seconds"
 OFF, TERMINATE, REQUEUE = "off", "terminate", "requeue"
 NEWEST, OLDEST = "newest", "oldest"
 FEWEST_SESSIONS, SMALLEST_RESOURCES = "fewest-sessions", "smallest-resources"
 _PREEMPTION_ORDERS = (NEWEST, OLDEST, FEWEST_SESSIONS, SMALLEST_RESOURCES)
 
-# Strategies of others (see `custom`): where an external one is, how long it may take, whether TLS is used (by default, but for addresses
-# of this host), and what decides when it fails.
+# Strategies of others (see `custom`): where an external one is, how long it may take, whether TLS is used (by default,
+# but for addresses of this host), and what decides when it fails.
 EXTERNAL = "external"
 ADDRESS, DEADLINE_MS, TLS = "address", "deadline-ms", "tls"
 SESSION_FALLBACK, AGENT_FALLBACK = "session-fallback", "agent-fallback"
@@ -140,7 +144,9 @@ class Settings:
 
 
 def validate_policy(policy: Policy) -> Settings:
-    """Returns the policy with its options read. Raises PolicyError on unknown strategies, unknown or unread options, and bad values."""
+    """Returns the policy with its options read. Raises PolicyError on unknown strategies,
+    unknown or unread options, and bad values.
+    """
     session_options, session_class = _known(
         "session strategy", policy.session_strategy, SESSION_STRATEGIES, SESSION_ENTRY_POINTS, {SESSION_FALLBACK}
     )
@@ -189,8 +195,8 @@ def validate_policy(policy: Policy) -> Settings:
 
 
 def slot_order(slots: Sequence[str], priority: Sequence[str]) -> list[int]:
-    """Columns of `slots` in the order in which agents are compared: by `priority`, where an entry also means every slot that it is
-    the first part of (`cuda` means `cuda.device`); the others by name.
+    """Columns of `slots` in the order in which agents are compared: by `priority`, where an entry also means every slot
+    that it is the first part of (`cuda` means `cuda.device`); the others by name.
     """
 
     def place(column: int) -> tuple[int, str]:
@@ -228,7 +234,9 @@ def _known(
 
 
 def own_options(entry_points: str, name: str) -> frozenset[str] | None:
-    """Returns the options that an installed strategy reads; None when there is none of that name, or it cannot be loaded."""
+    """Returns the options that an installed strategy reads; None when there is none of that name,
+    or it cannot be loaded.
+    """
     if name not in installed(entry_points):
         return None
     try:

@@ -34,7 +34,9 @@ class View:
         scoring: Scoring | None = None,
         choices: Choices | None = None,
     ) -> None:
-        """A rotation begins after the agent named `rotation`. An agent strategy of others comes as `scoring`, or as `choices`."""
+        """A rotation begins after the agent named `rotation`. An agent strategy of others comes as `scoring`,
+        or as `choices`.
+        """
         self.agents, self.queue, self.settings = agents, queue, settings
         self.columns = slot_order(agents.slots, settings.slot_priority)
         self.lanes = Lanes(len(self.columns) + (1 if settings.max_kernels_per_agent else 0))
@@ -82,14 +84,14 @@ class View:
 class Choices:
     """Agents that an external strategy chose for sessions, and what was refused of them."""
 
-    def __init__(self, places: Mapping[str, Sequence[str]]) -> None:
-        self._places = places
+    def __init__(self, placements: Mapping[str, Sequence[str]]) -> None:
+        self._placements = placements
         # By row, why its session was not placed.
         self.refused: dict[int, str] = {}
 
     def place(self, view: View, row: int) -> Placement:
         """Places a session where it was chosen to be, if that can be."""
-        names = self._places.get(view.queue.ids[row])
+        names = self._placements.get(view.queue.ids[row])
         if names is None:
             self.refused[row] = "the strategy gives it no agents"
             return UNPLACED

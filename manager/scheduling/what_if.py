@@ -1,6 +1,8 @@
-"""Computes what stands between a waiting session and its start: agents by cause, and which smaller request would start now.
+"""Computes what stands between a waiting session and its start: agents by cause,
+and which smaller request would start now.
 
-Every hint changes one thing of the request and is true of what is free at that moment; whether others go before is not taken into account.
+Every hint changes one thing of the request and is true of what is free at that moment;
+whether others go before is not taken into account.
 """
 
 from __future__ import annotations
@@ -10,9 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from retinue.manager.scheduling.columns import Integers, Mask
+from retinue.manager.scheduling.columns import Agents, Integers, Mask, Owners, Queue
 from retinue.manager.scheduling.kinds import Kind
 from retinue.manager.scheduling.room import Situation
+from retinue.manager.scheduling.selection import Line, select
+from retinue.manager.scheduling.shares import total_capacity
+from retinue.manager.scheduling.strategies import DRF, FAIR_SHARE, FIFO, LIFO, Settings
 from retinue.manager.scheduling.view import View
 from retinue.rpc.core.amounts import DEVICE_SUFFIX, MEMORY, THOUSANDTHS, format_amount
 
@@ -36,6 +41,37 @@ def what_if(situation: Situation, row: int) -> WhatIf:
     if wishes is not None and wishes.strict:
         wanted = np.isin(view.free.rows, np.array(wishes.designated, np.int64))
     return WhatIf(_causes(view, kind, wanted), tuple(_hints(view, kind, wanted)))
+
+
+def waiting_order(agents: Agents, owners: Owners, queue: Queue, settings: Settings) -> list[int] | None:
+    """Returns the rows of the queue in the order in which a pass would look at them,
+    if each found room when its turn came.
+
+    None where a strategy of others decides, which is asked in passes only.
+    """
+    if settings.session_strategy not in {DRF, FAIR_SHARE, FIFO, LIFO}:
+        return None
+    rows = np.arange(len(queue.owners), dtype=np.int64)
+    view = View(agents, queue, rows, settings, "")
+    order: list[int] = []
+
+    def attempt(row: int) -> Kind:
+        order.append(row)
+        return view.kinds[row]
+
+    total = total_capacity(agents.capacity)
+    select(
+        Line(
+            queue=queue,
+            owners=owners,
+            rows=rows,
+            capacity=[total[column] for column in view.columns],
+            columns=view.columns,
+            attempt=attempt,
+        ),
+        settings,
+    )
+    return order
 
 
 def _causes(view: View, kind: Kind, wanted: Mask) -> tuple[tuple[str, int], ...]:
@@ -105,7 +141,9 @@ def _hints(view: View, kind: Kind, wanted: Mask) -> list[str]:
 
 
 def _largest(true: Callable[[int], bool], most: int) -> int:
-    """Returns the largest number up to `most` that something is true of, given that it is true of all smaller ones too; 0 for none."""
+    """Returns the largest number up to `most` that something is true of,
+    given that it is true of all smaller ones too; 0 for none.
+    """
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,4 +1,6 @@
-"""Authenticates callers: users by the bearer token in the metadata, agents by the certificate of the connection."""
+"""Authenticates callers: users by the bearer token in the metadata,
+agents and routers by the certificate of the connection.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,12 @@ import datetime as dt
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from retinue.manager.identity.authority import certificate_fingerprint, parse_agent_uri
+from retinue.manager.identity.authority import certificate_fingerprint, parse_node_uri
 from retinue.manager.identity.principal import Kind, Membership, Principal
 from retinue.manager.identity.tokens import TOKEN_PREFIX, hash_secret, is_secret, same_hash
 from retinue.manager.server.calls import Call
 from retinue.manager.server.errors import AgentRevoked, CredentialsMissing, TokenInvalid
-from retinue.manager.store import accounts, agents
+from retinue.manager.store import accounts, agents, routers
 from retinue.manager.store.accounts import Bearer
 from retinue.manager.store.database import Database
 from retinue.manager.store.lanes import Lane, in_lane
@@ -33,7 +35,7 @@ class Authenticator:
         self._monotonic = monotonic
         self._clock = clock
         self._bearers: dict[bytes, tuple[float, Bearer]] = {}
-        self._enrolled: dict[tuple[str, int], float] = {}
+        self._enrolled: dict[tuple[Kind, str, int], float] = {}
 
     def forget(self) -> None:
         """Credentials, roles or memberships have changed: look again."""
@@ -41,29 +43,30 @@ class Authenticator:
         self._enrolled.clear()
 
     async def authenticate(self, call: Call) -> Principal:
-        """Returns the caller. A certificate of an agent counts before any token.
+        """Returns the caller. A certificate of a node counts before any token.
 
         Raises CredentialsMissing, TokenInvalid, AgentRevoked, StoreUnavailable.
         """
-        agent = agent_of(call.identities)
-        if agent is not None:
+        node = node_of(call.identities)
+        if node is not None:
             certificate = next(iter(call.identities.get(_CERTIFICATE, ())), b"")
-            return await self._agent(*agent, certificate_fingerprint(certificate))
+            return await self._node(*node, certificate_fingerprint(certificate))
         return await self._user(bearer_of(call.metadata))
 
-    async def _agent(self, agent_id: str, generation: int, certificate: str) -> Principal:
+    async def _node(self, kind: Kind, node_id: str, generation: int, certificate: str) -> Principal:
         now = self._monotonic()
-        key = agent_id, generation
+        key = kind, node_id, generation
+        store = routers if kind is Kind.ROUTER else agents
         if now - self._enrolled.get(key, -CACHE_SECONDS) >= CACHE_SECONDS:
             with in_lane(Lane.AGENTS):
                 async with self._database.transaction() as tx:
-                    enrolled = await agents.is_enrolled(tx, agent_id, generation)
+                    enrolled = await store.is_enrolled(tx, node_id, generation)
             if not enrolled:
                 self._enrolled.pop(key, None)
                 raise AgentRevoked
             self._make_room(self._enrolled)
             self._enrolled[key] = now
-        return Principal(Kind.AGENT, agent_id, generation=generation, certificate=certificate)
+        return Principal(kind, node_id, generation=generation, certificate=certificate)
 
     async def _user(self, secret: str) -> Principal:
         if not is_secret(secret, TOKEN_PREFIX):
@@ -91,10 +94,12 @@ class Authenticator:
             cache.clear()
 
 
-def agent_of(identities: Mapping[str, Iterable[bytes]]) -> tuple[str, int] | None:
-    """Returns the agent that a connection's certificate names, and its generation; None without such a certificate."""
+def node_of(identities: Mapping[str, Iterable[bytes]]) -> tuple[Kind, str, int] | None:
+    """Returns the agent or router that a connection's certificate names, and its generation;
+    None without such a certificate.
+    """
     names = (bytes(name).decode(errors="replace") for name in identities.get(_ALTERNATIVE_NAMES, ()))
-    return next(filter(None, map(parse_agent_uri, names)), None)
+    return next(filter(None, map(parse_node_uri, names)), None)
 
 
 def bearer_of(metadata: Iterable[tuple[str, str | bytes]]) -> str:

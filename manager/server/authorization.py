@@ -20,7 +20,7 @@ class Access(Enum):
     """Anyone with credentials."""
     USER = auto()
     ADMIN = auto()
-    AGENT = auto()
+    NODE = auto()
 
 
 def _methods(service: str, access: Mapping[str, Access]) -> dict[str, Access]:
@@ -37,6 +37,7 @@ METHODS: Mapping[str, Access] = {
             "ListSessions": Access.USER,
             "GetSessionGraph": Access.USER,
             "TerminateSession": Access.USER,
+            "UpdateSession": Access.USER,
             "ExtendSession": Access.USER,
             "WatchSessions": Access.USER,
             "ExplainSession": Access.USER,
@@ -50,6 +51,8 @@ METHODS: Mapping[str, Access] = {
             "Attach": Access.USER,
             "OpenPort": Access.USER,
             "CreatePortTicket": Access.USER,
+            "CreatePortTunnel": Access.USER,
+            "CreateSshCertificate": Access.USER,
             "ExecuteCode": Access.USER,
             "UploadFiles": Access.USER,
             "DownloadFiles": Access.USER,
@@ -76,14 +79,40 @@ METHODS: Mapping[str, Access] = {
         },
     ),
     **_methods(
+        "retinue.manager.v1.EndpointService",
+        {
+            "CreateEndpoint": Access.USER,
+            "GetEndpoint": Access.USER,
+            "ListEndpoints": Access.USER,
+            "UpdateEndpoint": Access.USER,
+            "DeleteEndpoint": Access.USER,
+            "DeployRevision": Access.USER,
+            "GetRevision": Access.USER,
+            "ListRevisions": Access.USER,
+            "ControlRollout": Access.USER,
+            "SetTraffic": Access.USER,
+            "SetScalingFloor": Access.USER,
+            "ExplainEndpoint": Access.USER,
+            "WatchEndpoints": Access.USER,
+            "StreamEndpointStats": Access.USER,
+            "CreateEndpointToken": Access.USER,
+            "ListEndpointTokens": Access.USER,
+            "RevokeEndpointToken": Access.USER,
+        },
+    ),
+    **_methods(
         "retinue.manager.v1.FleetService",
         {
             "GetAgent": Access.USER,
             "ListAgents": Access.USER,
             "DrainAgent": Access.ADMIN,
             "UndrainAgent": Access.ADMIN,
+            "RevokeAgent": Access.ADMIN,
+            "DeleteAgent": Access.ADMIN,
             "ListOrphans": Access.ADMIN,
             "EndOrphans": Access.ADMIN,
+            "ListRouters": Access.ADMIN,
+            "RevokeRouter": Access.ADMIN,
             "GetResourceGroup": Access.USER,
             "ListResourceGroups": Access.USER,
             "CreateResourceGroup": Access.ADMIN,
@@ -109,6 +138,9 @@ METHODS: Mapping[str, Access] = {
             "CreateToken": Access.USER,
             "ListTokens": Access.USER,
             "RevokeToken": Access.USER,
+            "AddSshKey": Access.USER,
+            "ListSshKeys": Access.USER,
+            "RemoveSshKey": Access.USER,
             "SetQuota": Access.ADMIN,
             "ListQuotas": Access.USER,
             "SetIdleOverride": Access.ADMIN,
@@ -120,11 +152,12 @@ METHODS: Mapping[str, Access] = {
         {
             # The join token in the request is the credential.
             "Enroll": Access.ANYONE,
-            "Announce": Access.AGENT,
-            "RenewCertificate": Access.AGENT,
+            "Announce": Access.NODE,
+            "RenewCertificate": Access.NODE,
         },
     ),
     **_methods("grpc.health.v1.Health", {"Check": Access.ANYONE, "List": Access.ANYONE, "Watch": Access.ANYONE}),
+    **_methods("grpc.reflection.v1.ServerReflection", {"ServerReflectionInfo": Access.CALLER}),
     **_methods("grpc.reflection.v1alpha.ServerReflection", {"ServerReflectionInfo": Access.CALLER}),
 }
 
@@ -143,8 +176,8 @@ def authorise(access: Access | None, principal: Principal) -> None:
             allowed = principal.kind is Kind.USER
         case Access.ADMIN:
             allowed = principal.is_admin
-        case Access.AGENT:
-            allowed = principal.kind is Kind.AGENT
+        case Access.NODE:
+            allowed = principal.kind in {Kind.AGENT, Kind.ROUTER}
         case _:
             allowed = False
     if not allowed:

@@ -1,8 +1,9 @@
 """Limits how many calls a caller may make, in this one place. Pure, with the time passed in.
 
-Each caller has, for each weight of calls, a number that may run at a time and a token bucket. So a caller who asks for much is refused, and
-has no part of what others need. Agents and administrators are callers of their own classes, with more of both. What is counted is what this
-replica serves. How many streams are open at a time is in `open_streams`.
+Each caller has, for each weight of calls, a number that may run at a time and a token bucket. So a caller who asks for
+much is refused, and has no part of what others need. Agents and administrators are callers of their own classes, with
+more of both. What is counted is what this replica serves. How many streams are open at a time is counted by
+`rpc.stream_limits`.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ _WEIGHTS: Mapping[str, Weight] = {
             "/retinue.manager.v1.TemplateService/RenderTemplate",
             "/retinue.manager.v1.FleetService/ListAgents",
             "/retinue.manager.v1.FleetService/ListOrphans",
+            "/retinue.manager.v1.FleetService/ListRouters",
             "/retinue.manager.v1.FleetService/ListResourceGroups",
             "/retinue.manager.v1.FleetService/ListShares",
             "/retinue.manager.v1.FleetService/VerifyLedger",
@@ -70,14 +72,18 @@ _WEIGHTS: Mapping[str, Weight] = {
             "/retinue.manager.v1.AccountService/ListUsers",
             "/retinue.manager.v1.AccountService/ListTokens",
             "/retinue.manager.v1.AccountService/ListQuotas",
+            "/retinue.manager.v1.AccountService/ListSshKeys",
             "/retinue.manager.v1.AccountService/ListIdleOverrides",
+            "/retinue.manager.v1.EndpointService/ListEndpoints",
+            "/retinue.manager.v1.EndpointService/ListRevisions",
+            "/retinue.manager.v1.EndpointService/ListEndpointTokens",
         ),
         Weight.HEAVY,
     ),
 }
 
-# A process answers some 2,000 light calls a second. What holds connections to the database for long has to leave some to other users: see
-# `retinue.manager.store.lanes`.
+# A process answers some 2,000 light calls a second. What holds connections to the database for long has to leave some
+# to other users: see `retinue.manager.store.lanes`.
 DEFAULT_LIMITS: Limits = {
     (CallerClass.USER, Weight.LIGHT): Limit(at_a_time=128, rate=500, burst=2000),
     (CallerClass.USER, Weight.HEAVY): Limit(at_a_time=3, rate=50, burst=200),
@@ -92,6 +98,23 @@ DEFAULT_LIMITS: Limits = {
 # After which a call that found too many others is worth trying again.
 _PAUSE_SECONDS = 0.25
 _MAX_CALLERS = 10_000
+# Streams of a user, or of an address without a known user, that may be open at a time at this replica, by method.
+DEFAULT_STREAM_LIMIT = 256
+STREAM_LIMITS: Mapping[str, int] = {
+    # Each is a connection to an agent and a process in a kernel.
+    "/retinue.manager.v1.KernelService/Attach": 64,
+    "/retinue.manager.v1.KernelService/ExecuteCode": 64,
+    # A browser that loads a large page through port-forward, and a pool of connections to a database in a kernel.
+    "/retinue.manager.v1.KernelService/OpenPort": 512,
+    # Each is a connection to an agent.
+    "/retinue.manager.v1.KernelService/UploadFiles": 32,
+    "/retinue.manager.v1.KernelService/DownloadFiles": 32,
+    "/retinue.manager.v1.KernelService/ListFiles": 32,
+    # Anyone may call the first of these.
+    "/grpc.health.v1.Health/Watch": 64,
+    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": 64,
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": 64,
+}
 
 
 def weight_of(method: str) -> Weight:

@@ -1,4 +1,6 @@
-"""Reads what a call says of itself and of its caller, as values, once at its start; see retinue.rpc.open_call for why."""
+"""Reads what a call says of itself and of its caller, as values, once at its start;
+see retinue.rpc.open_call for why.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,8 @@ import grpc.aio
 
 from retinue.manager.server.wrong_tokens import address_of
 
+REQUEST_ID_KEY = "x-request-id"
+"""Metadata key of the id of a call: a caller may send one, and every answer carries it in its trailers."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -44,7 +48,9 @@ class Call:
 
 
 def read_call(method: str, context: Context) -> Call:
-    """Reads all that is ever asked about a call; only to be called while the call cannot have ended, before the first await."""
+    """Reads all that is ever asked about a call; only to be called while the call cannot have ended,
+    before the first await.
+    """
     metadata = tuple((key, value) for key, value in context.invocation_metadata() or ())
     remaining = context.time_remaining()
     return Call(
@@ -60,7 +66,7 @@ def read_call(method: str, context: Context) -> Call:
 def request_id_of(metadata: tuple[tuple[str, str | bytes], ...]) -> str:
     """Returns the id that the caller has given its call, or a new one."""
     for key, value in metadata:
-        if key == "x-request-id" and isinstance(value, str) and _REQUEST_ID.fullmatch(value):
+        if key == REQUEST_ID_KEY and isinstance(value, str) and _REQUEST_ID.fullmatch(value):
             return value
     return secrets.token_hex(8)
 

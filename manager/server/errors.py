@@ -1,7 +1,7 @@
 """Defines the errors of the API: one tree, each leaf with its gRPC code and its reason.
 
     ApiError
-        InvalidRequest, InvalidPage, RequestIdReused
+        InvalidRequest, InvalidPage, RequestIdReused, TrafficSum
         CredentialsMissing, TokenInvalid, JoinTokenInvalid, AgentRevoked
         MethodDenied, ProjectDenied, MountNotAllowed
         NotFound, NameTaken, NameRetired, AgentIdInUse
@@ -11,7 +11,8 @@
         StreamLimit, TooManyCalls, TooManyWrongTokens, NoSpace
         Unavailable, DeadlineExceeded, Internal
 
-Raised anywhere below a servicer; one interceptor turns them into `google.rpc.Status` with an ErrorInfo and what else applies.
+Raised anywhere below a servicer; one interceptor turns them into `google.rpc.Status` with an
+ErrorInfo and what else applies.
 """
 
 # ruff: noqa: N818  # each name says what the caller learns, and is raised as such
@@ -32,6 +33,7 @@ from google.rpc.error_details_pb2 import (
 from google.rpc.status_pb2 import Status
 
 from retinue.rpc import errors as shared
+from retinue.rpc.core.reasons import ErrorReason
 from retinue.rpc.errors import MAX_TEXT, MAX_VALUE, MAX_VIOLATIONS, printable
 
 # Named here too, beside the other errors of the manager.
@@ -61,19 +63,28 @@ class InvalidPage(InvalidRequest):
 class RequestIdReused(ApiError):
     """The request_id was used with another body."""
 
-    code, reason = grpc.StatusCode.INVALID_ARGUMENT, "REQUEST_ID_REUSED"
+    code, reason = grpc.StatusCode.INVALID_ARGUMENT, ErrorReason.REQUEST_ID_REUSED
+
+
+class TrafficSum(ApiError):
+    """The shares of an endpoint's revisions are not 100 in all."""
+
+    code, reason = grpc.StatusCode.INVALID_ARGUMENT, ErrorReason.TRAFFIC_SUM
+
+    def __init__(self, found: int) -> None:
+        super().__init__(f"the shares of the revisions must be 100 in all, and are {found}")
 
 
 class CredentialsMissing(ApiError):
     """No credentials, or malformed ones."""
 
-    code, reason = grpc.StatusCode.UNAUTHENTICATED, "CREDENTIALS_MISSING"
+    code, reason = grpc.StatusCode.UNAUTHENTICATED, ErrorReason.CREDENTIALS_MISSING
 
 
 class TokenInvalid(ApiError):
     """The token is unknown, expired or revoked; the caller does not learn which."""
 
-    code, reason = grpc.StatusCode.UNAUTHENTICATED, "TOKEN_INVALID"
+    code, reason = grpc.StatusCode.UNAUTHENTICATED, ErrorReason.TOKEN_INVALID
 
     def __init__(self) -> None:
         super().__init__("the token is not valid")
@@ -82,7 +93,7 @@ class TokenInvalid(ApiError):
 class JoinTokenInvalid(ApiError):
     """The join token is unknown, expired, used up or for another agent; the caller does not learn which."""
 
-    code, reason = grpc.StatusCode.UNAUTHENTICATED, "JOIN_TOKEN_INVALID"
+    code, reason = grpc.StatusCode.UNAUTHENTICATED, ErrorReason.JOIN_TOKEN_INVALID
 
     def __init__(self) -> None:
         super().__init__("the join token is not valid")
@@ -91,7 +102,7 @@ class JoinTokenInvalid(ApiError):
 class AgentRevoked(ApiError):
     """The agent is not enrolled any more."""
 
-    code, reason = grpc.StatusCode.UNAUTHENTICATED, "AGENT_REVOKED"
+    code, reason = grpc.StatusCode.UNAUTHENTICATED, ErrorReason.AGENT_REVOKED
 
     def __init__(self) -> None:
         super().__init__("the agent was revoked, or has enrolled again since its certificate was made")
@@ -100,13 +111,13 @@ class AgentRevoked(ApiError):
 class MethodDenied(ApiError):
     """The caller's role does not include the method, or not for this target."""
 
-    code, reason = grpc.StatusCode.PERMISSION_DENIED, "METHOD_DENIED"
+    code, reason = grpc.StatusCode.PERMISSION_DENIED, ErrorReason.METHOD_DENIED
 
 
 class ProjectDenied(ApiError):
     """The caller may not use the project; the caller does not learn whether it exists."""
 
-    code, reason = grpc.StatusCode.PERMISSION_DENIED, "PROJECT_DENIED"
+    code, reason = grpc.StatusCode.PERMISSION_DENIED, ErrorReason.PROJECT_DENIED
 
     def __init__(self, project: str) -> None:
         super().__init__("you may not use the project (or it does not exist)", {"project": project})
@@ -115,7 +126,7 @@ class ProjectDenied(ApiError):
 class MountNotAllowed(ApiError):
     """No root of the resource group grants the mount to the session's project."""
 
-    code, reason = grpc.StatusCode.PERMISSION_DENIED, "MOUNT_NOT_ALLOWED"
+    code, reason = grpc.StatusCode.PERMISSION_DENIED, ErrorReason.MOUNT_NOT_ALLOWED
 
     def __init__(self, source: str, *, writable: bool) -> None:
         how = "to be written to" if writable else "at all"
@@ -127,7 +138,7 @@ class MountNotAllowed(ApiError):
 class ImageNotAllowed(ApiError):
     """The resource group lets no images come from the registry."""
 
-    code, reason = grpc.StatusCode.PERMISSION_DENIED, "IMAGE_NOT_ALLOWED"
+    code, reason = grpc.StatusCode.PERMISSION_DENIED, ErrorReason.IMAGE_NOT_ALLOWED
 
     def __init__(self, image: str, registry: str, group: str) -> None:
         super().__init__(
@@ -139,7 +150,7 @@ class ImageNotAllowed(ApiError):
 class NotFound(ApiError):
     """No such thing, or none that the caller may read."""
 
-    code, reason = grpc.StatusCode.NOT_FOUND, "NOT_FOUND"
+    code, reason = grpc.StatusCode.NOT_FOUND, ErrorReason.NOT_FOUND
 
     def __init__(self, kind: str, name: str, hint: str = "") -> None:
         super().__init__(f"no such {kind}{hint and ': '}{hint}", {"kind": kind, "id": name})
@@ -148,7 +159,7 @@ class NotFound(ApiError):
 class NameTaken(ApiError):
     """Another thing of the kind has the name."""
 
-    code, reason = grpc.StatusCode.ALREADY_EXISTS, "NAME_TAKEN"
+    code, reason = grpc.StatusCode.ALREADY_EXISTS, ErrorReason.NAME_TAKEN
 
     def __init__(self, kind: str, name: str) -> None:
         super().__init__(f"the name of the {kind} is taken", {"kind": kind, "name": name})
@@ -157,7 +168,7 @@ class NameTaken(ApiError):
 class NameRetired(ApiError):
     """A thing of the kind that was deleted had the name; what it left behind still bears it."""
 
-    code, reason = grpc.StatusCode.ALREADY_EXISTS, "NAME_RETIRED"
+    code, reason = grpc.StatusCode.ALREADY_EXISTS, ErrorReason.NAME_RETIRED
 
     def __init__(self, kind: str, name: str) -> None:
         super().__init__(
@@ -168,13 +179,13 @@ class NameRetired(ApiError):
 class AgentIdInUse(ApiError):
     """Another agent has the id."""
 
-    code, reason = grpc.StatusCode.ALREADY_EXISTS, "AGENT_ID_IN_USE"
+    code, reason = grpc.StatusCode.ALREADY_EXISTS, ErrorReason.AGENT_ID_IN_USE
 
 
 class EtagMismatch(ApiError):
     """The thing has changed since its etag was read."""
 
-    code, reason = grpc.StatusCode.ABORTED, "ETAG_MISMATCH"
+    code, reason = grpc.StatusCode.ABORTED, ErrorReason.ETAG_MISMATCH
 
     def __init__(self, current: str) -> None:
         super().__init__("it has changed since the etag was read: read it again", {"etag": current})
@@ -183,13 +194,13 @@ class EtagMismatch(ApiError):
 class ConnectionReset(ApiError):
     """The program in the kernel has broken the connection off."""
 
-    code, reason = grpc.StatusCode.ABORTED, "CONNECTION_RESET"
+    code, reason = grpc.StatusCode.ABORTED, ErrorReason.CONNECTION_RESET
 
 
 class RevisionCompacted(ApiError):
     """The journal no longer goes back that far."""
 
-    code, reason = grpc.StatusCode.OUT_OF_RANGE, "REVISION_COMPACTED"
+    code, reason = grpc.StatusCode.OUT_OF_RANGE, ErrorReason.REVISION_COMPACTED
 
     def __init__(self, oldest: int) -> None:
         super().__init__(f"the journal goes back to revision {oldest}: list again", {"oldest": str(oldest)})
@@ -198,7 +209,7 @@ class RevisionCompacted(ApiError):
 class RevisionInFuture(ApiError):
     """The journal has not got that far."""
 
-    code, reason = grpc.StatusCode.OUT_OF_RANGE, "REVISION_IN_FUTURE"
+    code, reason = grpc.StatusCode.OUT_OF_RANGE, ErrorReason.REVISION_IN_FUTURE
 
     def __init__(self, newest: int) -> None:
         super().__init__(f"the journal ends at revision {newest}", {"newest": str(newest)})
@@ -207,7 +218,7 @@ class RevisionInFuture(ApiError):
 class RevisionLost(ApiError):
     """The revision counts in a history that ended when the database was restored."""
 
-    code, reason = grpc.StatusCode.OUT_OF_RANGE, "REVISION_LOST"
+    code, reason = grpc.StatusCode.OUT_OF_RANGE, ErrorReason.REVISION_LOST
 
     def __init__(self, incarnation: str) -> None:
         message = "the database was restored from a backup since that revision: list again"
@@ -217,7 +228,7 @@ class RevisionLost(ApiError):
 class OffsetPastEnd(ApiError):
     """The offset is past the end of the output."""
 
-    code, reason = grpc.StatusCode.OUT_OF_RANGE, "OFFSET_PAST_END"
+    code, reason = grpc.StatusCode.OUT_OF_RANGE, ErrorReason.OFFSET_PAST_END
 
     def __init__(self, size: int | str) -> None:
         super().__init__("the offset is past the end of the output", {"size": str(size)})
@@ -226,7 +237,7 @@ class OffsetPastEnd(ApiError):
 class ReaderTooSlow(ApiError):
     """The reader fell too far behind."""
 
-    code, reason = grpc.StatusCode.RESOURCE_EXHAUSTED, "READER_TOO_SLOW"
+    code, reason = grpc.StatusCode.RESOURCE_EXHAUSTED, ErrorReason.READER_TOO_SLOW
 
     def __init__(self, revision: int) -> None:
         super().__init__("the reader fell too far behind: resume where it stopped", {"revision": str(revision)})
@@ -235,7 +246,7 @@ class ReaderTooSlow(ApiError):
 class QuotaExceeded(ApiError):
     """Quotas are in the way."""
 
-    code, reason = grpc.StatusCode.RESOURCE_EXHAUSTED, "QUOTA_EXCEEDED"
+    code, reason = grpc.StatusCode.RESOURCE_EXHAUSTED, ErrorReason.QUOTA_EXCEEDED
 
     def __init__(self, violations: Sequence[Violation]) -> None:
         """`violations` are whose quotas they are and what is wrong there, with amounts, at least one."""
@@ -259,7 +270,7 @@ class QuotaExceeded(ApiError):
 class TooManyCalls(ApiError):
     """The caller has too many calls of this kind running, or has made too many in a short time. Nothing was done."""
 
-    code, reason = grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_CALLS"
+    code, reason = grpc.StatusCode.RESOURCE_EXHAUSTED, ErrorReason.TOO_MANY_CALLS
 
     def __init__(self, subject: str, description: str, seconds: float) -> None:
         """`subject` is who is limited, as `users/ann`; `seconds` are to pass before it is tried again."""
@@ -278,7 +289,7 @@ class TooManyCalls(ApiError):
 class TooManyWrongTokens(ApiError):
     """The token is not valid either, and the caller's address has sent too many that were not."""
 
-    code, reason = grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_WRONG_TOKENS"
+    code, reason = grpc.StatusCode.RESOURCE_EXHAUSTED, ErrorReason.TOO_MANY_WRONG_TOKENS
 
     def __init__(self, seconds: float) -> None:
         """`seconds` are to pass before it is tried again."""
@@ -293,7 +304,7 @@ class TooManyWrongTokens(ApiError):
 class NoSpace(ApiError):
     """The node has no space for a file."""
 
-    code, reason = grpc.StatusCode.RESOURCE_EXHAUSTED, "NO_SPACE"
+    code, reason = grpc.StatusCode.RESOURCE_EXHAUSTED, ErrorReason.NO_SPACE
 
     def __init__(self, path: str, message: str) -> None:
         super().__init__(message, {"path": path})
@@ -302,7 +313,7 @@ class NoSpace(ApiError):
 class Unavailable(ApiError):
     """It may work in a moment, here or at another replica."""
 
-    code, reason = grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE"
+    code, reason = grpc.StatusCode.UNAVAILABLE, ErrorReason.UNAVAILABLE
     retry_seconds = 1
 
     def details(self) -> Sequence[Message]:
@@ -313,13 +324,13 @@ class Unavailable(ApiError):
 class DeadlineExceeded(ApiError):
     """The call took longer than the server allows."""
 
-    code, reason = grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE"
+    code, reason = grpc.StatusCode.DEADLINE_EXCEEDED, ErrorReason.DEADLINE
 
 
 class Internal(ApiError):
     """A bug; `incident` finds it in the log."""
 
-    code, reason = grpc.StatusCode.INTERNAL, "INTERNAL"
+    code, reason = grpc.StatusCode.INTERNAL, ErrorReason.INTERNAL
 
     def __init__(self, incident: str) -> None:
         super().__init__(f"internal error, incident {incident}", {"incident": incident})

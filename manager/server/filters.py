@@ -25,8 +25,8 @@ _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 def parse_filter(text: str, fields: Collection[str], *, prefixes: Sequence[str] = ()) -> list[Term]:
     """Returns the terms of a filter; the empty filter has none.
 
-    `fields` may be compared, and whatever follows one of `prefixes`. In a value, a backslash takes the next character as it is.
-    Raises InvalidRequest.
+    `fields` may be compared, and whatever follows one of `prefixes`. In a value, a backslash takes the next character
+    as it is. Raises InvalidRequest.
     """
     if len(text) > MAX_LENGTH:
         raise InvalidRequest([("filter", f"must be at most {MAX_LENGTH} characters")])

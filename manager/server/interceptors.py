@@ -1,7 +1,8 @@
-"""Surrounds every call with layers: request id, log line, errors, deadline, authentication, authorisation, limits, in this order.
+"""Surrounds every call with layers: request id, log line, errors, deadline, authentication, authorisation, limits,
+in this order.
 
-The layers are context managers around the handler, the same for all four kinds of handlers. Streams are also ended here: when
-the server stops, and when the caller's credentials are no longer good.
+The layers are context managers around the handler, the same for all four kinds of handlers. Streams are also ended
+here: when the server stops, and when the caller's credentials are no longer good.
 """
 
 from __future__ import annotations
@@ -17,23 +18,35 @@ from typing import Any, TypeAlias
 
 import grpc
 import grpc.aio
+from prometheus_client import Counter, Histogram
 
 from retinue.manager.identity.principal import Kind, Principal
 from retinue.manager.server import errors, lower_errors
 from retinue.manager.server.authentication import Authenticator
 from retinue.manager.server.authorization import Access, access_to, authorise
-from retinue.manager.server.call_limits import DEFAULT_LIMITS, Caller, CallerClass, CallLimits, Limits
-from retinue.manager.server.calls import Call, Context, HandlerAbortedError, read_call
+from retinue.manager.server.call_limits import (
+    DEFAULT_LIMITS,
+    DEFAULT_STREAM_LIMIT,
+    STREAM_LIMITS,
+    Caller,
+    CallerClass,
+    CallLimits,
+    Limits,
+)
+from retinue.manager.server.calls import REQUEST_ID_KEY, Call, Context, HandlerAbortedError, read_call
 from retinue.manager.server.messages import Reader, Reading, read
 from retinue.manager.server.responses import HandlerContext, Relay, end, produce
-from retinue.manager.server.stream_limits import DEFAULT_LIMIT, LIMITS
 from retinue.manager.server.wrong_tokens import WrongTokens
 from retinue.manager.store.database import StoreUnavailable
 from retinue.manager.store.lanes import Lane, enter_lane
+from retinue.rpc.logs import serving
 from retinue.rpc.open_call import CallEndedError, OpenCall
 from retinue.rpc.stream_limits import OpenStreams
 
 _log = logging.getLogger(__name__)
+
+_CALLS = Counter("retinue_manager_calls", "Calls that have ended, by method and outcome.", ["method", "code"])
+_CALL_SECONDS = Histogram("retinue_manager_call_seconds", "Seconds that calls took that are not streams.", ["method"])
 
 UNARY_SECONDS = 30.0
 # How often the credentials of an open stream are checked.
@@ -58,7 +71,7 @@ _LANES = {
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 _principal: ContextVar[Principal] = ContextVar("principal")
-_request_id: ContextVar[str] = ContextVar("request_id", default="")
+_address: ContextVar[str] = ContextVar("address", default="")
 
 
 def current_principal() -> Principal:
@@ -66,9 +79,9 @@ def current_principal() -> Principal:
     return _principal.get()
 
 
-def current_request_id() -> str:
-    """Returns the id of the call that is being served, for logs; empty outside."""
-    return _request_id.get()
+def current_address() -> str:
+    """Returns the address or network that the call comes from; empty outside a call."""
+    return _address.get()
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
@@ -86,7 +99,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self._authenticator = authenticator
         self._stopping = stopping
         self._recheck_seconds = recheck_seconds
-        self._open_streams = OpenStreams(LIMITS, DEFAULT_LIMIT)
+        self._open_streams = OpenStreams(STREAM_LIMITS, DEFAULT_STREAM_LIMIT)
         self._wrong_tokens = WrongTokens()
         self._limits = CallLimits(limits)
 
@@ -95,11 +108,11 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> _Handler | None:
-        """Returns the handler with the layers around it; unknown methods pass through to be refused by the library."""
+        """Returns the handler with the layers around it; for an unknown method one that refuses it."""
         handler = await continuation(handler_call_details)
-        if handler is None:
-            return handler
         method = handler_call_details.method
+        if handler is None:
+            return grpc.stream_stream_rpc_method_handler(self._refusing(method))
         reader = None if method in SERIALISED_METHODS else handler.request_deserializer
         writer = None if method in SERIALISED_METHODS else handler.response_serializer
         # The library reads nothing itself: it would before the caller is authenticated.
@@ -117,9 +130,18 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             self._streaming(method, handler.stream_stream, reader), None, writer
         )
 
+    def _refusing(self, method: str) -> Any:
+        async def refuse(requests: Any, context: Context) -> None:
+            del requests
+            _, opened = _opened(method, context)
+            with opened.until_ended():
+                await opened.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+
+        return refuse
+
     def _answering(self, method: str, behaviour: Any, reader: Reader | None) -> Any:
         async def answer(request: Any, context: Context) -> Any:
-            call, opened = read_call(method, context), OpenCall(context)
+            call, opened = _opened(method, context)
             with opened.until_ended():
                 async with self._around(call, opened, UNARY_SECONDS):
                     return await behaviour(_readable(request, reader, opened), HandlerContext())
@@ -127,10 +149,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         return answer
 
     def _streaming(self, method: str, behaviour: Any, reader: Reader | None) -> Any:
-        # Writes by itself: of a generator whose response cannot be sent, the library leaves the rest to the garbage collector,
-        # and its tasks would outlive the call.
+        # Writes by itself: of a generator whose response cannot be sent, the library leaves the rest to the garbage
+        # collector, and its tasks would outlive the call.
         async def stream(request: Any, context: Context) -> None:
-            call, opened = read_call(method, context), OpenCall(context)
+            call, opened = _opened(method, context)
             with opened.until_ended():
                 async with self._around(call, opened, None) as access:
                     await self._relay(call, opened, access, behaviour, _readable(request, reader, opened))
@@ -177,22 +199,23 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     @contextlib.asynccontextmanager
     async def _around(self, call: Call, opened: OpenCall, seconds: float | None) -> AsyncIterator[Access]:
-        _request_id.set(call.request_id)
-        async with _logged(call, opened), _answered(opened), _within(call, seconds):
-            access = access_to(call.method)
-            if access is not Access.ANYONE:
-                with self._counting_wrong_tokens(call):
-                    principal = await self._authenticator.authenticate(call)
-                authorise(access, principal)
-                _principal.set(principal)
-                enter_lane(_LANES[_caller(call, principal).kind])
-                with self._limited(call, principal, stream=seconds is None):
-                    yield access or Access.ANYONE
-            else:
-                # A join token is in the request.
-                enter_lane(_LANES[CallerClass.ADDRESS])
-                with self._counting_wrong_tokens(call), self._limited(call, None, stream=seconds is None):
-                    yield access
+        with serving(call.request_id):
+            async with _logged(call, opened, stream=seconds is None), _answered(opened), _within(call, seconds):
+                access = access_to(call.method)
+                if access is not Access.ANYONE:
+                    with self._counting_wrong_tokens(call):
+                        principal = await self._authenticator.authenticate(call)
+                    authorise(access, principal)
+                    _principal.set(principal)
+                    _address.set(call.address)
+                    enter_lane(_LANES[_caller(call, principal).kind])
+                    with self._limited(call, principal, stream=seconds is None):
+                        yield access or Access.ANYONE
+                else:
+                    # A join token is in the request.
+                    enter_lane(_LANES[CallerClass.ADDRESS])
+                    with self._counting_wrong_tokens(call), self._limited(call, None, stream=seconds is None):
+                        yield access
 
     @contextlib.contextmanager
     def _limited(self, call: Call, principal: Principal | None, *, stream: bool) -> Iterator[None]:
@@ -222,16 +245,23 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             raise
 
 
+def _opened(method: str, context: Context) -> tuple[Call, OpenCall]:
+    call = read_call(method, context)
+    return call, OpenCall(context, ((REQUEST_ID_KEY, call.request_id),))
+
+
 def _caller(call: Call, principal: Principal | None) -> Caller:
     if principal is None:
         return Caller(CallerClass.ADDRESS, call.address)
-    if principal.kind is Kind.AGENT:
+    if principal.kind in {Kind.AGENT, Kind.ROUTER}:
         return Caller(CallerClass.AGENT, principal.name)
     return Caller(CallerClass.ADMIN if principal.is_admin else CallerClass.USER, principal.name)
 
 
 def _check_rights(before: Principal | None, now: Principal) -> None:
-    """Raises Unavailable when the caller has lost a right that a stream may have begun with: opened again, it counts."""
+    """Raises Unavailable when the caller has lost a right that a stream may have begun with: opened again,
+    it counts.
+    """
     if before is not None and before.lost(now):
         raise errors.Unavailable("your role or memberships have changed: open the stream again")
 
@@ -245,7 +275,7 @@ def _readable(request: Any, reader: Reader | None, opened: OpenCall) -> Any:
 
 
 @contextlib.asynccontextmanager
-async def _logged(call: Call, opened: OpenCall) -> AsyncIterator[None]:
+async def _logged(call: Call, opened: OpenCall, *, stream: bool) -> AsyncIterator[None]:
     began = time.monotonic()
     outcome = "CANCELLED"
     try:
@@ -255,23 +285,28 @@ async def _logged(call: Call, opened: OpenCall) -> AsyncIterator[None]:
         outcome = "ABORTED" if opened.code is None else opened.code.name
         raise
     finally:
+        seconds = time.monotonic() - began
+        _CALLS.labels(call.method.removeprefix("/"), outcome).inc()
+        if not stream:
+            _CALL_SECONDS.labels(call.method.removeprefix("/")).observe(seconds)
         principal = _principal.get(None)
         caller = f"{principal.kind.lower()} {principal.name}" if principal is not None else "anyone"
         _log.log(
             logging.DEBUG if outcome == "OK" else logging.INFO,
-            "%s %s %.1f ms, %s at %s, request %s",
+            "%s %s %.1f ms, %s at %s",
             call.method,
             outcome,
-            1000 * (time.monotonic() - began),
+            1000 * seconds,
             caller,
             call.peer,
-            call.request_id,
         )
 
 
 @contextlib.asynccontextmanager
 async def _answered(opened: OpenCall) -> AsyncIterator[None]:
-    """Ends a call that failed with a status; an unexpected error goes to the log, and only its incident number to the caller."""
+    """Ends a call that failed with a status; an unexpected error goes to the log,
+    and only its incident number to the caller.
+    """
     try:
         yield
     except (grpc.aio.AbortError, CallEndedError):

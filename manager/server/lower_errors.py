@@ -8,6 +8,7 @@ from retinue.manager.server import errors, preconditions
 from retinue.manager.session import transaction
 from retinue.manager.store import agents, journal, leadership, requests
 from retinue.manager.store.database import StoreBusy, StoreUnavailable
+from retinue.rpc.core.reasons import ErrorReason
 
 
 def to_api_error(error: Exception) -> errors.ApiError | None:
@@ -61,24 +62,24 @@ def _agent_error(error: relay.AgentRefusedError) -> errors.ApiError | None:
     """Translates an agent's error; None for one that no agent returns unless the manager has a defect."""
     found: errors.ApiError | None = None
     match error.reason:
-        case "STATE_FORBIDS" | "NOT_FOUND" if error.metadata.get("kind") != "file":
+        case ErrorReason.STATE_FORBIDS | ErrorReason.NOT_FOUND if error.metadata.get("kind") != "file":
             # An attempt that is not there, or no more, is a kernel that does not run.
             found = preconditions.StateForbids(str(error), "kernel")
         case "RUN_NOT_FOUND":
             found = errors.NotFound("run", error.metadata.get("id", ""))
-        case "LANGUAGE_UNAVAILABLE":
+        case ErrorReason.LANGUAGE_UNAVAILABLE:
             found = preconditions.LanguageUnavailable(str(error), "kernel/main1", error.metadata)
-        case "OFFSET_PAST_END":
+        case ErrorReason.OFFSET_PAST_END:
             found = errors.OffsetPastEnd(error.metadata.get("size", ""))
-        case "STREAM_LIMIT":
+        case ErrorReason.STREAM_LIMIT:
             found = errors.StreamLimit(error.metadata.get("limit", ""))
-        case "UNAVAILABLE":
+        case ErrorReason.UNAVAILABLE:
             found = errors.Unavailable(str(error))
-        case "PORT_CLOSED":
+        case ErrorReason.PORT_CLOSED:
             found = preconditions.PortClosed(error.metadata.get("port", ""))
-        case "SERVICE_FAILED":
-            found = preconditions.ServiceFailed(str(error))
-        case "CONNECTION_RESET":
+        case ErrorReason.APP_FAILED:
+            found = preconditions.AppFailed(str(error))
+        case ErrorReason.CONNECTION_RESET:
             found = errors.ConnectionReset(str(error))
         case _:
             found = _file_error(error)
@@ -90,12 +91,12 @@ def _file_error(error: relay.AgentRefusedError) -> errors.ApiError | None:
     path = error.metadata.get("path", "")
     found: errors.ApiError | None = None
     match error.reason:
-        case "NOT_FOUND":
+        case ErrorReason.NOT_FOUND:
             found = errors.NotFound("file", path)
-        case "FILE_REFUSED":
+        case ErrorReason.FILE_REFUSED:
             found = preconditions.FileRefused(path, str(error))
-        case "NO_SPACE":
+        case ErrorReason.NO_SPACE:
             found = errors.NoSpace(path, str(error))
-        case "INVALID_FIELD" if field := error.metadata.get("field"):
+        case ErrorReason.INVALID_FIELD if field := error.metadata.get("field"):
             found = errors.InvalidRequest([(field, str(error).removeprefix(f"{field}: "))])
     return found

@@ -1,18 +1,49 @@
-"""Requests as they arrive. They are read inside of a call, once it is known who makes it: strangers cannot have the manager read anything,
-and what cannot be read is reported like any other error."""
+"""Requests as they arrive. They are read inside of a call, once it is known who makes it: strangers cannot have the
+manager read anything, and what cannot be read is reported like any other error.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, TypeAlias
 
-from google.protobuf.message import DecodeError
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
 
 from retinue.manager.server import errors
-from retinue.manager.server.texts import with_nul
+from retinue.rpc.fields import is_map, leaves
 
 MAX_VIOLATIONS = 100
 Reader: TypeAlias = Callable[[bytes], Any]
+# Neither PostgreSQL nor the kernel's interfaces take it in a text.
+_NUL = "\0"
+
+
+def with_nul(message: Message) -> Iterator[str]:
+    """Paths of the fields of a message, at any depth, whose text holds NUL;
+    of a map, of the value by its key, or of the map itself.
+    """
+    for fields, value in leaves(message):
+        if isinstance(value, str):
+            if _NUL in value:
+                yield _name(fields)
+        elif fields[-1].is_repeated:
+            yield from (f"{_name(fields)}{index}" for index in _in_many(fields[-1], value))
+
+
+def _in_many(field: FieldDescriptor, value: Any) -> Iterator[str]:
+    """Yields the indices in a list or a map; that of a key is empty."""
+    for key, item in value.items() if is_map(field) else enumerate(value):
+        if isinstance(item, Message):
+            yield from (f"[{key!r}].{inner}" for inner in with_nul(item))
+        elif isinstance(item, str) and _NUL in item:
+            yield f"[{key!r}]"
+        if isinstance(key, str) and _NUL in key:
+            yield ""
+
+
+def _name(fields: tuple[FieldDescriptor, ...]) -> str:
+    return ".".join(field.name for field in fields)
 
 
 def read(message: bytes, reader: Reader | None) -> Any:

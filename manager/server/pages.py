@@ -1,15 +1,11 @@
 """Pages of lists: where the next one begins is a key in an opaque token.
 
-A token is sealed for its caller and its query. It gives no rights: each call decides again what a page shows. A page is bounded in items and
-in bytes: a list of large things has more pages, and each of them costs about the same.
+A token is sealed for its caller and its query. It gives no rights: each call decides again what a page shows. A page is
+bounded in items and in bytes: a list of large things has more pages, and each of them costs about the same.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
-import hmac
 import json
 import secrets
 from collections.abc import Callable, Iterable, Sequence
@@ -18,6 +14,7 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
+from retinue.manager.identity.sealing import Sealer
 from retinue.manager.server.errors import InvalidPage, InvalidRequest
 from retinue.manager.server.interceptors import current_principal
 
@@ -26,37 +23,7 @@ DEFAULT_SIZE, MAX_SIZE = 50, 500
 MAX_PAGE_BYTES = 1024 * 1024
 # Of a message in a list: its tag and its length.
 _FRAME_BYTES = 6
-_SEAL_BYTES = 16
 _LONGEST_TOKEN = 2048
-
-
-class Sealer:
-    """Seals tokens. Replicas that share a key read each other's."""
-
-    def __init__(self, key: bytes) -> None:
-        self._key = key
-
-    def seal(self, binding: bytes, content: bytes) -> str:
-        """Returns a token for a content that is good for one binding."""
-        return base64.urlsafe_b64encode(self._code(binding, content) + content).rstrip(b"=").decode()
-
-    def open(self, binding: bytes, token: str) -> bytes:
-        """Returns the content of a token. Raises InvalidPage."""
-        if len(token) > _LONGEST_TOKEN:
-            raise InvalidPage
-        try:
-            raw = base64.b64decode(token.encode() + b"=" * (-len(token) % 4), altchars=b"-_", validate=True)
-        except (binascii.Error, UnicodeEncodeError):
-            raise InvalidPage from None
-        code, content = raw[:_SEAL_BYTES], raw[_SEAL_BYTES:]
-        # The last character of base64 may have bits to spare: only one spelling counts.
-        if not hmac.compare_digest(code, self._code(binding, content)) or self.seal(binding, content) != token:
-            raise InvalidPage
-        return content
-
-    def _code(self, binding: bytes, content: bytes) -> bytes:
-        message = len(binding).to_bytes(4, "big") + binding + content
-        return hmac.digest(self._key, message, hashlib.sha256)[:_SEAL_BYTES]
 
 
 _Item = TypeVar("_Item", bound=Message)
@@ -87,21 +54,25 @@ class Page:
 
     def token_after(self, key: Sequence[str]) -> str:
         """Returns the token of the page that follows the row with this key."""
-        return _sealing.sealer.seal(self.binding, json.dumps(list(key), separators=(",", ":")).encode())
+        return _sealing.sealer.seal(json.dumps(list(key), separators=(",", ":")).encode(), self.binding).decode()
 
     def close(
         self, items: Sequence[_Item], found: int, key: Callable[[int], Sequence[str]]
     ) -> tuple[Sequence[_Item], str]:
-        """Returns those of `items`, at most `size`, that a response holds, and the token of the next page, empty on the last one.
+        """Returns those of `items`, at most `size`, that a response holds, and the token of the next page,
+        empty on the last one.
 
-        `found` is how many rows there were, more than there are items when others follow; `key` returns the key of the item at a position.
+        `found` is how many rows there were, more than there are items when others follow;
+        `key` returns the key of the item at a position.
         """
         number = fitting(item.ByteSize() for item in items[: self.size])
         return items[:number], self.token_after(key(number - 1)) if found > number else ""
 
 
 def fitting(sizes: Iterable[int], most: int = MAX_PAGE_BYTES) -> int:
-    """Returns how many messages of these sizes in bytes fit in a response, from the first on; at least one, so that every list gets on."""
+    """Returns how many messages of these sizes in bytes fit in a response, from the first on;
+    at least one, so that every list gets on.
+    """
     number = total = 0
     for size in sizes:
         total += size + _FRAME_BYTES
@@ -122,5 +93,14 @@ def open_page(page_size: int, page_token: str, query: Sequence[Any]) -> Page:
     binding = json.dumps([principal.kind, principal.name, *query], separators=(",", ":")).encode()
     after = None
     if page_token:
-        after = tuple(json.loads(_sealing.sealer.open(binding, page_token)))
+        after = tuple(json.loads(_opened(page_token, binding)))
     return Page(min(page_size or DEFAULT_SIZE, MAX_SIZE), after, binding)
+
+
+def _opened(token: str, binding: bytes) -> bytes:
+    if len(token) > _LONGEST_TOKEN:
+        raise InvalidPage
+    try:
+        return _sealing.sealer.open(token.encode(), binding)
+    except ValueError:
+        raise InvalidPage from None

@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 from google.rpc.error_details_pb2 import PreconditionFailure
 
 from retinue.manager.server.errors import ApiError
+from retinue.rpc.core.reasons import ErrorReason
 from retinue.rpc.errors import MAX_VALUE, printable
 
 
@@ -32,7 +33,7 @@ class _Precondition(ApiError):
 class InUse(_Precondition):
     """The thing cannot go while others need it."""
 
-    reason = "IN_USE"
+    reason = ErrorReason.IN_USE
 
     def __init__(self, kind: str, name: str, by: str) -> None:
         super().__init__(f"the {kind} has {by}", f"{kind}/{name}", {"kind": kind, "id": name})
@@ -41,40 +42,49 @@ class InUse(_Precondition):
 class StateForbids(_Precondition):
     """The thing is in a state that does not allow it."""
 
-    reason = "STATE_FORBIDS"
+    reason = ErrorReason.STATE_FORBIDS
 
 
 class PortClosed(_Precondition):
     """Nothing listens on the port of a kernel."""
 
-    reason = "PORT_CLOSED"
+    reason = ErrorReason.PORT_CLOSED
 
     def __init__(self, port: str) -> None:
         super().__init__(f"nothing listens on port {port}", f"port/{port}", {"port": port})
 
 
-class ServiceFailed(_Precondition):
-    """The program of a service could not be started, or ended before it answered."""
+class AppFailed(_Precondition):
+    """The program of an app could not be started, or ended before it answered."""
 
-    reason = "SERVICE_FAILED"
+    reason = ErrorReason.APP_FAILED
 
     def __init__(self, message: str) -> None:
-        super().__init__(message, "service")
+        super().__init__(message, "app")
 
 
 class GatewayOff(_Precondition):
     """The manager has no gateway."""
 
-    reason = "GATEWAY_OFF"
+    reason = ErrorReason.GATEWAY_OFF
 
     def __init__(self) -> None:
         super().__init__("the manager has no gateway for HTTP: use a local port instead", "gateway")
 
 
+class NoTunnel(_Precondition):
+    """The gateway has no way to a port but through the manager."""
+
+    reason = ErrorReason.GATEWAY_OFF
+
+    def __init__(self, port: int) -> None:
+        super().__init__(f"no tunnel leads to port {port}: use OpenPort instead", "gateway")
+
+
 class ExtensionRefused(_Precondition):
     """The idle policy does not let a session be kept that long."""
 
-    reason = "EXTENSION_REFUSED"
+    reason = ErrorReason.EXTENSION_REFUSED
 
     def __init__(self, message: str, subject: str, most: float) -> None:
         super().__init__(message, subject, {"most": f"{most:.0f}"})
@@ -83,19 +93,19 @@ class ExtensionRefused(_Precondition):
 class FeatureUnavailable(_Precondition):
     """A session of this type does not have the feature."""
 
-    reason = "FEATURE_UNAVAILABLE"
+    reason = ErrorReason.FEATURE_UNAVAILABLE
 
 
 class LanguageUnavailable(_Precondition):
     """Nothing in the kernel runs code of the language."""
 
-    reason = "LANGUAGE_UNAVAILABLE"
+    reason = ErrorReason.LANGUAGE_UNAVAILABLE
 
 
 class DependencyFailed(_Precondition):
     """A session that it depends on terminated without success."""
 
-    reason = "DEPENDENCY_FAILED"
+    reason = ErrorReason.DEPENDENCY_FAILED
 
     def __init__(self, path: str, name: str, result: str) -> None:
         super().__init__(f"{name} terminated without success: {path}", path, {"session": name, "result": result})
@@ -104,16 +114,71 @@ class DependencyFailed(_Precondition):
 class DependencyRefused(_Precondition):
     """A session of the same request that it depends on was refused."""
 
-    reason = "DEPENDENCY_REFUSED"
+    reason = ErrorReason.DEPENDENCY_REFUSED
 
     def __init__(self, path: str, name: str) -> None:
         super().__init__(f"it depends on {name}, which was refused", path, {"session": name})
 
 
+class BatchRefused(_Precondition):
+    """Another session of a request for all or nothing was refused."""
+
+    reason = ErrorReason.BATCH_REFUSED
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"nothing is made: {number} of the request are refused", "batch", {"refused": str(number)})
+
+
 class FileRefused(_Precondition):
     """Something in a work directory is in the way."""
 
-    reason = "FILE_REFUSED"
+    reason = ErrorReason.FILE_REFUSED
 
     def __init__(self, path: str, message: str) -> None:
         super().__init__(message, f"file/{path}", {"path": path})
+
+
+class EndpointManaged(_Precondition):
+    """A session names an endpoint, whose replicas only its controller makes."""
+
+    reason = ErrorReason.ENDPOINT_MANAGED
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"the replicas of endpoint {name} are made by its controller: use another name, or scale the endpoint",
+            f"endpoint/{name}",
+            {"endpoint": name},
+        )
+
+
+class RolloutRunning(_Precondition):
+    """A rollout of the endpoint is not finished."""
+
+    reason = ErrorReason.ROLLOUT_RUNNING
+
+    def __init__(self, name: str, state: str) -> None:
+        super().__init__(
+            f"a rollout is {state}: wait for it, promote it or roll it back", f"endpoint/{name}", {"endpoint": name}
+        )
+
+
+class TokenLimit(_Precondition):
+    """The endpoint has as many tokens as one may have."""
+
+    reason = ErrorReason.TOKEN_LIMIT
+
+    def __init__(self, name: str, most: int) -> None:
+        super().__init__(
+            f"the endpoint has {most} tokens that have not ended, revoked ones included",
+            f"endpoint/{name}",
+            {"endpoint": name},
+        )
+
+
+class NoRouter(_Precondition):
+    """No router belongs to the manager."""
+
+    reason = ErrorReason.NO_ROUTER
+
+    def __init__(self) -> None:
+        super().__init__("no router belongs to this manager, so nothing would check a token", "router")

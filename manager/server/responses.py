@@ -82,7 +82,9 @@ async def produce(behaviour: Any, request: Any, relay: Relay) -> None:
 
 
 async def end(*tasks: asyncio.Task[None]) -> None:
-    """Cancels tasks and returns when the last has ended, also when the caller is cancelled meanwhile; how they ended was for others to ask."""
+    """Cancels tasks and returns when the last has ended, also when the caller is cancelled meanwhile;
+    how they ended was for others to ask.
+    """
     cancelled = False
     for task in tasks:
         task.cancel()

@@ -1,8 +1,8 @@
 """Limits how many wrong tokens an address may send, in this one place.
 
-Only wrong ones count, and a valid token is taken whatever was counted: many people may be behind one address, and a token
-has 256 random bits, so what has to be slowed is the program that tries, not the people beside it. What is counted is what
-this replica is sent.
+Only wrong ones count, and a valid token is taken whatever was counted: many people may be behind one address, and a
+token has 256 random bits, so what has to be slowed is the program that tries, not the people beside it. What is counted
+is what this replica is sent.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ class WrongTokens:
         self._counted: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def count(self, address: str, now: float) -> float:
-        """Counts a wrong token at `now` in seconds; how many seconds the address had better wait, 0 within the limit."""
+        """Counts a wrong token at `now` in seconds; how many seconds the address had better wait,
+        0 within the limit.
+        """
         before, then = self._counted.pop(address, (0.0, now))
         counted = max(0.0, before - (now - then) * self._forgiven) + 1.0
         if len(self._counted) >= self._max_addresses:
@@ -47,7 +49,9 @@ class WrongTokens:
 
 
 def address_of(peer: str) -> str:
-    """Returns the key that wrong tokens are counted under, for a peer as the library names it: an IPv4 address, an IPv6 network, else the whole."""
+    """Returns the key that wrong tokens are counted under, for a peer as the library names it: an IPv4 address,
+    an IPv6 network, else the whole.
+    """
     family, _, rest = peer.partition(":")
     host = unquote(rest.rpartition(":")[0]).strip("[]")
     if family not in ("ipv4", "ipv6"):

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 from retinue.manager.session import admission_quota, dependency_links
 from retinue.manager.session.core.image_registries import denied_image, registry_of
-from retinue.manager.session.core.mounts import MountRoot, granted
+from retinue.manager.session.core.mounts import granted
 from retinue.manager.session.core.pending_limit import PendingLimit
 from retinue.manager.session.core.refusals import (
+    EndpointManaged,
     ImageNotAllowed,
     InvalidFields,
     MountNotAllowed,
@@ -19,34 +20,49 @@ from retinue.manager.session.core.refusals import (
     Refused,
 )
 from retinue.manager.session.core.spec import MountSpec
+from retinue.manager.session.core.states import SessionType
 from retinue.manager.session.drafts import Candidates, Draft
-from retinue.manager.store import agents, groups, sessions
+from retinue.manager.store import agents, endpoints, groups, quotas, sessions, ssh_keys
 from retinue.manager.store.database import Transaction
 
 
-async def decide(tx: Transaction, owner: str, prepared: Sequence[Draft | Refused], pending: PendingLimit) -> Candidates:
-    """Returns the drafts that are accepted, with their dependencies and mounts resolved, and the reasons of those that are refused.
+async def decide(
+    tx: Transaction,
+    owner: str,
+    prepared: Sequence[Draft | Refused],
+    pending: PendingLimit,
+    *,
+    replicas: bool = False,
+) -> Candidates:
+    """Returns the drafts that are accepted, with their dependencies and mounts resolved,
+    and the reasons of those that are refused.
 
-    What they refer to stays until the commit.
+    What they refer to stays until the commit. Only `replicas` may name an endpoint that there is.
     """
     candidates = Candidates(prepared)
     links = await dependency_links.link(tx, owner, candidates)
     has_quotas = await _check_references(tx, owner, candidates)
     await _check_agents(tx, candidates)
+    if not replicas:
+        await _check_endpoints(tx, candidates)
     await _check_images(tx, candidates)
     await _check_mounts(tx, candidates)
     await links.refuse_taken(tx, owner, candidates)
     if has_quotas:
         await _check_quotas(tx, candidates)
+    await _check_system_sessions(tx, owner, candidates)
     await _check_pending(tx, owner, candidates, pending, has_quotas=has_quotas)
     links.refuse_dependents(candidates)
     return candidates
 
 
 async def _check_references(tx: Transaction, owner: str, candidates: Candidates) -> bool:
-    """Refuses sessions of projects and resource groups that do not exist, and locks the others; returns whether there are any quotas."""
+    """Refuses sessions of projects and resource groups that do not exist, and of types and isolations that their group
+    does not take; locks what the others refer to, gives their kernels the default isolation of their group,
+    and returns whether there are any quotas.
+    """
     drafts = candidates.drafts
-    projects, known, has_quotas = await sessions.lock_references(
+    projects, policies, has_quotas = await sessions.lock_references(
         tx,
         owner,
         {draft.session.project for draft in drafts.values()},
@@ -56,14 +72,23 @@ async def _check_references(tx: Transaction, owner: str, candidates: Candidates)
     for n, draft in drafts.items():
         if draft.session.project not in projects:
             reasons[n] = ProjectDenied(draft.session.project)
-        elif draft.session.resource_group not in known:
+        elif (policy := policies.get(group := draft.session.resource_group)) is None:
             reasons[n] = InvalidFields((("spec.resource_group", "is not the name of a resource group"),))
+        elif policy.types and draft.spec.type not in policy.types:
+            words = f"resource group {group} takes {' and '.join(policy.types).lower()} sessions only"
+            reasons[n] = InvalidFields((("spec.type", words),))
+        elif wrong := policy.isolation.violations(draft.spec, group):
+            reasons[n] = InvalidFields(tuple(wrong))
+        elif (isolations := policy.isolation.resolve(draft.spec)) != draft.spec.isolations:
+            candidates.drafts[n] = draft.with_isolations(isolations)
     candidates.refuse(reasons)
     return has_quotas
 
 
 async def _check_agents(tx: Transaction, candidates: Candidates) -> None:
-    """Refuses sessions that ask for agents of other groups; whether an agent is schedulable is for the scheduler to say."""
+    """Refuses sessions that ask for agents of other groups; whether an agent is schedulable
+    is for the scheduler to say.
+    """
     asking = {n: draft for n, draft in candidates.drafts.items() if draft.spec.agents}
     if not asking:
         return
@@ -79,6 +104,21 @@ async def _check_agents(tx: Transaction, candidates: Candidates) -> None:
         if wrong:
             reasons[n] = InvalidFields(wrong)
     candidates.refuse(reasons)
+
+
+async def _check_endpoints(tx: Transaction, candidates: Candidates) -> None:
+    """Refuses sessions that name an endpoint: its controller counts those as replicas of its own."""
+    asking = {n: draft.session for n, draft in candidates.drafts.items() if draft.session.endpoint}
+    if not asking:
+        return
+    taken = await endpoints.names_taken(tx, {(session.project, session.endpoint) for session in asking.values()})
+    candidates.refuse(
+        {
+            n: EndpointManaged(session.endpoint)
+            for n, session in asking.items()
+            if (session.project, session.endpoint) in taken
+        }
+    )
 
 
 async def _check_images(tx: Transaction, candidates: Candidates) -> None:
@@ -103,8 +143,8 @@ async def _check_mounts(tx: Transaction, candidates: Candidates) -> None:
     roots = await groups.read_mount_roots(tx, {draft.session.resource_group for draft in asking.values()})
     reasons: dict[int, Reason] = {}
     for n, draft in asking.items():
-        of_group = map(MountRoot.from_json, roots[draft.session.resource_group])
-        found = granted(draft.spec.mounts, of_group, draft.session.project)
+        of_group = roots[draft.session.resource_group]
+        found = granted(draft.spec.mounts, of_group, draft.session.project, draft.session.owner)
         if isinstance(found, MountSpec):
             reasons[n] = MountNotAllowed(found.source, found.writable)
         else:
@@ -124,11 +164,23 @@ async def _check_quotas(tx: Transaction, candidates: Candidates) -> None:
     )
 
 
+async def _check_system_sessions(tx: Transaction, owner: str, candidates: Candidates) -> None:
+    """Refuses system sessions beyond the number that a user may have."""
+    asking = [n for n, draft in candidates.drafts.items() if draft.spec.type is SessionType.SYSTEM]
+    if not asking:
+        return
+    maximum = await quotas.max_system_sessions(tx, owner)
+    number = await ssh_keys.lock_system_sessions(tx, owner)
+    candidates.refuse(admission_quota.too_many_system(owner, asking, number, maximum))
+
+
 async def _check_pending(
     tx: Transaction, owner: str, candidates: Candidates, pending: PendingLimit, *, has_quotas: bool
 ) -> None:
-    """Refuses sessions beyond the limit on pending ones, unless a quota of the owner has one."""
-    positions = list(candidates.drafts)
+    """Refuses sessions beyond the limit on pending ones, unless a quota of the owner has one;
+    system sessions have a number of their own.
+    """
+    positions = [n for n, draft in candidates.drafts.items() if draft.spec.type is not SessionType.SYSTEM]
     if pending.spend(owner, len(positions), time.monotonic()):
         return
     if has_quotas and await admission_quota.limits_pending(tx, owner):

@@ -1,6 +1,7 @@
 """Quotas at admission: how many sessions may wait, and how urgent they may be.
 
 Amounts and the number of placed sessions are for the scheduler's passes (see `retinue.manager.scheduling.quotas`).
+System sessions are not counted: their own number is all that limits them.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from collections.abc import Collection, Mapping, Sequence
 
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.session.core.new_session import NewSession
 from retinue.manager.session.core.quota_subjects import words
+from retinue.manager.session.core.refusals import QuotaExceeded
+from retinue.manager.session.core.states import SessionType
 from retinue.manager.session.drafts import Draft
 from retinue.manager.store import quotas, sessions
-from retinue.manager.store.quotas import PROJECT, RESOURCE_GROUP, USER, Subject
-from retinue.manager.store.sessions import NewSession
-from retinue.manager.store.tables import Quota
+from retinue.manager.store.quotas import PROJECT, RESOURCE_GROUP, USER, Limits, Subject
 
 _PATHS = {USER: "users", PROJECT: "projects", RESOURCE_GROUP: "resource_groups"}
 
@@ -33,7 +35,8 @@ def path(subject: Subject) -> str:
 
 
 async def violations(tx: AsyncSession, drafts: Sequence[Draft]) -> list[list[Violation]]:
-    """Returns, for each of the sessions that one owner is to create, every quota that it exceeds; those accepted before it count.
+    """Returns, for each of the sessions that one owner is to create, every quota that it exceeds;
+    those accepted before it count.
 
     Quotas on pending sessions are locked until the commit, so that two commits together do not exceed them.
     """
@@ -52,6 +55,17 @@ async def violations(tx: AsyncSession, drafts: Sequence[Draft]) -> list[list[Vio
     return exceeded(drafts, by_subject, await quotas.count_pending(tx, limited), taken)
 
 
+async def priority_violations(
+    tx: AsyncSession, owner: str, project: str, resource_group: str, priority: int
+) -> list[Violation]:
+    """Returns every quota that does not allow a priority for a session."""
+    subjects = ((USER, owner), (PROJECT, project), (RESOURCE_GROUP, resource_group))
+    found = {(quota.kind, quota.name): quota for quota in await quotas.read(tx, set(subjects))}
+    return [
+        wrong for subject in subjects if subject in found for wrong in _too_urgent(subject, found[subject], priority)
+    ]
+
+
 async def limits_pending(tx: AsyncSession, owner: str) -> bool:
     """Returns whether a quota of a user says how many sessions may wait."""
     return any(quota.max_pending_sessions is not None for quota in await quotas.read(tx, [(USER, owner)]))
@@ -68,13 +82,21 @@ def too_many_pending(owner: str, number: int, maximum: int) -> list[Violation]:
     return [(path(subject), f"{number} of at most {maximum} sessions of {words(subject)} wait already")]
 
 
+def too_many_system(owner: str, asking: Sequence[int], number: int, maximum: int) -> dict[int, QuotaExceeded]:
+    """Returns the refusals of those of `asking` that a user who has `number` system sessions may not have besides."""
+    subject = (USER, owner)
+    text = f"{number} of at most {maximum} system sessions of {words(subject)} are there already"
+    return dict.fromkeys(asking[max(0, maximum - number) :], QuotaExceeded(((path(subject), text),)))
+
+
 def exceeded(
     drafts: Sequence[Draft],
-    limits: Mapping[Subject, Quota],
+    limits: Mapping[Subject, Limits],
     pending: Mapping[Subject, int],
     taken: Collection[tuple[str, str]],
 ) -> list[list[Violation]]:
-    """Returns what `violations` does, from plain values: quotas and numbers of pending sessions by subject, and (project, name) that are taken.
+    """Returns what `violations` does, from plain values: quotas and numbers of pending sessions by subject,
+    and (project, name) that are taken.
 
     A session whose name is taken is not counted: it will not be created.
     """
@@ -87,23 +109,23 @@ def exceeded(
         name = (session.project, session.name)
         if not found and name not in names:
             names.add(name)
-            for subject in mine:
+            for subject in mine if session.type != SessionType.SYSTEM else ():
                 if subject in waiting:
                     waiting[subject] += 1
         exceeding.append(found)
     return exceeding
 
 
-def _found(subject: Subject, limit: Quota, session: NewSession, waiting: Mapping[Subject, int]) -> list[Violation]:
+def _found(subject: Subject, limit: Limits, session: NewSession, waiting: Mapping[Subject, int]) -> list[Violation]:
     found = []
     maximum, number = limit.max_pending_sessions, waiting.get(subject, 0)
-    if maximum is not None and number >= maximum:
+    if maximum is not None and number >= maximum and session.type != SessionType.SYSTEM:
         found.append((path(subject), f"{number} of at most {maximum} sessions of {words(subject)} wait already"))
-    if limit.highest_priority is not None and session.priority > limit.highest_priority:
-        found.append(
-            (
-                path(subject),
-                f"priority {session.priority} is above {limit.highest_priority}, the highest for {words(subject)}",
-            )
-        )
-    return found
+    return found + _too_urgent(subject, limit, session.priority)
+
+
+def _too_urgent(subject: Subject, limit: Limits, priority: int) -> list[Violation]:
+    highest = limit.highest_priority
+    if highest is None or priority <= highest:
+        return []
+    return [(path(subject), f"priority {priority} is above {highest}, the highest for {words(subject)}")]

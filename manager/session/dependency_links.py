@@ -34,18 +34,12 @@ class Links:
     names: Mapping[int, str]
 
     async def refuse_taken(self, tx: AsyncSession, owner: str, candidates: Candidates) -> None:
-        """Refuses sessions whose name is taken, with those that depend on them: later, it would be too late for the latter."""
-        if not self.parents:
-            return
-        keys = {n: (draft.session.project, draft.session.name) for n, draft in candidates.drafts.items()}
-        taken = await sessions.names_taken(tx, owner, list(keys.values()))
-        reasons: dict[int, Reason] = {}
-        for n, key in keys.items():
-            if key in taken:
-                reasons[n] = NameTaken(key[1])
-            taken.add(key)
-        candidates.refuse(reasons)
-        self.refuse_dependents(candidates)
+        """Refuses sessions whose name is taken, with those that depend on them: later,
+        it would be too late for the latter.
+        """
+        if self.parents:
+            await refuse_taken(tx, owner, candidates)
+            self.refuse_dependents(candidates)
 
     def refuse_dependents(self, candidates: Candidates) -> None:
         """Refuses sessions that depend on a refused one, directly or not."""
@@ -58,12 +52,28 @@ class Links:
         )
 
 
+async def refuse_taken(tx: AsyncSession, owner: str, candidates: Candidates) -> None:
+    """Refuses sessions whose name a live session of the owner has, or an earlier one of these."""
+    keys = {n: (draft.session.project, draft.session.name) for n, draft in candidates.drafts.items()}
+    taken = await sessions.names_taken(tx, owner, list(keys.values()))
+    reasons: dict[int, Reason] = {}
+    for n, key in keys.items():
+        if key in taken:
+            reasons[n] = NameTaken(key[1])
+        taken.add(key)
+    candidates.refuse(reasons)
+
+
 async def link(tx: AsyncSession, owner: str, candidates: Candidates) -> Links:
     """Gives drafts the ids of the sessions that they depend on, and refuses those that cannot depend on them.
 
     Sessions outside the call are locked, so this comes before anything else is locked.
     """
-    asked = {n: draft.spec.depends_on for n, draft in candidates.drafts.items() if draft.spec.depends_on}
+    asked = {
+        n: references
+        for n, draft in candidates.drafts.items()
+        if (references := (*draft.spec.depends_on, *draft.spec.runs_after))
+    }
     if not asked:
         return Links({}, {})
     here: dict[_Key, int] = {}
@@ -116,8 +126,12 @@ def _parents(
     wrong: list[Violation] = []
     failed: Reason | None = None
     parents: dict[uuid.UUID, Parent] = {}
-    for position, reference in enumerate(draft.spec.depends_on):
-        path, key = f"spec.depends_on[{position}]", (draft.session.project, reference)
+    asked = [
+        *((f"spec.depends_on[{n}]", reference, False) for n, reference in enumerate(draft.spec.depends_on)),
+        *((f"spec.runs_after[{n}]", reference, True) for n, reference in enumerate(draft.spec.runs_after)),
+    ]
+    for path, reference, any_result in asked:
+        key = (draft.session.project, reference)
         if (inside := here.get(key, refused.get(reference))) is not None:
             other = candidates.drafts.get(inside)
             if other is None:
@@ -125,7 +139,7 @@ def _parents(
             elif other.session.type != SessionType.BATCH:
                 wrong.append((path, "is not a batch session"))
             else:
-                parents[other.session.id] = Parent(other.session.id, settled=False)
+                parents.setdefault(other.session.id, Parent(other.session.id, settled=False, any_result=any_result))
             continue
         parent = found.get(key)
         if parent is None:
@@ -133,11 +147,13 @@ def _parents(
         elif parent.type != SessionType.BATCH:
             wrong.append((path, "is not a batch session"))
         elif parent.id in parents:
-            wrong.append((path, "is given twice"))
+            if parents[parent.id].any_result == any_result:
+                wrong.append((path, "is given twice"))
         else:
             has_ended, succeeded = parent.state in ENDED_SESSION_STATES, parent.result == Result.SUCCESS
-            parents[parent.id] = Parent(parent.id, settled=has_ended and succeeded)
-            if has_ended and not succeeded:
+            settled = has_ended and (any_result or succeeded)
+            parents[parent.id] = Parent(parent.id, settled=settled, any_result=any_result)
+            if has_ended and not settled:
                 result = parent.state if parent.result in {None, Result.UNDEFINED} else parent.result
                 failed = failed or DependencyFailed(path, parent.name, str(result))
     if wrong:

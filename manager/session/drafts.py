@@ -7,17 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from retinue.manager.identity.principal import Principal
-from retinue.manager.session.core.admission import admit, wrong_name
+from retinue.manager.session.core.admission import admit, is_other_system, wrong_name
 from retinue.manager.session.core.features import FEATURES
+from retinue.manager.session.core.isolation import Isolation
+from retinue.manager.session.core.new_session import NewKernel, NewSession
 from retinue.manager.session.core.refusals import FeatureUnavailable, InvalidFields, ProjectDenied, Reason, Refused
-from retinue.manager.session.core.spec import MountSpec, SessionSpec, kernel_id, kernel_plans
-from retinue.manager.store.sessions import NewKernel, NewSession
+from retinue.manager.session.core.spec import MountSpec, SessionSpec, SftpSpec, kernel_id, kernel_plans
 from retinue.rpc.core.amounts import parse_amount
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request for a session by a name. Requests that differ in nothing but their names may share a `spec`, with any of the names."""
+    """A request for a session by a name. Requests that differ in nothing but their names may share a `spec`,
+    with any of the names.
+    """
 
     name: str
     spec: SessionSpec
@@ -25,15 +28,20 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """A session that another one depends on; `settled` when it has succeeded already."""
+    """A session that another one depends on: on its success, or with `any_result` on its end;
+    `settled` when that has come already.
+    """
 
     id: uuid.UUID
     settled: bool
+    any_result: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A session to be created, with its kernels. Its `spec` may be shared by others, so the name is that of `session`."""
+    """A session to be created, with its kernels. Its `spec` may be shared by others,
+    so the name is that of `session`.
+    """
 
     session: NewSession
     kernels: tuple[NewKernel, ...]
@@ -45,6 +53,13 @@ class Draft:
         """Returns the references of the images that it asks for."""
         return [kernel.image for kernel in (self.spec.kernel, *self.spec.roles.values()) if kernel.image]
 
+    def with_isolations(self, isolations: Mapping[str, Isolation]) -> Draft:
+        """Returns the draft with the isolations of its kernels by role, but for those that its images imply."""
+        stored = {key: value for key, value in self.session.spec.items() if key != "isolations"}
+        if isolations:
+            stored["isolations"] = dict(isolations)
+        return replace(self, session=replace(self.session, spec=stored), spec=replace(self.spec, isolations=isolations))
+
     def with_mounts(self, mounts: Sequence[MountSpec]) -> Draft:
         """Returns the draft with its mounts as they are granted."""
         stored = {**self.session.spec, "mounts": [asdict(mount) for mount in mounts]}
@@ -52,17 +67,21 @@ class Draft:
 
     def with_parents(self, parents: Sequence[Parent]) -> Draft:
         """Returns the draft with the sessions that it depends on, by their ids."""
-        ids = tuple(str(parent.id) for parent in parents)
+        ids = tuple(str(parent.id) for parent in parents if not parent.any_result)
+        after = tuple(str(parent.id) for parent in parents if parent.any_result)
+        stored = {**self.session.spec, "depends_on": ids, **({"runs_after": after} if self.spec.runs_after else {})}
         return replace(
             self,
-            session=replace(self.session, spec={**self.session.spec, "depends_on": ids}),
-            spec=replace(self.spec, depends_on=ids),
+            session=replace(self.session, spec=stored),
+            spec=replace(self.spec, depends_on=ids, runs_after=after),
             parents=tuple(parents),
         )
 
 
 def prepare(requests: Sequence[Request | Refused], owner: Principal) -> list[Draft | Refused]:
-    """Returns a draft for each request, or why there is none; what is refused already stays so. Takes up to a second."""
+    """Returns a draft for each request, or why there is none; what is refused already stays so.
+    Takes up to a second.
+    """
     drafts: list[Draft | Refused] = []
     # By identity of the spec: most of very many differ in nothing but their names.
     alike: dict[int, Draft] = {}
@@ -79,7 +98,7 @@ def prepare(requests: Sequence[Request | Refused], owner: Principal) -> list[Dra
             continue
         made = draft(uuid.uuid4(), owner.name, admitted)
         drafts.append(made)
-        if not admitted.depends_on:
+        if not (admitted.depends_on or admitted.runs_after):
             alike[id(request.spec)] = made
     return drafts
 
@@ -90,6 +109,9 @@ def _admitted(spec: SessionSpec, owner: Principal) -> SessionSpec | Refused:
         return Refused(spec.name, InvalidFields((violation,)))
     if spec.project not in owner.projects:
         return Refused(spec.name, ProjectDenied(spec.project))
+    if is_other_system(spec) and not owner.is_admin:
+        # Those are for administrators; for all others it is what no SFTP server has.
+        spec = replace(spec, sftp=SftpSpec())
     admitted, violations = admit(spec)
     if violations:
         return Refused(spec.name, InvalidFields(tuple(violations)))
@@ -125,7 +147,9 @@ def draft(session_id: uuid.UUID, owner: str, spec: SessionSpec, parents: Sequenc
 
 
 def _draft_alike(other: Draft, session_id: uuid.UUID, name: str) -> Draft:
-    """Returns the draft of a request that differs from another one, which depends on nothing, in nothing but its name."""
+    """Returns the draft of a request that differs from another one, which depends on nothing,
+    in nothing but its name.
+    """
     kernels = tuple(
         NewKernel(
             kernel_id(session_id, kernel.local_rank, kernel.hostname),

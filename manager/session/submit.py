@@ -1,4 +1,6 @@
-"""Submits sessions: those that are accepted are created in one commit. Any replica does it; the leader learns of them from the journal."""
+"""Submits sessions: those that are accepted are created in one commit. Any replica does it;
+the leader learns of them from the journal.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +8,23 @@ import datetime as dt
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from retinue.manager.reasons import SessionReason
 from retinue.manager.session import acceptance
 from retinue.manager.session.core.dependency_graph import dependents
+from retinue.manager.session.core.events import SessionCreated
+from retinue.manager.session.core.new_session import NewKernel, NewSession
 from retinue.manager.session.core.pending_limit import PendingLimit
-from retinue.manager.session.core.refusals import NameTaken, Refused
-from retinue.manager.session.core.spec_views import basic
+from retinue.manager.session.core.refusals import BatchRefused, NameTaken, Refused
+from retinue.manager.session.dependency_links import refuse_taken
 from retinue.manager.session.drafts import Draft
 from retinue.manager.store import dependencies, journal, sessions, webhooks
-from retinue.manager.store.database import Statement, Transaction
-from retinue.manager.store.sessions import NewKernel, NewSession
+from retinue.manager.store.database import Query, StoreConflict, Transaction
 from retinue.manager.webhooks.seal import seal
 
 QUEUED = SessionReason.QUEUED
-QUEUED_MESSAGE = "no pass of the scheduler has looked at it yet"
+QUEUED_MESSAGE = "no pass of the scheduler has evaluated it yet"
 _PORTION = 500
 # So few may lock the journal for as long as they take to be inserted.
 _FEW = 20
@@ -34,19 +37,28 @@ class Accepted:
     draft: Draft
     create_time: dt.datetime | None
 
+    @property
+    def created(self) -> SessionCreated:
+        """Returns the session with all of its request."""
+        return _created(self.draft.session, self.draft.kernels)
+
 
 Outcome: TypeAlias = Accepted | Refused
 
 
 class Submission(NamedTuple):
-    """The outcome of each request, in order, and the revision of the first session's entry in the journal; 0 without one."""
+    """The outcome of each request, in order, and the revision of the first session's entry in the journal;
+    0 without one.
+    """
 
     outcomes: list[Outcome]
     revision: int
 
 
 class Created(NamedTuple):
-    """The sessions that were created, with the times of it, and the revision of the first one's entry in the journal; 0 without one."""
+    """The sessions that were created, with the times of it, and the revision of the first one's entry in the
+    journal; 0 without one.
+    """
 
     times: Mapping[uuid.UUID, dt.datetime]
     revision: int
@@ -59,10 +71,24 @@ async def submit(
     pending: PendingLimit,
     *,
     validate_only: bool,
+    all_or_nothing: bool = False,
+    replicas: bool = False,
 ) -> Submission:
-    """Creates the sessions of an owner that are accepted, unless only to be checked; returns what became of each request."""
-    candidates = await acceptance.decide(tx, owner, prepared, pending)
+    """Creates the sessions of an owner that are accepted, unless only to be checked;
+    returns what became of each request.
+
+    With `all_or_nothing`, none is created when one is refused, and the others are refused for that.
+    `replicas` are made by the controller of the endpoint that they name.
+    """
+    candidates = await acceptance.decide(tx, owner, prepared, pending, replicas=replicas)
+    if all_or_nothing:
+        await refuse_taken(tx, owner, candidates)
+        if number := len(prepared) - len(candidates.drafts):
+            candidates.refuse(dict.fromkeys(candidates.drafts, BatchRefused(number)))
     created = Created({}, 0) if validate_only else await create_many(tx, list(candidates.drafts.values()))
+    if all_or_nothing and 0 < len(created.times) < len(prepared):
+        # Another request has taken a name meanwhile: this one leaves nothing, not even numbers in the journal.
+        raise StoreConflict("a name was taken meanwhile")
     outcomes = [
         candidates.refused.get(n) or _outcome(candidates.drafts[n], created, validate_only=validate_only)
         for n in range(len(prepared))
@@ -84,15 +110,15 @@ def _outcome(draft: Draft, created: Created, *, validate_only: bool) -> Outcome:
 async def create_many(tx: Transaction, drafts: Sequence[Draft]) -> Created:
     """Inserts new sessions, in order of arrival, with their entries in the journal.
 
-    Those whose name is taken by a live session of the owner, or by an earlier one of `drafts`, are left out, and so are those that depend
-    on them.
+    Those whose name is taken by a live session of the owner, or by an earlier one of `drafts`, are left out, and so are
+    those that depend on them.
     """
     if len(drafts) <= _FEW and not any(draft.parents or draft.spec.webhooks for draft in drafts):
         return await _create_few(tx, drafts)
     times: dict[uuid.UUID, dt.datetime] = {}
     for portion in _portions(drafts):
-        (rows,) = await tx.together(_inserting(portion))
-        times.update(sessions.create_times(rows))
+        inserting = _inserting(portion)
+        times.update((await tx.pipeline(inserting)).of(inserting))
     if len(times) < len(drafts):
         orphans = _orphans(drafts, times)
         await sessions.remove(tx, orphans)
@@ -100,7 +126,7 @@ async def create_many(tx: Transaction, drafts: Sequence[Draft]) -> Created:
             del times[session_id]
     made = [draft for draft in drafts if draft.session.id in times]
     edges = [
-        (draft.session.id, parent.id, position, parent.settled)
+        (draft.session.id, parent.id, position, parent.settled, parent.any_result)
         for draft in made
         for position, parent in enumerate(draft.parents)
     ]
@@ -123,14 +149,16 @@ async def create_many(tx: Transaction, drafts: Sequence[Draft]) -> Created:
 async def _create_few(tx: Transaction, drafts: Sequence[Draft]) -> Created:
     """Does what `create_many` does, for sessions that need nothing else, at once with the journal."""
     entries = [_entry(draft) for draft in drafts]
-    rows, numbered = await tx.together(_inserting(drafts), journal.appending_made(entries))
-    times = sessions.create_times(rows)
+    inserting, appending = _inserting(drafts), journal.appending_made(entries)
+    answers = await tx.pipeline(inserting, appending)
+    times = answers.of(inserting)
     if not times:
         return Created({}, 0)
-    return Created(times, journal.appended(tx, [entry for entry in entries if entry.session_id in times], numbered))
+    made = [entry for entry in entries if entry.session_id in times]
+    return Created(times, journal.appended(tx, made, answers.of(appending)))
 
 
-def _inserting(drafts: Sequence[Draft]) -> Statement:
+def _inserting(drafts: Sequence[Draft]) -> Query[dict[uuid.UUID, dt.datetime]]:
     return sessions.insert_statement(
         [draft.session for draft in drafts],
         [kernel for draft in drafts for kernel in draft.kernels],
@@ -158,45 +186,8 @@ def _portions(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:
 
 def _entry(draft: Draft) -> journal.Entry:
     session = draft.session
-    # Journals are read by more people than the owner, for longer, and are kept in memory.
-    payload = {"session": recorded(session, basic(session.spec)), "kernels": recorded_kernels(draft.kernels)}
-    return journal.Entry(session.id, session.owner, session.project, "CREATED", payload)
+    return journal.Entry(session.id, session.owner, session.project, _created(session.basic(), draft.kernels))
 
 
-def recorded(session: NewSession, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a session that was just accepted as the journal has it, with so much of its request."""
-    return {
-        "id": str(session.id),
-        "name": session.name,
-        "owner": session.owner,
-        "project": session.project,
-        "resource_group": session.resource_group,
-        "type": session.type,
-        "cluster_mode": session.cluster_mode,
-        "cluster_size": session.cluster_size,
-        "priority": session.priority,
-        "spec": spec,
-        "endpoint": session.endpoint,
-        "state": "PENDING",
-        "result": "UNDEFINED",
-        "reason": QUEUED,
-        "message": QUEUED_MESSAGE,
-        "version": 1,
-    }
-
-
-def recorded_kernels(kernels: Sequence[NewKernel]) -> list[dict[str, Any]]:
-    """Returns kernels that were just accepted as the journal has them."""
-    return [
-        {
-            "id": str(kernel.id),
-            "session_id": str(kernel.session_id),
-            "role": kernel.role,
-            "role_index": kernel.role_index,
-            "local_rank": kernel.local_rank,
-            "hostname": kernel.hostname,
-            "slots": kernel.slots,
-            "state": "PENDING",
-        }
-        for kernel in kernels
-    ]
+def _created(session: NewSession, kernels: tuple[NewKernel, ...]) -> SessionCreated:
+    return SessionCreated(session, kernels, QUEUED, QUEUED_MESSAGE)

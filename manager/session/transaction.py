@@ -1,28 +1,34 @@
-"""The unit of work: sessions are locked, moved by their machines, and saved in one commit with the journal and the shares."""
+"""The unit of work: sessions are locked, moved by their machines, and saved in one commit
+with the journal and the shares.
+"""
 
 from __future__ import annotations
 
-import datetime as dt
 import logging
 import uuid
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from retinue.manager.session.core import images
+from retinue.manager.reasons import SessionReason
 from retinue.manager.session.core.attempts import LayerReport
+from retinue.manager.session.core.events import (
+    Happening,
+    ImagePulled,
+    KernelMoved,
+    PulledBytes,
+    ReasonChanged,
+    SessionMoved,
+)
 from retinue.manager.session.core.images import SeenImage
-from retinue.manager.session.core.spec import RetryPolicy
 from retinue.manager.session.core.state_machine import (
     Kernel,
-    KernelMoved,
     Session,
     SessionMachine,
-    SessionMoved,
 )
 from retinue.manager.session.core.states import Goal, KernelState, Observed, SessionState
 from retinue.manager.store import attempts, journal, sessions, shares
-from retinue.manager.store.database import Statement, Transaction
+from retinue.manager.store.attempts import AttemptUpdate
+from retinue.manager.store.database import Answers, Statement, Transaction
 from retinue.manager.store.session_records import KernelRecord, SessionRecord
 from retinue.manager.store.sessions import KernelUpdate, SessionUpdate
 
@@ -51,10 +57,7 @@ class WorkingSet:
     machines: dict[uuid.UUID, SessionMachine]
     # Bytes of output of ended attempts, to be fetched before their agents may forget them.
     output_sizes: dict[tuple[uuid.UUID, int], int] = field(default_factory=dict)
-    # When attempts ended: as observed by their agents, as far as that is known.
-    end_times: dict[tuple[uuid.UUID, int], dt.datetime] = field(default_factory=dict)
     forced: set[uuid.UUID] = field(default_factory=set)
-    addresses: dict[uuid.UUID, str] = field(default_factory=dict)
     # Layers of images that are being fetched for attempts.
     pulls: dict[tuple[uuid.UUID, int], tuple[LayerReport, ...]] = field(default_factory=dict)
     images_before: dict[uuid.UUID, SeenImage] = field(default_factory=dict)
@@ -74,10 +77,6 @@ async def load_for_update(tx: Transaction, session_ids: Collection[uuid.UUID]) -
             work.unreadable[session_id] = repr(error)
             _log.error("session %s stays as it is: %r", session_id, error)
             continue
-        for stored in kernels.get(session_id, ()):
-            work.addresses[stored.id] = stored.address
-            if stored.end_time is not None:
-                work.end_times[stored.id, stored.epoch] = stored.end_time
         for kernel in session.kernels:
             work.attempts_before[kernel.id, kernel.epoch] = (kernel.goal, kernel.observed, kernel.attempt_ended)
             work.images_before[kernel.id] = kernel.found_image
@@ -100,15 +99,16 @@ def _session(record: SessionRecord, kernels: Iterable[KernelRecord]) -> Session:
         message=record.message,
         failed_starts=record.failed_starts,
         failed_agents=list(record.failed_agents),
-        bootstraps=bool(record.spec.get("bootstrap_script")),
-        retry=RetryPolicy(**retry) if (retry := record.spec.get("retry")) else None,
+        bootstraps=record.spec.bootstraps,
+        retry=record.spec.retry,
         retries=record.retries,
+        network=record.network,
     )
 
 
 def _kernel(session: SessionRecord, record: KernelRecord) -> Kernel:
-    if record.state is None or record.goal is None or record.observed is None:
-        raise ValueError(f"the state of {record.hostname}, or of its attempt, is unknown")
+    if record.state is None or record.goal is None or record.observed is None or record.image is None:
+        raise ValueError(f"the state of {record.hostname}, or of its attempt or image, is unknown")
     return Kernel(
         id=record.id,
         role=record.role,
@@ -116,25 +116,27 @@ def _kernel(session: SessionRecord, record: KernelRecord) -> Kernel:
         state=record.state,
         agent_id=record.agent_id,
         epoch=record.epoch,
+        address=record.address,
         exit_code=record.exit_code,
         reason=record.reason,
         goal=record.goal,
         observed=record.observed,
         attempt_ended=record.attempt_ended,
-        image=images.reference(session.spec, record.role),
-        found_image=SeenImage(record.image_digest, record.image_id, tuple(record.service_ports)),
+        end_time=record.end_time,
+        image=session.spec.image(record.role),
+        found_image=record.image,
     )
 
 
-async def save(
-    tx: Transaction, work: WorkingSet, *others: Statement, commit: bool = False
-) -> list[list[dict[str, Any]]]:
-    """Writes everything that changed: attempts (with the claims of those that ended, and the shares), kernels, sessions, journal.
+async def save(tx: Transaction, work: WorkingSet, *others: Statement, commit: bool = False) -> Answers:
+    """Writes everything that changed: attempts (with the claims of those that ended, and the shares), kernels,
+    sessions, journal.
 
-    `others` are executed with that, before the journal; returns what they find. With `commit`, ends the transaction.
+    `others` are executed with that, before the journal; returns what the queries among them find.
+    With `commit`, ends the transaction.
     """
     moved_sessions, changed_kernels = list[SessionUpdate](), list[KernelUpdate]()
-    attempt_rows, entries = [], list[journal.Entry]()
+    changed_attempts, entries = list[AttemptUpdate](), list[journal.Entry]()
     pulling: list[uuid.UUID] = []
     # Groups and owners of what is released.
     releasing: set[tuple[str, str]] = set()
@@ -170,9 +172,7 @@ async def save(
                         agent_id=kernel.agent_id,
                         exit_code=kernel.exit_code,
                         reason=kernel.reason,
-                        image_digest=kernel.found_image.digest,
-                        image_id=kernel.found_image.id,
-                        service_ports=kernel.found_image.service_ports,
+                        image=kernel.found_image,
                         pull=_progress(layers) if layers else None,
                     )
                 )
@@ -180,115 +180,83 @@ async def save(
             if now != work.attempts_before[kernel.id, kernel.epoch]:
                 if kernel.attempt_ended:
                     releasing.add((record.resource_group, record.owner))
-                attempt_rows.append(
-                    {
-                        "kernel_id": kernel.id,
-                        "epoch": kernel.epoch,
-                        "goal": kernel.goal,
-                        "observed": kernel.observed,
-                        "ended": kernel.attempt_ended,
-                        "log_size": work.output_sizes.get((kernel.id, kernel.epoch), 0) if kernel.attempt_ended else 0,
-                        "observed_end_time": work.end_times.get((kernel.id, kernel.epoch)),
-                    }
+                size = work.output_sizes.get((kernel.id, kernel.epoch), 0) if kernel.attempt_ended else 0
+                changed_attempts.append(
+                    AttemptUpdate(
+                        kernel_id=kernel.id,
+                        epoch=kernel.epoch,
+                        goal=kernel.goal,
+                        observed=kernel.observed,
+                        ended=kernel.attempt_ended,
+                        log_size=size,
+                        observed_end_time=kernel.end_time,
+                    )
                 )
-        entries.extend(_entry(record, move, work, session.retries) for move in machine.moves)
+        happened: list[Happening] = [*machine.moves]
         if session_id in work.forced and not machine.moves:
             # Without an entry, the leader would not learn that its agents have less time for it.
-            entries.append(_forced(record, session))
-        if pulls := _pulls(record, session, work.pulls):
-            entries.extend(pulls)
+            happened.append(ReasonChanged(session.reason, session.message, record.conditions, forced=True))
+        if pulls := _pulls(session, work.pulls):
+            happened += pulls
             pulling.append(session_id)
-    statements = [
+        entries += [journal.Entry(session_id, record.owner, record.project, what) for what in happened]
+    writing, appending = attempts.writing(changed_attempts), journal.appending(entries)
+    statements: list[Statement] = [
         *(sessions.update_statements(moved_sessions, changed_kernels) if moved_sessions or changed_kernels else ()),
         *((sessions.pull_statement(pulling),) if pulling else ()),
-        *((attempts.writing(attempt_rows),) if attempt_rows else ()),
+        *((writing,) if changed_attempts else ()),
     ]
     if releasing:
-        *_, released, groups, held = await tx.together(*statements, *shares.reading(sorted(releasing)))
-        statements = [shares.writing([shares.Difference(**row) for row in released], groups, held)]
-    last = [journal.appending(entries)] if entries else []
-    if not (statements or others or last):
-        return []
-    answers = await tx.together(*statements, *others, *last, commit=commit)
+        groups, held = shares.reading(sorted(releasing))
+        found = await tx.pipeline(*statements, groups, held)
+        statements = [shares.writing(found.of(writing), found.of(groups), found.of(held))]
+    if not (statements or others or entries):
+        return Answers({})
+    answers = await tx.pipeline(*statements, *others, *((appending,) if entries else ()), commit=commit)
     if entries:
-        journal.appended(tx, entries, answers[-1])
-    return answers[len(statements) : len(statements) + len(others)]
+        journal.appended(tx, entries, answers.of(appending))
+    return answers
 
 
-def _pulls(
-    record: SessionRecord,
-    session: Session,
-    pulls: Mapping[tuple[uuid.UUID, int], tuple[LayerReport, ...]],
-) -> list[journal.Entry]:
-    """Returns the progress of image pulls for a session: once per agent and image, however many of its kernels wait there."""
-    entries: dict[tuple[str | None, str], journal.Entry] = {}
+def _pulls(session: Session, pulls: Mapping[tuple[uuid.UUID, int], tuple[LayerReport, ...]]) -> Iterable[ImagePulled]:
+    """Returns the progress of image pulls for a session: once per agent and image,
+    however many of its kernels wait there.
+    """
+    found: dict[tuple[str | None, str], ImagePulled] = {}
     for kernel in session.kernels:
         layers = pulls.get((kernel.id, kernel.epoch))
         key = (kernel.agent_id, kernel.image)
-        if not layers or kernel.state is not KernelState.PULLING or key in entries:
-            continue
-        payload = {
-            "kernel_id": str(kernel.id),
-            "hostname": kernel.hostname,
-            "agent": kernel.agent_id or "",
-            "epoch": kernel.epoch,
-            "image": kernel.image,
-            **_progress(layers),
-            "layers": [[layer.id, layer.bytes, layer.total, layer.done] for layer in layers],
-        }
-        entries[key] = journal.Entry(record.id, record.owner, record.project, "IMAGE_PULL", payload)
-    return list(entries.values())
+        if layers and kernel.state is KernelState.PULLING and key not in found:
+            found[key] = ImagePulled(
+                kernel.id,
+                kernel.hostname,
+                kernel.agent_id or "",
+                kernel.epoch,
+                kernel.image,
+                _progress(layers),
+                layers,
+            )
+    return found.values()
 
 
-def _forced(record: SessionRecord, session: Session) -> journal.Entry:
-    payload = {
-        "reason": session.reason,
-        "message": session.message,
-        "conditions": record.conditions,
-        "forced": True,
-    }
-    return journal.Entry(record.id, record.owner, record.project, "NOTED", payload)
-
-
-def _progress(layers: Iterable[LayerReport]) -> dict[str, int]:
+def _progress(layers: Iterable[LayerReport]) -> PulledBytes:
     sized = [layer for layer in layers if layer.total > 0]
-    return {"bytes": sum(layer.bytes for layer in sized), "total": sum(layer.total for layer in sized)}
+    return PulledBytes(sum(layer.bytes for layer in sized), sum(layer.total for layer in sized))
 
 
-def _entry(
-    record: SessionRecord,
-    move: SessionMoved | KernelMoved,
-    work: WorkingSet,
-    retries: int,
-) -> journal.Entry:
-    if isinstance(move, SessionMoved):
-        kind = "SESSION_MOVED"
-        payload: dict[str, Any] = {
-            "from": move.from_state,
-            "to": move.to_state,
-            "result": move.result,
-            "exit_code": move.exit_code,
-            "reason": move.reason,
-            "message": move.message,
-            "retries": retries,
-            "network": "" if move.to_state is SessionState.PENDING else record.network,
-        }
-    else:
-        kind = "KERNEL_MOVED"
-        payload = {
-            "kernel_id": str(move.kernel_id),
-            "hostname": move.hostname,
-            "from": move.from_state,
-            "to": move.to_state,
-            "agent": move.agent_id or "",
-            "epoch": move.epoch,
-            "address": "" if move.to_state is KernelState.PENDING else work.addresses[move.kernel_id],
-            "exit_code": move.exit_code,
-            "reason": move.reason,
-            "image_digest": move.image.shown,
-            "service_ports": move.image.service_ports,
-        }
-        end_time = work.end_times.get((move.kernel_id, move.epoch))
-        if move.to_state is KernelState.TERMINATED and end_time is not None:
-            payload["end_time"] = end_time.isoformat()
-    return journal.Entry(record.id, record.owner, record.project, kind, payload)
+async def terminate(tx: Transaction, session_id: uuid.UUID, *, by: str, force: bool) -> bool:
+    """Terminates a session; returns whether anything changed. Raises UnreadableSessionError."""
+    work = await load_for_update(tx, [session_id])
+    if session_id in work.unreadable:
+        raise UnreadableSessionError(session_id)
+    machine = work.machines.get(session_id)
+    if machine is None:
+        return False
+    machine.terminate(SessionReason.TERMINATED_BY_USER, f"terminated by {by}")
+    changed = any(isinstance(move, SessionMoved) for move in machine.moves)
+    if force and machine.session.state == "TERMINATING" and not work.records[session_id].force:
+        # Also shortens the grace of one that is ending already.
+        work.forced.add(session_id)
+        changed = True
+    await save(tx, work)
+    return changed

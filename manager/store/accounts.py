@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import text
@@ -13,6 +13,7 @@ from sqlmodel import col, delete, select, tuple_
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.store import quotas
+from retinue.manager.store.recordset import record_of
 from retinue.manager.store.tables import Membership, Project, RetiredName, Session, Token, UserAccount
 
 _ENDED = ("TERMINATED", "CANCELLED")
@@ -31,25 +32,64 @@ class Bearer:
     revoked: bool
 
 
-async def create_project(tx: AsyncSession, name: str) -> Project | None:
+@dataclass(frozen=True, slots=True)
+class ProjectRecord:
+    """A project."""
+
+    name: str
+    create_time: dt.datetime
+
+
+@dataclass(frozen=True, slots=True)
+class UserRecord:
+    """A user; `role` is USER or ADMIN."""
+
+    name: str
+    role: str
+    create_time: dt.datetime
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipRecord:
+    """The role of a user in a project: MEMBER or ADMIN."""
+
+    project: str
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRecord:
+    """A token without its secret; `parent_id` is the token that it was made with."""
+
+    id: uuid.UUID
+    user_name: str
+    description: str
+    parent_id: uuid.UUID | None
+    create_time: dt.datetime
+    expire_time: dt.datetime | None
+    revoke_time: dt.datetime | None
+
+
+async def create_project(tx: AsyncSession, name: str) -> ProjectRecord | None:
     """A new project; None when the name is taken."""
     made = await tx.exec(insert(Project).values(name=name).on_conflict_do_nothing().returning(col(Project.name)))
-    return await tx.get_one(Project, name) if made.first() is not None else None
+    return await get_project(tx, name) if made.first() is not None else None
 
 
-async def get_project(tx: AsyncSession, name: str, *, lock: bool = False) -> Project | None:
+async def get_project(tx: AsyncSession, name: str, *, lock: bool = False) -> ProjectRecord | None:
     """A project by name; with `lock`, held until the commit."""
-    return await tx.get(Project, name, with_for_update=lock or None)
+    found = await tx.get(Project, name, with_for_update=lock or None)
+    return None if found is None else record_of(ProjectRecord, found)
 
 
 async def list_projects(
     tx: AsyncSession, *, after: str, limit: int, among: Collection[str] | None
-) -> Sequence[Project]:
+) -> list[ProjectRecord]:
     """Projects in the order of their names; `among` keeps those named in it."""
     query = select(Project).where(col(Project.name) > after).order_by(col(Project.name)).limit(limit)
     if among is not None:
         query = query.where(col(Project.name).in_(among))
-    return (await tx.exec(query)).all()
+    return [record_of(ProjectRecord, found) for found in await tx.exec(query)]
 
 
 async def project_has_live_sessions(tx: AsyncSession, name: str) -> bool:
@@ -73,7 +113,7 @@ async def delete_project(tx: AsyncSession, name: str) -> None:
     await tx.exec(delete(Project).where(col(Project.name) == name))
 
 
-async def create_user(tx: AsyncSession, name: str, role: str, memberships: Mapping[str, str]) -> UserAccount | None:
+async def create_user(tx: AsyncSession, name: str, role: str, memberships: Mapping[str, str]) -> UserRecord | None:
     """A new user with a role (USER or ADMIN) and roles in projects (MEMBER or ADMIN); None when the name is taken.
 
     The projects must exist.
@@ -86,26 +126,27 @@ async def create_user(tx: AsyncSession, name: str, role: str, memberships: Mappi
     for project, project_role in memberships.items():
         tx.add(Membership(user_name=name, project=project, role=project_role))
     await tx.flush()
-    return await tx.get_one(UserAccount, name)
+    return await get_user(tx, name)
 
 
-async def get_user(tx: AsyncSession, name: str, *, lock: bool = False) -> UserAccount | None:
+async def get_user(tx: AsyncSession, name: str, *, lock: bool = False) -> UserRecord | None:
     """A user by name; with `lock`, held until the commit."""
-    return await tx.get(UserAccount, name, with_for_update=lock or None)
+    found = await tx.get(UserAccount, name, with_for_update=lock or None)
+    return None if found is None else record_of(UserRecord, found)
 
 
-async def list_users(tx: AsyncSession, *, after: str, limit: int) -> Sequence[UserAccount]:
+async def list_users(tx: AsyncSession, *, after: str, limit: int) -> list[UserRecord]:
     """Users in the order of their names."""
     query = select(UserAccount).where(col(UserAccount.name) > after).order_by(col(UserAccount.name)).limit(limit)
-    return (await tx.exec(query)).all()
+    return [record_of(UserRecord, found) for found in await tx.exec(query)]
 
 
-async def memberships_of(tx: AsyncSession, users: Collection[str]) -> dict[str, list[Membership]]:
+async def memberships_of(tx: AsyncSession, users: Collection[str]) -> dict[str, list[MembershipRecord]]:
     """Memberships by user, in the order of the projects' names."""
     query = select(Membership).where(col(Membership.user_name).in_(users)).order_by(col(Membership.project))
-    found: dict[str, list[Membership]] = {user: [] for user in users}
+    found: dict[str, list[MembershipRecord]] = {user: [] for user in users}
     for membership in await tx.exec(query):
-        found[membership.user_name].append(membership)
+        found[membership.user_name].append(record_of(MembershipRecord, membership))
     return found
 
 
@@ -141,9 +182,9 @@ async def create_token(
     description: str,
     ttl: dt.timedelta | None,
     parent_id: uuid.UUID | None = None,
-) -> Token:
-    """A new token of a user who exists; `ttl` None means that it does not end by itself. With a parent, a token of the same user, it ends no
-    later than that.
+) -> TokenRecord:
+    """A new token of a user who exists; `ttl` None means that it does not end by itself. With a parent, a token of the
+    same user, it ends no later than that.
     """
     token_id = uuid.uuid4()
     await tx.execute(
@@ -161,22 +202,24 @@ async def create_token(
             "ttl": ttl,
         },
     )
-    return await tx.get_one(Token, token_id)
+    return record_of(TokenRecord, await tx.get_one(Token, token_id))
 
 
-async def get_token(tx: AsyncSession, token_id: uuid.UUID, *, lock: bool = False) -> Token | None:
-    """A token by id; with `lock`, held until the commit."""
-    return await tx.get(Token, token_id, with_for_update=lock or None)
+async def get_token(tx: AsyncSession, token_id: uuid.UUID) -> TokenRecord | None:
+    """A token by id."""
+    found = await tx.get(Token, token_id, populate_existing=True)
+    return None if found is None else record_of(TokenRecord, found)
 
 
 async def list_tokens(
     tx: AsyncSession, user: str, *, after: tuple[dt.datetime, uuid.UUID] | None, limit: int
-) -> Sequence[Token]:
+) -> list[TokenRecord]:
     """A user's tokens, newest first; `after` is the last one of the page before."""
     query = select(Token).where(col(Token.user_name) == user)
     if after is not None:
         query = query.where(tuple_(col(Token.create_time), col(Token.id)) < after)
-    return (await tx.exec(query.order_by(col(Token.create_time).desc(), col(Token.id).desc()).limit(limit))).all()
+    query = query.order_by(col(Token.create_time).desc(), col(Token.id).desc()).limit(limit)
+    return [record_of(TokenRecord, found) for found in await tx.exec(query)]
 
 
 async def count_live_tokens(tx: AsyncSession, user: str) -> int:
@@ -191,7 +234,9 @@ async def count_live_tokens(tx: AsyncSession, user: str) -> int:
 
 
 async def revoke_token(tx: AsyncSession, token_id: uuid.UUID) -> None:
-    """Makes a token worthless from now on, and all that were made with it; those that are stay as they are. Its user has to be locked."""
+    """Makes a token worthless from now on, and all that were made with it; those that are stay as they are.
+    Its user has to be locked.
+    """
     await tx.execute(
         text("""
             WITH RECURSIVE made(id) AS (

@@ -6,13 +6,18 @@ import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from pydantic import TypeAdapter
 from sqlalchemy import text
-from sqlmodel import col, select, update
+from sqlmodel import col, select
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.session.core.attempts import AgentCondition, RuntimeStatus
 from retinue.manager.store import shares
+from retinue.manager.store.documents import Decoder, Unreadable
 from retinue.manager.store.tables import Agent, JoinToken
 
+RUNTIME = Decoder("the status of a runtime", TypeAdapter(RuntimeStatus).validate_python)
+_CONDITION = Decoder("a condition of an agent", TypeAdapter(AgentCondition).validate_python)
 # What a filter may compare, as SQL.
 _FILTER_COLUMNS: Mapping[str, str] = {
     "id": "id",
@@ -32,6 +37,33 @@ class Load:
     kernels: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentRecord:
+    """A node that is not revoked; its conditions are what managers have found, then what it reports.
+    `version` counts changes of its settings.
+    """
+
+    id: str
+    resource_group: str
+    state: str
+    drained: bool
+    drain_deadline_time: dt.datetime | None
+    address: str
+    instance: str
+    architecture: str
+    capacity: Mapping[str, int]
+    backends: Sequence[str]
+    runtimes: tuple[RuntimeStatus, ...]
+    software_version: str
+    underlay_address: str
+    generation: int
+    certificate: str
+    conditions: tuple[AgentCondition | Unreadable, ...]
+    version: int
+    create_time: dt.datetime
+    heartbeat_time: dt.datetime | None
+
+
 class JoinRefused(Exception):  # noqa: N818  # an answer to a node, not a mistake
     """The join token is unknown, expired, used up, or for another agent."""
 
@@ -44,15 +76,17 @@ class AgentRevoked(Exception):  # noqa: N818  # an answer to a node, not a mista
     """The agent is unknown or was revoked: its certificate is worth nothing."""
 
 
-async def get(tx: AsyncSession, agent_id: str, *, lock: bool = False) -> Agent | None:
+async def get(tx: AsyncSession, agent_id: str, *, lock: bool = False) -> AgentRecord | None:
     """An agent that is not revoked; with `lock`, held until the commit."""
     query = select(Agent).where(col(Agent.id) == agent_id, ~col(Agent.revoked))
-    return (await tx.exec(query.with_for_update() if lock else query)).one_or_none()
+    query = query.execution_options(populate_existing=True)
+    found = (await tx.exec(query.with_for_update() if lock else query)).one_or_none()
+    return None if found is None else _record(found)
 
 
 async def list_page(
     tx: AsyncSession, *, terms: Sequence[tuple[str, str, str]], after: str, limit: int
-) -> Sequence[Agent]:
+) -> list[AgentRecord]:
     """Agents in the order of their ids. `terms` are (field of FILTER_FIELDS, `=` or `!=`, value)."""
     query = select(Agent).where(col(Agent.id) > after, ~col(Agent.revoked))
     for number, (field, operator, value) in enumerate(terms):
@@ -60,7 +94,37 @@ async def list_page(
         query = query.where(
             text(f"agent.{_FILTER_COLUMNS[field]} {comparison} :value{number}").bindparams(**{f"value{number}": value})
         )
-    return (await tx.exec(query.order_by(col(Agent.id)).limit(limit))).all()
+    found = await tx.exec(query.order_by(col(Agent.id)).limit(limit))
+    return [_record(agent) for agent in found]
+
+
+def decode_conditions(stored: object) -> tuple[AgentCondition | Unreadable, ...]:
+    """Returns conditions of an agent, in their order. Never raises."""
+    return tuple(map(_CONDITION.decode, stored if isinstance(stored, list) else [stored]))
+
+
+def _record(agent: Agent) -> AgentRecord:
+    return AgentRecord(
+        id=agent.id,
+        resource_group=agent.resource_group,
+        state=agent.state,
+        drained=agent.drained,
+        drain_deadline_time=agent.drain_deadline_time,
+        address=agent.address,
+        instance=agent.instance,
+        architecture=agent.architecture,
+        capacity=agent.capacity,
+        backends=agent.backends,
+        runtimes=RUNTIME.decode_each(agent.runtimes),
+        software_version=agent.software_version,
+        underlay_address=agent.underlay_address,
+        generation=agent.generation,
+        certificate=agent.certificate,
+        conditions=(*decode_conditions(agent.found_conditions), *decode_conditions(agent.reported_conditions)),
+        version=agent.version,
+        create_time=agent.create_time,
+        heartbeat_time=agent.heartbeat_time,
+    )
 
 
 async def read_loads(tx: AsyncSession, agent_ids: Collection[str]) -> dict[str, Load]:
@@ -83,45 +147,60 @@ async def read_loads(tx: AsyncSession, agent_ids: Collection[str]) -> dict[str, 
     return {row.id: Load(row.occupied, row.kernels) for row in rows}
 
 
-async def set_drained(tx: AsyncSession, agent_id: str, *, drained: bool) -> None:
-    """Takes an agent out of scheduling or puts it back; its version changes when it does."""
-    changed = update(Agent).where(col(Agent.id) == agent_id, col(Agent.drained) != drained)
-    await tx.exec(changed.values(drained=drained, version=Agent.version + 1))
+async def set_drained(tx: AsyncSession, agent_id: str, *, drained: bool, deadline: dt.timedelta | None = None) -> None:
+    """Takes an agent out of scheduling or puts it back; its version changes when it does, and with its deadline.
+
+    What still runs there after `deadline` is evicted; None is never.
+    """
+    await tx.execute(
+        text("""
+            UPDATE agent SET drained = :drained, drain_deadline_time = now() + CAST(:deadline AS interval), version = version + 1
+            WHERE id = :id AND (drained <> :drained OR drain_deadline_time IS NOT NULL OR CAST(:deadline AS interval) IS NOT NULL)
+        """),
+        {"id": agent_id, "drained": drained, "deadline": deadline},
+    )
 
 
 async def create_join_token(
-    tx: AsyncSession, secret_hash: bytes, *, group: str, agent_id: str | None, uses: int, ttl: dt.timedelta
+    tx: AsyncSession,
+    secret_hash: bytes,
+    *,
+    group: str,
+    agent_id: str | None,
+    uses: int,
+    ttl: dt.timedelta,
+    kind: str = "AGENT",
 ) -> dt.datetime:
-    """A join token for a group that exists; returns when it ends."""
+    """A join token of a kind for a group that exists; returns when it ends."""
     row = await tx.execute(
         text("""
-            INSERT INTO join_token (hash, resource_group, agent_id, uses_left, expire_time)
-            VALUES (:hash, :group, :agent, :uses, now() + :ttl) RETURNING expire_time
+            INSERT INTO join_token (hash, kind, resource_group, agent_id, uses_left, expire_time)
+            VALUES (:hash, :kind, :group, :agent, :uses, now() + :ttl) RETURNING expire_time
         """),
-        {"hash": secret_hash, "group": group, "agent": agent_id, "uses": uses, "ttl": ttl},
+        {"hash": secret_hash, "kind": kind, "group": group, "agent": agent_id, "uses": uses, "ttl": ttl},
     )
     expire_time: dt.datetime = row.scalar_one()
     return expire_time
 
 
-async def read_join_token(tx: AsyncSession, secret_hash: bytes) -> JoinToken | None:
-    """A join token that is good now."""
-    query = select(JoinToken).where(col(JoinToken.hash) == secret_hash, col(JoinToken.uses_left) > 0)
-    return (await tx.exec(query.where(text("expire_time > now()")))).one_or_none()
+async def is_join_token(tx: AsyncSession, secret_hash: bytes) -> bool:
+    """Returns whether a join token is good now."""
+    query = select(JoinToken.hash).where(col(JoinToken.hash) == secret_hash, col(JoinToken.uses_left) > 0)
+    return (await tx.exec(query.where(text("expire_time > now()")))).one_or_none() is not None
 
 
 async def enrol(tx: AsyncSession, secret_hash: bytes, agent_id: str) -> int:
     """Uses a join token up by one and records the agent in the token's group; returns the generation of this enrolment.
 
-    Raises JoinRefused and AgentIdInUse; then nothing may be committed. A token that names the agent also lets a node back
-    in under its old id, when it is lost, never opened a stream, or was revoked and has nothing left that it could run: what it ran
-    when it was revoked is given up first, as another node may be what comes in under the id. Certificates of former
-    generations are worth nothing from then on.
+    Raises JoinRefused and AgentIdInUse; then nothing may be committed. A token that names the agent also lets a node
+    back in under its old id, when it is lost, never opened a stream, or was revoked and has nothing left that it could
+    run: what it ran when it was revoked is given up first, as another node may be what comes in under the id.
+    Certificates of former generations are worth nothing from then on.
     """
     used = await tx.execute(
         text("""
             UPDATE join_token SET uses_left = uses_left - 1
-            WHERE hash = :hash AND uses_left > 0 AND expire_time > now() AND (agent_id IS NULL OR agent_id = :agent)
+            WHERE hash = :hash AND kind = 'AGENT' AND uses_left > 0 AND expire_time > now() AND (agent_id IS NULL OR agent_id = :agent)
             RETURNING resource_group, agent_id
         """),
         {"hash": secret_hash, "agent": agent_id},
@@ -135,7 +214,7 @@ async def enrol(tx: AsyncSession, secret_hash: bytes, agent_id: str) -> int:
                 software_version, underlay_address, underlay_mtu, boot_id, version, generation)
             VALUES (:agent, :group, 'JOINING', FALSE, FALSE, '', '', '', '', '', 0, '', 1, extract(epoch FROM now())::bigint)
             ON CONFLICT (id) DO UPDATE SET generation = greatest(agent.generation + 1, excluded.generation),
-                resource_group = excluded.resource_group, state = 'JOINING', drained = FALSE,
+                resource_group = excluded.resource_group, state = 'JOINING', drained = FALSE, drain_deadline_time = NULL,
                 revoked = FALSE, address = '', instance = '', version = agent.version + 1, announce_time = NULL
             WHERE :named AND (agent.state IN ('JOINING', 'LOST') OR (agent.revoked AND NOT EXISTS (
                 SELECT FROM attempt WHERE attempt.agent_id = agent.id AND attempt.end_time IS NULL))) RETURNING generation
@@ -167,8 +246,8 @@ async def renew(tx: AsyncSession, agent_id: str, generation: int, certificate: s
 async def announce(tx: AsyncSession, agent_id: str, *, address: str, instance: str, version: str) -> bool:
     """Records where an agent listens; returns whether the address changed.
 
-    Raises AgentRevoked, and AgentIdInUse for another instance than the one that came first after the agent enrolled, whatever
-    became of that: a copy of an agent has none of its kernels, and would have them taken for ended.
+    Raises AgentRevoked, and AgentIdInUse for another instance than the one that came first after the agent enrolled,
+    whatever became of that: a copy of an agent has none of its kernels, and would have them taken for ended.
     """
     agent = await get(tx, agent_id, lock=True)
     if agent is None:

@@ -6,22 +6,33 @@ import datetime as dt
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from pydantic import TypeAdapter
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.session.core.images import parse_image
+from retinue.manager.session.core.probes import PublishedPort
+from retinue.manager.session.core.service_ports import ServicePortSpec
 from retinue.manager.session.core.states import KernelState
-from retinue.manager.store.database import Statement, Transaction
+from retinue.manager.session.core.stored_spec import StoredSpec
+from retinue.manager.store.database import Query, Statement, Transaction
+from retinue.manager.store.documents import Decoder, Unreadable
 from retinue.manager.store.recordset import Row, fetched, recordset
 from retinue.manager.store.session_records import KERNEL_STATES
 from retinue.manager.store.sessions import Visibility
+from retinue.manager.store.shares import Difference
 from retinue.manager.store.usage import LONGEST_LOOK_BACK_DAYS
+
+# What is stored of a replica says more, for routers.
+PUBLISHED_PORT = Decoder("the port of a replica", TypeAdapter(PublishedPort).validate_python)
 
 
 @dataclass(frozen=True, slots=True)
 class DesiredAttemptRecord:
-    """An attempt that an agent should know of, with all that goes into it; `goal` and `observed` may be those of another version."""
+    """An attempt that an agent should know of, with all that goes into it;
+    `goal` and `observed` may be those of another version.
+    """
 
     kernel_id: uuid.UUID
     epoch: int
@@ -35,10 +46,14 @@ class DesiredAttemptRecord:
     slots: Mapping[str, int]
     image_digest: str
     image_id: str
-    spec: Mapping[str, Any]
+    spec: StoredSpec
     cluster_size: int
     force: bool
     egress: str
+    # Of the main kernel of an endpoint's replica; None of any other.
+    published: PublishedPort | Unreadable | None
+    # Of a system session: the public keys of its owner.
+    owner_keys: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +74,21 @@ class NetworkMemberRecord:
 async def read_desired(
     tx: Transaction, agent_id: str, session_ids: Collection[uuid.UUID] | None = None
 ) -> tuple[list[DesiredAttemptRecord], list[NetworkMemberRecord]]:
-    """Returns the attempts and the members of networks that an agent should know of, those of sessions with a live attempt anywhere, and ends
-    the transaction. With `session_ids`, those of these sessions.
+    """Returns the attempts and the members of networks that an agent should know of, those of sessions with a live
+    attempt anywhere, and ends the transaction. With `session_ids`, those of these sessions.
     """
     params = {"agent": agent_id, **({} if session_ids is None else {"sessions": list(session_ids)})}
     wanted = f"""
         SELECT a.kernel_id, a.epoch, a.session_id, CASE WHEN a.end_time IS NULL THEN a.goal ELSE 'STOPPED' END AS goal,
             a.observed, k.role, k.role_index, k.local_rank, k.hostname, k.slots, k.image_digest, k.image_id, s.spec, s.cluster_size, s.force,
-            COALESCE(g.egress, 'DENY') AS egress
+            COALESCE(g.egress, 'DENY') AS egress, v.spec->'replica' AS published,
+            CASE WHEN s.type = 'SYSTEM' THEN ARRAY(
+                SELECT public_key FROM ssh_key WHERE user_name = s.owner ORDER BY fingerprint
+            ) ELSE ARRAY[]::text[] END AS owner_keys
         FROM attempt a JOIN kernel k ON k.id = a.kernel_id JOIN session s ON s.id = a.session_id
         LEFT JOIN resource_group g ON g.name = s.resource_group
+        LEFT JOIN endpoint_replica p ON p.session_id = a.kernel_id
+        LEFT JOIN endpoint_revision v ON v.endpoint_id = p.endpoint_id AND v.number = p.revision
         WHERE a.agent_id = :agent AND (a.end_time IS NULL OR a.log_pending)
             {"" if session_ids is None else "AND a.session_id = ANY(:sessions)"}
         ORDER BY a.kernel_id, a.epoch
@@ -89,8 +109,20 @@ async def read_desired(
             {"" if session_ids is None else "AND n.session_id = ANY(:sessions)"}
         ORDER BY n.session_id, k.local_rank
     """  # noqa: S608  # the condition is ours
-    attempts, networks = await tx.together(Statement(wanted, params), Statement(members, params), commit=True)
-    return [DesiredAttemptRecord(**row) for row in attempts], [NetworkMemberRecord(**row) for row in networks]
+    attempts = Query(wanted, params, read=lambda rows: [_desired(row) for row in rows])
+    networks = Query(members, params, read=lambda rows: [NetworkMemberRecord(**row) for row in rows])
+    answers = await tx.pipeline(attempts, networks, commit=True)
+    return answers.of(attempts), answers.of(networks)
+
+
+def _desired(row: Row) -> DesiredAttemptRecord:
+    return DesiredAttemptRecord(
+        **{
+            **row,
+            "spec": StoredSpec(row["spec"]),
+            "published": None if row["published"] is None else PUBLISHED_PORT.decode(row["published"]),
+        }
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +141,14 @@ class KernelLocationRecord:
 
 @dataclass(frozen=True, slots=True)
 class MainKernelRecord:
-    """The main kernel of a session: its address in the session's network (empty without one), the ports of its image, the session's spec."""
+    """The main kernel of a session: its address in the session's network (empty without one),
+    the ports of its image, the session's spec.
+    """
 
     location: KernelLocationRecord
     address: str
-    service_ports: Sequence[Mapping[str, Any]]
-    spec: Mapping[str, Any]
+    service_ports: tuple[ServicePortSpec, ...]
+    spec: StoredSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +185,15 @@ async def read_newest(tx: AsyncSession, session_id: uuid.UUID, hostname: str) ->
     return kernel_location(found[0]) if found else None
 
 
+async def read_memory(tx: AsyncSession, session_id: uuid.UUID, hostname: str) -> int:
+    """Returns the memory of a kernel in bytes; 0 when there is no such kernel."""
+    rows = await tx.execute(
+        text("SELECT (slots->>'mem')::bigint FROM kernel WHERE session_id = :session AND hostname = :hostname"),
+        {"session": session_id, "hostname": hostname},
+    )
+    return rows.scalar() or 0
+
+
 async def read_main(tx: AsyncSession, session_id: uuid.UUID) -> MainKernelRecord:
     """Returns the main kernel of a session that is there."""
     rows = await tx.execute(
@@ -163,13 +206,18 @@ async def read_main(tx: AsyncSession, session_id: uuid.UUID) -> MainKernelRecord
         {"session": session_id},
     )
     (row,) = fetched(rows)
-    return MainKernelRecord(kernel_location(row), row["address"], row["service_ports"], row["spec"])
+    # An image without digest and id is false, whatever ports it has.
+    image = parse_image("", "", row["service_ports"])
+    ports = () if image is None else image.service_ports
+    return MainKernelRecord(kernel_location(row), row["address"], ports, StoredSpec(row["spec"]))
 
 
 async def read_running(
     tx: AsyncSession, visibility: Visibility, session_id: uuid.UUID | None, hostname: str, limit: int
 ) -> list[RunningKernelRecord]:
-    """Returns kernels that run and that the caller may read, of one session or of all, by session in order of creation."""
+    """Returns kernels that run and that the caller may read, of one session or of all,
+    by session in order of creation.
+    """
     rows = await tx.execute(
         text(f"""
             SELECT s.id AS session_id, s.name AS session_name, k.hostname, k.id AS kernel_id, a.epoch, a.agent_id,
@@ -196,7 +244,9 @@ async def read_reported(tx: AsyncSession, agent_id: str) -> list[tuple[uuid.UUID
 
 @dataclass(frozen=True, slots=True)
 class ReportedAttempt:
-    """An attempt that an agent reports: the agent and session it belongs to, whether it is live, when it was made, and the time now."""
+    """An attempt that an agent reports: the agent and session it belongs to, whether it is live, when it was made,
+    and the time now.
+    """
 
     kernel_id: uuid.UUID
     epoch: int
@@ -207,29 +257,39 @@ class ReportedAttempt:
     now: dt.datetime
 
 
-def reported_attempts(rows: Iterable[Row]) -> list[ReportedAttempt]:
-    """Returns what `finding_reported` has found."""
-    return [ReportedAttempt(**row) for row in rows]
-
-
-def finding_reported(keys: Collection[tuple[uuid.UUID, int]]) -> Statement:
-    """Finds the attempts among `keys` (kernel and epoch), for `reported_attempts`."""
-    return Statement(
+def finding_reported(keys: Collection[tuple[uuid.UUID, int]]) -> Query[list[ReportedAttempt]]:
+    """Finds the attempts among `keys` (kernel and epoch)."""
+    return Query(
         """
             SELECT a.kernel_id, a.epoch, a.session_id, a.agent_id, a.end_time IS NULL AS live, a.create_time, now() AS now FROM attempt a
             JOIN unnest(CAST(:kernels AS uuid[]), CAST(:epochs AS int[])) AS r(kernel_id, epoch) USING (kernel_id, epoch)
         """,
         {"kernels": [kernel for kernel, _ in keys], "epochs": [epoch for _, epoch in keys]},
+        read=lambda rows: [ReportedAttempt(**row) for row in rows],
     )
 
 
-def writing(rows: Iterable[Mapping[str, Any]]) -> Statement:
-    """Writes goals, observed states and ends of attempts: rows of kernel_id, epoch, goal, observed, ended, log_size (of output to be fetched)
-    and observed_end_time (None: not known).
-
-    The end of an attempt releases its claims and adds them to the usage of their days. Finds what owners hold less, as a Difference.
+@dataclass(frozen=True, slots=True)
+class AttemptUpdate:
+    """The state of an attempt to be written; `log_size` is that of output to be fetched,
+    `observed_end_time` is None when not known.
     """
-    return Statement(
+
+    kernel_id: uuid.UUID
+    epoch: int
+    goal: str
+    observed: str
+    ended: bool
+    log_size: int
+    observed_end_time: dt.datetime | None
+
+
+def writing(updates: Iterable[AttemptUpdate]) -> Query[list[Difference]]:
+    """Writes goals, observed states and ends of attempts.
+
+    The end of an attempt releases its claims and adds them to the usage of their days. Finds what owners hold less.
+    """
+    return Query(
         """
             WITH input AS (
                 SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb))
@@ -258,29 +318,30 @@ def writing(rows: Iterable[Mapping[str, Any]]) -> Statement:
             )
             SELECT resource_group, owner, slot, -sum(amount)::bigint AS amount FROM released GROUP BY resource_group, owner, slot
         """,
-        {"rows": recordset(rows), "longest": LONGEST_LOOK_BACK_DAYS},
+        {"rows": recordset(updates), "longest": LONGEST_LOOK_BACK_DAYS},
+        read=lambda rows: [Difference(**row) for row in rows],
     )
 
 
 async def find_affected_agents(tx: Transaction, session_ids: Collection[uuid.UUID]) -> dict[str, set[uuid.UUID]]:
-    """Agents that have, or should have, anything of these sessions, and of which."""
-    (rows,) = await tx.together(finding_affected_agents(session_ids))
-    return affected_agents(rows)
+    """Returns the agents that have, or should have, anything of these sessions, each with those sessions."""
+    query = finding_affected_agents(session_ids)
+    return (await tx.pipeline(query)).of(query)
 
 
-def finding_affected_agents(session_ids: Collection[uuid.UUID]) -> Statement:
-    """`find_affected_agents` as a statement among others, for `affected_agents`."""
-    return Statement(
+def finding_affected_agents(session_ids: Collection[uuid.UUID]) -> Query[dict[str, set[uuid.UUID]]]:
+    """Returns `find_affected_agents` as a query among others."""
+    return Query(
         """
             SELECT agent_id, session_id FROM attempt WHERE session_id = ANY(:ids) AND (end_time IS NULL OR log_pending)
             UNION SELECT agent_id, session_id FROM network_site WHERE session_id = ANY(:ids)
         """,
         {"ids": list(session_ids)},
+        read=_affected_agents,
     )
 
 
-def affected_agents(rows: Iterable[Row]) -> dict[str, set[uuid.UUID]]:
-    """Sessions by agent, as `finding_affected_agents` has found them."""
+def _affected_agents(rows: Iterable[Row]) -> dict[str, set[uuid.UUID]]:
     found: dict[str, set[uuid.UUID]] = {}
     for row in rows:
         found.setdefault(row["agent_id"], set()).add(row["session_id"])
@@ -288,18 +349,15 @@ def affected_agents(rows: Iterable[Row]) -> dict[str, set[uuid.UUID]]:
 
 
 def dropping_sites(agent_id: str, session_ids: Collection[uuid.UUID]) -> tuple[Statement, Statement]:
-    """Records that an agent no longer has the networks of these sessions; networks that no agent has or needs any more are deleted."""
+    """Records that an agent no longer has the networks of these sessions;
+    networks that no agent has or needs any more are deleted.
+    """
     sites = """
         DELETE FROM network_site site USING network n
         WHERE site.network_id = n.id AND site.agent_id = :agent AND site.session_id = ANY(:ids)
           AND NOT EXISTS (SELECT FROM attempt a WHERE n.session_id IS NOT NULL AND a.session_id = n.session_id AND a.end_time IS NULL)
     """
     return Statement(sites, {"agent": agent_id, "ids": list(session_ids)}), Statement(_DROP_NETWORKS)
-
-
-async def drop_networks(tx: AsyncSession) -> None:
-    """Removes networks that no agent has."""
-    await tx.execute(text(_DROP_NETWORKS))
 
 
 _DROP_NETWORKS = "DELETE FROM network n WHERE NOT EXISTS (SELECT FROM network_site site WHERE site.network_id = n.id)"
@@ -312,8 +370,8 @@ async def read_sites(tx: AsyncSession, agent_id: str) -> set[uuid.UUID]:
 
 
 async def release_networks(tx: AsyncSession, agent_id: str) -> None:
-    """Takes networks that only lost agents still have from their sessions, so that those can be placed again; number and subnet stay
-    taken until the agent is back and confirms, or is removed.
+    """Takes networks that only lost agents still have from their sessions, so that those can be placed again; number
+    and subnet stay taken until the agent is back and confirms, or is removed.
     """
     await tx.execute(
         text("""

@@ -1,4 +1,6 @@
-"""Queries for what has waited too long, or waits for an agent that is lost."""
+"""Queries for what has waited too long, or waits for an agent that is lost, and for the database's clock,
+which bounds it.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +10,20 @@ from dataclasses import dataclass
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.store.spec_fields import json_number
+from retinue.manager.store.spec_fields import held, json_number
 
+# Of the former clock: see `ClockStep`.
+_IS_FORMER = "({0} <= to_timestamp(:former) AND NOT {0} BETWEEN now() - make_interval(secs => :window) AND now())"
+_STEP = "make_interval(secs => :seconds)"
 # Sessions that waited too long are cancelled a second so many at a time: one commit does not hold up others.
 MAX_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Stranded:
-    """A live attempt on a lost agent that need not be waited for; `revoked` says whether the agent is never waited for."""
+    """A live attempt on a lost agent that need not be waited for; `revoked` says whether
+    the agent is never waited for.
+    """
 
     session_id: uuid.UUID
     kernel_id: uuid.UUID
@@ -26,7 +33,9 @@ class Stranded:
 
 
 async def read_late_starts(tx: AsyncSession) -> list[uuid.UUID]:
-    """Placed sessions whose group's start timeout has passed since they were placed, or the fetching of an image for them got on."""
+    """Placed sessions whose group's start timeout has passed since they were placed,
+    or the fetching of an image for them got on.
+    """
     rows = await tx.execute(
         text("""
             SELECT s.id FROM session s JOIN resource_group g ON g.name = s.resource_group
@@ -38,8 +47,9 @@ async def read_late_starts(tx: AsyncSession) -> list[uuid.UUID]:
 
 
 async def read_waited_too_long(tx: AsyncSession) -> list[uuid.UUID]:
-    """Some of the sessions whose group's option `pending-timeout-seconds` (0: no bound) has passed since they began to wait for a place: not
-    before their start time, nor before what they depend on succeeded.
+    """Some of the sessions whose group's option `pending-timeout-seconds` (0: no bound) has passed since they began to
+    wait for a place: not before their start time, nor before what they depend on succeeded,
+    nor before they were released from a hold.
     """
     rows = await tx.execute(
         text(f"""
@@ -47,7 +57,7 @@ async def read_waited_too_long(tx: AsyncSession) -> list[uuid.UUID]:
             FROM (SELECT name, CASE WHEN options->>'pending-timeout-seconds' ~ '^[0-9]{{1,9}}$'
                 THEN (options->>'pending-timeout-seconds')::int END AS seconds FROM resource_group) g
             JOIN session s ON s.resource_group = g.name AND s.state = 'PENDING'
-            WHERE g.seconds > 0 AND s.state_time <= now() - make_interval(secs => g.seconds)
+            WHERE g.seconds > 0 AND NOT {held("s.spec")} AND s.state_time <= now() - make_interval(secs => g.seconds)
                 AND coalesce({json_number("s.spec->'earliest_start_time'")}, 0) <= extract(epoch FROM now()) - g.seconds
                 AND NOT EXISTS (
                     SELECT FROM session_dependency d LEFT JOIN session p ON p.id = d.parent_id
@@ -64,6 +74,21 @@ async def read_expired(tx: AsyncSession) -> list[uuid.UUID]:
     """Returns running sessions whose time limit has passed."""
     rows = await tx.execute(text("SELECT id FROM session WHERE expire_time <= now() AND state = 'RUNNING'"))
     return list(rows.scalars())
+
+
+async def read_evicted(tx: AsyncSession) -> list[tuple[uuid.UUID, str]]:
+    """Returns some of the placed sessions, and the agent, that run on a drained agent whose deadline has passed."""
+    rows = await tx.execute(
+        text("""
+            SELECT DISTINCT ON (s.id) s.id, g.id FROM agent g JOIN attempt a ON a.agent_id = g.id AND a.end_time IS NULL
+            JOIN session s ON s.id = a.session_id
+            WHERE g.drained AND NOT g.revoked AND g.drain_deadline_time <= now() AND a.goal <> 'STOPPED'
+                AND s.state IN ('SCHEDULED', 'PREPARING', 'RUNNING')
+            LIMIT :most
+        """),
+        {"most": MAX_AT_ONCE},
+    )
+    return [(session_id, agent_id) for session_id, agent_id in rows]
 
 
 async def read_stranded(tx: AsyncSession) -> list[Stranded]:
@@ -106,3 +131,46 @@ async def give_up_output(tx: AsyncSession, agent_id: str) -> None:
     await tx.execute(
         text("UPDATE attempt SET log_pending = FALSE WHERE agent_id = :agent AND log_pending"), {"agent": agent_id}
     )
+
+
+async def read_clock(tx: AsyncSession) -> float:
+    """Returns when the transaction began, in seconds since 1970; bounds that are read in it count from that."""
+    return float((await tx.execute(text("SELECT extract(epoch FROM now())::float8"))).scalar_one())
+
+
+async def shift_times(tx: AsyncSession, *, seconds: float, window: float, former: float) -> int:
+    """Moves the times of the former clock, by which live sessions are bounded, to the present one;
+    returns how many sessions have moved.
+
+    A session that began to run by the former clock ends by the present one.
+    """
+    params = {"seconds": seconds, "window": window, "former": former}
+    moved = ", ".join(
+        f"{column} = CASE WHEN {_IS_FORMER.format(column)} THEN {column} + {_STEP} ELSE {column} END"
+        for column in ("schedule_time", "pull_time", "start_time", "state_time")
+    )
+    # These are ahead: they are as old as the state that they were set with.
+    ahead = ", ".join(
+        f"{column} = CASE WHEN {_IS_FORMER.format('state_time')} THEN {column} + {_STEP} ELSE {column} END"
+        for column in ("expire_time", "next_try_time")
+    )
+    found = await tx.execute(
+        text(f"UPDATE session SET {moved}, {ahead} WHERE state NOT IN ('TERMINATED', 'CANCELLED') RETURNING 1"),  # noqa: S608  # our own words
+        params,
+    )
+    # What waits for another session waits from its end on.
+    await tx.execute(
+        text(f"""
+            UPDATE session SET end_time = end_time + {_STEP}
+            WHERE {_IS_FORMER.format("end_time")} AND id IN (
+                SELECT d.parent_id FROM session_dependency d JOIN session c ON c.id = d.child_id AND c.state = 'PENDING'
+            )
+        """),  # noqa: S608  # our own words
+        params,
+    )
+    # A deadline is as far ahead of the present clock as it was of the former one.
+    await tx.execute(
+        text("UPDATE agent SET drain_deadline_time = drain_deadline_time + make_interval(secs => :seconds)"),
+        {"seconds": seconds},
+    )
+    return len(found.all())

@@ -1,33 +1,33 @@
 """Reads what the leader's scheduler caches, and drains the marks by which the cache follows the rows.
 
-A term begins by reading everything that is live once. From then on triggers mark, in the commit of each change, which sessions, agents,
-groups and quotas have changed, and by how much what is held of agents and by owners has; the author of the change, on any replica,
-need not know of it. Draining the marks deletes them in the same transaction, so each is applied exactly once, and only after its commit.
-Sums are marked as differences (nothing is summed again), everything else by its key alone (the row is read again as it is by then).
+A term begins by reading everything that is live once. From then on triggers mark, in the commit of each change, which
+sessions, agents, groups and quotas have changed, and by how much what is held of agents and by owners has; the author
+of the change, on any replica, need not know of it. Draining the marks deletes them in the same transaction, so each is
+applied exactly once, and only after its commit. Sums are marked as differences (nothing is summed again), everything
+else by its key alone (the row is read again as it is by then).
 
 Only what a scheduling pass itself writes is not marked (`UNMARKED`): the leader knows it already.
 
-Whatever `read_waiting` reads must be marked when it changes. A table added to it needs a trigger like those of migration 0011.
+Whatever `read_waiting` reads must be marked when it changes. A table added to it needs a
+trigger like those of migration 0011.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.scheduling.records import AgentRecord, GroupRecord, PendingSession, QuotaRecord
+from retinue.manager.scheduling.records import AgentRecord, AgentState, GroupRecord, PendingSession, QuotaRecord
+from retinue.manager.session.core.quota_subjects import Account
 from retinue.manager.store import leadership
-from retinue.manager.store.database import Database, Statement, Transaction
-from retinue.manager.store.spec_fields import json_number, readable
-
-# Group, owner and project: who holds something.
-Account = tuple[str, str, str]
+from retinue.manager.store.database import Database, Query, Statement, Transaction, fetch
+from retinue.manager.store.recordset import Row
+from retinue.manager.store.spec_fields import held, json_number, readable
 
 # Sessions read at once: what is read takes more memory for a moment than what is kept of it.
 PAGE = 1000
@@ -52,31 +52,36 @@ class Changes:
     taken: list[tuple[str, int]] = field(default_factory=list)
 
 
-_DRAIN = Statement("""
-    WITH gone AS (DELETE FROM scheduling_change RETURNING kind, key, resource_group, owner, project, slot, amount)
+_DRAIN_MARKS = """
+    WITH gone AS (DELETE FROM scheduling_change RETURNING kind, key, resource_group, owner, project, system, slot, amount)
     -- Nothing is lost that a crash of the database would leave: the marks are not written ahead.
     SELECT 'now' AS kind, set_config('synchronous_commit', 'off', TRUE) AS key, NULL AS resource_group, NULL AS owner, NULL AS project,
-        NULL AS slot, NULL AS amount, extract(epoch FROM clock_timestamp())::float8 AS now
+        NULL AS system, NULL AS slot, NULL AS amount, extract(epoch FROM clock_timestamp())::float8 AS now
     UNION ALL SELECT *, 0 FROM gone
-""")
+"""
 
 
 async def drain_changes(tx: Transaction, term: int) -> Changes:
-    """Removes and returns all marks of committed changes. Only the leader calls it, and applies all of them. Raises NotLeader."""
-    leading, rows = await tx.together(leadership.checking(term), _DRAIN)
-    leadership.checked(leading, term)
+    """Removes and returns all marks of committed changes. Only the leader calls it, and applies all of them.
+    Raises NotLeader.
+    """
+    draining = Query(_DRAIN_MARKS, read=_changes)
+    return (await tx.pipeline(leadership.checking(term), draining)).of(draining)
+
+
+def _changes(rows: Iterable[Row]) -> Changes:
     changes = Changes(0.0)
     for row in rows:
-        kind, key, group, owner, project, slot, amount, now = row.values()
+        kind, key, group, owner, project, system, slot, amount, now = row.values()
         match kind:
             case "now":
                 changes.now = now
             case "session":
                 changes.sessions.add(uuid.UUID(key))
             case "claim":
-                changes.claims.append((key, (group, owner, project), slot, amount))
+                changes.claims.append((key, Account(group, owner, project, system or False), slot, amount))
             case "sessions":
-                changes.placed.append(((group, owner, project), amount))
+                changes.placed.append((Account(group, owner, project, system or False), amount))
             case "kernels":
                 changes.kernels.append((key, amount))
             case "agent":
@@ -98,7 +103,8 @@ UNMARKED = Statement("SELECT set_config('retinue.marked', 'no', TRUE)")
 
 @asynccontextmanager
 async def consistent_snapshot(database: Database, term: int) -> AsyncIterator[AsyncSession]:
-    """Opens a transaction that sees one state of the database, marks included, from after every commit of this leader that was under way.
+    """Opens a transaction that sees one state of the database, marks included,
+    from after every commit of this leader that was under way.
 
     Raises NotLeader.
     """
@@ -119,17 +125,17 @@ async def read_now(tx: AsyncSession) -> float:
 
 async def read_groups(tx: AsyncSession, names: Collection[str] | None = None) -> list[GroupRecord]:
     """Returns groups with their policies, all of them or those named."""
-    return [GroupRecord(*row) for row in await _read(tx, _groups(names))]
+    return await fetch(tx, _groups(names))
 
 
 async def read_agents(tx: AsyncSession, ids: Collection[str] | None = None) -> list[AgentRecord]:
     """Returns agents as the scheduler sees them, all of them or those named, whatever their state."""
-    return [AgentRecord(*row) for row in await _read(tx, _agents(ids))]
+    return await fetch(tx, _agents(ids))
 
 
 async def read_quotas(tx: AsyncSession, subjects: Collection[tuple[str, str]] | None = None) -> list[QuotaRecord]:
     """Returns quotas, all of them or those of subjects (kind, name)."""
-    return [QuotaRecord(*row) for row in await _read(tx, _quotas(subjects))]
+    return await fetch(tx, _quotas(subjects))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,82 +149,78 @@ class Changed:
 
 
 async def read_rest(tx: Transaction, ids: Collection[uuid.UUID], changed: Changes) -> Changed:
-    """Reads what has changed and ends the transaction: those of the sessions that wait (as `read_waiting`), and the agents, groups and
-    quotas that are named in `changed`.
+    """Reads what has changed and ends the transaction: those of the sessions that wait (as `read_waiting`), and the
+    agents, groups and quotas that are named in `changed`.
     """
-    wanted = [
-        _waiting(ids) if ids else None,
-        _agents(changed.agents) if changed.agents else None,
-        _groups(changed.groups) if changed.groups else None,
-        _quotas(changed.quotas) if changed.quotas else None,
-    ]
-    answers = iter(await tx.together(*filter(None, wanted), commit=True))
-    waiting, agents, groups, quotas = (() if statement is None else next(answers) for statement in wanted)
+    waiting, agents = _waiting(ids), _agents(changed.agents)
+    groups, quotas = _groups(changed.groups), _quotas(changed.quotas)
+    wanted = ((waiting, ids), (agents, changed.agents), (groups, changed.groups), (quotas, changed.quotas))
+    answers = await tx.pipeline(*(query for query, keys in wanted if keys), commit=True)
     return Changed(
-        [PendingSession(**row) for row in waiting],
-        [AgentRecord(**row) for row in agents],
-        [GroupRecord(**row) for row in groups],
-        [QuotaRecord(**row) for row in quotas],
+        answers.of(waiting) if ids else (),
+        answers.of(agents) if changed.agents else (),
+        answers.of(groups) if changed.groups else (),
+        answers.of(quotas) if changed.quotas else (),
     )
 
 
 # Columns in the order of the fields of their records.
 # ruff: noqa: S608  # our own words
-def _groups(names: Collection[str] | None) -> Statement:
-    return Statement(
+def _groups(names: Collection[str] | None) -> Query[list[GroupRecord]]:
+    return Query(
         f"""
-            SELECT name, session_strategy, agent_strategy, options, owner_weights, rotation FROM resource_group
+            SELECT name, session_strategy, agent_strategy, options, owner_weights, rotation, isolations FROM resource_group
             {"" if names is None else "WHERE name = ANY(:names)"}
         """,
         {} if names is None else {"names": list(names)},
+        read=lambda rows: [GroupRecord(**row) for row in rows],
     )
 
 
-def _agents(ids: Collection[str] | None) -> Statement:
-    return Statement(
+def _agents(ids: Collection[str] | None) -> Query[list[AgentRecord]]:
+    return Query(
         f"""
             SELECT id, resource_group, state, drained, revoked, blocked, architecture, backends, capacity, underlay_address, underlay_mtu FROM agent
             {"" if ids is None else "WHERE id = ANY(:ids)"}
         """,
         {} if ids is None else {"ids": list(ids)},
+        read=lambda rows: [AgentRecord(**{**row, "state": AgentState.of(row["state"])}) for row in rows],
     )
 
 
-def _quotas(subjects: Collection[tuple[str, str]] | None) -> Statement:
-    return Statement(
+def _quotas(subjects: Collection[tuple[str, str]] | None) -> Query[list[QuotaRecord]]:
+    return Query(
         f"""
             SELECT kind, name, slots, max_sessions FROM quota
             {"" if subjects is None else "WHERE (kind, name) IN (SELECT * FROM unnest(CAST(:kinds AS text[]), CAST(:names AS text[])))"}
         """,
         {} if subjects is None else {"kinds": [kind for kind, _ in subjects], "names": [name for _, name in subjects]},
+        read=lambda rows: [QuotaRecord(**row) for row in rows],
     )
-
-
-async def _read(tx: AsyncSession, statement: Statement) -> Sequence[Sequence[Any]]:
-    return (await tx.execute(text(statement.sql), dict(statement.params))).all()
 
 
 async def read_claims(tx: AsyncSession) -> list[tuple[str, Account, str, int]]:
     """Returns what live claims hold: agent, account, slot, sum of the amounts."""
     rows = await tx.execute(
         text("""
-            SELECT c.agent_id, c.resource_group, c.owner, coalesce(s.project, ''), c.slot, sum(c.amount)::bigint
+            SELECT c.agent_id, c.resource_group, c.owner, coalesce(s.project, ''), coalesce(s.type = 'SYSTEM', FALSE),
+                c.slot, sum(c.amount)::bigint
             FROM claim c LEFT JOIN kernel k ON k.id = c.kernel_id LEFT JOIN session s ON s.id = k.session_id
-            WHERE c.release_time IS NULL GROUP BY 1, 2, 3, 4, 5
+            WHERE c.release_time IS NULL GROUP BY 1, 2, 3, 4, 5, 6
         """)
     )
-    return [(agent, (group, owner, project), slot, amount) for agent, group, owner, project, slot, amount in rows]
+    return [(agent, Account(*account), slot, amount) for agent, *account, slot, amount in rows]
 
 
 async def read_placed(tx: AsyncSession) -> list[tuple[Account, int]]:
     """Returns how many placed sessions each account has, without those that have ended."""
     rows = await tx.execute(
         text("""
-            SELECT resource_group, owner, project, count(*) FROM session
-            WHERE state NOT IN ('TERMINATED', 'CANCELLED') AND state <> 'PENDING' GROUP BY 1, 2, 3
+            SELECT resource_group, owner, project, type = 'SYSTEM', count(*) FROM session
+            WHERE state NOT IN ('TERMINATED', 'CANCELLED') AND state <> 'PENDING' GROUP BY 1, 2, 3, 4
         """)
     )
-    return [((group, owner, project), number) for group, owner, project, number in rows]
+    return [(Account(*account), number) for *account, number in rows]
 
 
 async def read_kernels(tx: AsyncSession) -> list[tuple[str, int]]:
@@ -235,21 +237,24 @@ async def read_networks(tx: AsyncSession) -> list[tuple[str, int]]:
 
 # In the order of the fields of PendingSession.
 _WAITING = f"""
-    SELECT s.id, s.owner, s.project, s.resource_group, s.priority, s.sequence, s.cluster_mode, s.cluster_size, s.tries,
+    SELECT s.id, s.owner, s.project, s.resource_group, s.type = 'SYSTEM' AS system, s.priority, s.sequence, s.cluster_mode, s.cluster_size, s.tries,
         s.failed_agents, s.last_failure,
         s.retries, s.failed_starts, extract(epoch FROM s.create_time)::float8 AS created,
-        s.promise->'agents' AS nominated, coalesce({json_number("s.promise->'until'")}, 0) AS nominated_until,
+        s.nomination->'agents' AS nominated, coalesce({json_number("s.nomination->'until'")}, 0) AS nominated_until,
         s.reason, s.message, coalesce(extract(epoch FROM s.next_try_time), 0)::float8 AS next_try,
-        coalesce({json_number("s.spec->'earliest_start_time'")}, 0) AS earliest_start_time, s.endpoint,
+        coalesce({json_number("s.spec->'earliest_start_time'")}, 0) AS earliest_start_time, {held("s.spec")} AS hold, s.endpoint,
         s.spec->'agents' AS agents, s.spec->'agents_strict' AS agents_strict, s.spec->>'architecture' AS architecture,
         s.spec->>'replica_placement' AS replica_placement, {json_number("s.spec->'time_limit_seconds'")} AS time_limit,
         {readable("s.spec")} AS readable,
         (SELECT count(*) FROM session_dependency d WHERE d.child_id = s.id AND NOT d.settled) AS open_dependencies,
         ARRAY(SELECT coalesce(p.name, d.parent_id::text) FROM session_dependency d LEFT JOIN session p ON p.id = d.parent_id
               WHERE d.child_id = s.id AND NOT d.settled ORDER BY d.position LIMIT 3) AS waits_for,
-        (SELECT jsonb_agg(jsonb_build_object('hostname', k.hostname, 'slots', k.slots, 'image',
-                    coalesce(nullif(s.spec->'roles'->k.role->>'image', ''), s.spec->'kernel'->>'image', '') <> '') ORDER BY k.local_rank)::text
-         FROM kernel k WHERE k.session_id = s.id) AS kernels,
+        (SELECT jsonb_agg(jsonb_build_object('hostname', k.hostname, 'slots', k.slots, 'image', of_kernel.image,
+                    'isolation', coalesce(s.spec->'isolations'->>k.role, CASE WHEN of_kernel.image THEN 'CONTAINER' ELSE 'PROCESS' END),
+                    'sftp', jsonb_typeof(s.spec->'sftp') IS NOT DISTINCT FROM 'object') ORDER BY k.local_rank)::text
+         FROM kernel k CROSS JOIN LATERAL (
+            SELECT coalesce(nullif(s.spec->'roles'->k.role->>'image', ''), s.spec->'kernel'->>'image', '') <> '' AS image
+         ) of_kernel WHERE k.session_id = s.id) AS kernels,
         s.schedule_time IS NOT NULL AND (
             EXISTS (SELECT FROM attempt a WHERE a.session_id = s.id AND (a.end_time IS NULL OR a.log_pending))
             OR EXISTS (SELECT FROM network n WHERE n.session_id = s.id)
@@ -260,15 +265,20 @@ _WAITING = f"""
 
 
 async def read_waiting(tx: AsyncSession, ids: Collection[uuid.UUID]) -> list[PendingSession]:
-    """Returns those of the sessions that wait: with their kernels by rank (JSON, as text: most sessions have the same), the times of the next try and
-    of the start asked for (seconds since 1970), what they depend on that has not succeeded, and whether attempts or networks of an earlier
-    placement are still being cleared away, or run unknown to the database.
+    """Returns those of the sessions that wait: with their kernels by rank (JSON, as text: most sessions have the same),
+    the times of the next try and of the start asked for (seconds since 1970), what they depend on that has not
+    succeeded, and whether attempts or networks of an earlier placement are still being cleared away,
+    or run unknown to the database.
     """
-    return [PendingSession(*row) for row in await _read(tx, _waiting(ids))]
+    return await fetch(tx, _waiting(ids))
 
 
-def _waiting(ids: Collection[uuid.UUID]) -> Statement:
-    return Statement(f"{_WAITING} AND s.id = ANY(:ids) ORDER BY s.sequence", {"ids": list(ids)})
+def _waiting(ids: Collection[uuid.UUID]) -> Query[list[PendingSession]]:
+    return Query(
+        f"{_WAITING} AND s.id = ANY(:ids) ORDER BY s.sequence",
+        {"ids": list(ids)},
+        read=lambda rows: [PendingSession(**row) for row in rows],
+    )
 
 
 async def read_replicas(

@@ -11,8 +11,9 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The identity of a database. `id` stays for good, `incarnation` is another one after each restore. The fingerprint of the certificate
-    authority is empty until the first manager has started; `ca_sealed` is the authority, sealed, or empty.
+    """The identity of a database. `id` stays for good, `incarnation` is another one after each restore. The fingerprint
+    of the certificate authority is empty until the first manager has started;
+    `ca_sealed` is the authority, sealed, or empty.
     """
 
     id: uuid.UUID
@@ -45,8 +46,9 @@ async def write_authority(tx: AsyncSession, fingerprint: str, sealed: bytes) -> 
     )
 
 
-# Begins another history, of rows that are those of an earlier time. Attempts that are made from here on have ids that none of the lost history
-# can have, however often a backup is restored: their epochs follow the time, in units of ten seconds.
+# Begins another history, of rows that are those of an earlier time. Attempts that are made from here on have ids that
+# none of the lost history can have, however often a backup is restored: their epochs follow the time,
+# in units of ten seconds.
 BEGIN_INCARNATION = """
     WITH forgotten AS (DELETE FROM orphan)
     UPDATE cluster SET incarnation = gen_random_uuid(), restore_time = now(),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import uuid
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from sqlalchemy import text
 
 from retinue.manager.reasons import ConditionType
+from retinue.manager.session.core.events import Condition, ReasonChanged, parse_conditions
 from retinue.manager.store import journal, sessions
 from retinue.manager.store.database import Transaction
 from retinue.manager.store.recordset import Row, fetched
@@ -31,21 +31,15 @@ async def set_agent_lost(tx: Transaction, agent_id: str, *, lost: bool) -> None:
         """),
         {"agent": agent_id, "lost": lost, "mark": f'[{{"agent": "{agent_id}"}}]'},
     )
-    changed: dict[uuid.UUID, tuple[Row, list[dict[str, Any]]]] = {}
+    changed = []
     for row in fetched(rows):
-        others = [condition for condition in row["conditions"] if condition.get("agent") != agent_id]
-        now: dt.datetime = row["now"]
-        mine = {
-            "type": AGENT_LOST,
-            "agent": agent_id,
-            "message": f"agent {agent_id} was revoked; the session ends, or runs elsewhere, once the agent is lost"
+        what = (
+            f"agent {agent_id} was revoked; the session ends, or runs elsewhere, once the agent is lost"
             if row["revoked"]
-            else f"agent {agent_id} has not been heard of; its kernels are kept for its return",
-            "since": now.isoformat(),
-        }
-        conditions = [*others, mine] if lost else others
-        if conditions != row["conditions"]:
-            changed[row["id"]] = (row, conditions)
+            else f"agent {agent_id} has not been heard of; its kernels are kept for its return"
+        )
+        new = [Condition(AGENT_LOST, what, row["now"], agent_id)] if lost else []
+        changed.append(_Change(row, [known.agent == agent_id for known in parse_conditions(row["conditions"])], new))
     await _write(tx, changed)
 
 
@@ -58,37 +52,43 @@ async def set_texts(tx: Transaction, texts: Mapping[uuid.UUID, Mapping[str, str]
         """),
         {"ids": list(texts)},
     )
-    changed: dict[uuid.UUID, tuple[Row, list[dict[str, Any]]]] = {}
+    changed = []
     for row in fetched(rows):
-        wanted, since = texts[row["id"]], row["now"].isoformat()
-        others = [condition for condition in row["conditions"] if condition["type"] not in wanted]
-        new = [{"type": kind, "message": message, "since": since} for kind, message in wanted.items() if message]
-        if others + new != row["conditions"]:
-            changed[row["id"]] = (row, others + new)
+        wanted = texts[row["id"]]
+        new = [Condition(kind, message, row["now"]) for kind, message in wanted.items() if message]
+        changed.append(_Change(row, [known.type in wanted for known in parse_conditions(row["conditions"])], new))
     await _write(tx, changed)
 
 
-async def _write(tx: Transaction, changed: Mapping[uuid.UUID, tuple[Row, list[dict[str, Any]]]]) -> None:
+class _Change(NamedTuple):
+    """A session, which of its conditions are taken off, and those that are put on."""
+
+    row: Row
+    gone: Sequence[bool]
+    new: Sequence[Condition]
+
+
+async def _write(tx: Transaction, changes: Iterable[_Change]) -> None:
+    changed = [change for change in changes if change.new or any(change.gone)]
     if not changed:
         return
-    await sessions.set_conditions(
-        tx, [{"id": session_id, "conditions": conditions} for session_id, (_, conditions) in changed.items()]
-    )
+    # Those that this version cannot read stay as they are stored.
+    conditions = [
+        [*(stored for stored, gone in zip(row["conditions"], gone, strict=True) if not gone), *new]
+        for row, gone, new in changed
+    ]
+    await sessions.set_conditions(tx, [row["id"] for row, _, _ in changed], conditions)
     await journal.append(
         tx,
         [
             journal.Entry(
-                session_id=session_id,
+                session_id=row["id"],
                 owner=row["owner"],
                 project=row["project"],
-                kind="NOTED",
-                payload={
-                    "reason": row["reason"],
-                    "message": row["message"],
-                    "conditions": conditions,
-                    "new": [condition["type"] for condition in conditions if condition not in row["conditions"]],
-                },
+                what=ReasonChanged(
+                    row["reason"], row["message"], parse_conditions(now), tuple(item.type for item in new)
+                ),
             )
-            for session_id, (row, conditions) in changed.items()
+            for (row, _, new), now in zip(changed, conditions, strict=True)
         ],
     )

@@ -7,7 +7,8 @@ import functools
 import inspect
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar, cast
 
 import psycopg
 import sqlalchemy.exc
@@ -31,8 +32,10 @@ from retinue.manager.store.connections import (
     server_options,
 )
 from retinue.manager.store.lanes import POOL_SIZES, Lane, current_lane
+from retinue.manager.store.recordset import Row, fetched
 
-# A statement of a caller that was cancelled may run on for so long; then the server is asked to end it, and the connection is discarded.
+# A statement of a caller that was cancelled may run on for so long; then the server is asked to end it,
+# and the connection is discarded.
 _GRACE_SECONDS = 1.0
 # The server ends a statement after its timeout; an answer that comes so much later does not come.
 _LATE_SECONDS = 5.0
@@ -65,18 +68,41 @@ class StoreConflict(StoreUnavailable):
     """The transaction lost against another one and left nothing behind: it may be tried again at once."""
 
 
-class Statement(NamedTuple):
+_Found_co = TypeVar("_Found_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Statement:
     """SQL with parameters named as in `:name`, to be executed together with others."""
 
     sql: str
-    params: Mapping[str, Any] = {}
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Query(Statement, Generic[_Found_co]):
+    """A statement with the function that makes records of the rows that it finds."""
+
+    read: Callable[[Sequence[Row]], _Found_co] = field(kw_only=True)
+
+
+class Answers:
+    """Returns what the queries of one round trip have found."""
+
+    def __init__(self, found: Mapping[Statement, object]) -> None:
+        self._found = found
+
+    def of(self, query: Query[_Found_co]) -> _Found_co:
+        """Returns what a query has found. Raises KeyError when it was not among the statements."""
+        return cast("_Found_co", self._found[query])
 
 
 class Transaction(AsyncSession):
     """A session of SQLModel that also takes SQL as text, and whose statements are not cancelled halfway.
 
-    Whatever it sends to the database is received to its end, also when the caller is cancelled meanwhile: callers choose when their calls are
-    cancelled, and a connection with half an answer in it would hand the rest to its next user.
+    Whatever it sends to the database is received to its end, also when the caller is cancelled meanwhile: callers
+    choose when their calls are cancelled, and a connection with half an answer in it would
+    hand the rest to its next user.
 
     SQLModel's `execute` takes text too and warns against itself, in favour of `exec`, which does not.
     """
@@ -84,11 +110,13 @@ class Transaction(AsyncSession):
     # An exchange with a server that says nothing ends after so long.
     limit_seconds: float | None = None
 
-    async def together(self, *statements: Statement, commit: bool = False) -> list[list[dict[str, Any]]]:
-        """Executes statements of which none needs to know what another one found, in order; returns the rows of each, by column.
+    async def pipeline(self, *statements: Statement, commit: bool = False) -> Answers:
+        """Executes statements of which none needs to know what another one found, in order;
+        returns what the queries among them found.
 
-        All of them take one round trip, and with `commit` that is also the transaction's end: on the way of a session to its agent, round trips
-        are most of what there is. Raises the driver's own errors.
+        All of them take one round trip, and with `commit` that is also the transaction's end: on the way of a session
+        to its agent, round trips are most of what there is. Raises the driver's own errors,
+        and what a query raises about its rows.
         """
         connection = await SqlAlchemySession.connection(self)
         driver: Driver = (await connection.get_raw_connection()).driver_connection  # type: ignore[assignment]
@@ -100,16 +128,24 @@ class Transaction(AsyncSession):
                 ]
                 if commit:
                     await driver.commit()
-            return [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
+            rows = [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
         except BaseException as error:
-            # An error of the server ends the exchange in good order; a connection that is lost is noticed at its rollback, with all others.
+            # An error of the server ends the exchange in good order; a connection that is lost is noticed at its
+            # rollback, with all others.
             if not driver.closed and not (isinstance(error, psycopg.Error) and is_between_statements(driver)):
                 await connection.invalidate()
             raise
+        answered = zip(statements, rows, strict=True)
+        return Answers({query: query.read(found) for query, found in answered if isinstance(query, Query)})
 
     async def execute(self, statement: Executable, params: Any = None, **options: Any) -> Result[*tuple[Any, ...]]:
         """Executes any statement; `params` is one mapping, or a sequence of them."""
         return await SqlAlchemySession.execute(self, statement, params, **options)
+
+
+async def fetch(tx: AsyncSession, query: Query[_Found_co]) -> _Found_co:
+    """Executes a query by itself."""
+    return query.read(fetched(await tx.execute(text(query.sql), dict(query.params))))
 
 
 def _shield(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -152,8 +188,8 @@ class Database:
         return self._pools[lane]
 
     def listen(self, listener: Callable[[Sequence[Any]], None]) -> None:
-        """Has `listener` called with the events that a transaction of this process appended to the journal, after its commit; with none when
-        they have to be read.
+        """Has `listener` called with the events that a transaction of this process appended to the journal, after its
+        commit; with none when they have to be read.
         """
         self._listeners.append(listener)
 
@@ -166,7 +202,8 @@ class Database:
     async def transaction(self) -> AsyncIterator[Transaction]:
         """One transaction, in the lane of the task: committed at the end of the block, rolled back when it raises.
 
-        Raises StoreUnavailable, StoreBusy, StoreConflict for what passes; other errors of the database as SQLAlchemy raises them.
+        Raises StoreUnavailable, StoreBusy, StoreConflict for what passes;
+        other errors of the database as SQLAlchemy raises them.
         """
         engine = self._pool()
         pool = engine.pool
@@ -179,7 +216,8 @@ class Database:
                 await tx.commit()
                 committed = True
             except BaseException:
-                # What ended the block is raised, a cancellation above all, and not what its rollback met on a broken connection.
+                # What ended the block is raised, a cancellation above all,
+                # and not what its rollback met on a broken connection.
                 with contextlib.suppress(*_DRIVER_ERRORS):
                     await tx.close()
                 raise

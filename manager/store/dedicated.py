@@ -1,4 +1,6 @@
-"""Connections outside the pool, each for one purpose: their statements have deadlines that hold also when the server says nothing."""
+"""Connections outside the pool, each for one purpose: their statements have deadlines that
+hold also when the server says nothing.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ async def execute_within(
     statement: str,
     params: Sequence[object] | Mapping[str, object] = (),
 ) -> list[tuple[Any, ...]]:
-    """Executes one statement and returns its rows; breaks the connection off when the caller is cancelled or there is no answer in time.
+    """Executes one statement and returns its rows; breaks the connection off when the caller
+    is cancelled or there is no answer in time.
 
     Raises StoreUnavailable for an answer that did not come, and the server's errors as the driver raises them.
     """
@@ -39,7 +42,8 @@ async def execute_within(
         await asyncio.wait((task,), timeout=seconds)
     finally:
         if not task.done():
-            # Not by cancelling the task: the driver would ask the server to end the statement first, and wait for its answer.
+            # Not by cancelling the task: the driver would ask the server to end the statement first,
+            # and wait for its answer.
             break_off(connection)
             await asyncio.wait((task,))
         # Retrieved, also when the caller was cancelled.
@@ -61,7 +65,8 @@ def break_off(connection: DedicatedConnection) -> None:
 
 
 async def report_reachable(database: Database, report: Callable[[bool], Awaitable[None]]) -> None:
-    """Reports again and again whether the database answers, until cancelled; what hangs is reported within three seconds.
+    """Reports again and again whether the database answers, until cancelled;
+    what hangs is reported within three seconds.
 
     It uses a connection of its own: the pool's may all be in use, which says nothing about the database.
     """

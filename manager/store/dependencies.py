@@ -1,4 +1,4 @@
-"""Dependencies: sessions that wait for the success of others."""
+"""Dependencies: sessions that wait for the success of others, or for their end with any result."""
 
 from __future__ import annotations
 
@@ -11,12 +11,9 @@ from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.session.core.states import Result, SessionState, SessionType
-from retinue.manager.store.database import Statement
+from retinue.manager.store.database import Query
 from retinue.manager.store.recordset import fetched
 from retinue.manager.store.session_records import RESULTS, STATES, TYPES
-
-# Dependencies that a reason names at most.
-_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +69,8 @@ class GraphNode:
 async def resolve(
     tx: AsyncSession, owner: str, references: Collection[tuple[str, str]]
 ) -> dict[tuple[str, str], ResolvedSession]:
-    """Returns the owner's sessions that (project, id or name) refer to. Of several with the name, the live one counts, else the newest. They
-    are locked until the commit.
+    """Returns the owner's sessions that (project, id or name) refer to. Of several with the name, the live one counts,
+    else the newest. They are locked until the commit.
     """
     found = await tx.execute(
         text("""
@@ -112,36 +109,45 @@ async def resolve(
     }
 
 
-async def insert(tx: AsyncSession, rows: Iterable[tuple[uuid.UUID, uuid.UUID, int, bool]]) -> None:
-    """Writes dependencies: (child, parent, position among the child's, whether the parent has succeeded already)."""
-    columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
+async def insert(tx: AsyncSession, rows: Iterable[tuple[uuid.UUID, uuid.UUID, int, bool, bool]]) -> None:
+    """Writes dependencies: (child, parent, position among the child's, whether it is settled already,
+    whether any result will do).
+    """
+    columns = list(zip(*rows, strict=True)) or [(), (), (), (), ()]
     await tx.execute(
         text("""
-            INSERT INTO session_dependency (child_id, parent_id, position, settled)
-            SELECT * FROM unnest(CAST(:children AS uuid[]), CAST(:parents AS uuid[]), CAST(:positions AS int[]), CAST(:settled AS boolean[]))
+            INSERT INTO session_dependency (child_id, parent_id, position, settled, any_result)
+            SELECT * FROM unnest(CAST(:children AS uuid[]), CAST(:parents AS uuid[]), CAST(:positions AS int[]), CAST(:settled AS boolean[]),
+                CAST(:any_results AS boolean[]))
         """),
-        dict(zip(("children", "parents", "positions", "settled"), map(list, columns), strict=True)),
+        dict(zip(("children", "parents", "positions", "settled", "any_results"), map(list, columns), strict=True)),
     )
 
 
-def settling() -> Statement:
-    """Marks dependencies on sessions that have succeeded; finds a row for each. Costs as much as there are open dependencies."""
-    return Statement("""
-        UPDATE session_dependency d SET settled = TRUE FROM session p
-        WHERE NOT d.settled AND p.id = d.parent_id AND p.state = 'TERMINATED' AND p.result = 'SUCCESS' RETURNING d.child_id
-    """)
-
-
-def finding_doomed() -> Statement:
-    """Finds, as `Doomed`, waiting sessions with a dependency, direct or not, that ended without success or was purged; each once, with one that it
-    depends on.
+def settling() -> Query[int]:
+    """Marks dependencies on sessions that have ended as it takes; finds how many.
+    Costs as much as there are open dependencies.
     """
-    return Statement("""
+    sql = """
+        UPDATE session_dependency d SET settled = TRUE FROM session_dependency o LEFT JOIN session p ON p.id = o.parent_id
+        WHERE NOT d.settled AND NOT o.settled AND d.child_id = o.child_id AND d.parent_id = o.parent_id AND (
+            (p.state = 'TERMINATED' AND p.result = 'SUCCESS')
+            OR (d.any_result AND (p.id IS NULL OR p.state IN ('TERMINATED', 'CANCELLED')))
+        ) RETURNING d.child_id
+    """
+    return Query(sql, read=len)
+
+
+def finding_doomed() -> Query[list[Doomed]]:
+    """Finds waiting sessions with a dependency, direct or not, that ended without success or was purged; each once,
+    with one that it depends on.
+    """
+    sql = """
         WITH RECURSIVE doomed(id) AS (
             SELECT d.child_id FROM session_dependency d LEFT JOIN session p ON p.id = d.parent_id
-            WHERE NOT d.settled AND (p.id IS NULL OR (p.state IN ('TERMINATED', 'CANCELLED') AND p.result <> 'SUCCESS'))
+            WHERE NOT d.settled AND NOT d.any_result AND (p.id IS NULL OR (p.state IN ('TERMINATED', 'CANCELLED') AND p.result <> 'SUCCESS'))
             UNION
-            SELECT d.child_id FROM doomed JOIN session_dependency d ON d.parent_id = doomed.id AND NOT d.settled
+            SELECT d.child_id FROM doomed JOIN session_dependency d ON d.parent_id = doomed.id AND NOT d.settled AND NOT d.any_result
         ), members AS (
             SELECT s.id FROM doomed JOIN session s ON s.id = doomed.id AND s.state = 'PENDING'
         )
@@ -149,11 +155,12 @@ def finding_doomed() -> Statement:
             SELECT d.parent_id, coalesce(p.name, '') AS parent_name, coalesce(p.state, '') AS parent_state,
                 coalesce(p.result, '') AS parent_result, coalesce(p.reason, '') AS parent_reason
             FROM session_dependency d LEFT JOIN session p ON p.id = d.parent_id
-            WHERE d.child_id = m.id AND NOT d.settled
+            WHERE d.child_id = m.id AND NOT d.settled AND NOT d.any_result
               AND (p.id IS NULL OR (p.state IN ('TERMINATED', 'CANCELLED') AND p.result <> 'SUCCESS') OR p.id IN (SELECT id FROM members))
             ORDER BY p.id IS NULL DESC, p.state IN ('TERMINATED', 'CANCELLED') DESC, d.position LIMIT 1
         ) cause
-    """)
+    """
+    return Query(sql, read=lambda rows: [Doomed(**row) for row in rows])
 
 
 async def read(
@@ -179,8 +186,8 @@ async def read(
 
 
 async def read_graph(tx: AsyncSession, session_id: uuid.UUID, nodes: int, edges: int) -> tuple[list[GraphNode], bool]:
-    """Returns sessions that are connected with one by dependencies, in order of arrival, at most so many with at most so many dependencies, and
-    whether there are more.
+    """Returns sessions that are connected with one by dependencies, in order of arrival, at most so many with at most
+    so many dependencies, and whether there are more.
     """
     found = await tx.execute(
         text("""

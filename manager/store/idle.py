@@ -1,28 +1,36 @@
-"""The use of sessions as it is kept, and who may use how little for how long: policies, overrides, interactions, warnings."""
+"""The use of sessions as it is kept, and who may use how little for how long: policies, overrides, interactions,
+warnings.
+"""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, fields
 
+from pydantic import TypeAdapter
 from sqlalchemy import text
 from sqlalchemy.dialects.postgresql import insert
 from sqlmodel import col, delete, select
 
+from retinue.manager.idle.core.policy import NOTHING, IdlePolicy
+from retinue.manager.idle.core.utilization import Reading, WindowRecord
 from retinue.manager.store.database import Transaction
-from retinue.manager.store.recordset import Row, fetched, recordset
+from retinue.manager.store.documents import Decoder, Unreadable
+from retinue.manager.store.recordset import fetched, recordset
 from retinue.manager.store.tables import IdleOverride
 
+_POLICY = Decoder("an idle policy", TypeAdapter(IdlePolicy).validate_python)
+WINDOW = Decoder("the use of a session over a window", TypeAdapter(WindowRecord).validate_python)
+READING = Decoder("the reading of a session's use", TypeAdapter(Reading).validate_python)
 # Since when a session counts as unused; `i` may be missing.
 _BASELINE = "greatest(s.start_time, i.interaction_time)"
 
 
 @dataclass(frozen=True, slots=True)
 class RunningSession:
-    """The recorded use of a running session. Times are in seconds since 1970, `paused` is in seconds; `reachable` when none of its
-    agents is silent; `warned` has when checkers warned, `reading` the last reading of its utilisation.
+    """The recorded use of a running session. Times are in seconds since 1970, `paused` is in seconds; `reachable` when
+    none of its agents is silent; `warned` has when checkers warned, `reading` the last reading of its utilisation.
     """
 
     id: uuid.UUID
@@ -31,11 +39,29 @@ class RunningSession:
     type: str
     start: float
     interaction: float | None
-    extended_until: float | None
+    extension_end_time: float | None
     paused: float
     reachable: bool
     warned: Mapping[str, float]
-    reading: Mapping[str, Any]
+    reading: Reading | None
+
+
+@dataclass(frozen=True, slots=True)
+class OverrideRecord:
+    """How policies differ for a user; `version` counts changes, and 0 is not stored."""
+
+    user_name: str
+    policy: IdlePolicy | Unreadable
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredUse:
+    """The use of a session over a window, and the reading of it."""
+
+    session_id: uuid.UUID
+    window: WindowRecord
+    reading: Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +77,9 @@ class MeasuredKernel:
 
 @dataclass(frozen=True, slots=True)
 class UsedKernel:
-    """A kernel that something was exchanged with, and the interaction timeouts, in seconds, of its group and of its owner's override."""
+    """A kernel that something was exchanged with, and the interaction timeouts, in seconds,
+    of its group and of its owner's override.
+    """
 
     kernel_id: uuid.UUID
     session_id: uuid.UUID
@@ -60,7 +88,9 @@ class UsedKernel:
 
 
 async def note_look(tx: Transaction) -> tuple[float | None, float]:
-    """Records that the sessions are evaluated now; returns when they were before (None: never) and now, in seconds since 1970."""
+    """Records that the sessions are evaluated now; returns when they were before (None: never) and now,
+    in seconds since 1970.
+    """
     row = await tx.execute(
         text("""
             WITH before AS (SELECT id, time FROM idle_look WHERE id = 1 FOR UPDATE)
@@ -78,15 +108,34 @@ async def read_now(tx: Transaction) -> float:
     return now
 
 
-async def read_policies(tx: Transaction) -> tuple[dict[str, Row], dict[str, Row]]:
-    """Policies as they are stored: those of groups that have one, by name, and overrides by user."""
+def decode_policy(stored: object) -> IdlePolicy | Unreadable:
+    """Returns a policy, or an override, out of its column. Never raises."""
+    return _POLICY.decode(stored)
+
+
+def encode_policy(policy: IdlePolicy) -> dict[str, object]:
+    """Returns a policy for its column: what is set in it."""
+    stored: dict[str, object] = {}
+    for field in fields(policy):
+        value = getattr(policy, field.name)
+        if value != getattr(NOTHING, field.name):
+            stored[field.name] = sorted(value) if isinstance(value, frozenset) else value
+    return stored
+
+
+async def read_policies(
+    tx: Transaction,
+) -> tuple[dict[str, IdlePolicy | Unreadable], dict[str, IdlePolicy | Unreadable]]:
+    """Returns the policies of groups that have one, by name, and overrides by user."""
     groups = await tx.execute(text("SELECT name, idle_policy FROM resource_group WHERE idle_policy <> '{}'"))
     users = await tx.execute(text("SELECT user_name, policy FROM idle_override"))
-    return {row[0]: row[1] for row in groups}, {row[0]: row[1] for row in users}
+    return {row[0]: decode_policy(row[1]) for row in groups}, {row[0]: decode_policy(row[1]) for row in users}
 
 
-async def read_policy(tx: Transaction, group: str, owner: str) -> tuple[Row, Row]:
-    """The policy of one group and the override of one user, as they are stored; empty where there is none."""
+async def read_policy(
+    tx: Transaction, group: str, owner: str
+) -> tuple[IdlePolicy | Unreadable, IdlePolicy | Unreadable]:
+    """Returns the policy of one group and the override of one user; empty where there is none."""
     row = await tx.execute(
         text("""
             SELECT coalesce((SELECT idle_policy FROM resource_group WHERE name = :group), '{}'),
@@ -95,7 +144,7 @@ async def read_policy(tx: Transaction, group: str, owner: str) -> tuple[Row, Row
         {"group": group, "owner": owner},
     )
     policy, override = row.one()
-    return policy, override
+    return decode_policy(policy), decode_policy(override)
 
 
 async def read_running(
@@ -108,15 +157,15 @@ async def read_running(
     limit: int = 0,
     session_ids: Collection[uuid.UUID] | None = None,
 ) -> list[RunningSession]:
-    """Returns running sessions of these types: those in groups and of owners, `limit` of them in the order of their ids after one, or those
-    named.
+    """Returns running sessions of these types: those in groups and of owners, `limit` of them in the order of their ids
+    after one, or those named.
     """
     which = "(s.resource_group = ANY(:groups) OR s.owner = ANY(:owners))" if session_ids is None else "s.id = ANY(:ids)"
     rows = await tx.execute(
         text(f"""
             SELECT s.id, s.owner, s.resource_group, s.type, extract(epoch FROM s.start_time)::float8 AS start,
                 extract(epoch FROM i.interaction_time)::float8 AS interaction,
-                extract(epoch FROM i.extended_until)::float8 AS extended_until,
+                extract(epoch FROM i.extension_end_time)::float8 AS extension_end_time,
                 CASE WHEN i.pause_time > {_BASELINE} THEN i.paused_seconds ELSE 0 END AS paused,
                 NOT EXISTS (
                     SELECT FROM attempt a JOIN agent g ON g.id = a.agent_id
@@ -135,7 +184,7 @@ async def read_running(
             ),
         },
     )
-    return [RunningSession(**row) for row in fetched(rows)]
+    return [RunningSession(**{**row, "reading": READING.decode_present(row["reading"])}) for row in fetched(rows)]
 
 
 async def read_kernels(tx: Transaction, session_ids: Collection[uuid.UUID]) -> list[MeasuredKernel]:
@@ -151,17 +200,17 @@ async def read_kernels(tx: Transaction, session_ids: Collection[uuid.UUID]) -> l
     return [MeasuredKernel(**row) for row in fetched(rows)]
 
 
-async def read_windows(tx: Transaction, session_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, Row]:
+async def read_windows(tx: Transaction, session_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, WindowRecord]:
     """Returns what sessions used, as it was last stored."""
     rows = await tx.execute(
         text('SELECT session_id, "window" FROM session_idle WHERE session_id = ANY(:ids) AND "window" <> \'{}\''),
         {"ids": list(session_ids)},
     )
-    return {row[0]: row[1] for row in rows}
+    return {row[0]: window for row in rows if (window := WINDOW.decode_present(row[1])) is not None}
 
 
-async def keep_windows(tx: Transaction, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Keeps what sessions used and what it came to: rows of session_id, window and reading. Sessions that are gone are left out."""
+async def keep_windows(tx: Transaction, rows: Iterable[MeasuredUse]) -> None:
+    """Keeps what sessions used. Sessions that are gone are left out."""
     await tx.execute(
         text("""
             INSERT INTO session_idle (session_id, "window", reading)
@@ -175,7 +224,9 @@ async def keep_windows(tx: Transaction, rows: Iterable[Mapping[str, Any]]) -> No
 
 
 async def pause(tx: Transaction, seconds: float, session_ids: Collection[uuid.UUID] | None = None) -> None:
-    """Records that no user could be heard for so many last seconds, in these running sessions or in all: they do not count as unused."""
+    """Records that no user could be heard for so many last seconds, in these running sessions or in all:
+    they do not count as unused.
+    """
     which = "" if session_ids is None else "AND s.id = ANY(:ids)"
     await tx.execute(
         text(f"""
@@ -191,7 +242,9 @@ async def pause(tx: Transaction, seconds: float, session_ids: Collection[uuid.UU
 
 
 async def note_interactions(tx: Transaction, ages: Mapping[uuid.UUID, float]) -> list[UsedKernel]:
-    """Records that something was exchanged with kernels so many seconds ago. Returns those of the kernels that are there."""
+    """Records that something was exchanged with kernels so many seconds ago.
+    Returns those of the kernels that are there.
+    """
     interactions = recordset({"kernel_id": kernel, "age": age} for kernel, age in ages.items())
     await tx.execute(
         text("""
@@ -218,12 +271,14 @@ async def note_interactions(tx: Transaction, ages: Mapping[uuid.UUID, float]) ->
 
 
 async def extend(tx: Transaction, session_id: uuid.UUID, until: float | None) -> None:
-    """The owner has asked for a session to be kept, until then (seconds since 1970): that is an interaction, and no warning holds."""
+    """The owner has asked for a session to be kept, until then (seconds since 1970): that is an interaction,
+    and no warning holds.
+    """
     await tx.execute(
         text("""
-            INSERT INTO session_idle (session_id, interaction_time, extended_until)
+            INSERT INTO session_idle (session_id, interaction_time, extension_end_time)
             VALUES (:id, now(), to_timestamp(CAST(:until AS float8)))
-            ON CONFLICT (session_id) DO UPDATE SET interaction_time = now(), extended_until = excluded.extended_until, warned = '{}'
+            ON CONFLICT (session_id) DO UPDATE SET interaction_time = now(), extension_end_time = excluded.extension_end_time, warned = '{}'
         """),
         {"id": session_id, "until": until},
     )
@@ -241,17 +296,18 @@ async def set_warned(tx: Transaction, warned: Mapping[uuid.UUID, Mapping[str, fl
     )
 
 
-async def get_override(tx: Transaction, user: str, *, lock: bool = False) -> IdleOverride | None:
+async def get_override(tx: Transaction, user: str, *, lock: bool = False) -> OverrideRecord | None:
     """Returns how policies differ for a user; with `lock`, locked until the commit."""
-    return await tx.get(IdleOverride, user, with_for_update=lock or None)
+    found = await tx.get(IdleOverride, user, with_for_update=lock or None)
+    return None if found is None else _override(found)
 
 
-async def put_override(tx: Transaction, user: str, policy: Mapping[str, Any]) -> IdleOverride:
+async def put_override(tx: Transaction, user: str, policy: IdlePolicy) -> OverrideRecord:
     """Sets how policies differ for a user."""
-    made = insert(IdleOverride).values(user_name=user, policy=dict(policy), version=1)
+    made = insert(IdleOverride).values(user_name=user, policy=encode_policy(policy), version=1)
     changed = {"policy": made.excluded.policy, "version": IdleOverride.version + 1}
     await tx.exec(made.on_conflict_do_update(index_elements=["user_name"], set_=changed))
-    return await tx.get_one(IdleOverride, user, populate_existing=True)
+    return _override(await tx.get_one(IdleOverride, user, populate_existing=True))
 
 
 async def remove_override(tx: Transaction, user: str) -> None:
@@ -259,9 +315,14 @@ async def remove_override(tx: Transaction, user: str) -> None:
     await tx.exec(delete(IdleOverride).where(col(IdleOverride.user_name) == user))
 
 
-async def list_overrides(tx: Transaction, *, only: str | None, after: str, limit: int) -> Sequence[IdleOverride]:
+async def list_overrides(tx: Transaction, *, only: str | None, after: str, limit: int) -> list[OverrideRecord]:
     """Overrides by user; with `only`, that of one."""
     query = select(IdleOverride).where(col(IdleOverride.user_name) > after)
     if only is not None:
         query = query.where(col(IdleOverride.user_name) == only)
-    return (await tx.exec(query.order_by(col(IdleOverride.user_name)).limit(limit))).all()
+    found = await tx.exec(query.order_by(col(IdleOverride.user_name)).limit(limit))
+    return [_override(override) for override in found]
+
+
+def _override(stored: IdleOverride) -> OverrideRecord:
+    return OverrideRecord(stored.user_name, decode_policy(stored.policy), stored.version)

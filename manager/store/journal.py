@@ -2,7 +2,7 @@
 
 Numbers come from one row that every appending transaction holds to the end of its commit. So a reader that sees
 revision n sees everything up to n, and a watcher that resumes after n misses nothing. Append last in a transaction:
-the row is everybody's.
+the row is every writer's.
 """
 
 from __future__ import annotations
@@ -11,13 +11,23 @@ import datetime as dt
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import orjson
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.store.database import APPENDED, Statement, Transaction
+from retinue.manager.endpoints.core.events import (
+    ENDPOINT_KINDS,
+    ENDPOINT_PREFIX,
+    EndpointHappening,
+    parse_endpoint_event,
+)
+from retinue.manager.session.core.events import KINDS, Happening, KernelAccess, UnreadableEvent, parse_event
+from retinue.manager.store.database import APPENDED, Query, Transaction
 from retinue.manager.store.recordset import Row, recordset
+
+_KINDS: Mapping[type, str] = {**KINDS, **ENDPOINT_KINDS}
 
 
 class RevisionCompacted(Exception):  # noqa: N818  # an answer to a reader, not a mistake
@@ -58,30 +68,30 @@ class ReaderTooSlow(Exception):  # noqa: N818  # an answer to a reader, not a mi
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Something that happened to a session, to be recorded. `payload` is JSON and must hold no secret."""
+    """Something that happened to a session, or to an endpoint by its id, to be recorded."""
 
     session_id: uuid.UUID
     owner: str
     project: str
-    kind: str
-    payload: Mapping[str, Any]
+    what: Happening | EndpointHappening
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to a session, as recorded."""
+    """Something that happened to a session, or to an endpoint by its id, as recorded."""
 
     revision: int
     create_time: dt.datetime
     session_id: uuid.UUID
     owner: str
     project: str
-    kind: str
-    payload: Mapping[str, Any]
+    what: Happening | EndpointHappening | UnreadableEvent
 
 
 class Head(NamedTuple):
-    """The newest revision, the oldest that reading may resume after, and the incarnation of the database that both count in."""
+    """The newest revision, the oldest that reading may resume after,
+    and the incarnation of the database that both count in.
+    """
 
     revision: int
     oldest: int
@@ -90,7 +100,9 @@ class Head(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Events, and the journal's `newest` revision and the `oldest` to resume after, all in one snapshot of one incarnation."""
+    """Events, and the journal's `newest` revision and the `oldest` to resume after,
+    all in one snapshot of one incarnation.
+    """
 
     events: tuple[Event, ...]
     newest: int
@@ -102,13 +114,21 @@ async def append(tx: Transaction, entries: Sequence[Entry]) -> int:
     """Records entries with consecutive revisions; returns the first, or the next one when there are no entries."""
     if not entries:
         return (await head(tx)).revision + 1
-    (numbered,) = await tx.together(appending(entries))
-    return appended(tx, entries, numbered)
+    query = appending(entries)
+    return appended(tx, entries, (await tx.pipeline(query)).of(query))
 
 
-def appending(entries: Sequence[Entry]) -> Statement:
-    """`append` as a statement among others, for `appended`."""
-    return Statement(
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """Where the journal took entries in: the revision of the first, and the time."""
+
+    first: int
+    time: dt.datetime
+
+
+def appending(entries: Sequence[Entry]) -> Query[Numbered]:
+    """Returns `append` as a query among others, for `appended`."""
+    return Query(
         """
             WITH counted AS (
                 UPDATE journal_head SET revision = revision + :number WHERE id = 1
@@ -122,12 +142,13 @@ def appending(entries: Sequence[Entry]) -> Statement:
             SELECT before + 1 AS first, at FROM counted
         """,
         {"number": len(entries), "rows": _rows(entries)},
+        read=_numbered,
     )
 
 
-def appending_made(entries: Sequence[Entry]) -> Statement:
-    """As `appending`, of those entries whose session is there by then."""
-    return Statement(
+def appending_made(entries: Sequence[Entry]) -> Query[Numbered]:
+    """Does as `appending`, for those entries whose session is there by then."""
+    return Query(
         """
             WITH entry AS MATERIALIZED (
                 SELECT *, row_number() OVER (ORDER BY position) AS number
@@ -144,17 +165,21 @@ def appending_made(entries: Sequence[Entry]) -> Statement:
             SELECT before + 1 AS first, at FROM counted
         """,
         {"rows": _rows(entries)},
+        read=_numbered,
     )
 
 
-def appended(tx: AsyncSession, entries: Sequence[Entry], numbered: Sequence[Row]) -> int:
-    """Takes note of entries that were appended, by what the statement found; returns the first revision."""
-    first, at = int(numbered[0]["first"]), numbered[0]["at"]
+def _numbered(rows: Sequence[Row]) -> Numbered:
+    return Numbered(rows[0]["first"], rows[0]["at"])
+
+
+def appended(tx: AsyncSession, entries: Sequence[Entry], numbered: Numbered) -> int:
+    """Passes entries that were appended to the tail, once they are committed; returns the first revision."""
     tx.info.setdefault(APPENDED, []).extend(
-        Event(first + number, at, entry.session_id, entry.owner, entry.project, entry.kind, entry.payload)
+        Event(numbered.first + number, numbered.time, entry.session_id, entry.owner, entry.project, entry.what)
         for number, entry in enumerate(entries)
     )
-    return first
+    return numbered.first
 
 
 def _rows(entries: Sequence[Entry]) -> str:
@@ -163,15 +188,17 @@ def _rows(entries: Sequence[Entry]) -> str:
             "session_id": entry.session_id,
             "owner": entry.owner,
             "project": entry.project,
-            "kind": entry.kind,
-            "payload": entry.payload,
+            "kind": _KINDS[type(entry.what)],
+            "payload": entry.what,
         }
         for entry in entries
     )
 
 
 def appended_unseen(tx: AsyncSession) -> None:
-    """Says that a transaction appended, last of all, entries that only the database has seen: the tail reads them after the commit."""
+    """Says that a transaction appended, last of all, entries that only the database has seen:
+    the tail reads them after the commit.
+    """
     tx.info[APPENDED] = ()
 
 
@@ -197,13 +224,14 @@ async def read(  # what is read, and by whom
     """Up to `limit` events after a revision, in order.
 
     Of one session when `session_id` is given; when `owner` is given, only the owner's and those of `projects`.
-    Raises RevisionCompacted and RevisionInFuture, and RevisionLost when it is not of `incarnation`, unless that is empty.
+    Raises RevisionCompacted and RevisionInFuture, and RevisionLost when it is not of `incarnation`,
+    unless that is empty.
     """
     rows = await tx.execute(
         text("""
             SELECT head.revision AS newest, head.oldest, cluster.incarnation, page.*
             FROM journal_head head CROSS JOIN cluster LEFT JOIN LATERAL (
-                SELECT revision, create_time, session_id, owner, project, kind, payload FROM journal
+                SELECT revision, create_time, session_id, owner, project, kind, payload::text FROM journal
                 WHERE revision > :after AND (CAST(:session AS uuid) IS NULL OR session_id = :session)
                     AND (CAST(:owner AS text) IS NULL OR owner = :owner OR project = ANY(:projects))
                 ORDER BY revision LIMIT :limit
@@ -220,7 +248,18 @@ async def read(  # what is read, and by whom
         raise RevisionCompacted(oldest)
     if after > newest:
         raise RevisionInFuture(newest)
-    return Page(tuple(Event(*row[3:]) for row in found if row.revision is not None), newest, oldest, present)
+    events = tuple(
+        Event(row.revision, row.create_time, row.session_id, row.owner, row.project, _parse(row.kind, row.payload))
+        for row in found
+        if row.revision is not None
+    )
+    return Page(events, newest, oldest, present)
+
+
+def _parse(kind: str, stored: str) -> Happening | EndpointHappening | UnreadableEvent:
+    if not kind.startswith(ENDPOINT_PREFIX):
+        return parse_event(kind, stored)
+    return parse_endpoint_event(kind, stored) or UnreadableEvent(kind, "it is not as this version writes it")
 
 
 async def compact(tx: AsyncSession, before: int) -> int:
@@ -243,3 +282,30 @@ async def compact(tx: AsyncSession, before: int) -> int:
         {"oldest": oldest},
     )
     return int(gone.scalar_one())
+
+
+async def append_access(tx: Transaction, session_id: uuid.UUID, access: KernelAccess, within: float | None) -> bool:
+    """Appends an access to a session's kernels, unless the same one was appended in the last `within` seconds;
+    returns whether it was.
+
+    With None every one is appended. The session is there.
+    """
+    found = await tx.execute(
+        text("""
+            SELECT owner, project, EXISTS (
+                SELECT FROM journal WHERE session_id = :id AND kind = :kind AND payload = CAST(:payload AS jsonb)
+                    AND create_time > clock_timestamp() - make_interval(secs => :within)
+            ) AS known FROM session WHERE id = :id
+        """),
+        {
+            "id": session_id,
+            "kind": KINDS[KernelAccess],
+            "payload": orjson.dumps(access).decode(),
+            "within": within or 0.0,
+        },
+    )
+    owner, project, known = found.one()
+    if known and within is not None:
+        return False
+    await append(tx, [Entry(session_id, owner, project, access)])
+    return True

@@ -31,8 +31,8 @@ PORTION = 100
 class JournalTail:
     """The live end of the journal in this process: one reader of the database, any number of followers.
 
-    Events of this process come with its commits, or are looked for after them; those of other replicas when they say so (NOTIFY), and
-    every `poll_seconds` in any case: a lost wake-up costs that much latency and nothing else.
+    Events of this process come with its commits, or are looked for after them; those of other replicas when they say so
+    (NOTIFY), and every `poll_seconds` in any case: a lost wake-up costs that much latency and nothing else.
     """
 
     def __init__(
@@ -56,14 +56,14 @@ class JournalTail:
         self._incarnation = ""
         self._grown = asyncio.Event()
         self._look = asyncio.Event()
-        self._tell = asyncio.Event()
-        self._teller: int | None = None
-        self._told: Callable[[], None] | None = None
+        self._notified = asyncio.Event()
+        self._notifier: int | None = None
+        self._on_wake: Callable[[], None] | None = None
         database.listen(self._take)
 
     def _take(self, events: Sequence[Event]) -> None:
-        """This process has committed these events, or, if there are none, others. What follows on the last known one need not be read back; else
-        it is looked for.
+        """This process has committed these events, or, if there are none, others. What follows on the last known one
+        need not be read back; else it is looked for.
 
         Large portions are read back too: page by page, so that followers get through them before they leave the ring.
         """
@@ -74,23 +74,25 @@ class JournalTail:
             self._look.set()
 
     def wake(self) -> None:
-        """Notes that this process has committed to the journal, or what else a leader acts on. Never blocks; other replicas are notified, many
-        commits at a time.
+        """Notes that this process has committed to the journal, or what else a leader acts on. Never blocks; other
+        replicas are notified, many commits at a time.
         """
-        self.tell()
+        self.notify()
         self._pass_on()
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """As `wake`, when this process's own leader knows already."""
-        self._tell.set()
+        self._notified.set()
 
-    def on_wake(self, told: Callable[[], None] | None) -> None:
-        """Sets what is called when this process or another replica says that it has committed something; None for nothing."""
-        self._told = told
+    def on_wake(self, function: Callable[[], None] | None) -> None:
+        """Sets what is called when this process or another replica says that it has committed something;
+        None for nothing.
+        """
+        self._on_wake = function
 
     def _pass_on(self) -> None:
-        if self._told is not None:
-            self._told()
+        if self._on_wake is not None:
+            self._on_wake()
 
     @property
     def incarnation(self) -> str:
@@ -110,13 +112,14 @@ class JournalTail:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._through_outages("reading", self._read_on), name="journal reader")
             group.create_task(self._through_outages("listening", self._listen), name="journal listener")
-            group.create_task(self._through_outages("telling", self._tell_others), name="journal teller")
+            group.create_task(self._through_outages("notifying", self._notify_others), name="journal notifier")
 
     async def follow(self, after: int) -> AsyncGenerator[Sequence[Event]]:
         """All events after a revision, in order, each once, in portions of at most 100; waits for more until closed.
 
         Old events come from the database page by page, at the follower's own pace. One that has reached the live end
-        is expected to stay within the ring. Raises RevisionCompacted, RevisionInFuture, RevisionLost, ReaderTooSlow, StoreUnavailable.
+        is expected to stay within the ring. Raises RevisionCompacted, RevisionInFuture, RevisionLost, ReaderTooSlow,
+        StoreUnavailable.
         """
         cursor, live, incarnation = after, False, self._incarnation
         if self._last is None or cursor > self._last:
@@ -217,7 +220,7 @@ class JournalTail:
             self._look.set()
             while True:
                 async for notice in connection.notifies(timeout=10.0):
-                    if notice.pid != self._teller:
+                    if notice.pid != self._notifier:
                         self._look.set()
                         self._pass_on()
                 # Nothing was said for a while: is the other end still there?
@@ -225,15 +228,15 @@ class JournalTail:
         finally:
             await connection.close()
 
-    async def _tell_others(self) -> None:
-        connection = await self._database.connect("journal-teller")
+    async def _notify_others(self) -> None:
+        connection = await self._database.connect("journal-notifier")
         try:
-            self._teller = connection.info.backend_pid
+            self._notifier = connection.info.backend_pid
             while True:
-                await self._tell.wait()
+                await self._notified.wait()
                 await asyncio.sleep(self._coalesce_seconds)
-                self._tell.clear()
+                self._notified.clear()
                 await connection.execute(f"NOTIFY {_CHANNEL}")
         finally:
-            self._teller = None
+            self._notifier = None
             await connection.close()

@@ -1,7 +1,8 @@
-"""Lanes to the database: who shares connections with whom, so that those of one kind who are many do not keep others waiting.
+"""Lanes to the database: who shares connections with whom, so that those of one kind who are
+many do not keep others waiting.
 
-A lane belongs to a task, and whatever the task starts inherits it: the leader's parts run in the leader's lane without any of them naming it, and
-a call runs in that of its caller from the moment when it is known who calls.
+A lane belongs to a task, and whatever the task starts inherits it: the leader's parts run in the leader's lane without
+any of them naming it, and a call runs in that of its caller from the moment when it is known who calls.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Leadership: an advisory lock elects, a lease ends what is silent, a number in the database fences.
 
-The lock belongs to one dedicated connection and goes with it: where the end of a leader is visible, another one leads at once. Where it is not,
-since the leader's process is paused or cut off, its lease ends, and a candidate ends its connections at the server. The one that gets the lock
-increments the term; every write of a leader reads the term's row with a share lock in its own transaction, so that a leader who was replaced, and
-may not know it yet, commits nothing after its successor has begun.
+The lock belongs to one dedicated connection and goes with it: where the end of a leader is visible, another one leads
+at once. Where it is not, since the leader's process is paused or cut off, its lease ends, and a candidate ends its
+connections at the server. The one that gets the lock increments the term; every write of a leader reads the term's row
+with a share lock in its own transaction, so that a leader who was replaced, and may not know it yet,
+commits nothing after its successor has begun.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.cancellation import cancellable
-from retinue.manager.store.database import Database, Statement, StoreUnavailable
+from retinue.manager.store.database import Database, Query, StoreUnavailable
 from retinue.manager.store.dedicated import DedicatedConnection, execute_within
 from retinue.manager.store.lease import RENEWAL_SECONDS, Lease, NotLeader, Observer, Sighting, boot_time
 
-__all__ = ["Lease", "NotLeader", "campaign", "check", "checked", "checking", "lead"]
+__all__ = ["Lease", "NotLeader", "campaign", "check", "checking", "lead"]
 
 _log = logging.getLogger(__name__)
 
@@ -45,8 +46,9 @@ _LOOK = """
     WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
         AND l.classid = (%(key)s::bigint >> 32)::int AND l.objid = (%(key)s::bigint & 4294967295)::oid
 """
-# In one statement: a renewal that comes at the same time either succeeds, and then nothing is ended, or never does. A process names all its
-# connections alike, and whatever its transactions hold would keep others waiting; what is left of a former connection of this process goes alone.
+# In one statement: a renewal that comes at the same time either succeeds, and then nothing is ended, or never does. A
+# process names all its connections alike, and whatever its transactions hold would keep others waiting;
+# what is left of a former connection of this process goes alone.
 _END_LEASE = """
     WITH ended AS (UPDATE leadership_lease SET renewal = renewal + 1 WHERE renewal = %(renewal)s RETURNING 1)
     SELECT a.pid, pg_terminate_backend(a.pid)
@@ -73,25 +75,30 @@ async def check(tx: AsyncSession, term: int, *, alone: bool = False) -> None:
     lock = "FOR UPDATE" if alone else "FOR SHARE"
     row = await tx.execute(text(f"SELECT 1 FROM leadership WHERE id = 1 AND term = :term {lock}"), {"term": term})  # noqa: S608
     if row.first() is None:
-        raise NotLeader(f"term {term} is over")
+        raise NotLeader(f"term {term} has ended")
 
 
-def checking(term: int) -> Statement:
-    """`check` as a statement among others, for `checked`."""
-    return Statement("SELECT 1 FROM leadership WHERE id = 1 AND term = :term FOR SHARE", {"term": term})
+def checking(term: int) -> Query[None]:
+    """Returns `check` as a query among others, which raises NotLeader as that does."""
+
+    def read(rows: Sequence[object]) -> None:
+        if not rows:
+            raise NotLeader(f"term {term} has ended")
+
+    return Query("SELECT 1 FROM leadership WHERE id = 1 AND term = :term FOR SHARE", {"term": term}, read=read)
 
 
-def checked(found: Sequence[object], term: int) -> None:
-    """Takes the answer to `checking`. Raises NotLeader when another term has begun."""
-    if not found:
-        raise NotLeader(f"term {term} is over")
+async def read_holder(tx: AsyncSession) -> str:
+    """Returns who leads, or led last, as HOST:PID; empty before anyone has."""
+    found = await tx.execute(text("SELECT holder FROM leadership"))
+    return str(found.scalar_one_or_none() or "")
 
 
 async def campaign(database: Database, holder: str, body: Callable[[Lease], Awaitable[None]]) -> None:
     """Leads again and again until cancelled: runs `body(lease)` for as long as each term lasts.
 
-    `holder` is recorded for people to read. A body that raises ends its term; the next one begins after a pause that grows up to 15 s as long as
-    terms stay short, and up to a second while the database is away.
+    `holder` is recorded for people to read. A body that raises ends its term; the next one begins after a pause that
+    grows up to 15 s as long as terms stay short, and up to a second while the database is away.
     """
     clock = asyncio.get_running_loop().time
     pause = 0.1
@@ -109,10 +116,11 @@ async def campaign(database: Database, holder: str, body: Callable[[Lease], Awai
 
 
 async def lead(database: Database, holder: str, body: Callable[[Lease], Awaitable[None]]) -> None:
-    """Waits for the lock and runs `body(lease)` while the lease is renewed; the body is cancelled at once when it is not.
+    """Waits for the lock and runs `body(lease)` while the lease is renewed;
+    the body is cancelled at once when it is not.
 
-    Returns when the body does. Raises NotLeader when the lock or the lease was lost, StoreUnavailable when the database cannot be
-    reached, and what the body raises, as a group, unless all of it says that the term has ended.
+    Returns when the body does. Raises NotLeader when the lock or the lease was lost, StoreUnavailable when the database
+    cannot be reached, and what the body raises, as a group, unless all of it says that the term has ended.
     """
     async with _lock(database) as connection:
         lease, renewal = await _begin(database, connection, holder)
@@ -143,7 +151,8 @@ async def _lock(database: Database) -> AsyncIterator[DedicatedConnection]:
     connection = await database.connect("leader")
     try:
         observer = Observer()
-        # Asked for again and again, and not waited for: a connection that is cut off while it waits at the server would get the lock, and keep it.
+        # Asked for again and again, and not waited for: a connection that is cut off while it waits at the server would
+        # get the lock, and keep it.
         while not (await _answer(connection, "SELECT pg_try_advisory_lock(%s)", (_LOCK,)))[0][0]:
             for pid, began, renewal in await _answer(connection, _LOOK, {"key": _LOCK}):
                 seen = Sighting(pid, began, renewal)
@@ -158,7 +167,9 @@ async def _lock(database: Database) -> AsyncIterator[DedicatedConnection]:
 
 
 async def _begin(database: Database, connection: DedicatedConnection, holder: str) -> tuple[Lease, int]:
-    """Takes the lease, and begins a term when all writes of the one before are committed or have no connection any more."""
+    """Takes the lease, and begins a term when all writes of the one before are committed or
+    have no connection any more.
+    """
     await _answer(connection, _TAKE_LEASE)
     ending = asyncio.create_task(_end_blockers(database, connection.info.backend_pid))
     try:
@@ -168,7 +179,8 @@ async def _begin(database: Database, connection: DedicatedConnection, holder: st
         await asyncio.gather(ending, return_exceptions=True)
     if not rows:
         raise StoreUnavailable("the database has no leadership row")
-    # A renewal matters while the server runs, and not after its crash: it need not wait for the disk, which may take longer than the lease.
+    # A renewal matters while the server runs, and not after its crash: it need not wait for the disk,
+    # which may take longer than the lease.
     await _answer(connection, "SET synchronous_commit = off")
     sent = boot_time()
     ((renewal,),) = await _answer(connection, _TAKE_LEASE)
@@ -190,7 +202,9 @@ async def _end_blockers(database: Database, pid: int) -> None:
 
 
 async def _renew(connection: DedicatedConnection, lease: Lease, renewal: int) -> None:
-    """Renews the lease until it is lost, which ends with NotLeader: at once when the connection ends, as it is listened to all the while."""
+    """Renews the lease until it is lost, which ends with NotLeader: at once when the connection ends,
+    as it is listened to all the while.
+    """
     try:
         while True:
             async for _ in connection.notifies(timeout=RENEWAL_SECONDS):

@@ -1,8 +1,10 @@
-"""The lease of a leader: how long it may act without renewing it, and when others may take it. Times are passed in or come from a clock that is.
+"""The lease of a leader: how long it may act without renewing it, and when others may take it.
+Times are passed in or come from a clock that is.
 
-The database's clock, which may be stepped, decides nothing. A renewal increments a number. The leader acts for `VALID_SECONDS` after it *sent*
-its last renewal that succeeded; others take the lease once they have *seen* the same number for `LEASE_SECONDS`. What they see is later than what
-was sent, so the first time ends before the second, whatever the network and the processes were delayed by.
+The database's clock, which may be stepped, decides nothing. A renewal increments a number. The leader acts for
+`VALID_SECONDS` after it *sent* its last renewal that succeeded; others take the lease once they have *seen* the same
+number for `LEASE_SECONDS`. What they see is later than what was sent, so the first time ends before the second,
+whatever the network and the processes were delayed by.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ class NotLeader(Exception):  # noqa: N818  # a fact, not a mistake
 
 
 def boot_time() -> float:
-    """Returns the seconds since the machine booted; they count while it is suspended, and no clock that is set changes them."""
+    """Returns the seconds since the machine booted; they count while it is suspended,
+    and no clock that is set changes them.
+    """
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -44,7 +48,9 @@ class Lease:
         return self._sent + VALID_SECONDS - self._clock()
 
     def check(self) -> None:
-        """Raises NotLeader when the lease may be another one's: after a pause of the process, before it has found out."""
+        """Raises NotLeader when the lease may be another one's: after a pause of the process,
+        before it has found out.
+        """
         if self.remaining() <= 0:
             raise NotLeader(f"the lease of term {self.term} ended before it was renewed")
 

@@ -1,4 +1,5 @@
-"""The ledger verified: claims against attempts, shares against claims, groups against agents, claims against capacity, all from rows.
+"""The ledger verified: claims against attempts, shares against claims, groups against agents, claims against capacity,
+all from rows.
 
 This reads all that is live, and is for administrators and tests; nothing on the way of a session does it.
 """
@@ -7,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import text
+from sqlmodel import col, select
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.store.recordset import Row, fetched
 from retinue.manager.store.shares import dominant, read_capacity
+from retinue.manager.store.tables import DrfShare
 
 MAX_MISMATCHES = 1000
 CLAIM, SHARE, CAPACITY = "CLAIM", "SHARE", "CAPACITY"
@@ -47,7 +49,9 @@ class Ledger:
 
 
 async def freeze(tx: AsyncSession) -> None:
-    """Makes a transaction look at one state of the database from its first query on; it must not have queried yet, and writes nothing."""
+    """Makes a transaction look at one state of the database from its first query on;
+    it must not have queried yet, and writes nothing.
+    """
     await tx.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
 
 
@@ -61,10 +65,8 @@ async def verify(tx: AsyncSession, group: str) -> Ledger:
         {"group": group},
     )
     claims, agents = numbers.one()
-    shares = await tx.execute(
-        text("SELECT * FROM drf_share WHERE :group = '' OR resource_group = :group"), {"group": group}
-    )
-    recorded = {(row["resource_group"], row["owner"]): row for row in fetched(shares)}
+    shares = select(DrfShare).where(col(DrfShare.resource_group) == group) if group else select(DrfShare)
+    recorded = {(share.resource_group, share.owner): share for share in (await tx.exec(shares)).all()}
     held = await _read_held(tx, group)
     groups = sorted({name for name, _ in (*recorded, *held)})
     kept = await tx.execute(
@@ -85,7 +87,7 @@ async def verify(tx: AsyncSession, group: str) -> Ledger:
 
 
 def share_mismatches(
-    recorded: Mapping[ShareKey, Row],
+    recorded: Mapping[ShareKey, DrfShare],
     held: Mapping[ShareKey, Mapping[str, int]],
     capacity: Mapping[str, Mapping[str, int]],
     weights: Mapping[str, Mapping[str, int]],
@@ -94,7 +96,7 @@ def share_mismatches(
     found = []
     for group, owner in sorted({*recorded, *held}):
         row, amounts = recorded.get((group, owner)), held.get((group, owner), {})
-        kept: Mapping[str, int] = {} if row is None else row["held"]
+        kept: Mapping[str, int] = {} if row is None else row.held
         found += [
             Mismatch(SHARE, group, kept.get(slot), amounts.get(slot), owner=owner, slot=slot)
             for slot in sorted({*kept, *amounts})
@@ -105,7 +107,7 @@ def share_mismatches(
         derived = _share(numerator, denominator, slot, weight) if amounts else None
         said = None
         if row is not None:
-            said = _share(row["numerator"], row["denominator"], row["dominant_slot"], row["weight"])
+            said = _share(row.numerator, row.denominator, row.dominant_slot, row.weight)
         if said != derived:
             found.append(Mismatch(SHARE, group, said, derived, owner=owner))
     return found
@@ -144,7 +146,9 @@ async def _read_held(tx: AsyncSession, group: str) -> dict[ShareKey, dict[str, i
 
 
 async def _claim_mismatches(tx: AsyncSession, group: str) -> list[Mismatch]:
-    """Live claims that are not those of live attempts: the kernel's amounts, on the attempt's agent, for the session's owner and group."""
+    """Live claims that are not those of live attempts: the kernel's amounts, on the attempt's agent,
+    for the session's owner and group.
+    """
     rows = await tx.execute(
         text("""
             WITH due AS (
@@ -168,7 +172,7 @@ async def _claim_mismatches(tx: AsyncSession, group: str) -> list[Mismatch]:
     return [_claim_mismatch(row) for row in fetched(rows)]
 
 
-def _claim_mismatch(row: Mapping[str, Any]) -> Mismatch:
+def _claim_mismatch(row: Row) -> Mismatch:
     recorded: int | str | None = row["recorded"]
     derived: int | str | None = row["derived"]
     if recorded == derived:

@@ -9,6 +9,10 @@ from dataclasses import dataclass
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.scheduling.records import AgentState
+from retinue.manager.session.core.attempts import RuntimeStatus
+from retinue.manager.store.recordset import recordset
+
 
 class NodeRefusedError(Exception):
     """The peer that answered is not the agent that is enrolled: its reports are ignored."""
@@ -16,24 +20,32 @@ class NodeRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class AgentTarget:
-    """An agent, where it is dialled, and the liveness that was recorded last."""
+    """An agent to keep a link to, unless it has not said where it listens or was `revoked`,
+    and the state that was recorded last.
+    """
 
-    id: str
     address: str
-    state: str
-    underlay_address: str
-    revoked: bool
+    state: AgentState
+    underlay_address: str = ""
+    revoked: bool = False
+
+    @property
+    def dialled(self) -> bool:
+        """Returns whether the agent is to have a link."""
+        return bool(self.address) and not self.revoked
 
 
-async def read_targets(tx: AsyncSession) -> list[AgentTarget]:
-    """Returns the agents to keep a link to, and those whose silence counts until they are lost."""
+async def read_targets(tx: AsyncSession) -> dict[str, AgentTarget]:
+    """Returns the agents to keep a link to, and those whose silence counts until they are lost, by their ids."""
     rows = await tx.execute(
         text("""
             SELECT id, address, state, underlay_address, revoked FROM agent
             WHERE state <> 'LOST' OR (address <> '' AND NOT revoked) ORDER BY id
         """)
     )
-    return [AgentTarget(*row) for row in rows]
+    return {
+        row.id: AgentTarget(row.address, AgentState.of(row.state), row.underlay_address, row.revoked) for row in rows
+    }
 
 
 async def record_facts(
@@ -46,10 +58,12 @@ async def record_facts(
     architecture: str,
     capacity: Mapping[str, int],
     backends: Sequence[str],
+    runtimes: Sequence[RuntimeStatus],
     underlay_address: str,
     underlay_mtu: int,
 ) -> str | None:
-    """Stores what an agent reports of itself; it is alive from now on. Returns its group when what counts in it has changed.
+    """Stores what an agent reports of itself; it is alive from now on.
+    Returns its group when what counts in it has changed.
 
     Raises NodeRefusedError for an agent that was revoked, and for another instance than the one that is enrolled.
     """
@@ -58,6 +72,7 @@ async def record_facts(
             WITH before AS (SELECT id, capacity, state FROM agent WHERE id = :id FOR UPDATE)
             UPDATE agent SET state = 'ALIVE', instance = :instance, boot_id = :boot_id, software_version = :version,
                 architecture = :architecture, capacity = CAST(:capacity AS jsonb), backends = CAST(:backends AS jsonb),
+                runtimes = CAST(:runtimes AS jsonb),
                 underlay_address = :underlay_address, underlay_mtu = :underlay_mtu, heartbeat_time = now()
             FROM before WHERE agent.id = before.id AND NOT agent.revoked AND agent.instance IN ('', :instance)
             RETURNING agent.resource_group, before.capacity <> agent.capacity OR before.state NOT IN ('ALIVE', 'SUSPECT') AS counts
@@ -70,6 +85,7 @@ async def record_facts(
             "architecture": architecture,
             "capacity": json.dumps(dict(capacity)),
             "backends": json.dumps(list(backends)),
+            "runtimes": recordset(runtimes),
             "underlay_address": underlay_address,
             "underlay_mtu": underlay_mtu,
         },
@@ -80,7 +96,7 @@ async def record_facts(
     return str(row[0]) if row[1] else None
 
 
-async def record_state(tx: AsyncSession, agent_id: str, state: str, silence: float | None) -> str | None:
+async def record_state(tx: AsyncSession, agent_id: str, state: AgentState, silence: float | None) -> str | None:
     """An agent is ALIVE, SUSPECT or LOST from now on, and was heard `silence` seconds ago if that is known.
 
     Returns its group when that changes what counts in it.

@@ -1,4 +1,6 @@
-"""Attempts that agents run and that have no row here: those that were placed after the backup which the database was restored from."""
+"""Attempts that agents run and that have no row here: those that were placed after the
+backup which the database was restored from.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,8 @@ async def read_known(tx: AsyncSession, keys: Collection[AttemptKey]) -> dict[Att
 
 
 async def replace(tx: AsyncSession, agent_id: str, found: Sequence[Found]) -> set[AttemptKey]:
-    """Records all that an agent runs unknown to this database; what was recorded before and is not among it is gone. The agent has now said
-    what it runs in this incarnation. Returns those that it is to end.
+    """Records all that an agent runs unknown to this database; what was recorded before and is not among it is gone.
+    The agent has now said what it runs in this incarnation. Returns those that it is to end.
     """
     params = {
         "agent": agent_id,
@@ -149,7 +151,9 @@ async def read_unreported(tx: AsyncSession) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class OrphanRecord:
-    """An orphan with `state` as its agent reports it, and name and owner of its session, None when no such session is known."""
+    """An orphan with `state` as its agent reports it, and name and owner of its session,
+    None when no such session is known.
+    """
 
     agent_id: str
     kernel_id: uuid.UUID

@@ -27,7 +27,9 @@ class PendingOutput:
 
 @dataclass(frozen=True, slots=True)
 class OutputSource:
-    """The location of an attempt's output: on its agent or not; `live` when it or a later attempt may print more, `newest` the last epoch."""
+    """The location of an attempt's output: on its agent or not; `live` when it or a later attempt may print more,
+    `newest` the last epoch.
+    """
 
     newest: int
     epoch: int
@@ -93,7 +95,9 @@ async def read_kept(tx: AsyncSession, kernel_id: uuid.UUID, epoch: int) -> tuple
 
 
 async def read_source(tx: AsyncSession, kernel_id: uuid.UUID, epoch: int = 0) -> OutputSource | None:
-    """Returns where the output of a kernel's attempt is, by default of its newest; None when there is no such kernel, or attempt."""
+    """Returns where the output of a kernel's attempt is, by default of its newest;
+    None when there is no such kernel, or attempt.
+    """
     rows = await tx.execute(
         text("""
             SELECT k.epoch AS newest, coalesce(a.epoch, k.epoch) AS epoch, coalesce(a.agent_id, '') AS agent_id, coalesce(g.address, '') AS address,

@@ -1,4 +1,5 @@
-"""The one commit of a scheduling pass: a fixed number of set-based statements, however much was placed, in three round trips.
+"""The one commit of a scheduling pass: a fixed number of set-based statements, however much was placed,
+in three round trips.
 
 `lock` comes before `write`; the statements of both are in the order of locks.
 """
@@ -16,16 +17,17 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 from retinue.manager.scheduling.records import Holding, Nomination, QuotaRecord, RunningSession
 from retinue.manager.store import journal, leadership, shares
 from retinue.manager.store.changes import UNMARKED
-from retinue.manager.store.database import Statement, Transaction
+from retinue.manager.store.database import Query, Statement, Transaction
 from retinue.manager.store.recordset import recordset
 from retinue.manager.store.shares import Difference
-from retinue.manager.store.spec_fields import json_number
+from retinue.manager.store.spec_fields import held, json_number
 
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """Placed sessions of a group, in order of decision: `sizes` are numbers of kernels, `networks` is '', BRIDGE or VXLAN, `tries` the tries that
-    this one makes. `rotation` is the agent that a rotation chose last, or None if that is written already.
+    """Placed sessions of a group, in order of decision: `sizes` are numbers of kernels, `networks` is '', BRIDGE or
+    VXLAN, `tries` the tries that this one makes. `rotation` is the agent that a rotation chose last,
+    or None if that is written already.
     """
 
     group: str
@@ -60,8 +62,9 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """The state a commit may rely on to its end: `quotas` as they are now, sessions that are `lost` because they do not wait any more, and `short`:
-    what is free of each (agent, slot) of which there is not enough, None of an agent that takes nothing new.
+    """The state a commit may rely on to its end: `quotas` as they are now, sessions that are `lost` because they do not
+    wait any more, and `short`: what is free of each (agent, slot) of which there is not enough,
+    None of an agent that takes nothing new.
     """
 
     quotas: Sequence[QuotaRecord]
@@ -87,59 +90,53 @@ async def lock(
     ids: Collection[uuid.UUID],
     wanted: tuple[Sequence[str], Sequence[str], Sequence[int]],
 ) -> Locked:
-    """Begins the commit, of this term only, and unmarked, because the scheduler knows what it writes: locks the quotas of subjects (kind, name),
-    the sessions that still wait, and the agents of which amounts are `wanted`, by agent and slot; an agent that nothing is wanted of is
-    named with the empty slot and 0. Raises NotLeader.
+    """Begins the commit, of this term only, and unmarked, because the scheduler knows what it writes: locks the quotas
+    of subjects (kind, name), the sessions that still wait, and the agents of which amounts are `wanted`, by agent and
+    slot; an agent that nothing is wanted of is named with the empty slot and 0. Raises NotLeader.
     """
-    leading, _, quotas, lost, _, short = await tx.together(
-        leadership.checking(term),
-        UNMARKED,
-        _locking_quotas(subjects),
-        _locking_waiting(ids),
-        _locking_agents(wanted[0]),
-        _missing(*wanted),
-    )
-    leadership.checked(leading, term)
-    return Locked(
-        [QuotaRecord(**row) for row in quotas],
-        {row["id"] for row in lost},
-        {(row["agent_id"], row["slot"]): row["free"] for row in short},
-    )
+    quotas, lost, short = _locking_quotas(subjects), _locking_waiting(ids), _missing(*wanted)
+    answers = await tx.pipeline(leadership.checking(term), UNMARKED, quotas, lost, _locking_agents(wanted[0]), short)
+    return Locked(answers.of(quotas), answers.of(lost), answers.of(short))
 
 
 async def write(tx: Transaction, term: int, placed: Sessions, kernels: Kernels, networks: Sequence[Network]) -> None:
     """Writes all of it and ends the transaction."""
-    owners = sorted(set(placed.owners))
-    claimed, *_, group, held = await tx.together(
-        _placing(term, placed, kernels),
+    placing = _placing(term, placed, kernels)
+    groups, held = shares.reading([(placed.group, owner) for owner in sorted(set(placed.owners))])
+    answers = await tx.pipeline(
+        placing,
         *([_making_networks(networks)] if networks else []),
         _moving(placed),
         *([_keeping_rotation(placed.group, placed.rotation)] if placed.rotation is not None else []),
-        *shares.reading([(placed.group, owner) for owner in owners]),
+        groups,
+        held,
     )
-    more = [Difference(placed.group, row["owner"], row["slot"], row["amount"]) for row in claimed]
-    await tx.together(shares.writing(more, group, held), _recording(placed), commit=True)
+    writing = shares.writing(answers.of(placing), answers.of(groups), answers.of(held))
+    await tx.pipeline(writing, _recording(placed), commit=True)
     journal.appended_unseen(tx)
 
 
-def _locking_quotas(subjects: Collection[tuple[str, str]]) -> Statement:
-    return Statement(
+def _locking_quotas(subjects: Collection[tuple[str, str]]) -> Query[list[QuotaRecord]]:
+    return Query(
         """
             SELECT q.kind, q.name, q.slots, q.max_sessions FROM quota q
             JOIN unnest(CAST(:kinds AS text[]), CAST(:names AS text[])) AS r(kind, name) USING (kind, name)
             ORDER BY q.kind, q.name FOR SHARE OF q
         """,
         {"kinds": [kind for kind, _ in subjects], "names": [name for _, name in subjects]},
+        read=lambda rows: [QuotaRecord(**row) for row in rows],
     )
 
 
-def _locking_waiting(ids: Collection[uuid.UUID]) -> Statement:
-    return Statement(
-        """
-            WITH held AS (SELECT id FROM session WHERE id = ANY(:ids) AND state = 'PENDING' ORDER BY id FOR UPDATE)
-            SELECT r.id FROM unnest(CAST(:ids AS uuid[])) AS r(id) WHERE NOT EXISTS (SELECT FROM held WHERE held.id = r.id)
-        """,
+def _locking_waiting(ids: Collection[uuid.UUID]) -> Query[set[uuid.UUID]]:
+    """Locks those of the sessions that wait, and are not held; finds the others."""
+    return Query(
+        f"""
+            WITH locked AS (SELECT id FROM session WHERE id = ANY(:ids) AND state = 'PENDING' AND NOT {held("spec")} ORDER BY id FOR UPDATE)
+            SELECT r.id FROM unnest(CAST(:ids AS uuid[])) AS r(id) WHERE NOT EXISTS (SELECT FROM locked WHERE locked.id = r.id)
+        """,  # noqa: S608  # our own words
         {"ids": list(ids)},
+        read=lambda rows: {row["id"] for row in rows},
     )
 
 
@@ -149,11 +146,13 @@ def _locking_agents(agents: Sequence[str]) -> Statement:
     )
 
 
-def _missing(agents: Sequence[str], slots: Sequence[str], amounts: Sequence[int]) -> Statement:
-    """Returns what there is not enough of on agents that are locked. Apart from their locking: a statement that waited for a lock would not see
-    the claims for which it had to wait.
+def _missing(
+    agents: Sequence[str], slots: Sequence[str], amounts: Sequence[int]
+) -> Query[dict[tuple[str, str], int | None]]:
+    """Finds what there is not enough of on agents that are locked. Apart from their locking: a statement that waited
+    for a lock would not see the claims for which it had to wait.
     """
-    return Statement(
+    return Query(
         """
             WITH held AS (
                 SELECT id, capacity, state = 'ALIVE' AND NOT drained AND NOT revoked AND NOT blocked AS takes FROM agent WHERE id = ANY(:agents)
@@ -169,11 +168,13 @@ def _missing(agents: Sequence[str], slots: Sequence[str], amounts: Sequence[int]
             SELECT agent_id, slot, free::bigint FROM wanted WHERE (amount <= free) IS NOT TRUE
         """,
         {"agents": list(agents), "slots": list(slots), "amounts": list(amounts)},
+        read=lambda rows: {(row["agent_id"], row["slot"]): row["free"] for row in rows},
     )
 
 
-def _placing(term: int, placed: Sessions, kernels: Kernels) -> Statement:
-    return Statement(
+def _placing(term: int, placed: Sessions, kernels: Kernels) -> Query[list[Difference]]:
+    """Writes kernels, attempts and claims; finds what owners hold more."""
+    return Query(
         """
             WITH input AS (
                 SELECT * FROM unnest(CAST(:sessions AS uuid[]), CAST(:ranks AS int[]), CAST(:agents AS text[]), CAST(:addresses AS text[]),
@@ -203,6 +204,7 @@ def _placing(term: int, placed: Sessions, kernels: Kernels) -> Statement:
             "addresses": list(kernels.addresses),
             "owners": [placed.owners[position] for position in kernels.sessions],
         },
+        read=lambda rows: [Difference(placed.group, **row) for row in rows],
     )
 
 
@@ -233,7 +235,7 @@ def _moving(placed: Sessions) -> Statement:
     return Statement(
         """
             UPDATE session SET state = 'SCHEDULED', state_time = now(), schedule_time = now(), evaluate_time = now(), reason = '', message = '',
-                explanation = '{}', network = r.network, promise = '{}', tries = r.tries, version = version + 1
+                explanation = '{}', network = r.network, nomination = '{}', tries = r.tries, version = version + 1
             FROM unnest(CAST(:ids AS uuid[]), CAST(:networks AS text[]), CAST(:tries AS int[])) AS r(id, network, tries) WHERE session.id = r.id
         """,
         {"ids": list(placed.ids), "networks": list(placed.networks), "tries": list(placed.tries)},
@@ -248,7 +250,9 @@ def _keeping_rotation(group: str, rotation: str) -> Statement:
 
 
 def _recording(placed: Sessions) -> Statement:
-    """Appends to the journal: each session after its kernels, numbered by their ranks. How many there are is known, since the sessions are locked."""
+    """Appends to the journal: each session after its kernels, numbered by their ranks.
+    How many there are is known, since the sessions are locked.
+    """
     entries = [0, *accumulate(size + 1 for size in placed.sizes)]
     return Statement(
         """
@@ -261,13 +265,12 @@ def _recording(placed: Sessions) -> Statement:
             )
             INSERT INTO journal (revision, create_time, session_id, owner, project, kind, payload)
             SELECT input.before + k.local_rank + 1 AS revision, clock_timestamp(), input.id, input.owner, input.project, 'KERNEL_MOVED',
-                jsonb_build_object('kernel_id', k.id, 'hostname', k.hostname, 'from', 'PENDING', 'to', 'SCHEDULED', 'agent', k.agent_id,
-                    'epoch', k.epoch, 'address', k.address, 'exit_code', NULL, 'reason', '')
+                jsonb_build_object('kernel_id', k.id, 'hostname', k.hostname, 'from_state', 'PENDING', 'to_state', 'SCHEDULED',
+                    'agent_id', k.agent_id, 'epoch', k.epoch, 'address', k.address)
             FROM input JOIN kernel k ON k.session_id = input.id
             UNION ALL
             SELECT before + size + 1, clock_timestamp(), id, owner, project, 'SESSION_MOVED',
-                jsonb_build_object('from', 'PENDING', 'to', 'SCHEDULED', 'result', 'UNDEFINED', 'exit_code', NULL, 'reason', '',
-                    'message', '', 'network', network)
+                jsonb_build_object('from_state', 'PENDING', 'to_state', 'SCHEDULED', 'result', 'UNDEFINED', 'network', network)
             FROM input ORDER BY revision
         """,
         {
@@ -280,9 +283,9 @@ def _recording(placed: Sessions) -> Statement:
 
 
 async def read_running(tx: AsyncSession, group: str, *, min_runtime: int) -> list[RunningSession]:
-    """Returns placed sessions of a group that end by a time limit or may be preempted: seconds until the limit (counted from now for those that are
-    starting; None without one), when they were placed, and what each live attempt holds. Those placed for less than `min_runtime` seconds
-    may not be preempted yet.
+    """Returns placed sessions of a group that end by a time limit or may be preempted: seconds until the limit (counted
+    from now for those that are starting; None without one), when they were placed, and what each live attempt holds.
+    Those placed for less than `min_runtime` seconds may not be preempted yet.
     """
     rows = await tx.execute(
         text(f"""
@@ -313,11 +316,11 @@ async def read_running(tx: AsyncSession, group: str, *, min_runtime: int) -> lis
 async def nominate(tx: AsyncSession, nominations: Iterable[Nomination]) -> None:
     """Holds capacity for sessions that still wait."""
     await tx.execute(
-        text("""
-            UPDATE session SET promise = jsonb_build_object('agents', r.agents, 'until', extract(epoch FROM now()) + r.seconds)
+        text(f"""
+            UPDATE session SET nomination = jsonb_build_object('agents', r.agents, 'until', extract(epoch FROM now()) + r.seconds)
             FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(id uuid, agents jsonb, seconds float8)
-            WHERE session.id = r.id AND session.state = 'PENDING'
-        """),
+            WHERE session.id = r.id AND session.state = 'PENDING' AND NOT {held("session.spec")}
+        """),  # noqa: S608  # our own words
         {
             "rows": recordset(
                 {"id": each.session_id, "agents": each.agents, "seconds": each.seconds} for each in nominations
@@ -333,18 +336,18 @@ async def write_reasons(
     which: Sequence[int],
     tries: Sequence[int],
 ) -> list[ChangedReason]:
-    """Writes why sessions wait: `reasons` are reason, message and explanation (JSON), `which` says whose is which. Sessions that do not
-    wait any more are left alone. Returns those whose reason changed.
+    """Writes why sessions wait: `reasons` are reason, message and explanation (JSON), `which` says whose is which.
+    Sessions that do not wait any more are left alone. Returns those whose reason changed.
     """
     changed = await tx.execute(
         text("""
             WITH reasons AS (
                 SELECT * FROM unnest(CAST(:reasons AS text[]), CAST(:messages AS text[]), CAST(:explanations AS text[]))
-                    WITH ORDINALITY AS n(reason, message, explanation, place)
+                    WITH ORDINALITY AS n(reason, message, explanation, position)
             ), input AS (
                 SELECT r.id, r.tries, reasons.reason, reasons.message, reasons.explanation
                 FROM unnest(CAST(:ids AS uuid[]), CAST(:which AS int[]), CAST(:tries AS int[])) AS r(id, which, tries)
-                JOIN reasons ON reasons.place = r.which + 1
+                JOIN reasons ON reasons.position = r.which + 1
             ), held AS (
                 SELECT id, reason AS before, owner, project FROM session WHERE id = ANY(:ids) AND state = 'PENDING' ORDER BY id FOR UPDATE
             ), written AS (

@@ -1,4 +1,6 @@
-"""Access to ports over HTTP: tickets that are good once, and the cookies that browsers got for them. Secrets are kept as hashes."""
+"""Access to ports over HTTP: tickets that are good once, and the cookies that browsers got for them.
+Secrets are kept as hashes.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ class Exchanged:
 
 @dataclass(frozen=True, slots=True)
 class PortAccessRecord:
-    """A browser's right to a port of a session: where its main kernel is, and the kernel's address in the session's network.
+    """A browser's right to a port of a session: where its main kernel is,
+    and the kernel's address in the session's network.
 
     `session_state` is None when only another version of the manager knows it.
     """
@@ -76,7 +79,9 @@ async def create_ticket(
 async def exchange(
     tx: AsyncSession, ticket_hash: bytes, access_hash: bytes, *, session_id: uuid.UUID, port: int, seconds: int
 ) -> Exchanged | None:
-    """Uses a ticket up for access of so many seconds; None, and nothing has changed, when it is not good for this port."""
+    """Uses a ticket up for access of so many seconds; None, and nothing has changed,
+    when it is not good for this port.
+    """
     used = await tx.execute(
         text("""
             WITH used AS (
@@ -95,9 +100,50 @@ async def exchange(
     return None if row is None else Exchanged(row.user_name, row.token_id, row.path)
 
 
+async def exists(tx: AsyncSession, secret_hash: bytes) -> bool:
+    """Returns whether access was given by a secret, valid or not."""
+    found = await tx.execute(text("SELECT 1 FROM port_access WHERE hash = :hash"), {"hash": secret_hash})
+    return found.one_or_none() is not None
+
+
+async def create_access(
+    tx: AsyncSession,
+    access_hash: bytes,
+    *,
+    session_id: uuid.UUID,
+    port: int,
+    user: str,
+    token_id: uuid.UUID,
+    seconds: int,
+) -> dt.datetime:
+    """Keeps access without a ticket, good for so many seconds; returns when it ends."""
+    made = await tx.execute(
+        text("""
+            INSERT INTO port_access (hash, session_id, port, user_name, token_id, expire_time)
+            VALUES (:access, :session_id, :port, :user, :token_id, now() + make_interval(secs => :seconds))
+            RETURNING expire_time
+        """),
+        {
+            "access": access_hash,
+            "session_id": session_id,
+            "port": port,
+            "user": user,
+            "token_id": token_id,
+            "seconds": seconds,
+        },
+    )
+    found: dt.datetime = made.scalar_one()
+    return found
+
+
+async def remove(tx: AsyncSession, access_hash: bytes) -> None:
+    """Removes access, if it is there."""
+    await tx.execute(text("DELETE FROM port_access WHERE hash = :hash"), {"hash": access_hash})
+
+
 async def read(tx: AsyncSession, hashes: Collection[bytes]) -> list[PortAccessRecord]:
-    """Returns access that is valid now: it has not expired, nor has the token that it was got with, and the session still is its user's, or
-    the user an administrator.
+    """Returns access that is valid now: it has not expired, nor has the token that it was got with, and the session
+    still is its user's, or the user an administrator.
     """
     rows = await tx.execute(
         text("""

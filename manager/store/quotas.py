@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field
 
 from sqlalchemy import text
 from sqlalchemy.dialects.postgresql import insert
 from sqlmodel import col, delete, or_, select, tuple_
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.store.recordset import record_of
 from retinue.manager.store.tables import Quota
 
 USER, PROJECT, RESOURCE_GROUP = "USER", "PROJECT", "RESOURCE_GROUP"
+# Where no quota says how many a user may have.
+DEFAULT_SYSTEM_SESSIONS = 2
 # Kind and name.
 Subject = tuple[str, str]
 
@@ -22,25 +24,51 @@ _COLUMNS = {USER: "owner", PROJECT: "project", RESOURCE_GROUP: "resource_group"}
 
 @dataclass(slots=True)
 class Use:
-    """The use that counts against a quota: amounts by slot, sessions that are placed and not terminated, and sessions that wait."""
+    """The use that counts against a quota: amounts by slot, sessions that are placed and not terminated,
+    and sessions that wait.
+
+    System sessions do not count: they have a number of their own, so that who is at a limit still gets at results.
+    """
 
     slots: dict[str, int] = field(default_factory=dict)
     sessions: int = 0
     pending_sessions: int = 0
 
 
-async def get(tx: AsyncSession, kind: str, name: str, *, lock: bool = False) -> Quota | None:
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of a quota; what is not given is not limited."""
+
+    slots: Mapping[str, int] = field(default_factory=dict)
+    max_sessions: int | None = None
+    max_pending_sessions: int | None = None
+    max_system_sessions: int | None = None
+    highest_priority: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaRecord(Limits):
+    """The limits of one subject; `version` counts changes, and 0 is not stored."""
+
+    kind: str
+    name: str
+    version: int
+
+
+async def get(tx: AsyncSession, kind: str, name: str, *, lock: bool = False) -> QuotaRecord | None:
     """Returns a quota; with `lock`, held until the commit."""
-    return await tx.get(Quota, (kind, name), with_for_update=lock or None)
+    found = await tx.get(Quota, (kind, name), with_for_update=lock or None, populate_existing=True)
+    return None if found is None else record_of(QuotaRecord, found)
 
 
-async def put(tx: AsyncSession, kind: str, name: str, limits: Mapping[str, Any]) -> Quota:
-    """Sets all limits of a quota: slots, max_sessions, max_pending_sessions and highest_priority."""
-    made = insert(Quota).values(kind=kind, name=name, version=1, **limits)
+async def put(tx: AsyncSession, kind: str, name: str, limits: Limits) -> QuotaRecord:
+    """Sets all limits of a quota."""
+    values = asdict(limits)
+    made = insert(Quota).values(kind=kind, name=name, version=1, **values)
     await tx.exec(
-        made.on_conflict_do_update(index_elements=["kind", "name"], set_={**limits, "version": Quota.version + 1})
+        made.on_conflict_do_update(index_elements=["kind", "name"], set_={**values, "version": Quota.version + 1})
     )
-    return await tx.get_one(Quota, (kind, name), populate_existing=True)
+    return record_of(QuotaRecord, await tx.get_one(Quota, (kind, name), populate_existing=True))
 
 
 async def remove(tx: AsyncSession, kind: str, name: str) -> None:
@@ -50,9 +78,9 @@ async def remove(tx: AsyncSession, kind: str, name: str) -> None:
 
 async def list_page(
     tx: AsyncSession, *, kind: str, name: str, visible: tuple[str, Collection[str]] | None, after: Subject, limit: int
-) -> Sequence[Quota]:
-    """Quotas by kind and name, of one kind and one name where those are not empty; `visible` keeps those of a user, of the projects
-    named with it, and of groups.
+) -> list[QuotaRecord]:
+    """Quotas by kind and name, of one kind and one name where those are not empty; `visible` keeps those of a user, of
+    the projects named with it, and of groups.
     """
     query = select(Quota).where(tuple_(col(Quota.kind), col(Quota.name)) > after)
     if kind:
@@ -67,30 +95,42 @@ async def list_page(
                 tuple_(col(Quota.kind), col(Quota.name)).in_([(USER, user), *((PROJECT, each) for each in projects)]),
             )
         )
-    return (await tx.exec(query.order_by(col(Quota.kind), col(Quota.name)).limit(limit))).all()
+    found = await tx.exec(query.order_by(col(Quota.kind), col(Quota.name)).limit(limit))
+    return [record_of(QuotaRecord, quota) for quota in found]
 
 
-async def read(tx: AsyncSession, subjects: Collection[Subject]) -> list[Quota]:
+async def read(tx: AsyncSession, subjects: Collection[Subject]) -> list[QuotaRecord]:
     """Returns the quotas of subjects, by kind and name."""
     query = select(Quota).where(tuple_(col(Quota.kind), col(Quota.name)).in_(list(subjects)))
-    return list(await tx.exec(query.order_by(col(Quota.kind), col(Quota.name))))
+    found = await tx.exec(query.order_by(col(Quota.kind), col(Quota.name)))
+    return [record_of(QuotaRecord, quota) for quota in found]
 
 
-async def lock(tx: AsyncSession, subjects: Collection[Subject]) -> list[Quota]:
+async def lock(tx: AsyncSession, subjects: Collection[Subject]) -> list[QuotaRecord]:
     """Reads as `read` and locks until the commit, in one order for all: every other caller that locks them waits."""
     query = select(Quota).where(tuple_(col(Quota.kind), col(Quota.name)).in_(list(subjects)))
     query = query.order_by(col(Quota.kind), col(Quota.name)).with_for_update()
-    return list(await tx.exec(query.execution_options(populate_existing=True)))
+    found = await tx.exec(query.execution_options(populate_existing=True))
+    return [record_of(QuotaRecord, quota) for quota in found]
+
+
+async def max_system_sessions(tx: AsyncSession, user: str) -> int:
+    """Returns how many system sessions a user may have."""
+    found = (
+        await tx.exec(select(Quota.max_system_sessions).where(Quota.kind == USER, Quota.name == user))
+    ).one_or_none()
+    return DEFAULT_SYSTEM_SESSIONS if found is None else found
 
 
 async def count_pending(tx: AsyncSession, subjects: Collection[Subject]) -> dict[Subject, int]:
-    """Returns how many sessions of each subject wait."""
+    """Returns how many sessions of each subject wait, but for system sessions."""
     counts = dict.fromkeys(subjects, 0)
     for kind, names in _by_kind(subjects).items():
         column = _COLUMNS[kind]
         rows = await tx.execute(
             text(
-                f"SELECT {column}, count(*) FROM session WHERE state = 'PENDING' AND {column} = ANY(:names) GROUP BY {column}"  # noqa: S608
+                f"SELECT {column}, count(*) FROM session WHERE state = 'PENDING' AND type <> 'SYSTEM' "  # noqa: S608
+                f"AND {column} = ANY(:names) GROUP BY {column}"
             ),
             {"names": names},
         )
@@ -104,14 +144,12 @@ async def read_use(tx: AsyncSession, subjects: Collection[Subject]) -> dict[Subj
     for kind, names in _by_kind(subjects).items():
         column = _COLUMNS[kind]
         # A claim knows its owner and its group; its project is that of its session.
-        source, of_claim = "claim c", f"c.{column}"
-        if kind == PROJECT:
-            source = "claim c JOIN kernel k ON k.id = c.kernel_id JOIN session s ON s.id = k.session_id"
-            of_claim = "s.project"
+        of_claim = "s.project" if kind == PROJECT else f"c.{column}"
         claims = await tx.execute(
             text(f"""
-                SELECT {of_claim}, c.slot, sum(c.amount)::bigint FROM {source}
-                WHERE c.release_time IS NULL AND {of_claim} = ANY(:names) GROUP BY {of_claim}, c.slot
+                SELECT {of_claim}, c.slot, sum(c.amount)::bigint
+                FROM claim c JOIN kernel k ON k.id = c.kernel_id JOIN session s ON s.id = k.session_id
+                WHERE c.release_time IS NULL AND s.type <> 'SYSTEM' AND {of_claim} = ANY(:names) GROUP BY {of_claim}, c.slot
             """),  # noqa: S608  # the columns are ours
             {"names": names},
         )
@@ -120,7 +158,7 @@ async def read_use(tx: AsyncSession, subjects: Collection[Subject]) -> dict[Subj
         sessions = await tx.execute(
             text(f"""
                 SELECT {column}, count(*) FROM session
-                WHERE state NOT IN ('TERMINATED', 'CANCELLED') AND state <> 'PENDING' AND {column} = ANY(:names) GROUP BY {column}
+                WHERE state NOT IN ('TERMINATED', 'CANCELLED', 'PENDING') AND type <> 'SYSTEM' AND {column} = ANY(:names) GROUP BY {column}
             """),  # noqa: S608  # the columns are ours
             {"names": names},
         )

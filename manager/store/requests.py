@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
 from google.protobuf.message import Message
+from sqlalchemy import text
 
-from retinue.manager.store.database import Statement, Transaction
+from retinue.manager.store.database import Query, Statement, Transaction
 
 
 class RequestIdReused(Exception):  # noqa: N818  # an answer to a caller, not a mistake
@@ -33,10 +34,11 @@ async def once(  # noqa: PLR0917  # in the order they are thought of
     answer_type: type[Answer],
     effect: Callable[[], Awaitable[Answer]],
 ) -> Answer:
-    """Returns the answer of `effect`, which runs at most once for a principal, a method and a request_id. Ends the transaction.
+    """Returns the answer of `effect`, which runs at most once for a principal, a method and a request_id.
+    Ends the transaction.
 
-    The answer is kept in the transaction of the effect: both are there or neither. A repetition that comes while the first is
-    under way waits for its end. Raises RequestIdReused, and ValueError when `request_id` is no UUID.
+    The answer is kept in the transaction of the effect: both are there or neither. A repetition that comes while the
+    first is under way waits for its end. Raises RequestIdReused, and ValueError when `request_id` is no UUID.
     """
     if not request.request_id:
         return await effect()
@@ -46,17 +48,17 @@ async def once(  # noqa: PLR0917  # in the order they are thought of
         INSERT INTO request (principal, method, request_id, body_hash, answer) VALUES (:principal, :method, :id, :hash, '')
         ON CONFLICT DO NOTHING RETURNING TRUE
     """
-    (claimed,) = await tx.together(Statement(claim, {**key, "hash": body_hash}))
+    claiming = Query(claim, {**key, "hash": body_hash}, read=bool)
     condition = "WHERE principal = :principal AND method = :method AND request_id = :id"
-    if claimed:
+    if (await tx.pipeline(claiming)).of(claiming):
         answer = await effect()
         keep = f"UPDATE request SET answer = :answer {condition}"  # noqa: S608  # the condition is ours
-        await tx.together(Statement(keep, {**key, "answer": answer.SerializeToString()}), commit=True)
+        await tx.pipeline(Statement(keep, {**key, "answer": answer.SerializeToString()}), commit=True)
         return answer
-    ((kept,),) = await tx.together(Statement(f"SELECT body_hash, answer FROM request {condition}", key))  # noqa: S608
-    if bytes(kept["body_hash"]) != body_hash:
+    kept = (await tx.execute(text(f"SELECT body_hash, answer FROM request {condition}"), key)).one()  # noqa: S608
+    if bytes(kept.body_hash) != body_hash:
         raise RequestIdReused(f"request_id {request.request_id} was used with another body")
-    return answer_type.FromString(bytes(kept["answer"]))
+    return answer_type.FromString(bytes(kept.answer))
 
 
 def _hash(request: Repeatable) -> bytes:

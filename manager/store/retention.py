@@ -1,5 +1,5 @@
-"""Deletes what has passed its retention: journal entries, answers to repeated requests, used-up join tokens, old access to ports, old usage, and
-sessions that ended long ago.
+"""Deletes what has passed its retention: journal entries, answers to repeated requests, used-up join tokens, old access
+to ports, old usage, and sessions that ended long ago.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import datetime as dt
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.store import journal, port_access, usage
+from retinue.manager.store import endpoints, journal, port_access, usage
 
 # Watchers may resume within this time, unless more than so many entries were made since.
 JOURNAL_SECONDS = 7 * 86_400
@@ -38,6 +38,7 @@ async def forget(tx: AsyncSession) -> None:
     await tx.execute(text("DELETE FROM join_token WHERE expire_time < now() OR uses_left <= 0"))
     await port_access.forget(tx)
     await usage.forget(tx)
+    await endpoints.purge(tx)
     newest, oldest, _ = await journal.head(tx)
     past = await tx.execute(
         text("""
@@ -50,7 +51,9 @@ async def forget(tx: AsyncSession) -> None:
 
 
 async def purge_outputs(tx: AsyncSession, age: dt.timedelta) -> int:
-    """Removes some of the kept output of sessions that ended longer ago than `age`; returns how much of it, 0 when there is none left."""
+    """Removes some of the kept output of sessions that ended longer ago than `age`;
+    returns how much of it, 0 when there is none left.
+    """
     gone = await tx.execute(
         text(f"""
             WITH past AS MATERIALIZED ({_PAST}), picked AS (
@@ -67,8 +70,8 @@ async def purge_outputs(tx: AsyncSession, age: dt.timedelta) -> int:
 
 
 async def purge_sessions(tx: AsyncSession, age: dt.timedelta) -> int:
-    """Removes some of the sessions that ended longer ago than `age`, oldest first, with all that belongs to them but the journal; returns how many,
-    0 when there are none left.
+    """Removes some of the sessions that ended longer ago than `age`, oldest first, with all that belongs to them but
+    the journal; returns how many, 0 when there are none left.
     """
     gone = await tx.execute(
         text(f"""

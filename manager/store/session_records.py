@@ -1,7 +1,7 @@
 """Sessions and kernels as the store returns them.
 
-A state, type or result that only another version of the manager knows is None: readers that need it leave the session alone. Documents
-(`spec`, `conditions`, …) stay as they are stored, since another version may have written those too.
+A state, type or result that only another version of the manager knows is None:
+readers that need it leave the session alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from retinue.manager.session.core.events import (
+    Condition,
+    PulledBytes,
+    SessionCreated,
+    parse_conditions,
+    parse_pulled_bytes,
+)
+from retinue.manager.session.core.explanation import NO_EXPLANATION, StoredExplanation, parse_explanation
+from retinue.manager.session.core.images import NO_IMAGE, SeenImage, parse_image
 from retinue.manager.session.core.states import Goal, KernelState, Observed, Result, SessionState, SessionType
+from retinue.manager.session.core.stored_spec import StoredSpec
 from retinue.manager.store.recordset import Row
 
 TYPES: Mapping[str, SessionType] = {item.value: item for item in SessionType}
@@ -31,13 +41,13 @@ class SessionRecord:
     project: str
     resource_group: str
     type: SessionType | None
-    spec: Mapping[str, Any]
+    spec: StoredSpec
     state: SessionState | None
     result: Result | None
     exit_code: int | None
     reason: str
     message: str
-    conditions: Sequence[Mapping[str, Any]]
+    conditions: tuple[Condition, ...]
     network: str
     retries: int
     version: int
@@ -46,7 +56,7 @@ class SessionRecord:
     start_time: dt.datetime | None = None
     end_time: dt.datetime | None = None
     priority: int = 0
-    explanation: Mapping[str, Any] | None = None
+    explanation: StoredExplanation = NO_EXPLANATION
     tries: int = 0
     failed_starts: int = 0
     failed_agents: Sequence[str] = ()
@@ -75,10 +85,9 @@ class KernelRecord:
     address: str = ""
     exit_code: int | None = None
     reason: str = ""
-    image_digest: str = ""
-    image_id: str = ""
-    service_ports: Sequence[Mapping[str, Any]] = ()
-    pull: Mapping[str, int] | None = None
+    # None when it cannot be read.
+    image: SeenImage | None = NO_IMAGE
+    pull: PulledBytes | None = None
     goal: Goal | None = Goal.HELD
     observed: Observed | None = Observed.UNKNOWN
     attempt_ended: bool = True
@@ -88,7 +97,6 @@ class KernelRecord:
 
 _DETAILS = (
     "priority",
-    "explanation",
     "tries",
     "failed_starts",
     "failed_agents",
@@ -106,7 +114,9 @@ def listed_session(row: Row) -> SessionRecord:
 
 def session(row: Row) -> SessionRecord:
     """Returns the session of a whole row."""
-    return SessionRecord(**_shown(row), **{name: row[name] for name in _DETAILS})
+    return SessionRecord(
+        **_shown(row), explanation=parse_explanation(row["explanation"]), **{name: row[name] for name in _DETAILS}
+    )
 
 
 def _shown(row: Row) -> dict[str, Any]:
@@ -117,13 +127,13 @@ def _shown(row: Row) -> dict[str, Any]:
         "project": row["project"],
         "resource_group": row["resource_group"],
         "type": TYPES.get(row["type"]),
-        "spec": row["spec"],
+        "spec": StoredSpec(row["spec"]),
         "state": STATES.get(row["state"]),
         "result": RESULTS.get(row["result"]),
         "exit_code": row["exit_code"],
         "reason": row["reason"],
         "message": row["message"],
-        "conditions": row["conditions"],
+        "conditions": parse_conditions(row["conditions"]),
         "network": row["network"],
         "retries": row["retries"],
         "version": row["version"],
@@ -156,10 +166,8 @@ def _kernel(row: Row) -> KernelRecord:
         address=row["address"],
         exit_code=row["exit_code"],
         reason=row["reason"],
-        image_digest=row["image_digest"],
-        image_id=row["image_id"],
-        service_ports=row["service_ports"],
-        pull=row["pull"],
+        image=parse_image(row["image_digest"], row["image_id"], row["service_ports"]),
+        pull=parse_pulled_bytes(row["pull"]),
         goal=_GOALS.get(row["goal"] or Goal.HELD),
         observed=_OBSERVED.get(row["observed"] or ""),
         attempt_ended=row["attempt_ended"],
@@ -167,42 +175,43 @@ def _kernel(row: Row) -> KernelRecord:
     )
 
 
-def created_session(stored: Mapping[str, Any], create_time: dt.datetime | None) -> SessionRecord:
-    """Returns a session as its first entry in the journal has it, with what can be read. Raises LookupError and ValueError for its id."""
+def created_session(created: SessionCreated, create_time: dt.datetime | None) -> SessionRecord:
+    """Returns a session as it was created."""
+    session = created.session
     return SessionRecord(
-        id=uuid.UUID(stored["id"]),
-        name=stored.get("name", ""),
-        owner=stored.get("owner", ""),
-        project=stored.get("project", ""),
-        resource_group=stored.get("resource_group", ""),
-        type=TYPES.get(stored.get("type", "")),
-        spec=stored.get("spec", {}),
-        state=STATES.get(stored.get("state", "")),
-        result=RESULTS.get(stored.get("result", "")),
+        id=session.id,
+        name=session.name,
+        owner=session.owner,
+        project=session.project,
+        resource_group=session.resource_group,
+        type=TYPES.get(session.type),
+        spec=StoredSpec(session.spec),
+        state=SessionState.PENDING,
+        result=Result.UNDEFINED,
         exit_code=None,
-        reason=stored.get("reason", ""),
-        message=stored.get("message", ""),
+        reason=created.reason,
+        message=created.message,
         conditions=(),
         network="",
         retries=0,
-        version=stored.get("version", 0),
+        version=1,
         create_time=create_time,
     )
 
 
-def created_kernels(stored: Iterable[Mapping[str, Any]]) -> list[KernelRecord]:
-    """Returns kernels as the first entry of their session in the journal has them. Raises LookupError and ValueError."""
+def created_kernels(created: SessionCreated) -> list[KernelRecord]:
+    """Returns the kernels of a session as they were created."""
     return [
         KernelRecord(
-            id=uuid.UUID(kernel["id"]),
-            role=kernel["role"],
-            role_index=kernel["role_index"],
-            local_rank=kernel["local_rank"],
-            hostname=kernel["hostname"],
-            slots=kernel["slots"],
-            state=KERNEL_STATES.get(kernel["state"]),
+            id=kernel.id,
+            role=kernel.role,
+            role_index=kernel.role_index,
+            local_rank=kernel.local_rank,
+            hostname=kernel.hostname,
+            slots=kernel.slots,
+            state=KernelState.PENDING,
         )
-        for kernel in stored
+        for kernel in created.kernels
     ]
 
 

@@ -4,40 +4,48 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
 from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.session.core.events import PulledBytes
+from retinue.manager.session.core.images import SeenImage
+from retinue.manager.session.core.isolation_policy import IsolationPolicy
+from retinue.manager.session.core.new_session import NewKernel, NewSession
 from retinue.manager.session.core.states import KernelState, Result, SessionState
 from retinue.manager.store import session_records
-from retinue.manager.store.database import Statement, Transaction
+from retinue.manager.store.database import Query, Statement, Transaction, fetch
 from retinue.manager.store.recordset import Row, fetched, recordset
 from retinue.manager.store.session_records import KernelRecord, SessionRecord
-from retinue.manager.store.spec_fields import json_number
+from retinue.manager.store.spec_fields import held, json_number
 
 _SESSION_COLUMNS = """
     s.id, s.name, s.owner, s.project, s.resource_group, s.type, s.priority, s.spec, s.state, s.result, s.exit_code, s.reason, s.message,
     s.explanation, s.conditions, s.network, s.tries, s.failed_starts, s.retries, s.failed_agents, s.force, s.version, s.create_time,
     s.evaluate_time, s.next_try_time, s.schedule_time, s.start_time, s.end_time, s.expire_time
 """
-# As `retinue.manager.session.core.spec_views.basic` has it; of what another version may have written, what is in columns as well.
+# As `retinue.manager.session.core.spec_views.basic` has it; of what another version may have written,
+# what is in columns as well.
 _BASIC_SPEC = """
     CASE WHEN jsonb_typeof(s.spec->'kernel') = 'object' AND jsonb_typeof(s.spec->'roles') = 'object'
-        AND coalesce(jsonb_typeof(s.spec->'services'), 'array') = 'array'
+        AND coalesce(jsonb_typeof(s.spec->'apps'), 'array') = 'array'
     THEN jsonb_set(jsonb_set(s.spec - 'bootstrap_script' #- '{kernel,environment}',
         '{roles}', coalesce((SELECT jsonb_object_agg(key, value - 'environment') FROM jsonb_each(s.spec->'roles')), '{}')),
-        '{services}', coalesce((SELECT jsonb_agg(value - 'environment' ORDER BY place)
-            FROM jsonb_array_elements(s.spec->'services') WITH ORDINALITY AS service(value, place)), '[]'))
+        '{apps}', coalesce((SELECT jsonb_agg(value - 'environment' ORDER BY position)
+            FROM jsonb_array_elements(s.spec->'apps') WITH ORDINALITY AS app(value, position)), '[]'))
     ELSE jsonb_build_object('name', s.name, 'project', s.project, 'resource_group', s.resource_group, 'type', s.type) END AS spec
 """
 _LISTED_COLUMNS = """
     s.id, s.name, s.owner, s.project, s.resource_group, s.type, s.state, s.result, s.exit_code, s.reason, s.message, s.conditions, s.network,
     s.retries, s.version, s.create_time, s.schedule_time, s.start_time, s.end_time
 """
-# What a page takes at most of the database, the stored requests and so much for each kernel: what is shown of them is less.
+# What a page takes at most of the database, the stored requests and so much for each kernel:
+# what is shown of them is less.
 _PAGE_BYTES, _FULL_PAGE_BYTES, _KERNEL_BYTES = 4 * 1024 * 1024, 1024 * 1024, 1024
 _KERNEL_COLUMNS = """
     k.id, k.session_id, k.role, k.role_index, k.local_rank, k.hostname, k.slots, k.state, k.agent_id, k.epoch, k.address, k.exit_code, k.reason,
@@ -73,60 +81,13 @@ class Visibility:
         return self.everything or owner == self.owner or project in self.administered
 
 
-@dataclass(frozen=True, slots=True)
-class NewSession:
-    """A session to be inserted; `spec` is the request as it is stored."""
-
-    id: uuid.UUID
-    name: str
-    owner: str
-    project: str
-    resource_group: str
-    type: str
-    cluster_mode: str
-    cluster_size: int
-    priority: int
-    spec: Mapping[str, Any]
-    endpoint: str
-
-    def renamed(self, session_id: uuid.UUID, name: str) -> NewSession:
-        """Returns a session of the same request but for the name."""
-        # By hand: for very many, `replace` takes most of the time.
-        return NewSession(
-            session_id,
-            name,
-            self.owner,
-            self.project,
-            self.resource_group,
-            self.type,
-            self.cluster_mode,
-            self.cluster_size,
-            self.priority,
-            {**self.spec, "name": name},
-            self.endpoint,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class NewKernel:
-    """A kernel to be inserted; amounts are in smallest units."""
-
-    id: uuid.UUID
-    session_id: uuid.UUID
-    role: str
-    role_index: int
-    local_rank: int
-    hostname: str
-    slots: Mapping[str, int]
-
-
 def insert_statement(
     sessions: Iterable[NewSession], kernels: Iterable[NewKernel], *, reason: str, message: str
-) -> Statement:
-    """Inserts sessions with their kernels, in order of arrival, waiting for `reason`; returns `id` and `create_time` of each one made. One whose
-    name a live session of the owner has, or an earlier one of these, is left out with its kernels.
+) -> Query[dict[uuid.UUID, dt.datetime]]:
+    """Inserts sessions with their kernels, in order of arrival, waiting for `reason`; finds when each one was created.
+    One whose name a live session of the owner has, or an earlier one of these, is left out with its kernels.
     """
-    return Statement(
+    return Query(
         """
             WITH made AS (
                 INSERT INTO session (id, name, owner, project, resource_group, type, cluster_mode, cluster_size, priority, spec, endpoint,
@@ -149,12 +110,8 @@ def insert_statement(
             SELECT id, create_time FROM made
         """,
         {"sessions": recordset(sessions), "kernels": recordset(kernels), "reason": reason, "message": message},
+        read=lambda rows: {row["id"]: row["create_time"] for row in rows},
     )
-
-
-def create_times(rows: Iterable[Row]) -> dict[uuid.UUID, dt.datetime]:
-    """Returns when each session was created, from what `insert_statement` returns."""
-    return {row["id"]: row["create_time"] for row in rows}
 
 
 async def remove(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> None:
@@ -175,32 +132,54 @@ async def names_taken(tx: AsyncSession, owner: str, names: Collection[tuple[str,
     return {(project, name) for project, name in rows}
 
 
+@dataclass(frozen=True, slots=True)
+class AdmissionPolicy:
+    """The sessions that a resource group takes: their types, none for all, and the isolations of their kernels."""
+
+    types: Sequence[str]
+    isolation: IsolationPolicy
+
+
 async def lock_references(
     tx: Transaction, owner: str, projects: Collection[str], groups: Collection[str]
-) -> tuple[set[str], set[str], bool]:
-    """Locks projects and groups until the commit, so that they cannot be deleted; returns those that exist, none of the projects without the
-    owner, and whether there are any quotas.
+) -> tuple[set[str], dict[str, AdmissionPolicy], bool]:
+    """Locks projects and groups until the commit, so that they cannot be deleted; returns those that exist, none of the
+    projects without the owner, the groups with what they take, and whether there are any quotas.
     """
-    hold = Statement(
+    query = Query(
         """
             WITH u AS (SELECT name FROM user_account WHERE name = :owner FOR KEY SHARE),
                 p AS (SELECT name FROM project WHERE name = ANY(:projects) ORDER BY name FOR KEY SHARE),
-                g AS (SELECT name FROM resource_group WHERE name = ANY(:groups) ORDER BY name FOR KEY SHARE)
-            SELECT ARRAY(SELECT name FROM p WHERE EXISTS (SELECT FROM u)) AS projects, ARRAY(SELECT name FROM g) AS groups,
+                g AS (SELECT name, session_types, isolations, default_isolation FROM resource_group WHERE name = ANY(:groups)
+                    ORDER BY name FOR KEY SHARE)
+            SELECT ARRAY(SELECT name FROM p WHERE EXISTS (SELECT FROM u)) AS projects,
+                (SELECT coalesce(jsonb_object_agg(name, to_jsonb(g)), '{}') FROM g) AS groups,
                 EXISTS (SELECT FROM quota) AS quotas
         """,
         {"owner": owner, "projects": list(projects), "groups": list(groups)},
+        read=_references,
     )
-    ((found,),) = await tx.together(hold)
-    return set(found["projects"]), set(found["groups"]), found["quotas"]
+    return (await tx.pipeline(query)).of(query)
+
+
+def _references(rows: Sequence[Row]) -> tuple[set[str], dict[str, AdmissionPolicy], bool]:
+    found = rows[0]
+    policies = {
+        name: AdmissionPolicy(group["session_types"], IsolationPolicy(group["isolations"], group["default_isolation"]))
+        for name, group in found["groups"].items()
+    }
+    return set(found["projects"]), policies, found["quotas"]
 
 
 async def find(tx: AsyncSession, reference: str, visibility: Visibility, caller: str) -> uuid.UUID | None:
-    """Returns the session that an id, a unique prefix of one (8 characters or more), or the name of a session of the caller refers to: the live
-    one, else the newest that ended.
+    """Returns the session that an id, a unique prefix of one (8 characters or more), the name of a session of the
+    caller, or owner and name as `OWNER/NAME` refer to: the live one, else the newest that ended.
     """
     if "\0" in reference:
         return None
+    owner, slash, name = reference.partition("/")
+    # Neither ids nor names have a slash.
+    named = {"named_owner": owner, "name": name} if slash else {"named_owner": caller, "name": reference}
     rows = await tx.execute(
         text(f"""
             WITH found AS (
@@ -208,16 +187,17 @@ async def find(tx: AsyncSession, reference: str, visibility: Visibility, caller:
                 WHERE {visibility.condition("s")} AND (s.id = :id OR (:prefix <> '' AND s.id BETWEEN :low AND :high))
                 UNION
                 SELECT s.id FROM session s
-                WHERE s.owner = :caller AND s.name = :reference AND s.state NOT IN ('TERMINATED', 'CANCELLED')
+                WHERE {visibility.condition("s")} AND s.owner = :named_owner AND s.name = :name AND s.state NOT IN ('TERMINATED', 'CANCELLED')
                 LIMIT 2
             )
             SELECT id FROM found
             UNION ALL
             (SELECT s.id FROM session s
-            WHERE s.owner = :caller AND s.name = :reference AND s.state IN ('TERMINATED', 'CANCELLED') AND NOT EXISTS (SELECT FROM found)
+            WHERE {visibility.condition("s")} AND s.owner = :named_owner AND s.name = :name AND s.state IN ('TERMINATED', 'CANCELLED')
+                AND NOT EXISTS (SELECT FROM found)
             ORDER BY s.sequence DESC LIMIT 1)
         """),  # noqa: S608  # the condition is ours, its values are parameters
-        {"caller": caller, "reference": reference, **_id_range(reference), **visibility.parameters()},
+        {**named, **_id_range(reference), **visibility.parameters()},
     )
     found = rows.scalars().all()
     return found[0] if len(found) == 1 else None
@@ -239,34 +219,33 @@ async def read(
     tx: AsyncSession, session_ids: Collection[uuid.UUID], *, lock: bool = False
 ) -> dict[uuid.UUID, SessionRecord]:
     """Returns sessions by id; with `lock`, locked in the order of their ids until the commit."""
-    statement = _reading(session_ids, lock=lock)
-    rows = await tx.execute(text(statement.sql), dict(statement.params))
-    return {row["id"]: session_records.session(row) for row in fetched(rows)}
+    return await fetch(tx, _reading(session_ids, lock=lock))
 
 
 async def read_kernels(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, list[KernelRecord]]:
     """Returns kernels by session, in the order of their rank."""
-    statement = _reading_kernels(session_ids)
-    return session_records.kernels_by_session(fetched(await tx.execute(text(statement.sql), dict(statement.params))))
+    return await fetch(tx, _reading_kernels(session_ids))
 
 
 async def lock(
     tx: Transaction, session_ids: Collection[uuid.UUID]
 ) -> tuple[dict[uuid.UUID, SessionRecord], dict[uuid.UUID, list[KernelRecord]]]:
     """Locks sessions until the commit; returns them by id, and their kernels: `read` and `read_kernels` at once."""
-    rows, kernels = await tx.together(_reading(session_ids, lock=True), _reading_kernels(session_ids))
-    return {row["id"]: session_records.session(row) for row in rows}, session_records.kernels_by_session(kernels)
+    records, kernels = _reading(session_ids, lock=True), _reading_kernels(session_ids)
+    answers = await tx.pipeline(records, kernels)
+    return answers.of(records), answers.of(kernels)
 
 
-def _reading(session_ids: Collection[uuid.UUID], *, lock: bool) -> Statement:
-    return Statement(
+def _reading(session_ids: Collection[uuid.UUID], *, lock: bool) -> Query[dict[uuid.UUID, SessionRecord]]:
+    return Query(
         f"SELECT {_SESSION_COLUMNS} FROM session s WHERE s.id = ANY(:ids) ORDER BY s.id {'FOR UPDATE' if lock else ''}",  # noqa: S608
         {"ids": list(session_ids)},
+        read=lambda rows: {row["id"]: session_records.session(row) for row in rows},
     )
 
 
-def _reading_kernels(session_ids: Collection[uuid.UUID]) -> Statement:
-    return Statement(
+def _reading_kernels(session_ids: Collection[uuid.UUID]) -> Query[dict[uuid.UUID, list[KernelRecord]]]:
+    return Query(
         f"""
             SELECT {_KERNEL_COLUMNS}, a.goal, a.observed, (a.kernel_id IS NULL OR a.end_time IS NOT NULL) AS attempt_ended,
                 coalesce(a.observed_end_time, a.end_time) AS attempt_end_time
@@ -274,6 +253,7 @@ def _reading_kernels(session_ids: Collection[uuid.UUID]) -> Statement:
             WHERE k.session_id = ANY(:ids) ORDER BY k.session_id, k.local_rank
         """,  # noqa: S608
         {"ids": list(session_ids)},
+        read=session_records.kernels_by_session,
     )
 
 
@@ -288,8 +268,9 @@ async def list_page(
     limit: int,
     full: bool = False,
 ) -> tuple[list[SessionRecord], int]:
-    """Returns one page by creation time and id, with as many rows of at most `limit` as the bytes of a page hold, and how many there were up
-    to `limit`. `terms` are (field, `=` or `!=`, value); `after` is the last row of the page before; with `full`, requests are whole.
+    """Returns one page by creation time and id, with as many rows of at most `limit` as the bytes of a page hold, and
+    how many there were up to `limit`. `terms` are (field, `=` or `!=`, value);
+    `after` is the last row of the page before; with `full`, requests are whole.
     """
     conditions, values = [visibility.condition("s")], dict[str, Any](visibility.parameters())
     if not ended:
@@ -349,7 +330,9 @@ async def matching(
 
 @dataclass(frozen=True, slots=True)
 class SessionUpdate:
-    """A session after it moved. `delay` is in seconds until the next try, None to leave that alone; `force` shortens its grace."""
+    """A session after it moved. `delay` is in seconds until the next try, None to leave that alone;
+    `force` shortens its grace.
+    """
 
     id: uuid.UUID
     state: SessionState
@@ -373,10 +356,8 @@ class KernelUpdate:
     agent_id: str | None
     exit_code: int | None
     reason: str
-    image_digest: str
-    image_id: str
-    service_ports: Sequence[Mapping[str, Any]]
-    pull: Mapping[str, int] | None
+    image: SeenImage
+    pull: PulledBytes | None
 
 
 def update_statements(
@@ -395,7 +376,7 @@ def update_statements(
                 end_time = CASE WHEN r.state IN ('TERMINATED', 'CANCELLED') THEN now() END,
                 last_failure = CASE WHEN r.delay IS NOT NULL THEN r.reason || ': ' || r.message ELSE last_failure END,
                 network = CASE WHEN r.state = 'PENDING' THEN '' ELSE network END,
-                promise = CASE WHEN r.state = 'PENDING' THEN promise ELSE '{{}}' END,
+                nomination = CASE WHEN r.state = 'PENDING' THEN nomination ELSE '{{}}' END,
                 explanation = CASE WHEN r.state = 'PENDING' THEN explanation ELSE '{{}}' END,
                 conditions = CASE WHEN r.state IN ('TERMINATED', 'CANCELLED', 'PENDING') THEN '[]' ELSE conditions END,
                 next_try_time = CASE WHEN r.delay IS NULL THEN next_try_time ELSE now() + make_interval(secs => r.delay) END
@@ -409,10 +390,10 @@ def update_statements(
         """
             UPDATE kernel SET state = r.state, agent_id = r.agent_id, exit_code = r.exit_code, reason = r.reason,
                 address = CASE WHEN r.state = 'PENDING' THEN '' ELSE address END,
-                image_digest = r.image_digest, image_id = r.image_id, service_ports = r.service_ports,
+                image_digest = r.image->>'digest', image_id = r.image->>'id', service_ports = r.image->'service_ports',
                 pull = CASE WHEN r.state = 'PULLING' THEN coalesce(r.pull, kernel.pull) ELSE '{}' END
             FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(id uuid, state text, agent_id text, exit_code int, reason text,
-                image_digest text, image_id text, service_ports jsonb, pull jsonb)
+                image jsonb, pull jsonb)
             WHERE kernel.id = r.id
         """,
         {"rows": recordset(kernels)},
@@ -420,19 +401,45 @@ def update_statements(
     return of_sessions, of_kernels
 
 
+class LiveNameTaken(Exception):  # noqa: N818  # an answer to a caller, not a mistake
+    """A live session of the owner in the project has the name."""
+
+
+async def change(tx: AsyncSession, session_id: uuid.UUID, name: str, priority: int, *, hold: bool) -> None:
+    """Gives a locked session these; one that is released begins to wait.
+    Raises LiveNameTaken, and then the transaction has failed.
+    """
+    # Absent where it is not held: see `SessionSpec.to_json`.
+    spec = {"name": name, "priority": priority, **({"hold": True} if hold else {})}
+    try:
+        await tx.execute(
+            text(f"""
+                UPDATE session SET name = :name, priority = :priority, spec = (spec - 'hold') || CAST(:spec AS jsonb),
+                    nomination = CASE WHEN :hold THEN '{{}}' ELSE nomination END,
+                    state_time = CASE WHEN {held("spec")} AND NOT :hold THEN now() ELSE state_time END, version = version + 1
+                WHERE id = :id
+            """),  # noqa: S608  # our own words
+            {"id": session_id, "name": name, "priority": priority, "hold": hold, "spec": orjson.dumps(spec).decode()},
+        )
+    except IntegrityError as error:
+        raise LiveNameTaken(name) from error
+
+
 def pull_statement(session_ids: Collection[uuid.UUID]) -> Statement:
     """Records that image pulls of these sessions progressed."""
     return Statement("UPDATE session SET pull_time = now() WHERE id = ANY(:ids)", {"ids": list(session_ids)})
 
 
-async def set_conditions(tx: AsyncSession, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Replaces the conditions of sessions: rows of id and conditions."""
+async def set_conditions(
+    tx: AsyncSession, session_ids: Iterable[uuid.UUID], conditions: Iterable[Sequence[object]]
+) -> None:
+    """Replaces the conditions of sessions; each is a Condition, or as it is stored."""
     await tx.execute(
         text("""
             UPDATE session SET conditions = r.conditions, version = version + 1
             FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(id uuid, conditions jsonb) WHERE session.id = r.id
         """),
-        {"rows": recordset(rows)},
+        {"rows": recordset({"id": id_, "conditions": of} for id_, of in zip(session_ids, conditions, strict=True))},
     )
 
 

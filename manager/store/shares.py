@@ -1,22 +1,25 @@
-"""Dominant shares in the database: always the sums of live claims, changed by differences in the commit that changes those.
+"""Dominant shares in the database: always the sums of live claims, changed by differences in
+the commit that changes those.
 
-What exists in a group is in the group's row, which triggers keep equal to its agents (migration 0012). `ledger` recomputes both.
+What exists in a group is in the group's row, which triggers keep equal to its agents (migration 0012).
+`ledger` recomputes both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TypeAlias
 
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.store.database import Statement
-from retinue.manager.store.recordset import Row, fetched, recordset
+from retinue.manager.store.database import Query, Statement, fetch
+from retinue.manager.store.recordset import Row, recordset
 
 
-class Difference(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Difference:
     """The change in how much of a slot an owner holds in a group; negative when it holds less."""
 
     resource_group: str
@@ -26,14 +29,16 @@ class Difference(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class GroupTotals:
+    """The capacity of a group by slot, and the weights of its owners."""
+
     capacity: Mapping[str, int]
     weights: Mapping[str, int]
 
 
 def dominant(held: Mapping[str, int], capacity: Mapping[str, int]) -> tuple[str, int, int]:
-    """Returns the slot with the largest ratio of held to existing, and that ratio as (numerator, denominator); slots that do not exist are
-    left out, equal ratios go to the first name. `("", 0, 0)` when nothing counts.
+    """Returns the slot with the largest ratio of held to existing, and that ratio as (numerator, denominator); slots
+    that do not exist are left out, equal ratios go to the first name. `("", 0, 0)` when nothing counts.
     """
     best = ("", 0, 0)
     for slot in sorted(held):
@@ -44,7 +49,9 @@ def dominant(held: Mapping[str, int], capacity: Mapping[str, int]) -> tuple[str,
 
 
 async def read_capacity(tx: AsyncSession, groups: Collection[str]) -> dict[str, dict[str, int]]:
-    """Returns what exists in each group, from its agents: the sums over those that were heard of and are not lost. For verification."""
+    """Returns what exists in each group, from its agents: the sums over those that were heard of and are not lost.
+    For verification.
+    """
     rows = await tx.execute(
         text("""
             SELECT a.resource_group, slot.key, sum(slot.value::bigint)::bigint
@@ -60,54 +67,63 @@ async def read_capacity(tx: AsyncSession, groups: Collection[str]) -> dict[str, 
     return capacity
 
 
-def reading(owners: Sequence[tuple[str, str]]) -> tuple[Statement, Statement]:
-    """Reads what `writing` has to know of owners (group, owner): locks the groups, then reads the shares. Sessions and agents are locked before, the
-    journal after.
+# What owners (group, owner) hold, by slot.
+Held: TypeAlias = Mapping[tuple[str, str], Mapping[str, int]]
+
+
+def reading(owners: Sequence[tuple[str, str]]) -> tuple[Query[Mapping[str, GroupTotals]], Query[Held]]:
+    """Reads what `writing` has to know of owners (group, owner): locks the groups, then reads the shares. Sessions and
+    agents are locked before, the journal after.
     """
     groups, names = [group for group, _ in owners], [owner for _, owner in owners]
     held = """
         SELECT resource_group, owner, held FROM drf_share
         JOIN unnest(CAST(:groups AS text[]), CAST(:owners AS text[])) AS r(resource_group, owner) USING (resource_group, owner)
     """
-    return _holding_groups(set(groups)), Statement(held, {"groups": groups, "owners": names})
+    return _locking_groups(set(groups)), Query(held, {"groups": groups, "owners": names}, read=_held)
 
 
-def writing(differences: Collection[Difference], groups: Iterable[Row], held: Iterable[Row]) -> Statement:
-    """Adds differences of what owners hold to their shares, by what `reading` has found; an owner who holds nothing any more has no row."""
-    sums: dict[tuple[str, str], dict[str, int]] = {(row["resource_group"], row["owner"]): row["held"] for row in held}
+def _held(rows: Iterable[Row]) -> Held:
+    return {(row["resource_group"], row["owner"]): row["held"] for row in rows}
+
+
+def writing(differences: Iterable[Difference], groups: Mapping[str, GroupTotals], held: Held) -> Statement:
+    """Adds differences of what owners hold to their shares, by what `reading` has found;
+    an owner who holds nothing any more has no row.
+    """
     changed: dict[tuple[str, str], dict[str, int]] = {}
-    for group, owner, slot, amount in differences:
-        amounts = changed.setdefault((group, owner), dict(sums.get((group, owner), {})))
-        amounts[slot] = amounts.get(slot, 0) + amount
-    return _writing(_groups(groups), changed)
+    for change in differences:
+        owner = (change.resource_group, change.owner)
+        amounts = changed.setdefault(owner, dict(held.get(owner, {})))
+        amounts[change.slot] = amounts.get(change.slot, 0) + change.amount
+    return _writing(groups, changed)
 
 
 async def refresh_group(tx: AsyncSession, group: str) -> None:
     """Works out all shares of a group again from what its owners hold, after its capacity or its weights changed."""
-    holding = _holding_groups({group})
-    groups = fetched(await tx.execute(text(holding.sql), dict(holding.params)))
+    groups = await fetch(tx, _locking_groups({group}))
     found = await tx.execute(text("SELECT owner, held FROM drf_share WHERE resource_group = :group"), {"group": group})
-    statement = _writing(_groups(groups), {(group, owner): held for owner, held in found})
+    statement = _writing(groups, {(group, owner): held for owner, held in found})
     await tx.execute(text(statement.sql), dict(statement.params))
 
 
-def _holding_groups(names: Collection[str]) -> Statement:
+def _locking_groups(names: Collection[str]) -> Query[Mapping[str, GroupTotals]]:
     # One at a time per group, to the commit: sums that do not see each other would overwrite each other.
     sql = """
         SELECT name, capacity, owner_weights FROM resource_group WHERE name = ANY(:names) ORDER BY name FOR NO KEY UPDATE
     """
-    return Statement(sql, {"names": sorted(names)})
+    return Query(sql, {"names": sorted(names)}, read=_groups)
 
 
-def _groups(rows: Iterable[Row]) -> dict[str, _Group]:
-    return {row["name"]: _Group(row["capacity"], row["owner_weights"]) for row in rows}
+def _groups(rows: Iterable[Row]) -> Mapping[str, GroupTotals]:
+    return {row["name"]: GroupTotals(row["capacity"], row["owner_weights"]) for row in rows}
 
 
-def _writing(groups: Mapping[str, _Group], held: Mapping[tuple[str, str], Mapping[str, int]]) -> Statement:
+def _writing(groups: Mapping[str, GroupTotals], held: Held) -> Statement:
     rows = []
     for (name, owner), sums in held.items():
         # A group is there as long as anything is held in it.
-        group = groups.get(name, _Group({}, {}))
+        group = groups.get(name, GroupTotals({}, {}))
         amounts = {slot: amount for slot, amount in sums.items() if amount}
         slot, numerator, denominator = dominant(amounts, group.capacity)
         rows.append(
@@ -123,15 +139,15 @@ def _writing(groups: Mapping[str, _Group], held: Mapping[tuple[str, str], Mappin
         )
     return Statement(
         """
-            WITH told AS MATERIALIZED (
+            WITH given AS MATERIALIZED (
                 SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(resource_group text, owner text, weight int, held jsonb,
                     dominant_slot text, numerator bigint, denominator bigint)
             ), gone AS (
-                DELETE FROM drf_share d USING told
-                WHERE d.resource_group = told.resource_group AND d.owner = told.owner AND told.held = '{}'
+                DELETE FROM drf_share d USING given
+                WHERE d.resource_group = given.resource_group AND d.owner = given.owner AND given.held = '{}'
             )
             INSERT INTO drf_share (resource_group, owner, weight, held, dominant_slot, numerator, denominator)
-            SELECT resource_group, owner, weight, held, dominant_slot, numerator, denominator FROM told WHERE held <> '{}'
+            SELECT resource_group, owner, weight, held, dominant_slot, numerator, denominator FROM given WHERE held <> '{}'
             ON CONFLICT (resource_group, owner) DO UPDATE SET weight = excluded.weight, held = excluded.held,
                 dominant_slot = excluded.dominant_slot, numerator = excluded.numerator, denominator = excluded.denominator
         """,

@@ -11,21 +11,24 @@ from typing import Any, NamedTuple
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.store.recordset import Row, fetched, recordset
+from retinue.manager.store.recordset import Row, fetched
 
 # A version of a template with the template it is one of.
 _BASIC_COLUMNS = """
     t.id, t.name, t.project, t.owner, t.version AS newest, t.create_time, t.delete_time,
     v.version, v.description, v.author, v.create_time AS update_time
 """
-_COLUMNS = f"{_BASIC_COLUMNS}, v.spec"
+_COLUMNS = f"{_BASIC_COLUMNS}, v.spec::text AS spec"
 # What a page of whole templates takes of the database.
 _PAGE_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateRecord:
-    """A version of a template. `project` is None for one of all projects; `spec` is None where it was not asked for."""
+    """A version of a template. `project` is None for one of all projects.
+
+    `spec` is the partial request, as JSON of its message; None where it was not asked for.
+    """
 
     id: uuid.UUID
     name: str
@@ -38,7 +41,7 @@ class TemplateRecord:
     description: str
     author: str
     update_time: dt.datetime
-    spec: Mapping[str, Any] | None
+    spec: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +88,15 @@ async def create(tx: AsyncSession, name: str, project: str | None, author: str) 
     return made.scalar_one_or_none()
 
 
-async def add_version(
-    tx: AsyncSession, template_id: uuid.UUID, *, description: str, spec: Mapping[str, Any], author: str
-) -> None:
+async def add_version(tx: AsyncSession, template_id: uuid.UUID, *, description: str, spec: str, author: str) -> None:
     """Inserts the next version of a template that the transaction has locked."""
     await tx.execute(
         text("""
             WITH t AS (UPDATE template SET version = version + 1 WHERE id = :id RETURNING id, version)
             INSERT INTO template_version (template_id, version, description, spec, author)
-            SELECT t.id, t.version, :description, r.spec, :author
-            FROM t, jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(spec jsonb)
+            SELECT t.id, t.version, :description, CAST(:spec AS jsonb), :author FROM t
         """),
-        {"id": template_id, "description": description, "rows": recordset([{"spec": spec}]), "author": author},
+        {"id": template_id, "description": description, "spec": spec, "author": author},
     )
 
 
@@ -115,8 +115,8 @@ async def named(tx: AsyncSession, name: str, scope: Scope) -> list[TemplateName]
 async def read(
     tx: AsyncSession, template_id: uuid.UUID, scope: Scope, *, version: int = 0, lock: bool = False
 ) -> TemplateRecord | None:
-    """Returns a version of a template, 0 for the newest, deleted or not; None when there is none in the scope. With `lock`, it is locked until
-    the commit.
+    """Returns a version of a template, 0 for the newest, deleted or not; None when there is none in the scope. With
+    `lock`, it is locked until the commit.
     """
     if lock:
         # By itself: what is read with the lock in one statement may be older than the lock.
@@ -134,8 +134,9 @@ async def read(
 
 
 async def list_page(tx: AsyncSession, scope: Scope, *, after: tuple[str, str], limit: int, full: bool) -> Page:
-    """Returns templates in their newest versions in the order of their names and projects; `after` is (name, project) of the one before, '' for
-    none. Without `full` they have no `spec`; with it there are as many as the bytes of a page hold.
+    """Returns templates in their newest versions in the order of their names and projects; `after` is (name, project)
+    of the one before, '' for none. Without `full` they have no `spec`;
+    with it there are as many as the bytes of a page hold.
     """
     query = f"""
         SELECT {_columns(full=full)} FROM template t JOIN template_version v ON v.template_id = t.id AND v.version = t.version
@@ -147,7 +148,9 @@ async def list_page(tx: AsyncSession, scope: Scope, *, after: tuple[str, str], l
 
 
 async def list_versions(tx: AsyncSession, template_id: uuid.UUID, *, before: int, limit: int, full: bool) -> Page:
-    """Returns versions of a template, newest first, only those before a number unless that is 0; otherwise as `list_page`."""
+    """Returns versions of a template, newest first, only those before a number unless that is 0;
+    otherwise as `list_page`.
+    """
     query = f"""
         SELECT {_columns(full=full)} FROM template t JOIN template_version v ON v.template_id = t.id
         WHERE t.id = :id AND (:before = 0 OR v.version < :before) ORDER BY v.version DESC LIMIT :limit

@@ -1,4 +1,6 @@
-"""Past usage: what owners held, times how long, by day. Released claims are counted in the commit that releases them (see `attempts`)."""
+"""Past usage: what owners held, times how long, by day. Released claims are counted in the
+commit that releases them (see `attempts`).
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,9 @@ LONGEST_LOOK_BACK_DAYS = 365
 async def read_decayed(
     tx: AsyncSession, group: str, owners: Collection[str], *, half_life_days: int, look_back_days: int
 ) -> dict[str, dict[str, float]]:
-    """Usage in amount times seconds by owner and slot, that of a day halved for every half-life since (as
-    `scheduling.fair_share.decayed_usage` does); live claims count with what they have used so far, which fades from second to second.
+    """Usage in amount times seconds by owner and slot, that of a day halved for every half-life since.
+
+    Live claims count with what they have used so far, which fades from second to second.
     """
     rows = await tx.execute(
         text("""

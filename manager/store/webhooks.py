@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.session.core.events import Happening, UnreadableEvent, parse_event
 from retinue.manager.store.recordset import fetched, recordset
 
 
@@ -27,7 +27,9 @@ async def insert(tx: AsyncSession, rows: Iterable[tuple[uuid.UUID, int, str, lis
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A request that is due: an event of a session for the webhook at a position among its webhooks, with the secret as it is kept."""
+    """A request that is due: an event of a session for the webhook at a position among its webhooks,
+    with the secret as it is kept.
+    """
 
     session_id: uuid.UUID
     position: int
@@ -52,18 +54,18 @@ class NewDelivery:
 
 @dataclass(frozen=True, slots=True)
 class WebhookEventRecord:
-    """An entry of the journal about a session, for the webhook at a position among its webhooks, which asks for `events`.
+    """An entry of the journal about a session, for the webhook at a position among its webhooks,
+    which asks for `events`.
 
-    `kind`, `payload` and `events` stay as they are stored: another version of the manager may have written them.
+    `events` stay as they are stored: another version of the manager may have written them.
     """
 
+    what: Happening | UnreadableEvent
     revision: int
     create_time: dt.datetime
     session_id: uuid.UUID
     owner: str
     project: str
-    kind: str
-    payload: Mapping[str, Any]
     name: str
     position: int
     events: Sequence[str]
@@ -80,13 +82,13 @@ async def read_events(tx: AsyncSession, after: int, upto: int) -> list[WebhookEv
     """Returns the entries of the journal about sessions with webhooks, once for each of these."""
     found = await tx.execute(
         text("""
-            SELECT j.revision, j.create_time, j.session_id, j.owner, j.project, j.kind, j.payload, s.name, w.position, w.events
+            SELECT j.kind, j.payload::text, j.revision, j.create_time, j.session_id, j.owner, j.project, s.name, w.position, w.events
             FROM journal j JOIN webhook w ON w.session_id = j.session_id JOIN session s ON s.id = j.session_id
             WHERE j.revision > :after AND j.revision <= :upto ORDER BY j.revision, w.position
         """),
         {"after": after, "upto": upto},
     )
-    return [WebhookEventRecord(**row) for row in fetched(found)]
+    return [WebhookEventRecord(parse_event(kind, payload), *values) for kind, payload, *values in found]
 
 
 async def add(tx: AsyncSession, upto: int, deliveries: Iterable[NewDelivery]) -> None:
@@ -105,7 +107,9 @@ async def add(tx: AsyncSession, upto: int, deliveries: Iterable[NewDelivery]) ->
 
 
 async def read_due(tx: AsyncSession, limit: int, each: int) -> list[Delivery]:
-    """Returns what is due: of each webhook the oldest only, so that it is sent in order, and at most `each` of one owner, in turns."""
+    """Returns what is due: of each webhook the oldest only, so that it is sent in order,
+    and at most `each` of one owner, in turns.
+    """
     found = await tx.execute(
         text("""
             SELECT session_id, position, revision, event, body, tries, url, secret FROM (

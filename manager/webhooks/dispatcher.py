@@ -1,4 +1,6 @@
-"""Sends webhooks: reads the journal, keeps the deliveries that follow from it, and sends each until it is accepted or given up."""
+"""Sends webhooks: reads the journal, keeps the deliveries that follow from it,
+and sends each until it is accepted or given up.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,11 @@ from retinue.manager.webhooks.seal import unseal
 _log = logging.getLogger(__name__)
 
 _PORTION = 1000
-# Requests at a time, and of one owner: whose receivers are slow holds up nobody else.
+# Requests at a time, and of one owner: whose receivers are slow holds up no other.
 _AT_ONCE, _AT_ONCE_EACH = 64, 4
 _TICK_SECONDS = 1.0
-# Debounce: events within this time are sent together, because reading the journal competes with the session that starts.
+# Debounce: events within this time are sent together, because reading the journal competes
+# with the session that starts.
 _GATHER_SECONDS = 0.25
 _GONE = 410
 
@@ -32,7 +35,9 @@ _Key: TypeAlias = tuple[uuid.UUID, int, int]
 
 
 class WebhookDispatcher:
-    """Sends every event at least once, to each webhook in order; a request that is repeated carries the same key."""
+    """Sends every event at least once, to each webhook in order; every try of an event
+    carries the same `webhook-id`.
+    """
 
     def __init__(self, database: Database, term: int, policy: AddressPolicy) -> None:
         self._database = database
@@ -90,11 +95,6 @@ class WebhookDispatcher:
                 self._sending[key] = asyncio.create_task(self._send(delivery), name=f"webhook of {delivery.session_id}")
         return left
 
-    @property
-    def is_sending(self) -> bool:
-        """Returns whether something is being sent now."""
-        return bool(self._sending)
-
     async def wait(self, seconds: float | None) -> None:
         """Waits until something was sent or may have happened, or so long. Raises what failed in sending."""
         changed = asyncio.ensure_future(self._changed.wait())
@@ -108,15 +108,15 @@ class WebhookDispatcher:
                 task.result()
 
     async def _send(self, delivery: Delivery) -> None:
-        key = f"{delivery.revision}-{delivery.position}"
+        message_id = f"msg_{delivery.session_id.hex}_{delivery.revision}_{delivery.position}"
         try:
             secret = unseal(bytes(delivery.secret))
-            headers = rules.headers_of(key, delivery.event, delivery.body, secret, int(time.time()))
+            headers = rules.headers_of(message_id, delivery.event, delivery.body, secret, int(time.time()))
             status = await post(delivery.url, headers, delivery.body, self._policy)
         except (PostError, ValueError) as error:
             status, why = 0, str(error)
-        except Exception as error:  # noqa: BLE001  # tried again like any other failure; the other webhooks go on
-            _log.exception("webhook %s of session %s failed", key, delivery.session_id)
+        except Exception as error:  # noqa: BLE001  # tried again like any other failure; the other webhooks continue
+            _log.exception("webhook %s failed", message_id)
             status, why = 0, repr(error)
         else:
             why = f"it answered {status}"
@@ -124,7 +124,7 @@ class WebhookDispatcher:
         if not 200 <= status < 300 and status != _GONE:  # noqa: PLR2004  # success
             retry = rules.pause(delivery.tries + 1)
             what = "given up" if retry is None else f"tried again in {retry:.0f} s"
-            _log.info("webhook %s of session %s is %s: %s", key, delivery.session_id, what, why)
+            _log.info("webhook %s is %s: %s", message_id, what, why)
         async with self._database.transaction() as tx:
             await leadership.check(tx, self._term)
             await webhooks.settle(tx, delivery, retry)
@@ -133,7 +133,7 @@ class WebhookDispatcher:
 def _delivery(found: WebhookEventRecord) -> NewDelivery | None:
     """Returns what is to be sent of an entry of the journal; None when that is nothing, or the entry cannot be read."""
     try:
-        event = rules.wanted(tuple(found.events), rules.events_of(found.kind, found.payload))
+        event = rules.wanted(tuple(found.events), rules.events_of(found.what))
         if not event:
             return None
         entry = SessionEntry(
@@ -143,8 +143,7 @@ def _delivery(found: WebhookEventRecord) -> NewDelivery | None:
             name=found.name,
             owner=found.owner,
             project=found.project,
-            kind=found.kind,
-            payload=found.payload,
+            what=found.what,
         )
         return NewDelivery(found.session_id, found.position, found.revision, event, rules.body_of(event, entry))
     except Exception as error:  # noqa: BLE001  # logged; what comes after it is sent

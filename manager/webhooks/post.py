@@ -1,18 +1,25 @@
-"""One HTTP request to an address that was looked at: what a name stands for is resolved once, and that is dialled. No redirect is followed."""
+"""Sends one HTTP request, to permitted addresses only. No redirect and no proxy is followed,
+and no body of a response is read.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import errno
 import socket
-import ssl
 from collections.abc import Mapping
-from urllib.parse import urlsplit
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from aiohttp import AddrInfoType, ClientError, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
+from aiohttp.abc import AbstractResolver, ResolveResult
 
 from retinue.manager.webhooks.core.rules import AddressPolicy
 
 _SECONDS = 10.0
-_LONGEST_LINE = 8192
+# Threads that look names up. A name server that does not answer keeps one busy for longer than a request may take: with
+# threads of their own, such names hold up nothing else in the manager.
+_LOOKUPS = ThreadPoolExecutor(64, thread_name_prefix="webhook-lookup")
 
 
 class PostError(Exception):
@@ -20,43 +27,56 @@ class PostError(Exception):
 
 
 async def post(url: str, headers: Mapping[str, str], body: str, policy: AddressPolicy) -> int:
-    """Sends a request and returns the status of the answer; nothing else of the answer is read. Raises PostError."""
+    """Sends a request and returns the status of the response. Raises PostError, also after 10 s.
+
+    The address that `policy` permits is the one that is dialled: names are looked up once for each request.
+    """
+
+    def permitted(found: AddrInfoType) -> socket.socket:
+        # Called for every address that is dialled, whether it stood in the URL or its name was looked up.
+        family, kind, protocol, _, address = found
+        if not policy.permits(str(address[0])):
+            raise PermissionError(errno.EACCES, "its address is not one that requests may go to")
+        return socket.socket(family, kind, protocol)
+
+    # A connection of its own for each request: what one receiver leaves behind reaches no other.
+    connector = TCPConnector(resolver=_Resolver(), use_dns_cache=False, force_close=True, socket_factory=permitted)
     try:
-        async with asyncio.timeout(_SECONDS):
-            return await _post(url, headers, body.encode(), policy)
+        async with (
+            asyncio.timeout(_SECONDS),
+            ClientSession(
+                connector=connector,
+                cookie_jar=DummyCookieJar(),
+                timeout=ClientTimeout(total=None, sock_connect=None),
+                auto_decompress=False,
+            ) as session,
+            session.post(url, data=body.encode(), headers=headers, allow_redirects=False) as response,
+        ):
+            return response.status
     except TimeoutError:
         raise PostError(f"no answer within {_SECONDS:.0f} s") from None
-    except (OSError, ValueError) as error:
+    except (ClientError, OSError, ValueError) as error:
         raise PostError(str(error) or type(error).__name__) from error
 
 
-async def _post(url: str, headers: Mapping[str, str], body: bytes, policy: AddressPolicy) -> int:
-    parts = urlsplit(url)
-    secure = parts.scheme == "https"
-    host, port = parts.hostname or "", parts.port or (443 if secure else 80)
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    addresses = [str(info[4][0]) for info in found if policy.permits(str(info[4][0]))]
-    if not addresses:
-        raise PostError("its address is not one that requests may go to")
-    reader, writer = await asyncio.open_connection(
-        addresses[0],
-        port,
-        ssl=ssl.create_default_context() if secure else None,
-        server_hostname=host if secure else None,
-        limit=_LONGEST_LINE,
-    )
-    try:
-        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        lines = [f"POST {path} HTTP/1.1", f"Host: {parts.netloc}", f"Content-Length: {len(body)}", "Connection: close"]
-        lines += [f"{name}: {value}" for name, value in headers.items()]
-        writer.write("\r\n".join([*lines, "", ""]).encode() + body)
-        await writer.drain()
-        status = (await reader.readline()).split(b" ", 2)
-        if len(status) < 2 or not status[0].startswith(b"HTTP/1.") or not status[1].isdigit():  # noqa: PLR2004
-            raise PostError("the answer is no HTTP")
-        return int(status[1])
-    finally:
-        writer.close()
-        with contextlib.suppress(OSError, TimeoutError):
-            async with asyncio.timeout(1.0):
-                await writer.wait_closed()
+class _Resolver(AbstractResolver):
+    """Looks names up as the machine does, in `_LOOKUPS`."""
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        lookup = partial(socket.getaddrinfo, host, port, family, socket.SOCK_STREAM)
+        return [
+            ResolveResult(
+                hostname=host,
+                host=str(address[0]),
+                port=port,
+                family=found,
+                proto=protocol,
+                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
+            )
+            for found, _, protocol, _, address in await asyncio.get_running_loop().run_in_executor(_LOOKUPS, lookup)
+        ]
+
+    async def close(self) -> None:
+        pass

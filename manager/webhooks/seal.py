@@ -1,36 +1,25 @@
-"""Secrets that are kept in rows: sealed with a key that is not in the database, so that who reads rows reads nothing."""
+"""Seals secrets in rows with a key that is not in the database: a reader of rows learns nothing."""
 
 from __future__ import annotations
 
-import os
 import secrets
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from retinue.manager.identity.sealing import Sealer
 
-_NONCE = 12
-_key = secrets.token_bytes(32)
+_sealer = Sealer(secrets.token_bytes(32))
 
 
 def use_key(key: bytes) -> None:
-    """Every replica uses the same key of 32 bytes; without it, each its own."""
-    global _key  # noqa: PLW0603  # set once, when the manager starts
-    _key = key
+    """Seals with a key of 32 bytes from now on, which every replica shares; until then, with one of this process."""
+    global _sealer  # noqa: PLW0603  # set once, when the manager starts
+    _sealer = Sealer(key)
 
 
 def seal(text: str) -> bytes:
-    """A text as it is kept; an empty one is kept as nothing."""
-    if not text:
-        return b""
-    nonce = os.urandom(_NONCE)
-    return nonce + AESGCM(_key).encrypt(nonce, text.encode(), None)
+    """Returns a text as it is stored; nothing for an empty one."""
+    return _sealer.seal(text.encode()) if text else b""
 
 
 def unseal(sealed: bytes) -> str:
-    """The inverse of `seal`. Raises ValueError on what was sealed with another key."""
-    if not sealed:
-        return ""
-    try:
-        return AESGCM(_key).decrypt(sealed[:_NONCE], sealed[_NONCE:], None).decode()
-    except InvalidTag:
-        raise ValueError("it was sealed with another key") from None
+    """Returns the text that `seal` was given. Raises ValueError on what was sealed with another key."""
+    return _sealer.open(sealed).decode() if sealed else ""

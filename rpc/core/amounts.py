@@ -1,7 +1,8 @@
 """Parses and formats amounts of slots: exact integers, of bytes for `mem` and of thousandths for all other slots.
 
-Requests, quotas, image labels and the capacity of agents are written as text (`"2"`, `"0.5"`, `"4g"`). Integers are stored, summed and
-compared, so that no sum of claims is off by a rounding. docs/reference/amounts.md is the grammar for users.
+Requests, quotas, image labels and the capacity of agents are written as text (`"2"`, `"0.5"`, `"4g"`). Integers are
+stored, summed and compared, so that no sum of claims is off by a rounding.
+docs/reference/amounts.md is the grammar for users.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ THOUSANDTHS = 1000
 MAX_AMOUNT = 2**53
 MAX_SLOT_NAME = 63
 
+MIN_VM_MEMORY = 224 << 20
+"""Bytes of `mem` that a virtual machine needs: a guest boots with the part of them that its emulator leaves."""
+
 _SLOT = re.compile(r"[a-z][a-z0-9.-]*")
 _DECIMAL = re.compile(r"([0-9]+)(?:\.([0-9]+))?")
-_MEMORY_TEXT = re.compile(r"([0-9]+)(?:\.([0-9]+))?(?:([kmgtp])(?:i?b)?|b)?", re.IGNORECASE)
+_MEMORY_TEXT = re.compile(r"([0-9]+)(?:\.([0-9]+))?(?:([kmgtp])i?b?|b)?", re.IGNORECASE)
 _POWERS = {"k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
 _PLACES = 3
 # Longer numbers are out of range whatever their digits say; this also bounds the work on a hostile text.
@@ -28,7 +32,9 @@ class AmountError(ValueError):
 
 
 def check_slot(slot: str) -> None:
-    """Raises AmountError unless `slot` is a name: a lower-case letter, then letters, digits, `.` and `-`, at most 63 in all."""
+    """Raises AmountError unless `slot` is a name: a lower-case letter, then letters, digits, `.` and `-`,
+    at most 63 in all.
+    """
     if len(slot) > MAX_SLOT_NAME or not _SLOT.fullmatch(slot):
         raise AmountError(
             f"slot name must be a-z, 0-9, . and -, begin with a letter, and have at most {MAX_SLOT_NAME} characters"
@@ -38,8 +44,8 @@ def check_slot(slot: str) -> None:
 def parse_amount(slot: str, text: str, *, zero: bool = False) -> int:
     """Returns bytes for `mem`, else thousandths: above 0, or with `zero` from 0, and at most 2**53. Raises AmountError.
 
-    `mem` takes the suffixes k, m, g, t, p (powers of 1,024) with an optional `b` or `ib`, in any case. Other slots take up to three
-    decimal places; slots named `….device` are whole.
+    `mem` takes the suffixes k, m, g, t, p (powers of 1,024) with an optional `b`, `i` or `ib`, in any case. Other slots
+    take up to three decimal places; slots named `….device` are whole.
     """
     check_slot(slot)
     if not text:
@@ -81,6 +87,11 @@ def format_amount(slot: str, amount: int) -> str:
         return str(amount)
     whole, rest = divmod(amount, THOUSANDTHS)
     return f"{whole}.{rest:03d}".rstrip("0") if rest else str(whole)
+
+
+def base_amount(slot: str, amount: int) -> float:
+    """Returns an amount in bytes for `mem`, else in units, as monitoring has it: `2.5` cores."""
+    return amount if slot == MEMORY else amount / THOUSANDTHS
 
 
 def _unit(slot: str) -> int:

@@ -1,7 +1,8 @@
-"""Runs measurements and prints their lines: `name value unit peer ratio`, and for medians the smallest and largest value.
+"""Runs measurements and prints their lines: `name value unit peer ratio`,
+and for medians the smallest and largest value.
 
-`python -m tests.bench [NAME...]` runs the named modules of this package, or all that are programs. With `--write` the newest figures go into the
-table in docs/performance.md; those of measurements that did not run stay.
+`python -m tests.bench [NAME...]` runs the named modules of this package, or all that are programs. With `--write` the
+newest figures go into the table in docs/performance.md; those of measurements that did not run stay.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def run(program: Path, *, quick: bool) -> tuple[list[Figure], bool]:
     """The figures of one measurement, printed as they come, and whether it ended well."""
     arguments = ["--quick"] if quick and '"--quick"' in program.read_text() else []
     figures = []
-    with subprocess.Popen([sys.executable, program, *arguments], stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-m", f"tests.bench.{program.stem}", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
             print(line, end="", flush=True)

@@ -1,7 +1,8 @@
-"""How long code takes from a client through manager and agent into a Jupyter kernel and back. Run as root; lines as in `tests.bench`.
+"""How long code takes from a client through manager and agent into a Jupyter kernel and back. Run as root;
+lines as in `tests.bench`.
 
-The peer is `jupyter_client` on the same Jupyter kernel, over the same sockets, from this machine, without anything between; in turns
-with ours, so that both see the same load.
+The peer is `jupyter_client` on the same Jupyter kernel, over the same sockets, from this machine, without anything
+between; in turns with ours, so that both see the same load.
 """
 
 from __future__ import annotations

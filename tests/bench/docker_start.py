@@ -1,7 +1,9 @@
-"""Starts of containers through the whole system against bare `docker run -d` of the same image and limits, on the same engine.
+"""Starts of containers through the whole system against bare `docker run -d` of the same image and limits,
+on the same engine.
 
-One: from the request to RUNNING seen by a watching client, in turns with the peer, so that both meet the same noise. Parallel: many at once until
-the last one runs; the peer is the best of several numbers of `docker run` at a time. Each line is `name value unit peer ratio`, then spread.
+One: from the request to RUNNING seen by a watching client, in turns with the peer, so that both meet the same noise.
+Parallel: many at once until the last one runs; the peer is the best of several numbers of `docker run` at a time.
+Each line is `name value unit peer ratio`, then spread.
 """
 
 from __future__ import annotations
@@ -12,9 +14,9 @@ import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from retinue.client import Client
+from retinue.client.aio import Client
 from retinue.devtools.cluster import Cluster, ClusterOptions
-from tests.integration.docker.engine import IMAGE, TestEngine, install
+from tests.integration.agent.docker.engine import IMAGE, TestEngine, install
 
 MEMORY = 32 << 20
 LIMITS = ("--memory", str(MEMORY), "--memory-swap", str(MEMORY), "--cpu-quota", "10000", "--pids-limit", "4096")

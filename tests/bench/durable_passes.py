@@ -1,7 +1,9 @@
-"""Passes of the scheduler's shell on a PostgreSQL that syncs to disk: decisions a second, what a pass costs beside history, agents and a queue.
+"""Passes of the scheduler's shell on a PostgreSQL that syncs to disk: decisions a second,
+what a pass costs beside history, agents and a queue.
 
-Rows of agents and sessions are made by `INSERT … SELECT`; a pass is taking in what changed, planning, the commit, and the pending reasons. The peer
-of durable decisions is one `UPDATE … FROM unnest` of what a decision changes in `session` and `kernel`, and its commit, on the same rows.
+Rows of agents and sessions are made by `INSERT … SELECT`; a pass is taking in what changed, planning, the commit, and
+the pending reasons. The peer of durable decisions is one `UPDATE … FROM unnest` of what a decision changes in `session`
+and `kernel`, and its commit, on the same rows.
 """
 
 from __future__ import annotations
@@ -25,11 +27,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import psycopg
 from sqlalchemy import text
 
-from retinue.manager.scheduler.loop import Scheduler
 from retinue.manager.store.database import Database
 from retinue.manager.store.embedded import EmbeddedServer
 from retinue.manager.store.migrations import migrate
 from tests.bench import end_politely, report
+from tests.stepped_scheduler import SteppedScheduler
 
 TERM = 1
 HISTORY_PORTION = 100_000
@@ -91,7 +93,7 @@ async def timed(work: Callable[[], Awaitable[object]]) -> float:
     return time.perf_counter() - began
 
 
-async def after_a_submit(database: Database, scheduler: Scheduler, rounds: int) -> list[float]:
+async def after_a_submit(database: Database, scheduler: SteppedScheduler, rounds: int) -> list[float]:
     """Seconds from one submitted session to its commit."""
     found = []
     for _ in range(rounds):
@@ -101,7 +103,9 @@ async def after_a_submit(database: Database, scheduler: Scheduler, rounds: int) 
 
 
 async def add_history(database: Database, number: int) -> None:
-    """Sessions that are over, and what is left of them; no trigger looks at each of them, as none would have reason to."""
+    """Sessions that have ended, and what is left of them; no trigger looks at each of them,
+    as none would have reason to.
+    """
     await execute(database, "ALTER TABLE session DISABLE TRIGGER ALL")
     await execute(database, "ALTER TABLE kernel DISABLE TRIGGER ALL")
     try:
@@ -116,11 +120,15 @@ async def add_history(database: Database, number: int) -> None:
 
 
 async def with_history(
-    database: Database, scheduler: Scheduler, without: tuple[Database, Scheduler], arguments: argparse.Namespace
+    database: Database,
+    scheduler: SteppedScheduler,
+    without: tuple[Database, SteppedScheduler],
+    arguments: argparse.Namespace,
 ) -> list[float]:
     """Prints what a million finished sessions add to a pass, and returns the seconds of passes beside them.
 
-    Two databases of one server take turns, and each ratio is of two passes in a row: what else the machine does meets both alike.
+    Two databases of one server take turns, and each ratio is of two passes in a row:
+    what else the machine does meets both alike.
     """
     await add_history(database, arguments.history)
     other, other_scheduler = without
@@ -177,11 +185,11 @@ async def bare(database: Database, number: int) -> float:
         await execute(database, "ALTER TABLE session ENABLE TRIGGER USER")
 
 
-async def prepared(database: Database) -> Scheduler:
+async def prepared(database: Database) -> SteppedScheduler:
     """The scheduler of a database with agents."""
     async with database.transaction() as tx:
         await tx.execute(text("UPDATE leadership SET term = :term"), {"term": TERM})
-    scheduler = Scheduler(database, TERM, lambda _: None)
+    scheduler = SteppedScheduler(database, TERM, lambda _: None)
     await add_agents(database, 0, 1000)
     await scheduler.run_once()
     return scheduler

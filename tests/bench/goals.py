@@ -1,4 +1,4 @@
-"""What each figure is to be, by the beginning of its name; figures without a goal are told for comparison."""
+"""What each figure is to be, by the beginning of its name; figures without a goal are for comparison."""
 
 from __future__ import annotations
 
@@ -48,6 +48,10 @@ def _both(least_ratio: float, least_value: float) -> Callable[[Figure], bool]:
 
 
 GOALS: dict[str, Goal] = {
+    "endpoint-token-revoked": Goal("at most 1,000 ms", _value_at_most(1000)),
+    "endpoint-wake": Goal("ratio at most 1.15", _ratio_at_most(1.15)),
+    "endpoint-wake-beyond": Goal("at most 150 ms", _value_at_most(150)),
+    "endpoint-look-1000": Goal("at most 100 ms", _value_at_most(100.0)),
     "scheduling-10k-agents-100k-pending-pass": Goal("at most 1.0 s", _value_at_most(1.0)),
     "scheduling-10k-agents-100k-pending-all-shapes-distinct-rate": Goal(
         "at least 8,000 decisions/s", _value_at_least(8000)
@@ -55,6 +59,17 @@ GOALS: dict[str, Goal] = {
     "scheduling-decisions-drf-dispersed-backend.ai": Goal("ratio at least 1,000", _ratio_at_least(1000)),
     "scheduling-impossible-gang-at-the-head": Goal("ratio at most 1.02", _ratio_at_most(1.02)),
     "scheduling-10k-agents-to-1k-agents": Goal("ratio at most 3.0", _ratio_at_most(3.0)),
+    "sftp-up": Goal("ratio at least 0.9", _ratio_at_least(0.9)),
+    "sftp-down": Goal("ratio at least 0.9", _ratio_at_least(0.9)),
+    "sftp-first-byte": Goal("ratio at most 2.0", _ratio_at_most(2.0)),
+    "sftp-parallel": Goal("ratio at least 0.6", _ratio_at_least(0.6)),
+    "sftp-list": Goal("ratio at most 2.0", _ratio_at_most(2.0)),
+    "sftp-relay-up": Goal("ratio at least 0.6", _ratio_at_least(0.6)),
+    "sftp-relay-down": Goal("ratio at least 0.6", _ratio_at_least(0.6)),
+    "sftp-relay-first-byte": Goal("ratio at most 2.0", _ratio_at_most(2.0)),
+    "sftp-stream-up": Goal("ratio at least 0.4", _ratio_at_least(0.4)),
+    "sftp-stream-down": Goal("ratio at least 0.4", _ratio_at_least(0.4)),
+    "sftp-stream-first-byte": Goal("ratio at most 2.0", _ratio_at_most(2.0)),
     "tunnel": Goal("ratio at least 1.0", _ratio_at_least(1.0)),
     "shell-durable-decisions": Goal("ratio at least 0.5", _ratio_at_least(0.5)),
     "shell-pass-with-history": Goal("ratio at most 1.05", _ratio_at_most(1.05)),
@@ -71,6 +86,27 @@ GOALS: dict[str, Goal] = {
     "vxlan_tcp_throughput_by_hand": Goal("ratio at least 0.98", _ratio_at_least(0.98)),
     "vxlan_tcp_throughput_docker_overlay": Goal("ratio at least 0.97", _ratio_at_least(0.97)),
     "docker-start": Goal("ratio at most 1.10", _ratio_at_most(1.10)),
+    "http-down": Goal("ratio at least 0.9", _ratio_at_least(0.9)),
+    "http-request": Goal("ratio at most 1.3", _ratio_at_most(1.3)),
+    "inference-canary": Goal("9 to 11 %", lambda figure: 9 <= figure.value <= 11),
+    "inference-limit": Goal("ratio at most 1.1", _ratio_at_most(1.1)),
+    "inference-limit-most": Goal("at most 4 requests", _value_at_most(4)),
+    "inference-request": Goal("ratio at most 1.10", _ratio_at_most(1.10)),
+    "inference-request-logged": Goal("ratio at most 1.15", _ratio_at_most(1.15)),
+    "inference-cpu-logged": Goal("ratio at most 1.25", _ratio_at_most(1.25)),
+    "inference-slow-replica": Goal("ratio at most 0.7", _ratio_at_most(0.7)),
+    "inference-10-endpoints-engine-back": Goal("at most 1 s", _value_at_most(1)),
+    "inference-cpu": Goal("ratio at most 1.15", _ratio_at_most(1.15)),
+    "inference-down": Goal("ratio at least 0.95", _ratio_at_least(0.95)),
+    "inference-1000-endpoints-memory": Goal("at most 200 MB", _value_at_most(200)),
+    "inference-1000-endpoints-one-host": Goal("at most 100 ms", _value_at_most(100)),
+    "inference-1000-endpoints-one-route": Goal("at most 300 ms", _value_at_most(300)),
+    "inference-1000-endpoints-engine-back": Goal("at most 4 s", _value_at_most(4)),
+    "vm-held": Goal("ratio at most 1.3", _ratio_at_most(1.3)),
+    "vm-held-10-at-once": Goal("ratio at most 1.05", _ratio_at_most(1.05)),
+    "vm-release-to-output": Goal("at most 300 ms", _value_at_most(300)),
+    "vm-memory-overhead": Goal("at most 96 MiB", _value_at_most(96)),
+    "vm-tcp": Goal("ratio at least 0.5", _ratio_at_least(0.5)),
     "noop-sessions": Goal("ratio at least 4 and 2,000 sessions/s", _both(4, 2000)),
 }
 

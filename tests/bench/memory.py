@@ -1,7 +1,9 @@
-"""Memory of the leader's scheduler: what each waiting session adds, and all of it with many agents, waiting and running sessions.
+"""Memory of the leader's scheduler: what each waiting session adds, and all of it with many agents,
+waiting and running sessions.
 
-Rows are made by `INSERT … SELECT`, then a process in which all of the manager's code is loaded begins a term: it reads them, and makes one
-pass in which nothing can be placed. Links to agents are not counted, nor is what the database itself takes.
+Rows are made by `INSERT … SELECT`, then a process in which all of the manager's code is loaded begins a term: it reads
+them, and makes one pass in which nothing can be placed. Links to agents are not counted,
+nor is what the database itself takes.
 """
 
 from __future__ import annotations
@@ -20,12 +22,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from sqlalchemy import text
 
 import retinue.manager.main  # noqa: F401  # everything that a manager has in memory
-from retinue.manager.scheduler.loop import Scheduler
 from retinue.manager.store.database import Database
 from retinue.manager.store.embedded import EmbeddedServer
 from retinue.manager.store.migrations import migrate
 from tests.bench import end_politely, report
 from tests.bench.durable_passes import TERM, add_agents, add_sessions, execute
+from tests.stepped_scheduler import SteppedScheduler
 
 
 def resident() -> int:
@@ -61,19 +63,20 @@ async def measure(database: Database, agents: int, pending: int, running: int) -
     """Prints the figures."""
     await execute(database, "UPDATE leadership SET term = :term", term=TERM)
     await add_agents(database, 0, agents)
-    scheduler = Scheduler(database, TERM, lambda _: None)
+    scheduler = SteppedScheduler(database, TERM, lambda _: None)
     # What is read at first takes room that is used again later.
     await add_sessions(database, "w", 2000, cpu=65_000)
-    await scheduler._catch_up()  # noqa: SLF001  # what is kept, without what a pass needs for a moment
+    # What is kept, without what a pass needs for a moment.
+    await scheduler.catch_up()
     before = resident()
     await add_sessions(database, "p", pending - 2000, cpu=65_000)
-    await scheduler._catch_up()  # noqa: SLF001
+    await scheduler.catch_up()
     report("memory-per-pending", (resident() - before) / (pending - 2000), "bytes", None)
     await add_running(database, running, agents)
     async with database.transaction() as tx:
         # A new term, as after the change of a leader: everything is read from the rows.
         await tx.execute(text("DELETE FROM scheduling_change"))
-    scheduler = Scheduler(database, TERM, lambda _: None)
+    scheduler = SteppedScheduler(database, TERM, lambda _: None)
     await scheduler.run_once()
     name = f"memory-{agents}-agents-{pending}-pending-{running}-running"
     report(name, resident() / 1e6, "MB", None)

@@ -1,9 +1,10 @@
 """Sessions' networks against the same made by hand. Run as root; each line is `name value unit peer ratio`.
 
-Two nodes are network namespaces joined by a veth. Ours is what an agent makes of a network; the peer is a bridge, a VXLAN device and a
-veth made by `ip`, with defaults but for the MTU, learning and flooding. Both stand at once and are measured in turns, so that
-both meet the same noise. Programming is a network of 64 members, one of them on this node, against `ip -batch` and `bridge -batch` of the same
-links and entries, one process each; making the namespaces is left out of both.
+Two nodes are network namespaces joined by a veth. Ours is what an agent makes of a network; the peer is a bridge, a
+VXLAN device and a veth made by `ip`, with defaults but for the MTU, learning and flooding. Both stand at once and are
+measured in turns, so that both meet the same noise. Programming is a network of 64 members, one of them on this node,
+against `ip -batch` and `bridge -batch` of the same links and entries, one process each;
+making the namespaces is left out of both.
 """
 
 from __future__ import annotations

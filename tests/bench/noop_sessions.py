@@ -1,8 +1,10 @@
-"""Sessions that do nothing, from submit to finished, through two real agents with null kernels and a real database; peer: Slurm.
+"""Sessions that do nothing, from submit to finished, through two real agents with null kernels and a real database;
+peer: Slurm.
 
-Ours: one `BatchCreateSessions` of all of them, to the moment when no session is live, asked over the API. PostgreSQL keeps its durable settings,
-agents speak mutual TLS, everything goes through the same code as with real kernels but the kernel itself. Slurm's: one job array, the fastest
-way it has, on the same machine right after, with as many processors in name. Rounds alternate; each is reported by its median.
+Ours: one `BatchCreateSessions` of all of them, to the moment when no session is live, asked over the API. PostgreSQL
+keeps its durable settings, agents speak mutual TLS, everything goes through the same code as with real kernels but the
+kernel itself. Slurm's: one job array, the fastest way it has, on the same machine right after,
+with as many processors in name. Rounds alternate; each is reported by its median.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from retinue.client import Client
+from retinue.client.aio import Client
 from retinue.client.spec import session_spec
 from retinue.devtools.cluster import Cluster, ClusterOptions
 from tests.bench import end_politely, report, slurm

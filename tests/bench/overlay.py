@@ -1,10 +1,11 @@
 """Sessions of containers against Docker's own overlay network. Run as root; each line is `name value unit peer ratio`.
 
-Four nodes on one switch, each with an engine. Ours: a session of four kernels, one on each node. Peer: a service of Docker Swarm with four replicas,
-one on each node, on an overlay network that is there already, with the same image and the same limits. What starts is timed from the request to the
-moment at which each of the four has had an answer from all four by TCP, as the containers themselves tell it by the machine's own clock; ours and the
-peer's are done in turns, and nothing of the one is left while the other runs. The data path is measured between two nodes, in turns again, while both
-stand at once. Where Swarm cannot be had, the reason is printed and figures have no peer.
+Four nodes on one switch, each with an engine. Ours: a session of four kernels, one on each node. Peer: a service of
+Docker Swarm with four replicas, one on each node, on an overlay network that is there already, with the same image and
+the same limits. What starts is timed from the request to the moment at which each of the four has had an answer from
+all four by TCP, as the containers themselves tell it by the machine's own clock; ours and the peer's are done in turns,
+and nothing of the one is left while the other runs. The data path is measured between two nodes, in turns again, while
+both stand at once. Where Swarm cannot be had, the reason is printed and figures have no peer.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from dataclasses import dataclass
 import docker
 import docker.errors
 
-from retinue.client import Client
+from retinue.client.aio import Client
 from retinue.client.session import Session
 from tests.bench import report
 from tests.bench.network import round_trip, throughput
-from tests.integration.docker.cluster import DockerCluster
-from tests.integration.docker.engine import IMAGE, TestEngine, install
+from tests.integration.agent.docker.cluster import DockerCluster
+from tests.integration.agent.docker.engine import IMAGE, TestEngine, install
 
 NODES = 4
 NETWORK, SERVICE = "bench", "pairs"
@@ -88,7 +89,8 @@ class Swarm:
             container, resources=limits, placement=docker.types.Placement(maxreplicas=1), networks=[{"Target": NETWORK}]
         )
         mode = docker.types.ServiceMode("replicated", NODES)
-        # Without IP_VS in the machine's kernel there are no virtual addresses, and the names of tasks are what a service has.
+        # Without IP_VS in the machine's kernel there are no virtual addresses,
+        # and the names of tasks are what a service has.
         self._clients[0].create_service(template, name=SERVICE, mode=mode, endpoint_spec={"Mode": "dnsrr"})
 
     def containers(self) -> list[tuple[docker.APIClient, str]]:
@@ -135,7 +137,7 @@ def now() -> float:
 
 @contextlib.asynccontextmanager
 async def session_of_four(client: Client) -> AsyncIterator[tuple[Session, float]]:
-    """A session, and the seconds until all of its pairs had spoken; it is over in the end."""
+    """A session, and the seconds until all of its pairs had spoken; it has ended afterwards."""
     began = now()
     session = await client.sessions.create(
         type="interactive",
@@ -209,7 +211,9 @@ async def starts(cluster: DockerCluster, client: Client, swarm: Swarm | None, ro
 
 
 def left(cluster: DockerCluster) -> list[str]:
-    """Names of what is left of our containers and networks; links of Docker's own are in the nodes' namespaces as well."""
+    """Names of what is left of our containers and networks; links of Docker's own are in
+    the nodes' namespaces as well.
+    """
     found = [cluster.find_leftovers(agent) for agent in cluster.agents]
     return [name for one in found for name in (*one.containers, *one.networks)]
 

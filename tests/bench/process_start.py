@@ -1,8 +1,8 @@
 """Time from asking for a process kernel to its command running, against bare bubblewrap with the same options.
 
-Each pair of runs is done back to back, in turns, so that both meet the same noise; the command prints the time at which it
-runs. The peer has the same root, mounted by the same calls, and the same arguments; it has no limits, no record, nobody to
-wait for at its gate and no agent. Whatever a kernel costs beyond that counts against it.
+Each pair of runs is done back to back, in turns, so that both meet the same noise; the command prints the time at which
+it runs. The peer has the same root, mounted by the same calls, and the same arguments; it has no limits, no record, no
+agent to wait for at its gate and no agent. Whatever a kernel costs beyond that counts against it.
 
 Prints one line: `name value unit peer ratio`.
 """
@@ -22,14 +22,14 @@ from pathlib import Path
 from retinue.agent.attempts import AttemptSpec, Phase
 from retinue.agent.host.cgroups import MOUNT, Cgroups
 from retinue.agent.host.launch_threads import in_own_thread
+from retinue.agent.host.seccomp import build_filter
 from retinue.agent.process import bubblewrap
-from retinue.agent.process.backend import ProcessRuntime
-from retinue.agent.process.sandboxes import ProcessOptions
-from retinue.agent.process.seccomp import build_filter
+from retinue.agent.process.options import ProcessOptions
+from retinue.agent.process.runtime import ProcessRuntime
 
 COMMAND = ("date", "+%s.%N")
 HOSTS = "127.0.0.1\tlocalhost\n"
-GROUPS = {str(MOUNT / name): str(MOUNT / name) for name in Cgroups("bench").places("")}
+GROUPS = {str(MOUNT / name): str(MOUNT / name) for name in Cgroups("bench").directories("")}
 UID = 60_000
 SLOTS = {"cpu": 1000, "mem": 256 << 20}
 

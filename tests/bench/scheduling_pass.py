@@ -1,9 +1,10 @@
 """Speed of one scheduling pass, in decisions a second. Run as a script; each line is `name value unit peer ratio`.
 
-The instance: 100,000 waiting sessions of 1,000 owners, 10,000 agents, 8 slots, 50 shapes or all different, a fifth of the sessions gangs of four;
-one thread. The peer is the plain scheduler of the property tests (full scans of Python objects), on the same cluster with a queue cut so
-short that it ends, in the same run; its time for a whole pass is what the whole queue would take at that rate. The peer of a pass with
-an impossible gang of 10,000 at its head is the same pass without it, that of 10,000 agents for 10,000 sessions is 1,000 agents for them.
+The instance: 100,000 waiting sessions of 1,000 owners, 10,000 agents, 8 slots, 50 shapes or all different, a fifth of
+the sessions gangs of four; one thread. The peer is the plain scheduler of the property tests (full scans of Python
+objects), on the same cluster with a queue cut so short that it ends, in the same run; its time for a whole pass is what
+the whole queue would take at that rate. The peer of a pass with an impossible gang of 10,000 at its head is the same
+pass without it, that of 10,000 agents for 10,000 sessions is 1,000 agents for them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from retinue.manager.scheduling.columns import Agents, Integers, Owners, Policy, Queue
 from retinue.manager.scheduling.scheduling_pass import run_pass
 from tests.bench import report
-from tests.property.scheduling.oracle import Agent, Cluster, Session
+from tests.property.manager.scheduling.oracle import Agent, Cluster, Session
 
 GIB = 1 << 30
 SLOTS = ("cpu", "mem", "cuda.device", "rocm.device", "tpu", "disk", "net.bandwidth", "licences")
@@ -32,8 +33,8 @@ Problem = tuple[Agents, Owners, Queue]
 
 
 def make_problem(agents: int, sessions: int, *, owners: int, shapes: int, gangs: float, seed: int = 1) -> Problem:
-    """A mixed fleet, a third with accelerators, partly in use; the queue asks for about as much as there is. `gangs` is the part of
-    sessions with four kernels, all of them multi-node. `shapes` 0 makes every request different.
+    """A mixed fleet, a third with accelerators, partly in use; the queue asks for about as much as there is. `gangs` is
+    the part of sessions with four kernels, all of them multi-node. `shapes` 0 makes every request different.
     """
     random = np.random.default_rng(seed)
     group = random.integers(0, 3, agents)

@@ -1,8 +1,9 @@
-"""One scheduling pass against Backend.AI 23.9.10: its DRF scheduler and its dispersed choice of agents, in process, on the same instance.
+"""One scheduling pass against Backend.AI 23.9.10: its DRF scheduler and its dispersed choice of agents, in process,
+on the same instance.
 
-1,000 agents, 10,000 waiting sessions of one kernel, 1,000 running ones, 100 owners, 20 shapes. Neither side touches a database. The peer comes
-from PyPI into an environment of its own, made once under the user's cache directory; its run is cut at 200 picks, its rate is that of what it got
-done. Ours decides the whole queue, several times over.
+1,000 agents, 10,000 waiting sessions of one kernel, 1,000 running ones, 100 owners, 20 shapes. Neither side touches a
+database. The peer comes from PyPI into an environment of its own, made once under the user's cache directory; its run
+is cut at 200 picks, its rate is that of what it got done. Ours decides the whole queue, several times over.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ def environment() -> Path:
 
 
 def with_running(problem: Problem, running: int, seed: int = 2) -> tuple[Problem, list[dict[str, Any]]]:
-    """The problem on agents that are empty but for so many running sessions of the shapes in its queue, and those sessions."""
+    """The problem on agents that are empty but for so many running sessions of the shapes in its queue,
+    and those sessions.
+    """
     fleet, owners, queue = problem
     random = np.random.default_rng(seed)
     used = np.zeros_like(fleet.capacity)

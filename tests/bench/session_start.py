@@ -1,7 +1,9 @@
-"""How long a session takes from request to RUNNING, seen by a watching client. Run as root; each line is `name value unit peer ratio`.
+"""How long a session takes from request to RUNNING, seen by a watching client. Run as root;
+each line is `name value unit peer ratio`.
 
-One node, one manager with an embedded database in its durable settings. The peer of a whole session is the request alone, that is one
-committed CreateSession, in the same run: what is above it is scheduling, the way to the agent, the kernel's start, and the way back.
+One node, one manager with an embedded database in its durable settings. The peer of a whole session is the request
+alone, that is one committed CreateSession, in the same run: what is above it is scheduling, the way to the agent,
+the kernel's start, and the way back.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import asyncio
 import statistics
 import time
 
-from retinue.client import Client
+from retinue.client.aio import Client
 from retinue.devtools.cluster import Cluster, ClusterOptions
 
 ROUNDS = 30

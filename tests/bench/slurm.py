@@ -1,7 +1,7 @@
 """A Slurm of one node on loopback, in a directory of its own, tuned for many short jobs: the peer of `noop_sessions`.
 
-Real daemons as Debian ships them (munged, slurmctld, slurmd), started and stopped here, with ports and files of their own. Slurm keeps its
-state on disk as it always does. The configuration is that of docs/performance.md.
+Real daemons as Debian ships them (munged, slurmctld, slurmd), started and stopped here, with ports and files of their
+own. Slurm keeps its state on disk as it always does. The configuration is that of docs/performance.md.
 """
 
 from __future__ import annotations
@@ -80,9 +80,10 @@ class Slurm:
         return done.stdout
 
     def run_jobs(self, count: int, limit_seconds: float) -> tuple[int, float]:
-        """Submits `count` jobs that do nothing, as one array, which is the fastest way there is; waits until the last is over.
+        """Submits `count` jobs that do nothing, as one array, which is the fastest way there is;
+        waits until the last has ended.
 
-        Returns the jobs that were over and the seconds from submit; fewer than asked for when the time is up.
+        Returns the jobs that had ended and the seconds from submit; fewer than asked for when the time is up.
         """
         begin = time.perf_counter()
         self.call(
@@ -112,7 +113,9 @@ def version() -> str:
 
 @contextlib.contextmanager
 def running(cpus: int = CPUS) -> Iterator[Slurm]:
-    """A Slurm with `cpus` processors in name, ready for jobs; stopped and removed at the end. Needs root. Raises SlurmError."""
+    """A Slurm with `cpus` processors in name, ready for jobs; stopped and removed at the end. Needs root.
+    Raises SlurmError.
+    """
     version()
     directory = Path(tempfile.mkdtemp(prefix="retinue-bench-slurm-"))
     directory.chmod(0o755)

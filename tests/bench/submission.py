@@ -1,9 +1,11 @@
-"""Submitting sessions: many at once against COPY of the same rows, one at a time against a bare call and a bare INSERT with COMMIT.
+"""Submitting sessions: many at once against COPY of the same rows, one at a time against a
+bare call and a bare INSERT with COMMIT.
 
-A manager by itself, without agents, on a PostgreSQL that syncs to disk; nothing is placed. `COPY` writes what the bulk left in `session`,
-`kernel` and `journal` into tables of the same columns and indexes, in one transaction, through psycopg. The bare call is a unary echo of the same
-sizes between two processes over TLS with the same library; the bare INSERT writes one of those rows of `session`. Idempotency keys are on in ours.
-Rounds alternate; the scheduler's look at what came is not part of ours, and gets its time between rounds.
+A manager by itself, without agents, on a PostgreSQL that syncs to disk; nothing is placed. `COPY` writes what the bulk
+left in `session`, `kernel` and `journal` into tables of the same columns and indexes, in one transaction, through
+psycopg. The bare call is a unary echo of the same sizes between two processes over TLS with the same library; the bare
+INSERT writes one of those rows of `session`. Idempotency keys are on in ours. Rounds alternate; the scheduler's look at
+what came is not part of ours, and gets its time between rounds.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ import psycopg
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from retinue.client import Client
+from retinue.client.aio import Client
 from retinue.client.spec import session_spec
 from retinue.manager.identity.authority import Authority
 from retinue.manager.store.embedded import EmbeddedServer
@@ -42,7 +44,7 @@ _METHOD = "/bench.Echo/Call"
 
 
 async def echo_server(directory: Path) -> None:
-    """Answers every call with as many bytes as its header asks for, until it is killed; tells its port in a file."""
+    """Answers every call with as many bytes as its header asks for, until it is killed; writes its port to a file."""
 
     async def call(request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
         return request[: int(dict(context.invocation_metadata() or ())["size"])]

@@ -1,9 +1,12 @@
-"""Bytes through `retinue port-forward`, beside the same program through `ssh -L`. Run as root; each line is `name value unit peer ratio`.
+"""Bytes through `retinue port-forward`, beside the same program through `ssh -L`. Run as root;
+each line is `name value unit peer ratio`.
 
-A program in a kernel sends, or takes and confirms, so many bytes over one connection to a local port. Ours goes through the manager and the
-agent, with TLS on both hops. The peers are OpenSSH with its fastest cipher here (aes128-gcm), to a server on this machine's loopback address
-and from there to the same program outside of a kernel: `ssh` in one hop, `ssh-by-a-host` over as many hosts as ours, the first of which,
-like a manager, is the only one that the client reaches. Ratios above 1 say that ours carries more.
+A program in a kernel sends, or takes and confirms, so many bytes over one connection to a local port. Ours goes through
+a tunnel of the gateway, with TLS up to there, or, where the name says `relayed`, through the manager and the agent,
+with TLS on both hops. The peers are OpenSSH with its fastest cipher here (aes128-gcm), to a server on this machine's
+loopback address and from there to the same program outside of a kernel: `ssh` in one hop, `ssh-by-a-host` over two
+hosts, as the relayed way is, the first of which, like a manager, is the only one that the client reaches.
+Ratios above 1 say that ours carries more.
 """
 
 from __future__ import annotations
@@ -83,7 +86,7 @@ def connected(port: int) -> Iterator[socket.socket]:
 
 
 def free_port() -> int:
-    """A port that nobody listens at."""
+    """Returns a port on which nothing listens."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         return int(listening.getsockname()[1])
 
@@ -197,21 +200,23 @@ def measure(name: str, peer: str, ours: list[float], peers: list[float]) -> None
 
 async def main() -> None:
     """Prints the figures."""
-    async with Cluster(options=ClusterOptions(agents=1)) as cluster, cluster.client() as client:
-        session = await client.sessions.create(
-            type="interactive",
-            command=["python3", "-c", SERVER, str(MEGABYTES)],
-            slots={"cpu": "1", "mem": "128m"},
-            termination_grace=0,
-            ports=[("down", "tcp", DOWN), ("up", "tcp", UP)],
-        )
-        await session.wait("RUNNING", timeout=60)
-        await asyncio.to_thread(compare, cluster, session.id)
-        await session.terminate(force=True)
-        await session.wait_ended(60)
+    for suffix, gateway in (("", True), ("_relayed", False)):
+        options = ClusterOptions(agents=1, gateway=gateway)
+        async with Cluster(options=options) as cluster, cluster.client() as client:
+            session = await client.sessions.create(
+                type="interactive",
+                command=["python3", "-c", SERVER, str(MEGABYTES)],
+                slots={"cpu": "1", "mem": "128m"},
+                termination_grace=0,
+                ports=[("down", "tcp", DOWN), ("up", "tcp", UP)],
+            )
+            await session.wait("RUNNING", timeout=60)
+            await asyncio.to_thread(compare, cluster, session.id, suffix)
+            await session.terminate(force=True)
+            await session.wait_ended(60)
 
 
-def compare(cluster: Cluster, session: str) -> None:
+def compare(cluster: Cluster, session: str, suffix: str) -> None:
     """Measures in turns, so that whatever else the machine does concerns both."""
     with (
         tempfile.TemporaryDirectory() as directory,
@@ -223,8 +228,8 @@ def compare(cluster: Cluster, session: str) -> None:
             carry(ours[place])
             rounds = [[carry(way) for way in ways] for _ in range(ROUNDS)]
             mine, one_hop, by_a_host = (list(times) for times in zip(*rounds, strict=True))
-            measure(name, "ssh", mine, one_hop)
-            measure(f"{name}_by_a_host", "ssh-by-a-host", mine, by_a_host)
+            measure(f"{name}{suffix}", "ssh", mine, one_hop)
+            measure(f"{name}{suffix}_by_a_host", "ssh-by-a-host", mine, by_a_host)
 
 
 if __name__ == "__main__":

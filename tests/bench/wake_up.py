@@ -1,7 +1,9 @@
-"""An idle cluster wakes up: from the answer to one CreateSession to the moment at which its command is at the agent; peer: the request itself.
+"""An idle cluster wakes up: from the answer to one CreateSession to the moment at which its command is at the agent;
+peer: the request itself.
 
-One agent with null kernels in a process of its own, a real manager and a real database with its durable settings. The agent writes down when a
-change comes, to the millisecond; both clocks are the machine's. Between two rounds everything comes to rest.
+One agent with null kernels in a process of its own, a real manager and a real database with its durable settings. The
+agent writes down when a change comes, to the millisecond; both clocks are the machine's.
+Between two rounds everything comes to rest.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from retinue.client import Client
+from retinue.client.aio import Client
 from retinue.client.spec import session_spec
 from retinue.devtools.cluster import Cluster, ClusterOptions
 from tests.bench import end_politely, report
@@ -42,7 +44,7 @@ async def submit(client: Client) -> tuple[str, float, float]:
     response = await client.sessions.create_many([spec])
     answered, now = time.perf_counter(), dt.datetime.now(dt.UTC)
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    # Nobody asks meanwhile: the cluster is idle.
+    # No request is made meanwhile: the cluster is idle.
     await asyncio.sleep(0.15)
     async with asyncio.timeout(30):
         while [session async for session in client.sessions.list(limit=1)]:
@@ -51,7 +53,7 @@ async def submit(client: Client) -> tuple[str, float, float]:
 
 
 def partial(log: str) -> dict[str, float]:
-    """By session, when the agent was first told of it, in seconds of the day (UTC)."""
+    """By session, when the agent first received it, in seconds of the day (UTC)."""
     found: dict[str, float] = {}
     for hours, minutes, seconds, attempts in _ARRIVAL.findall(log):
         for attempt in attempts.split():
@@ -70,17 +72,17 @@ async def main(rounds: int) -> None:
         async with cluster.client() as client:
             for _ in range(5):
                 await submit(client)
-            told = []
+            submitted = []
             for _ in range(rounds):
-                told.append(await submit(client))
+                submitted.append(await submit(client))
                 # At rest: what the last one left behind is done with.
                 await asyncio.sleep(0.05)
         log = cluster.directory / "logs" / f"{cluster.agents[0].id}.log"
         at = partial(await asyncio.to_thread(log.read_text))
-    delays = sorted((at[session] - answered) % 86400 * 1000 for session, _, answered in told)
+    delays = sorted((at[session] - answered) % 86400 * 1000 for session, _, answered in submitted)
     # A command that overtook the answer.
     delays = sorted(delay - 86_400_000 if delay > 43_200_000 else delay for delay in delays)
-    request = statistics.median(seconds for _, seconds, _ in told) * 1000
+    request = statistics.median(seconds for _, seconds, _ in submitted) * 1000
     report("wake-up-p50", statistics.median(delays), "ms", request, spread=delays)
     report("wake-up-p99", delays[min(len(delays) - 1, int(len(delays) * 0.99))], "ms", request)
 

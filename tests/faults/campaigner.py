@@ -1,4 +1,5 @@
-"""A process that campaigns and, while it leads, writes and acts as fast as it may; it says so on its output, by the clock of the machine.
+"""A process that campaigns and, while it leads, writes and acts as fast as it may;
+it says so on its output, by the clock of the machine.
 
 Started as `python -m tests.faults.campaigner URL`.
 """

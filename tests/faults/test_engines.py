@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import operator
 import signal
 from typing import TYPE_CHECKING
 
@@ -10,14 +10,15 @@ import pytest
 import pytest_asyncio
 
 from retinue.devtools.threads import in_thread
+from tests.eventually import eventually
 from tests.faults.test_kills import COUNT, count_on
-from tests.integration.docker.cluster import DockerCluster
-from tests.integration.docker.engine import IMAGE, install
+from tests.integration.agent.docker.cluster import DockerCluster
+from tests.integration.agent.docker.engine import IMAGE, install
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from retinue.client import Client
+    from retinue.client.aio import Client
     from retinue.client.session import Session
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -29,7 +30,7 @@ ENDS = {
     "kill -9 $$": ("EXITED", 137),
 }
 """How commands end, and what has to be known of it."""
-TOLD = "/home/work/told"
+MARK = "/home/work/mark"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -58,11 +59,11 @@ async def start(client: Client, command: str, *, size: int = 1) -> Session:
     return await session.wait("RUNNING", timeout=60)
 
 
-def tell(cluster: DockerCluster, session: Session) -> None:
-    """Tells a command that waits for it to go on; neither the engine nor the agent is needed."""
+def touch_mark(cluster: DockerCluster, session: Session) -> None:
+    """Lets a command continue that waits for it; neither the engine nor the agent is needed."""
     kernel = session.kernels[0]
     agent = next(agent for agent in cluster.agents if agent.id == kernel.agent)
-    (agent.state_directory / "scratch" / f"{kernel.id}.{kernel.epoch}" / "told").touch()
+    (agent.state_directory / "scratch" / f"{kernel.id}.{kernel.epoch}" / "mark").touch()
 
 
 def pids(cluster: DockerCluster) -> dict[str, int]:
@@ -85,18 +86,20 @@ async def ended(sessions: list[Session]) -> list[tuple[str, int | None]]:
 
 @pytest.mark.parametrize("agents_too", [False, True])
 async def test_killed_engines(cluster: DockerCluster, client: Client, agents_too: bool) -> None:
-    """Kernels go on; how they end while there is no engine is known once there is one, whoever was dead meanwhile."""
+    """Kernels keep running; ends of kernels while the engine is down are reported once it is back,
+    also after a restart of the agent or manager.
+    """
     counting = await start(client, COUNT, size=2)
-    ending = [await start(client, f"until [ -e {TOLD} ]; do sleep 0.05; done; {end}") for end in ENDS]
+    ending = [await start(client, f"until [ -e {MARK} ]; do sleep 0.05; done; {end}") for end in ENDS]
     before = await in_thread(pids, cluster)
     assert len(before) == 2 + len(ENDS)
     if agents_too:
         for index in range(len(cluster.agents)):
-            await cluster.kill_agent(index)
+            await cluster.agents[index].process.kill()
     for engine in cluster.engines.values():
         await in_thread(engine.end, signal.SIGKILL)
     for session in ending:
-        tell(cluster, session)
+        touch_mark(cluster, session)
     if not agents_too:
         await count_on(client, counting)
     for engine in cluster.engines.values():
@@ -113,12 +116,12 @@ async def test_killed_engines(cluster: DockerCluster, client: Client, agents_too
 
 async def test_killed_containerd(cluster: DockerCluster, client: Client) -> None:
     counting = await start(client, COUNT, size=2)
-    ending = [await start(client, f"until [ -e {TOLD} ]; do sleep 0.05; done; {end}") for end in ENDS]
+    ending = [await start(client, f"until [ -e {MARK} ]; do sleep 0.05; done; {end}") for end in ENDS]
     before = await in_thread(pids, cluster)
     for engine in cluster.engines.values():
         await in_thread(engine.kill_containerd)
     for session in ending:
-        tell(cluster, session)
+        touch_mark(cluster, session)
     assert await ended(ending) == list(ENDS.values())
     await count_on(client, counting)
     assert (await counting.refresh()).state == "RUNNING"
@@ -138,15 +141,11 @@ async def start_agents(cluster: DockerCluster) -> None:
     before = await in_thread(listened)
     for index in range(len(cluster.agents)):
         await cluster.start_agent(index)
-    async with asyncio.timeout(30):
-        while any(now == count for now, count in zip(await in_thread(listened), before, strict=True)):
-            await asyncio.sleep(0.05)
+    await eventually(lambda: in_thread(listened), lambda now: all(map(operator.gt, now, before)))
 
 
 async def gone(cluster: DockerCluster, session: Session) -> None:
     await session.terminate(force=True)
     await session.wait_ended(60)
-    assert not await cluster.wait_clean(20)
-    async with asyncio.timeout(20):
-        while await in_thread(cluster.containers):
-            await asyncio.sleep(0.1)
+    assert not await cluster.wait_clean(60)
+    await eventually(lambda: in_thread(cluster.containers), [].__eq__)

@@ -1,4 +1,6 @@
-"""What is not known does not count as idle: managers and agents are killed while sessions are unused for longer than their policy allows."""
+"""What is not known does not count as idle: managers and agents are killed while sessions are unused for longer than
+their policy allows.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,12 @@ import pytest
 import pytest_asyncio
 from google.protobuf.duration_pb2 import Duration
 
-from retinue.client import Client
+from retinue.client.aio import Client
 from retinue.client.session import Session
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import fleet_service_pb2
 from retinue.manager.v1 import idle_pb2 as pb
+from tests.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -60,29 +63,26 @@ async def test_what_is_not_known_is_not_idle(client: Client, cluster: Cluster, a
         for kind in ("interactive", "batch")
     ]  # fmt: skip
     await asyncio.gather(*(session.wait("RUNNING", timeout=SECONDS) for session in (unused, quiet)))
-    # While no manager serves, nobody can use it.
+    # While no manager serves, no user can reach it.
     before, began = await left(unused), time.monotonic()
-    await cluster.kill_manager()
+    await cluster.manager.kill()
     down = time.monotonic()
     await asyncio.sleep(2)  # the length of the fault: enough to be seen beside the tolerance of a second
     await cluster.start_manager()
     down = time.monotonic() - down
-    async with asyncio.timeout(SECONDS):
-        while await left(unused) < before - (time.monotonic() - began) + down - 1:
-            await asyncio.sleep(0.1)
+    await eventually(lambda: left(unused), lambda now: now >= before - (time.monotonic() - began) + down - 1)
     await cluster.wait_agent(agent)
-    # While its agent is out of reach, neither can anybody, and nothing is known of its use.
+    # While its agent is out of reach, no user can reach it either, and nothing is known of its use.
     policy = pb.IdlePolicy(
-        interaction_timeout=seconds(5),
+        interaction_timeout=seconds(15),
         warning=seconds(1),
         utilization=pb.UtilizationPolicy(window=seconds(5), thresholds={"cpu": 50}),
     )
     await client.sessions.extend(unused.id)
-    await cluster.kill_agent(agent)
+    await cluster.agents[agent].process.kill()
     await client.resource_groups.update("default", idle_policy=policy)
-    async with asyncio.timeout(SECONDS):
-        while (await client.agents.get(place)).state != fleet_service_pb2.AGENT_STATE_LOST:
-            await asyncio.sleep(0.1)
+    lost = fleet_service_pb2.AGENT_STATE_LOST
+    await eventually(lambda: client.agents.get(place), lambda found: found.state == lost)
     for session in (unused, quiet):
         assert {check.status for check in (await checks(session)).values()} == {pb.IDLE_STATUS_NO_DATA}
         assert session.state == "RUNNING"

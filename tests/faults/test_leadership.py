@@ -1,4 +1,6 @@
-"""Leaders are paused, cut off and disconnected: another one leads soon, and the old one does and writes nothing any more."""
+"""Leaders are paused, cut off and disconnected: another one leads soon,
+and the old one does and writes nothing any more.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 # Whatever has happened, another manager leads after so many seconds; tests allow for a machine that others use too.
 GOAL_SECONDS = 10.0
 VISIBLE_GOAL_SECONDS = 5.0
-SLACK_SECONDS = 5.0
+# What a machine may take that is busy with everything else.
+SLACK_SECONDS = 45.0
 
 
 class Campaigner:
@@ -51,7 +54,7 @@ class Campaigner:
                 self.wrote.add(int(rest[0]))
             self._changed.set()
 
-    async def leads(self, term: int, seconds: float = 30.0) -> float:
+    async def leads(self, term: int, seconds: float = 120.0) -> float:
         """When it began a term; returns once it has written something in it."""
         async with asyncio.timeout(seconds):
             while term not in self.acted or term not in self.wrote:
@@ -121,7 +124,7 @@ async def check_written(url: str, old: Campaigner, new: Campaigner) -> None:
     assert old.acted[1] < new.began[2]
 
 
-async def test_a_paused_leader_is_replaced_and_does_nothing_when_it_goes_on(url: str) -> None:
+async def test_a_paused_leader_is_replaced_and_does_nothing_when_it_continues(url: str) -> None:
     async with campaigner(url) as old:
         await old.leads(1)
         async with campaigner(url) as new:

@@ -1,21 +1,22 @@
-"""Batch sessions that are run again: after failures, across restarts, and without ever running twice when a node is cut off."""
+"""Batch sessions that are run again: after failures, across restarts,
+and without ever running twice when a node is cut off.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
-import subprocess
 import uuid
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from retinue.client import Client
+from retinue.client.aio import Client
 from retinue.client.session import Session
-from retinue.devtools.cluster import Cluster, LocalAgent
+from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import session_pb2
+from tests.eventually import eventually
+from tests.faults.cutting import cut_off
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -27,7 +28,7 @@ async def test_each_try_has_an_epoch_and_an_output_of_its_own(client: Client) ->
     )
     accepted = session.revision
     followed = b"".join([chunk.data async for chunk in client.sessions.logs(session.id, follow=True)])
-    await session.wait_ended(30)
+    await session.wait_ended(60)
     assert (session.state, session.result, session.exit_code, session.view.retries) == ("TERMINATED", "SUCCESS", 0, 2)
     assert followed == b"try 1\ntry 2\ntry 3\n"
     for epoch in (1, 2, 3, 0):
@@ -49,45 +50,30 @@ async def test_restarts_in_the_middle_of_tries(client: Client, cluster: Cluster)
         retry_backoff=0.5,
     )
     accepted = session.revision
-    await session.wait("RUNNING", timeout=30)
-    await cluster.kill_manager()
+    await session.wait("RUNNING", timeout=60)
+    await cluster.manager.kill()
     await cluster.start_manager()
-    await session.wait("PENDING", timeout=30)
-    await session.wait("RUNNING", timeout=30)
+    await session.wait("PENDING", timeout=60)
+    await session.wait("RUNNING", timeout=60)
     index = next(n for n, agent in enumerate(cluster.agents) if agent.id == session.kernels[0].agent)
-    await cluster.kill_agent(index)
-    await cluster.kill_manager()
+    await cluster.agents[index].process.kill()
+    await cluster.manager.kill()
     await cluster.start_agent(index, wait=False)
     await cluster.start_manager()
     await session.wait_ended(60)
     assert (session.state, session.result, session.view.retries) == ("TERMINATED", "SUCCESS", 1)
-    # Whatever was killed meanwhile, the result was told once.
+    # Whatever was killed meanwhile, the result was sent once.
     events = client.sessions.watch(after_revision=accepted, session_id=session.id, until_ended=True)
     moves = [event.session_moved async for event in events if event.HasField("session_moved")]
     decided = [move.to_state for move in moves if move.result != session_pb2.SESSION_RESULT_UNDEFINED]
     assert decided == [session_pb2.SESSION_STATE_TERMINATING, session_pb2.SESSION_STATE_TERMINATED]
-    assert not await cluster.wait_clean(15)
-
-
-@contextlib.asynccontextmanager
-async def cut_off(agent: LocalAgent) -> AsyncIterator[None]:
-    """Unplugs an agent's node at the switch."""
-    assert agent.node is not None
-    underlay, _, port = agent.node.namespace.rpartition("-")
-
-    async def plug(state: str) -> None:
-        command = ["ip", "-n", f"{underlay}-switch", "link", "set", port, state]
-        await asyncio.to_thread(subprocess.run, command, check=True, timeout=10)
-
-    await plug("down")
-    try:
-        yield
-    finally:
-        await plug("up")
+    assert not await cluster.wait_clean(60)
 
 
 def processes(marker: str) -> set[int]:
-    """Processes of kernels, on whatever node, whose arguments hold a text; not what such a one is about to make into something else."""
+    """Processes of kernels, on whatever node, whose arguments hold a text;
+    not what such a one is about to make into something else.
+    """
     found = {}
     for place in Path("/proc").iterdir():
         if place.name.isdecimal():
@@ -107,29 +93,38 @@ async def first_try(client: Client) -> tuple[Session, str, set[int]]:
     session = await client.sessions.create(
         type="batch", command=["sh", "-c", f"sleep 1000; : {marker}"], max_attempts=2, retry_backoff=0.0
     )
-    await session.wait("RUNNING", timeout=30)
+    await session.wait("RUNNING", timeout=60)
     first = await asyncio.to_thread(processes, marker)
     assert len(first) == 1
     return session, marker, first
 
 
+async def one_after_the_other(marker: str, first: set[int]) -> set[int]:
+    """Waits for the second try, and returns its process: there was never more than one, and none for a while."""
+    seen: list[set[int]] = []
+
+    def look() -> set[int]:
+        seen.append(processes(marker))
+        assert len(seen[-1]) <= 1
+        return seen[-1]
+
+    second = await eventually(lambda: asyncio.to_thread(look), lambda found: not found <= first)
+    assert set() in seen
+    return second
+
+
 async def test_a_try_on_a_node_that_is_cut_off_is_over_before_the_next_begins(client: Client, cluster: Cluster) -> None:
     session, marker, first = await first_try(client)
     agent = next(agent for agent in cluster.agents if agent.id == session.kernels[0].agent)
-    seen: list[set[int]] = []
-    async with cut_off(agent), asyncio.timeout(60):
-        while not seen or seen[-1] <= first:
-            seen.append(await asyncio.to_thread(processes, marker))
-            assert len(seen[-1]) <= 1
-            await asyncio.sleep(0.05)
-    assert set() in seen
-    await session.wait("RUNNING", timeout=30)
+    async with cut_off(agent):
+        await one_after_the_other(marker, first)
+    await session.wait("RUNNING", timeout=60)
     await session.refresh()
     assert (session.view.retries, session.kernels[0].epoch) == (1, 2)
     assert session.kernels[0].agent != agent.id
     await session.terminate(force=True)
-    await session.wait_ended(30)
-    assert not await cluster.wait_clean(30)
+    await session.wait_ended(60)
+    assert not await cluster.wait_clean(60)
 
 
 async def test_a_try_of_an_agent_that_stands_still_is_over_before_the_next_begins(
@@ -137,25 +132,19 @@ async def test_a_try_of_an_agent_that_stands_still_is_over_before_the_next_begin
 ) -> None:
     session, marker, first = await first_try(client)
     agent = next(agent for agent in cluster.agents if agent.id == session.kernels[0].agent)
-    seen: list[set[int]] = []
     # Its node is whole: nothing but the agent's process stands still.
     agent.process.signal(signal.SIGSTOP)
     try:
-        async with asyncio.timeout(60):
-            while not seen or seen[-1] <= first:
-                seen.append(await asyncio.to_thread(processes, marker))
-                assert len(seen[-1]) <= 1
-                await asyncio.sleep(0.05)
+        second = await one_after_the_other(marker, first)
     finally:
         agent.process.signal(signal.SIGCONT)
-    assert set() in seen
-    await session.wait("RUNNING", timeout=30)
+    await session.wait("RUNNING", timeout=60)
     await session.refresh()
     assert (session.view.retries, session.kernels[0].epoch) == (1, 2)
     assert session.kernels[0].agent != agent.id
-    # Back again, it starts nothing of what it was told before.
+    # Back again, it starts nothing of what it was sent before.
     await cluster.wait_agent(cluster.agents.index(agent))
-    assert await asyncio.to_thread(processes, marker) == seen[-1]
+    assert await asyncio.to_thread(processes, marker) == second
     await session.terminate(force=True)
-    await session.wait_ended(30)
-    assert not await cluster.wait_clean(30)
+    await session.wait_ended(60)
+    assert not await cluster.wait_clean(60)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from retinue.client import Client
+from retinue.client.aio import Client
 from retinue.devtools.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -30,7 +30,7 @@ async def test_sessions_of_a_revoked_agent_come_to_an_end(client: Client, cluste
         type="batch", command=["sleep", "1000"], max_attempts=3, retry_backoff=0.0, agents=[agent.id]
     )
     for session in (kept, forced, retried):
-        await session.wait("RUNNING", timeout=30)
+        await session.wait("RUNNING", timeout=60)
     assert retried.kernels[0].agent == agent.id
     await revoke(cluster, agent.id)
     try:
@@ -44,16 +44,16 @@ async def test_sessions_of_a_revoked_agent_come_to_an_end(client: Client, cluste
         await retried.wait("RUNNING", timeout=60)
         assert retried.kernels[0].agent in others
     finally:
-        await cluster.stop_agent(0)
+        await cluster.agents[0].process.stop()
         # As its administrator lets a node back in.
         token = await client.agents.create_join_token(agent_id=agent.id)
         (agent.state_directory / "identity.json").unlink()
         agent.state_directory.with_suffix(".join-token").write_text(token.token)
         await cluster.start_agent(0)
     await retried.terminate(force=True)
-    await retried.wait_ended(30)
+    await retried.wait_ended(60)
     again = await client.sessions.create(type="batch", command=["true"], agents=[agent.id], agent_choice="strict")
-    await again.wait_ended(30)
+    await again.wait_ended(60)
     assert again.result == "SUCCESS"
     # What still ran on the node when it came back was of sessions that had ended.
-    assert not await cluster.wait_clean(30)
+    assert not await cluster.wait_clean(60)

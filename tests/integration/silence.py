@@ -10,7 +10,9 @@ from sqlalchemy.engine import make_url
 
 
 class SilentProxy:
-    """Passes connections on to the server's socket; while it is silent, nothing arrives in either direction and nothing is closed."""
+    """Passes connections on to the server's socket; while it is silent,
+    nothing arrives in either direction and nothing is closed.
+    """
 
     def __init__(self, socket_path: str) -> None:
         self._socket_path = socket_path

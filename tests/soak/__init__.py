@@ -1,1 +1,1 @@
-"""A long run of impatient clients beside random kills, judged by what is left and by what the logs say."""
+"""A long run of impatient clients beside random kills, checked by what is left and by what the logs say."""

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from retinue.client import Client
+from retinue.client.aio import Client
 from retinue.client.errors import (
     Aborted,
     AlreadyExists,
@@ -39,7 +39,9 @@ _PATIENCE_SECONDS = 120.0
 
 @dataclass(slots=True)
 class Record:
-    """What all clients did and saw: sessions that were acknowledged, how often each act ran, and what nobody may see."""
+    """What all clients did and saw: sessions that were acknowledged, how often each act ran,
+    and what must never be seen.
+    """
 
     batches: dict[str, int] = field(default_factory=dict)
     """Exit code that each acknowledged batch session has to end with, by id."""

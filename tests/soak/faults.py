@@ -56,7 +56,7 @@ class Faults:
         index = self._random.randrange(len(self._cluster.agents))
         child = self._cluster.agents[index].process
         self._down.add(child.name)
-        await self._cluster.kill_agent(index)
+        await self._cluster.agents[index].process.kill()
         await asyncio.sleep(self._random.uniform(0, 3))
         await self._cluster.start_agent(index)
         self._down.discard(child.name)
@@ -64,7 +64,7 @@ class Faults:
     async def _kill_manager(self) -> None:
         child = self._cluster.manager
         self._down.add(child.name)
-        await self._cluster.kill_manager()
+        await self._cluster.manager.kill()
         await asyncio.sleep(self._random.uniform(0, 3))
         await self._cluster.start_manager()
         self._down.discard(child.name)

@@ -51,6 +51,22 @@ async def footprint_of(child: ChildProcess) -> Footprint:
     )
 
 
+def database_connections(directory: Path) -> int:
+    """Counts the clients of the PostgreSQL server that runs on a data directory over its Unix socket.
+    Raises OSError.
+    """
+    server = int((directory / "postmaster.pid").read_text().split()[0])
+    children = Path(f"/proc/{server}/task/{server}/children").read_text().split()
+    return sum("[local]" in _title_of(int(child)) for child in children)
+
+
+def _title_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except (ProcessLookupError, FileNotFoundError):
+        return ""
+
+
 def _text_from(file: Path, begin: int) -> str:
     with file.open("rb") as log:
         log.seek(begin)

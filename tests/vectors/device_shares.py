@@ -1,4 +1,5 @@
-"""Backend.AI's strategies for shares of devices and its families of slots that exclude each other, as its vectors have them.
+"""Backend.AI's strategies for shares of devices and its families of slots that exclude each other,
+as its vectors have them.
 
 No backend offers shares of a device, so the agent does without. Amounts are in thousandths.
 """
@@ -41,7 +42,8 @@ def allocate_unique(free: Mapping[str, int], amount: int) -> dict[str, int]:
 def fill(free: Mapping[str, int], amount: int, *, quantum: int = QUANTUM, fragments: bool = True) -> dict[str, int]:
     """Fills one device after the other to its full, that with the most left first; ties in the given order.
 
-    Shares are rounded down to the quantum. Without `fragments` they are equal, on as few devices as could hold the amount.
+    Shares are rounded down to the quantum. Without `fragments` they are equal,
+    on as few devices as could hold the amount.
     """
     _check(free, amount)
     if not fragments:
@@ -76,8 +78,8 @@ def share_evenly(
 ) -> dict[str, int]:
     """Takes equal shares of as few devices as hold it; of a single one, the smallest that does.
 
-    A device with less than `least` left is not used. What does not divide goes to the first ones. Shares are rounded down to the
-    quantum. Without `fragments` as few devices are used as could hold the amount if all of them were free.
+    A device with less than `least` left is not used. What does not divide goes to the first ones. Shares are rounded
+    down to the quantum. Without `fragments` as few devices are used as could hold the amount if all of them were free.
     """
     usable = {device: left // QUANTUM * QUANTUM for device, left in free.items() if left >= max(least, QUANTUM)}
     _check(usable, amount)

@@ -1,8 +1,10 @@
-"""Runs vectors on the choice of devices on a node: nearness against the agent's functions, shares against `device_shares`."""
+"""Runs vectors on the choice of devices on a node: nearness against the agent's functions,
+shares against `device_shares`.
+"""
 
 from __future__ import annotations
 
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from retinue.agent.resources.core import allocation
@@ -19,11 +21,16 @@ _NAMES = {
 
 
 def _thousandths(text: str) -> int:
-    return int(Decimal(text) * 1000)
+    try:
+        return int(Decimal(text) * 1000)
+    except InvalidOperation:
+        raise AssertionError(f"{text!r} is no amount of a device") from None
 
 
 def _grain(given: dict[str, Any]) -> dict[str, Any]:
-    """How finely devices are shared, where a vector says it: `quantum` of a device, and whether it may be left in fragments."""
+    """How finely devices are shared, where a vector says it: `quantum` of a device,
+    and whether it may be left in fragments.
+    """
     quantum = {"quantum": _thousandths(given["quantum"])} if "quantum" in given else {}
     return {**quantum, "fragments": given.get("allow_fragmentation", True)}
 
@@ -63,7 +70,7 @@ def run_allocation(vector: dict[str, Any]) -> None:
         result if isinstance(result, str) else {device: Decimal(amount) for device, amount in result.items()}
         for result in vector["expected"]["results"]
     ]
-    # Where fragments are not told from what is not there at all.
+    # Where the vector does not distinguish fragments from what is missing.
     if "fragmented" not in expected:
         results = ["insufficient" if result == "fragmented" else result for result in results]
     assert results == expected

@@ -16,8 +16,8 @@ Vector = dict[str, Any]
 
 
 def kind_of(vector: Vector) -> str:
-    """What a vector is about; empty when it does not say."""
-    return str(vector.get("kind") or vector.get("category") or "")
+    """What a vector is about; empty when it does not say. Those of the autoscaler do not, but are runs of ticks."""
+    return str(vector.get("kind") or vector.get("category") or ("scaling" if "runs" in vector else ""))
 
 
 def exception_of(vector: Vector) -> str | None:
@@ -33,9 +33,10 @@ def case_exception(kind: str, case: Any) -> str | None:
 
 
 def _applies(rule: Mapping[str, Any], kind: str, given: Any) -> bool:
-    """`where` holds values of the input, `anywhere` texts that one of the values of a key has in it, however deep it is, `zero` a key
-    that is 0 somewhere. `tied` names two parts of the input with equal dominant shares; `over_unasked` is a slot over its quota before
-    anybody asks for more, and of which no more is asked for; `counted` is an order that the number of allocations decides.
+    """`where` holds values of the input, `anywhere` texts that one of the values of a key has in it, however deep it
+    is, `zero` a key that is 0 somewhere. `tied` names two parts of the input with equal dominant shares; `over_unasked`
+    is a slot over its quota before any owner asks for more, and of which no more is asked for;
+    `counted` is an order that the number of allocations decides.
     """
     if rule["kind"] != kind:
         return False

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from retinue.manager.idle.core.policy import IdlePolicy, Seen, Status, judge, remaining_time
+from retinue.manager.idle.core.policy import IdlePolicy, Seen, Status, evaluate, remaining_time
 from retinue.manager.session.core.states import SessionType
 
 Vector = dict[str, Any]
 
 
 def remaining(vector: Vector) -> None:
-    """By the function itself, and by the verdict on a session, which is never warned here and shows nothing below zero."""
+    """By the function itself, and by the verdict on a session, which is never warned here
+    and shows nothing below zero.
+    """
     cases, expected = vector["input"]["cases"], vector["expected"]["remaining"]
     got = [remaining_time(case["now"], case["baseline"], case["timeout"], case["grace_end"]) for case in cases]
     assert got == expected
     for case, left in zip(cases, expected, strict=True):
         policy = IdlePolicy(interaction=case["timeout"], grace=case["grace_end"], warning=0.0)
-        verdict = judge(policy, Seen(SessionType.INTERACTIVE, 0.0, case["baseline"]), case["now"])
+        verdict = evaluate(policy, Seen(SessionType.INTERACTIVE, 0.0, case["baseline"]), case["now"])
         (check,) = verdict.checks
         assert check.remaining == max(0, left)
         assert (check.status is Status.GRACE) == (case["now"] < (case["grace_end"] or 0))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from retinue.manager.scheduling.columns import UNPLACED, Explanation, Policy, Tier, Verdict
-from retinue.manager.scheduling.fair_share import decayed_usage, factor, normalised_usage
+from retinue.manager.scheduling.fair_share import factor, normalised_usage
 from retinue.manager.scheduling.kinds import KERNEL
 from retinue.manager.scheduling.reasons import ARCHITECTURE_MISSING, KERNELS
 from retinue.manager.scheduling.strategies import (
@@ -20,6 +20,7 @@ from retinue.manager.scheduling.strategies import (
     SLOT_PRIORITY,
 )
 from retinue.manager.session.core.states import SessionType
+from tests.decayed_usage import decayed_usage
 from tests.vectors.records import names_of
 from tests.vectors.scene import Amounts, Outcome, Scene, exact
 from tests.vectors.share_vectors import in_order, share
@@ -218,7 +219,9 @@ def listed(value: Any) -> list[Any]:
 
 
 def round_robin(vector: Vector) -> None:
-    """Picks one after the other; each `then` is a later pass, after `agents` are replaced, or some `add`ed or `remove`d."""
+    """Picks one after the other; each `then` is a later pass, after `agents` are replaced,
+    or some `add`ed or `remove`d.
+    """
     given, expected = vector["input"], vector["expected"]
     agents = {agent["id"]: agent for agent in map(agent_of, given["agents"])}
     rotation, sequences = "", []
@@ -304,7 +307,9 @@ def shortfall_report(vector: Vector) -> None:
 
 
 def assert_shortfall(given: Vector, kernels: list[Amounts], expected: Vector) -> Outcome:
-    """What is short is what it is expected to be, against what is left: agents of any size, so that none is too small when it is empty."""
+    """What is short is what it is expected to be, against what is left: agents of any size,
+    so that none is too small when it is empty.
+    """
     more = {
         slot: sum((exact(kernel.get(slot, 0)) for kernel in kernels), Fraction(0))
         for kernel in kernels
@@ -391,7 +396,9 @@ def multi_container_placement(vector: Vector) -> None:
 
 
 def assert_refused(outcome: Outcome, given: Vector, kernels: list[Amounts], expected: Vector) -> None:
-    """Nothing is placed or held, and the verdict says whether free amounts could matter, which filter failed and what is short."""
+    """Nothing is placed or held, and the verdict says whether free amounts could matter,
+    which filter failed and what is short.
+    """
     decisions = outcome.decisions
     assert not outcome.order
     assert not decisions.held.any()
@@ -420,7 +427,7 @@ def failed_filter(explanation: Explanation) -> str:
 
 
 def assert_unchanged(outcome: Outcome, expected: Vector) -> None:
-    """Whether anybody holds more than before is what it is expected to be, if that is said."""
+    """Checks whether any owner holds more than before, if the vector says so."""
     if "accounting_unchanged" in expected:
         unchanged = (outcome.decisions.kernel_agents == UNPLACED).all() and not outcome.decisions.held.any()
         assert unchanged == expected["accounting_unchanged"]
@@ -436,7 +443,10 @@ def scheduling_pass(vector: Vector) -> None:
     verdicts = {name: Verdict(outcome.decisions.verdicts[row]) for name, row in outcome.rows.items()}
     failures = {Verdict.NO_ROOM, Verdict.NO_AGENT, Verdict.HELD_BACK, Verdict.OVER_QUOTA}
     assert outcome.order == expected["scheduled"]
-    assert {name for name, verdict in verdicts.items() if verdict in failures} == set(expected["failed"])
+    # Some vectors say with `pending_queue` alone what was not placed.
+    assert "failed" in expected or "pending_queue" in expected, "expected has neither failed nor pending_queue"
+    if "failed" in expected:
+        assert {name for name, verdict in verdicts.items() if verdict in failures} == set(expected["failed"])
     assert {name for name, verdict in verdicts.items() if verdict == Verdict.BEHIND} == set(expected.get("skipped", []))
     for name, agents in expected.get("placement", {}).items():
         assert outcome.agents[name] == agents
@@ -444,7 +454,8 @@ def scheduling_pass(vector: Vector) -> None:
 
 
 def add_quotas(scene: Scene, given: Vector, users: Iterable[str]) -> None:
-    """Adds each `X_quota` for what `X_holdings`, or else `holdings`, says is held: one for each of the users, of another X one for all.
+    """Adds each `X_quota` for what `X_holdings`, or else `holdings`, says is held: one for each of the users,
+    of another X one for all.
 
     What is by user is an object of objects, by name; a user who is not named has no limit, or holds nothing.
     """
@@ -461,7 +472,7 @@ def add_quotas(scene: Scene, given: Vector, users: Iterable[str]) -> None:
 
 
 def of_user(amounts: Vector, user: str) -> Amounts | None:
-    """Amounts of everybody, or by user."""
+    """Amounts of every owner, or by user."""
     by_user = any(isinstance(of, dict) for of in amounts.values())
     return amounts.get(user) if by_user else amounts
 

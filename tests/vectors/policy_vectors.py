@@ -7,6 +7,8 @@ from typing import Any
 
 from retinue.manager.scheduling.columns import Policy, Verdict
 from retinue.manager.scheduling.strategies import MAX_KERNELS_PER_AGENT, PREEMPTION, PREEMPTION_ORDER
+from retinue.manager.session.admission_quota import too_many_system
+from retinue.manager.session.core.quota_subjects import Account, subjects_of
 from retinue.rpc.core.amounts import format_amount
 from tests.vectors.exceptions import case_exception
 from tests.vectors.placement_vectors import assert_agent, policy_of, scene_with
@@ -93,8 +95,8 @@ Limit = tuple[Amounts, Amounts, int | None, int]
 
 
 def is_admitted(request: Amounts, quotas: list[Limit]) -> bool:
-    """Whether a pass places a session for which there is room, under quotas of (limits, held, most sessions, sessions); if not, it has to
-    name every slot that one of them is short of, with amounts.
+    """Whether a pass places a session for which there is room, under quotas of (limits, held, most sessions, sessions);
+    if not, it has to name every slot that one of them is short of, with amounts.
     """
     scene = Scene()
     scene.add_agent("pool", {slot: exact(amount) or 1 for slot, amount in request.items()})
@@ -128,8 +130,8 @@ def short_of(request: Amounts, limits: Amounts, held: Amounts) -> set[str]:
 
 
 def quota(vector: Vector) -> None:
-    """Each `X_quota` holds for what `X_holdings`, or else `holdings`, says is held; without a record there is no limit. `cases` replace
-    parts of the input.
+    """Each `X_quota` holds for what `X_holdings`, or else `holdings`, says is held; without a record there is no limit.
+    `cases` replace parts of the input.
     """
     given, expected = vector["input"], vector["expected"]
     got = []
@@ -160,23 +162,26 @@ def quota(vector: Vector) -> None:
 
 
 def concurrency(vector: Vector) -> None:
-    """The number of sessions at a time; `cases` replace parts of the input."""
+    """The number of sessions at a time; `cases` replace parts of the input. System sessions have a limit of their own,
+    which is checked when they are submitted; in a pass, no quota is theirs.
+    """
     given = vector["input"]
-    cases = [overlaid(given, case) for case in given.get("cases", [Record({})])]
-    got = [
-        is_admitted(
-            case.get("request", {"cpu": 1}),
-            [] if limit is None else [({}, {}, limit, current)],
-        )
-        for case in cases
-        for limit, current in [(case["max_concurrent"], case["current"])]
-    ]
+    got = []
+    for case in [overlaid(given, case) for case in given.get("cases", [Record({})])]:
+        system = case.get("session_type") == "system"
+        limit, current = case["max_concurrent"], case["current"]
+        has_quota = limit is not None and bool(subjects_of(Account("group", "owner", "project", system=system)))
+        admitted = is_admitted(case.get("request", {"cpu": 1}), [({}, {}, limit, current)] if has_quota else [])
+        refused = too_many_system("owner", [0], case["current_sftp"], case["max_sftp"]) if system else {}
+        got.append(admitted and not refused)
     allowed = vector["expected"]["allowed"]
     assert got == (allowed if isinstance(allowed, list) else [allowed])
 
 
 def placement_grouping(vector: Vector) -> None:
-    """Each unit is what one agent has to have: there are agents for exactly these, and one short of anything gets nothing."""
+    """Each unit is what one agent has to have: there are agents for exactly these,
+    and one short of anything gets nothing.
+    """
     for case, units in zip(vector["input"]["cases"], vector["expected"]["units"], strict=True):
         if case_exception(vector["category"], case) is not None:
             read_all(units)

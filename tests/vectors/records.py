@@ -8,7 +8,9 @@ from typing import Any
 
 
 class Record(dict[str, Any]):
-    """A mapping of a vector; mappings in it are records too. Iteration and comparison read every key, `names` reads none."""
+    """A mapping of a vector; mappings in it are records too. Iteration and comparison read every key,
+    `names` reads none.
+    """
 
     def __init__(self, content: Mapping[str, Any]) -> None:
         """Wraps the mappings in `content`, at any depth."""

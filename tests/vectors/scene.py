@@ -95,10 +95,12 @@ class Scene:
         pack: bool = False,
         endpoint: str = "",
     ) -> None:
-        """A session; they arrive in the order in which they are added. An owner not added before has weight 1 and holds nothing.
+        """A session; they arrive in the order in which they are added.
+        An owner not added before has weight 1 and holds nothing.
 
-        `beside` are kernels of its endpoint by agent, from which it keeps away or, with `pack`, to which it keeps close. Sessions with
-        the same name for `endpoint` count each other too. An agent that is not among those of the scene is gone.
+        `beside` are kernels of its endpoint by agent, from which it keeps away or, with `pack`, to which it keeps
+        close. Sessions with the same name for `endpoint` count each other too.
+        An agent that is not among those of the scene is gone.
         """
         if owner not in self._owners:
             self.add_owner(owner)
@@ -127,7 +129,9 @@ class Scene:
         self._quotas.append((limits, held, most_sessions, sessions, owner))
 
     def add_running(self, name: str, priority: int, placed: int, holds: Mapping[str, Amounts]) -> None:
-        """A placed session that may be preempted; what it holds, by agent, is among what is used there. A larger `placed` is newer."""
+        """A placed session that may be preempted; what it holds, by agent, is among what is used there.
+        A larger `placed` is newer.
+        """
         self._running.append((name, priority, placed, holds))
 
     def columns(self) -> tuple[Agents, Owners, Queue, int]:

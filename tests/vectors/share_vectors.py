@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from retinue.manager.scheduling.columns import UNPLACED, Policy
-from retinue.manager.scheduling.fair_share import decayed_usage, factor, normalised_usage
+from retinue.manager.scheduling.fair_share import factor, normalised_usage
 from retinue.manager.scheduling.shares import ShareKeys
 from retinue.manager.scheduling.strategies import FIFO, MAX_TRIES_BEFORE_SKIP, SLOT_PRIORITY
+from tests.decayed_usage import decayed_usage
 from tests.vectors.records import Record, overlaid
 from tests.vectors.scene import Amounts, Outcome, Scene, exact
 from tests.vectors.sorter import orders
@@ -53,7 +54,9 @@ def whole_weights(weights: Sequence[str | float]) -> list[int]:
 
 
 def fill(vector: Mapping[str, Any], pieces: int = 1) -> tuple[list[str], dict[str, int], Outcome]:
-    """Progressive filling of one pool: the owners in order of pick, their tasks, and the pass. `pieces` enlarges the pool."""
+    """Progressive filling of one pool: the owners in order of pick, their tasks, and the pass.
+    `pieces` enlarges the pool.
+    """
     scene = Scene()
     capacity = {slot: exact(amount) * pieces for slot, amount in vector["capacity"].items()}
     users = {user["name"]: user for user in vector["users"]}
@@ -84,7 +87,9 @@ def fill(vector: Mapping[str, Any], pieces: int = 1) -> tuple[list[str], dict[st
 def steps_until_a_misfit(
     vector: Mapping[str, Any], picks: list[str], ties: list[str], capacity: dict[str, Fraction]
 ) -> int:
-    """How many picks there were when first the owner with the lowest share was passed over, for its task did not fit."""
+    """How many picks there were when first the owner with the lowest share was passed over,
+    for its task did not fit.
+    """
     users = {user["name"]: user for user in vector["users"]}
     held = {name: {slot: exact(users[name].get("initial", {}).get(slot, 0)) for slot in capacity} for name in ties}
     tasks = dict.fromkeys(ties, 0)
@@ -168,7 +173,8 @@ def share_value(vector: Vector) -> None:
     amounts, allocations = dict(vector["total"]), [dict(part) for part in vector["allocations"]]
     considered, multipliers = vector.get("considered") or list(amounts), vector.get("multiplier") or {}
     multiplier = {slot: exact(multipliers.get(slot, 1)) for slot in considered}
-    # A slot that counts m times is as scarce as if there were an m-th of it, and one that counts for nothing is not there.
+    # A slot that counts m times is as scarce as if there were an m-th of it,
+    # and one that counts for nothing is not there.
     total = {slot: exact(amounts.get(slot, 0)) / times if times else 0 for slot, times in multiplier.items()}
     held = {slot: sum((exact(part.get(slot, 0)) for part in allocations), Fraction(0)) for slot in considered}
     assert share(held, total, vector.get("weight", 1)) == exact(vector["expected_share"])
@@ -177,7 +183,9 @@ def share_value(vector: Vector) -> None:
 def in_order(
     capacity: Amounts, held: dict[str, Amounts], pending: list[tuple[str, str]], weights: dict[str, int] | None = None
 ) -> list[str]:
-    """The order in which `drf` takes pending (session, owner) pairs that ask for nothing, so that shares stay as they are."""
+    """The order in which `drf` takes pending (session, owner) pairs that ask for nothing,
+    so that shares stay as they are.
+    """
     scene = Scene()
     scene.add_agent("pool", capacity)
     for owner in dict.fromkeys(owner for _, owner in pending):
@@ -266,7 +274,7 @@ def max_min(vector: Vector) -> None:
 
 
 def demand_capped_share(vector: Vector) -> None:
-    """Shares of what there is, by weight alone when everybody wants everything, and with what they do want."""
+    """Shares of what there is, by weight alone when every owner wants everything, and with what they do want."""
     capacity, queues, expected = int(vector["capacity"]), vector["queues"], vector["expected"]
     weights = {name: queue["weight"] for name, queue in queues.items()}
     demands = {name: min(int(queue["demand"]), capacity) for name, queue in queues.items()}

@@ -1,4 +1,6 @@
-"""The steps of sorter vectors: clients with weights and allocations, and at each `expect_order` what is known of them."""
+"""The steps of sorter vectors: clients with weights and allocations,
+and at each `expect_order` what is known of them.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class Clients:
         return max(parts, default=Fraction(0)) / self.weights.get(client, Fraction(1))
 
     def is_order_by_count(self) -> bool:
-        """Says whether the number of allocations decides between equal shares, where names alone would give another order."""
+        """Says whether the number of allocations decides between equal shares,
+        where names alone would give another order.
+        """
         by_name = sorted(self.active, key=lambda client: (self.share(client), client))
         return by_name != sorted(
             self.active, key=lambda client: (self.share(client), self.allocations.get(client, 0), client)

@@ -1,4 +1,6 @@
-"""Vectors whose answer is in the database: the ledger of claims, dependencies and start times. Real passes of the scheduler decide."""
+"""Vectors whose answer is in the database: the ledger of claims, dependencies and start times.
+Real passes of the scheduler decide.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,7 @@ from sqlalchemy import text
 from retinue.manager.controllers import deadlines, dependencies
 from retinue.manager.dispatch.reports import Reports
 from retinue.manager.scheduler.cache_sync import CacheSync
-from retinue.manager.scheduler.external_strategies import ExternalStrategies
 from retinue.manager.scheduler.group_loop import GroupLoop
-from retinue.manager.scheduler.loop import Scheduler
 from retinue.manager.scheduling.columns import Policy
 from retinue.manager.scheduling.strategies import PENDING_TIMEOUT_SECONDS, PREEMPTION
 from retinue.manager.session.core.admission import admit
@@ -26,16 +26,18 @@ from retinue.manager.session.core.spec import MAIN, KernelSpec, SessionSpec
 from retinue.manager.session.core.states import SessionType
 from retinue.manager.session.drafts import Parent, draft
 from retinue.manager.session.submit import create_many
-from retinue.manager.session.terminate import terminate
+from retinue.manager.session.transaction import terminate
 from retinue.manager.store import ledger
 from retinue.manager.store.database import Database
-from tests.integration.lifecycle.conftest import TERM, Node, enrol
+from retinue.manager.strategy_rpc.external_strategies import ExternalStrategies
+from tests.integration.manager.reporting_node import TERM, Node, enrol
+from tests.stepped_scheduler import SteppedScheduler
 from tests.vectors.exceptions import case_exception
 from tests.vectors.placement_vectors import listed
 from tests.vectors.scene import Amounts, Scene, exact
 
 Vector = dict[str, Any]
-# Smallest units in one of the vectors; an amount of memory that is not told is less than one of these.
+# Smallest units in one of the vectors; an amount of memory that is not given is less than one of these.
 UNITS = {"cpu": 1000, "mem": 1 << 30}
 
 
@@ -100,11 +102,13 @@ async def submit(
 
 async def schedule(database: Database) -> None:
     """One pass."""
-    await Scheduler(database, TERM, lambda _: None).run_once()
+    await SteppedScheduler(database, TERM, lambda _: None).run_once()
 
 
 async def race(database: Database, sessions: Sequence[uuid.UUID]) -> None:
-    """A pass for each of the sessions that knows of no other, all planned before the first of them is committed; then they race."""
+    """A pass for each of the sessions that knows of no other, all planned before the first of them is committed;
+    then they race.
+    """
 
     async def nothing_new() -> None:
         pass
@@ -112,7 +116,7 @@ async def race(database: Database, sessions: Sequence[uuid.UUID]) -> None:
     planned = []
     for session in sessions:
         cache_sync = CacheSync(database, TERM)
-        await cache_sync.catch_up(whole=True)
+        await cache_sync.catch_up()
         for other in set(sessions) - {session}:
             cache_sync.cache.queue.remove(other)
         passes = GroupLoop(
@@ -138,8 +142,8 @@ async def placed(database: Database) -> set[uuid.UUID]:
 
 
 async def claimed(database: Database) -> tuple[dict[str, Fraction], dict[str, Fraction]]:
-    """What live claims come to: those of sessions that do not run yet, which the vectors call reserved, and those in use. The ledger says
-    of them that it is sound: within capacity, and equal to the shares.
+    """What live claims come to: those of sessions that do not run yet, which the vectors call reserved, and those in
+    use. The ledger says of them that it is sound: within capacity, and equal to the shares.
     """
     reserved: dict[str, Fraction] = {}
     used: dict[str, Fraction] = {}
@@ -159,7 +163,9 @@ async def claimed(database: Database) -> tuple[dict[str, Fraction], dict[str, Fr
 
 
 async def carry_on(database: Database, node: Node, sessions: Sequence[uuid.UUID], step: str) -> None:
-    """Takes sessions that were placed on to where `step` says, by the reports of their node. A step that was taken already changes nothing."""
+    """Takes sessions that were placed on to where `step` says, by the reports of their node.
+    A step that was taken already changes nothing.
+    """
     match step.lower():
         case "running" | "start" | "started":
             while await node.step():
@@ -209,7 +215,7 @@ async def reservation(vector: Vector, url: str) -> None:
     for slot, capacity in given["agent"].items():
         wanted = expected.get("reserved", {}).get(slot)
         if "invariant" in expected:
-            # What it is alternative_groups, where one lost race rolls back the whole batch, is told beside it.
+            # What it is alternative_groups, where one lost race rolls back the whole batch, is given beside it.
             assert expected["invariant"] == "reserved+used never exceeds capacity"
             won = [kernels for session, kernels in zip(ids, sessions, strict=True) if session in winners]
             assert winners
@@ -223,7 +229,7 @@ async def reservation(vector: Vector, url: str) -> None:
 
 
 def hold(vector: Vector) -> None:
-    """Room that others still use is promised to a winner; it goes there at once if nobody has to make way."""
+    """Nominates capacity that others still use to a winner, which gets it at once if no session has to be preempted."""
     given, expected = vector["input"], vector["expected"]
     accepted, now = [], []
     for case in given["cases"]:

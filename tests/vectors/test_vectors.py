@@ -1,9 +1,9 @@
-"""Independent cases of fair scheduling, each a test named by its id.
+"""Independent cases of fair scheduling and autoscaling, each a test named by its id.
 
-Those in `edges` are our own. `pytest tests/vectors --vectors DIR` runs the files of the same format in another directory. Vectors that concern other
-parts of the system, or rules that we differ from on purpose, are named with their reason in exceptions.json: by kind, by id, or by what
-their input says. They are no cases here, and the report names them with the reason. A kind that nobody has heard of is a case that
-fails, and so is an expectation that nothing looks at.
+Those in `edges` are our own. `pytest tests/vectors --vectors DIR` runs the files of the same format in another
+directory. Vectors that concern other parts of the system, or rules that we differ from on purpose, are named with their
+reason in exceptions.json: by kind, by id, or by what their input says. They are no cases here, and the report names
+them with the reason. An unknown kind is a case that fails, and so is an expectation that nothing looks at.
 """
 
 from __future__ import annotations
@@ -15,7 +15,17 @@ from pathlib import Path
 import pytest
 
 from tests.integration.databases import Postgres, fresh_database
-from tests.vectors import device_vectors, idle_vectors, placement_vectors, policy_vectors, share_vectors, store_vectors
+from tests.vectors import (
+    device_vectors,
+    idle_vectors,
+    placement_vectors,
+    policy_vectors,
+    port_vectors,
+    rollout_vectors,
+    scaling_vectors,
+    share_vectors,
+    store_vectors,
+)
 from tests.vectors.exceptions import EXCEPTIONS, HERE, Vector, case_exception, exception_of, kind_of
 from tests.vectors.records import Record, names_of, overlaid
 
@@ -25,15 +35,21 @@ RUNNERS = {
     **share_vectors.RUNNERS,
     **placement_vectors.RUNNERS,
     **policy_vectors.RUNNERS,
+    **scaling_vectors.RUNNERS,
+    **port_vectors.RUNNERS,
+    **rollout_vectors.RUNNERS,
 }
-# More cases of the same kinds, worked out by hand from the rules: nothing at all, just enough, a hair too much, ties, who is gone.
+# More cases of the same kinds, worked out by hand from the rules: nothing at all, just enough, a hair too much, ties,
+# who is gone.
 EDGES = HERE / "edges"
 # Those that need a database.
 STORE_RUNNERS = store_vectors.RUNNERS
 
 
 def read_vectors(directory: Path) -> Iterator[Vector]:
-    """All vectors of the files in a directory. Raises ValueError when there are none, or a file holds something else."""
+    """All vectors of the files in a directory. Raises ValueError when there are none,
+    or a file holds something else.
+    """
     paths = [path for path in sorted(directory.glob("*.json")) if path.name != "exceptions.json"]
     if not paths:
         raise ValueError(f"there are no vectors in {directory}")
@@ -85,7 +101,9 @@ async def test_vector_of_the_store(vector: Vector, postgres: Postgres) -> None:
 
 
 def assert_all_read(vector: Record) -> None:
-    """Fails for a vector with a key, at any depth, that nothing looks at: what it asks for or expects would be left out."""
+    """Fails for a vector with a key, at any depth, that nothing looks at:
+    what it asks for or expects would be left out.
+    """
     # What is left out on purpose, and comments for readers.
     unread = sorted(vector.unread({*EXCEPTIONS["comments"], *EXCEPTIONS["expected"]}))
     assert not unread, f"nothing looks at {', '.join(unread)}"
@@ -96,7 +114,7 @@ def test_exceptions_name_what_exists_and_nothing_else_is_left_out() -> None:
     kinds = {kind_of(vector) for vector in vectors}
     ids = [vector["id"] for vector in vectors]
     runners = {*RUNNERS, *STORE_RUNNERS}
-    assert len(set(ids)) == len(ids) == 128
+    assert len(set(ids)) == len(ids) == 158
     assert set(EXCEPTIONS["kinds"]) <= kinds
     assert set(EXCEPTIONS["ids"]) <= set(ids)
     assert not set(EXCEPTIONS["kinds"]) & runners

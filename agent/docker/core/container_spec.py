@@ -25,14 +25,18 @@ SESSION_LABEL = "retinue.session"
 KERNEL_LABEL = "retinue.kernel"
 IMAGE_LABEL = "retinue.image"
 INSIDE = PROGRAMS_PREFIX
-"""Directory of ours in a container: the first process, its filter of system calls, its start barrier, and the file it prints to."""
+"""Directory of ours in a container: the first process, its filter of system calls, its start barrier,
+and the file it prints to.
+"""
 BOUND = (
     HOME,
-    *(f"{INSIDE}/{name}" for name in ("init", "attach", "filter", "gate", "output")),
+    *(f"{INSIDE}/{name}" for name in ("init", "attach", "filter", "barrier", "output")),
     "/etc/hosts",
     "/etc/resolv.conf",
 )
-"""The paths of the node's files in a container. The engine cannot mount them without devices and set-user-ID programs."""
+"""The paths of the node's files in a container. The engine cannot mount them without
+devices and set-user-ID programs.
+"""
 OPEN_FILES = 65_536
 """Most open files of a process, where the node allows so many."""
 TEMPORARY_SIZE = 1 << 30
@@ -46,13 +50,14 @@ OUT_OF_MEMORY_SCORE = 500
 class Files:
     """The node's files that a container sees.
 
-    Its first process, the program that runs commands for callers, the system-call filter of both, start barrier, output, names and home.
+    Its first process, the program that runs commands for callers, the system-call filter of both, start barrier,
+    output, names and home.
     """
 
     init: Path
     attach: Path
     filter: Path
-    gate: Path
+    barrier: Path
     output: Path
     hosts: Path
     resolver: Path
@@ -89,7 +94,9 @@ def runs_as_root(image_user: str) -> bool:
 
 
 def body(container: Container) -> dict[str, Any]:
-    """Returns the body of the request that creates the container (`POST /containers/create` of the Docker Engine API)."""
+    """Returns the body of the request that creates the container (`POST /containers/create`
+    of the Docker Engine API).
+    """
     spec = container.spec
     return {
         # Not the reference: its tag may have moved on since it was looked up.
@@ -98,7 +105,7 @@ def body(container: Container) -> dict[str, Any]:
         "User": container.user,
         "WorkingDir": HOME,
         "Env": [f"{name}={value}" for name, value in ({"HOME": HOME} | dict(spec.environment)).items()],
-        "Entrypoint": [f"{INSIDE}/{name}" for name in ("init", "gate", "output", "filter")]
+        "Entrypoint": [f"{INSIDE}/{name}" for name in ("init", "barrier", "output", "filter")]
         + [str(len(container.server)), *container.server],
         "Cmd": list(spec.command),
         # The health check of an image would run in the kernel, and its cost would be counted to the user.
@@ -121,8 +128,8 @@ def body(container: Container) -> dict[str, Any]:
 def host_settings(container: Container) -> dict[str, Any]:
     """Returns the host settings of a container: nothing it does not need, and a limit on everything it uses.
 
-    Docker's own lists of system calls, and of paths in /proc and /sys that are masked or read-only, stay as they are; our first
-    process sets a filter of its own on top. Docker's first process (`Init`) is left out: ours does the same.
+    Docker's own lists of system calls, and of paths in /proc and /sys that are masked or read-only, stay as they are;
+    our first process sets a filter of its own on top. Docker's first process (`Init`) is left out: ours does the same.
     """
     spec = container.spec
     open_files = min(OPEN_FILES, container.open_files)
@@ -186,7 +193,9 @@ def devices(holding: Holding) -> dict[str, Any]:
 
 
 def mounts(files: Files) -> list[dict[str, Any]]:
-    """Returns the files of the node in the container; only its start barrier, its output and its home can be written."""
+    """Returns the files of the node in the container; only its start barrier,
+    its output and its home can be written.
+    """
     read_only = {
         f"{INSIDE}/init": files.init,
         f"{INSIDE}/attach": files.attach,
@@ -195,7 +204,7 @@ def mounts(files: Files) -> list[dict[str, Any]]:
         "/etc/resolv.conf": files.resolver,
     }
     # Only the mode of the start barrier is written.
-    writable = {f"{INSIDE}/gate": files.gate, f"{INSIDE}/output": files.output, HOME: files.home}
+    writable = {f"{INSIDE}/barrier": files.barrier, f"{INSIDE}/output": files.output, HOME: files.home}
     return [
         {
             "Type": "bind",

@@ -1,7 +1,7 @@
 """Bounds what an image may bring into a container: its user, variables and volumes. Pure.
 
-An engine takes any amount. A container is then made for minutes, or fails at its start with words that fit no message, and looks like trouble
-of the node that another node may not have.
+An engine takes any amount. A container is then made for minutes, or fails at its start with words that fit no message,
+and looks like trouble of the node that another node may not have.
 """
 
 from __future__ import annotations

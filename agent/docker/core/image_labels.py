@@ -1,7 +1,7 @@
 """Reads the labels of an image: least resources, shared memory, ports, variables. Pure.
 
-Labels are `retinue.…`; those of the reference system, `ai.backend.…`, mean the same where the former are missing, so that its
-images work as they are. A label that cannot be read is an error of the image: nothing is guessed.
+Labels are `retinue.…`; those of the reference system, `ai.backend.…`, mean the same where the former are missing, so
+that its images work as they are. A label that cannot be read is an error of the image: nothing is guessed.
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ def read_labels(labels: Mapping[str, str]) -> Labels:
 
 
 def _check_sizes(labels: Mapping[str, str]) -> None:
-    """Raises LabelError when a label that is read is too long, or there are too many: before anything looks for what is in them."""
+    """Raises LabelError when a label that is read is too long, or there are too many:
+    before anything looks for what is in them.
+    """
     minimums = [name for name in labels if name.startswith(THEIR_MINIMUM)]
     if len(minimums) > MAX_SLOTS:
         raise LabelError(f"its labels name more than {MAX_SLOTS} slots")

@@ -53,10 +53,12 @@ def totals(layers: Sequence[Layer]) -> tuple[int, int]:
     return sum(layer.bytes for layer in sized), sum(layer.total for layer in sized)
 
 
-def worth_telling(told: Sequence[Layer], now: Sequence[Layer], seconds: float) -> bool:
-    """Returns whether `now` should be reported, so many seconds after `told` was; the journal keeps every report."""
-    if list(told) == list(now) or seconds < SHORTEST:
+def worth_reporting(reported: Sequence[Layer], now: Sequence[Layer], seconds: float) -> bool:
+    """Returns whether `now` should be reported, so many seconds after `reported` was;
+    the journal keeps every report.
+    """
+    if list(reported) == list(now) or seconds < SHORTEST:
         return False
-    (before, _), (after, total) = totals(told), totals(now)
-    grown = sum(layer.done for layer in now) > sum(layer.done for layer in told)
+    (before, _), (after, total) = totals(reported), totals(now)
+    grown = sum(layer.done for layer in now) > sum(layer.done for layer in reported)
     return grown or after - before >= STEP * total or seconds >= LONGEST

@@ -12,7 +12,8 @@ _NUMBER = 2
 
 
 def with_user(text: str, uid: int, gid: int, *, named: bool) -> str:
-    """Returns the users of an image with the kernel's among them; with `named`, under the name that is the same everywhere.
+    """Returns the users of an image with the kernel's among them; with `named`,
+    under the name that is the same everywhere.
 
     What the image calls its user stays the first answer for the number, and ours becomes the first for the name.
     """

@@ -24,8 +24,8 @@ STARTED, OUTPUT, ERRORS, TAKEN, EXITED, REFUSED, RUNNING = b"P", b"O", b"X", b"A
 class Start:
     """A command to run inside a kernel; with a terminal of `size` rows and columns, or without one.
 
-    An empty `directory` is where the helper was started; `environment` is added to what it has there. With `leaves`, processes that the
-    command leaves behind live on, as long as the kernel.
+    An empty `directory` is where the helper was started; `environment` is added to what it has there. With `leaves`,
+    processes that the command leaves behind live on, as long as the kernel.
     """
 
     command: tuple[str, ...]
@@ -48,7 +48,9 @@ def start_frame(start: Start) -> bytes:
 
 
 def apart_frame(start: Start, log: str) -> bytes:
-    """Returns the only frame for a detached command, with its output in a file. Raises ValueError on a text that holds NUL."""
+    """Returns the only frame for a detached command, with its output in a file.
+    Raises ValueError on a text that holds NUL.
+    """
     variables = [f"{name}={value}" for name, value in start.environment.items()]
     texts = [log, start.directory, str(len(start.command)), *start.command, *variables]
     if any("\0" in text for text in texts):

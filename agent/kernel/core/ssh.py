@@ -1,7 +1,7 @@
 """Keys and configuration by which the kernels of a session reach each other over ssh. Pure.
 
-All of it follows from one secret of the session, so that every node makes the same without communication: a host key that all
-kernels of the session show, and a key that opens them. Nothing outside of the session is reached with either.
+All of it follows from one secret of the session, so that every node makes the same without communication: a host key
+that all kernels of the session show, and a key that opens them. Nothing outside of the session is reached with either.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Plans a kernel's egress link: compares the desired with the observed state and returns the steps between. Pure.
 
-A veth joins the kernel to its node, nothing else is on it, and neither end asks for addresses: both know the other one's by
-permanent neighbours. The kernel has one address, of a range that exists inside nodes only, and a default route; the node has
-a route to that one address. Both go with the kernel's network namespace, or with the link when that is removed first.
+A veth joins the kernel to its node, nothing else is on it, and neither end asks for addresses: both know the other
+one's by permanent neighbours. The kernel has one address, of a range that exists inside nodes only, and a default
+route; the node has a route to that one address. Both go with the kernel's network namespace,
+or with the link when that is removed first.
 """
 
 from __future__ import annotations

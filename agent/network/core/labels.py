@@ -13,7 +13,8 @@ _DIGEST_LENGTH = 8
 
 
 def agent_label(agent_id: str) -> str:
-    """Returns the agent's part of the names it gives, of 20 characters at most; what is longer ends in a digest of the whole.
+    """Returns the agent's part of the names it gives, of 20 characters at most;
+    what is longer ends in a digest of the whole.
 
     Raises InvalidNetworkError unless the id is made of a-z, 0-9 and dashes.
     """

@@ -114,7 +114,9 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Uplink:
-    """The node's interface that carries VXLAN: `index` in the node's namespace, its `address` and its `mtu` in bytes."""
+    """The node's interface that carries VXLAN: `index` in the node's namespace,
+    its `address` and its `mtu` in bytes.
+    """
 
     index: int
     name: str

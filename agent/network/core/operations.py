@@ -53,7 +53,8 @@ class CreateTunnel:
 
 @dataclass(frozen=True, slots=True)
 class CreateVeth:
-    """A pair of interfaces: one end up from birth, a port of the bridge unless `master` is 0, the other in the kernel's namespace.
+    """A pair of interfaces: one end up from birth, a port of the bridge unless `master` is 0,
+    the other in the kernel's namespace.
 
     An empty `mac` leaves the choice to Linux.
     """

@@ -85,7 +85,8 @@ KERNEL_PORT = PortSettings(
 
 
 def plan_network(network: Network, uplink: Uplink | None, observed: Observed) -> tuple[Step, ...]:
-    """Returns the steps that bring the session's namespace into its desired state: bridge, VXLAN, entries for remote kernels, ports that exist.
+    """Returns the steps that bring the session's namespace into its desired state: bridge, VXLAN,
+    entries for remote kernels, ports that exist.
 
     `uplink` is needed when the network has a VNI. Ports of kernels that are no longer local members are removed; ports
     of members are repaired, never created. Raises NetworkError without an uplink, InvalidNetworkError when its MTU is
@@ -104,7 +105,8 @@ def plan_network(network: Network, uplink: Uplink | None, observed: Observed) ->
 
 
 def plan_attachment(network: Network, member: Member, session: Observed, kernel: Observed) -> tuple[Step, ...]:
-    """Returns the steps that attach a kernel: a veth from the bridge to the kernel's namespace, its address, its loopback.
+    """Returns the steps that attach a kernel: a veth from the bridge to the kernel's namespace, its address,
+    its loopback.
 
     `session` holds at least the bridge, the kernel's port and the stations behind that port; `kernel` all of the
     kernel's namespace. Raises NetworkError when there is no bridge, or when the kernel has an interface of another kind
@@ -134,12 +136,15 @@ def plan_attachment(network: Network, member: Member, session: Observed, kernel:
 
 
 def port_name(network: Network, member: Member) -> str:
-    """Returns the name of the kernel's port of the bridge: its address's place in the subnet, which no other member has."""
+    """Returns the name of the kernel's port of the bridge: its address's place in the subnet,
+    which no other member has.
+    """
     return f"k{network.offset(member)}"
 
 
 def bridge_mac(network: Network) -> str:
-    """Returns the MAC of the bridge. It has no address and sends nothing, but it must be set: an inherited one changes at times.
+    """Returns the MAC of the bridge. It has no address and sends nothing, but it must be set:
+    an inherited one changes at times.
 
     A change of the MAC makes Linux forget even the permanent neighbours.
     """

@@ -1,12 +1,19 @@
 """Writes the rules of a node's packet filter, as the text of one table. Pure.
 
 Two things are guarded. VXLAN for this agent's sessions is taken from the nodes of their other kernels only, on whatever
-address of the node it comes in. And what leaves a kernel by its egress link goes to the outside world only: never to the node
-itself, to another kernel, to any node, manager or database, to a port of VXLAN, or to an address that is not public
-unless the node's administrator allows it; and never with another source than the kernel's own.
+address of the node it comes in. And what leaves a kernel by its egress link goes to the outside world only: never to
+the node itself, to another kernel, to any node, manager or database, to a port of VXLAN, or to an address that is not
+public unless the node's administrator allows it; and never with another source than the kernel's own.
 
-Rules match the agent's egress links by the prefix of their names, so that a kernel's coming and going changes no rule. Chains
-come before those of other tables, and what they let pass is still theirs to refuse.
+Published ports are the one way in: routers, and no others, reach a number on the node's address that leads to a port of
+a kernel. The kernel answers, and still opens nothing to a router.
+
+Leased ports are another, for gateways: each at its own number, for the one address that has leased it. Inside the
+kernel's namespace, a table leads from that number to the port at the loopback address,
+where most programs for one person listen.
+
+Rules match the agent's egress links by the prefix of their names, so that a kernel's coming and going changes no rule.
+Chains come before those of other tables, and what they let pass is still theirs to refuse.
 """
 
 from __future__ import annotations
@@ -16,26 +23,55 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 POOL = "198.18.0.0/15"
 """Addresses of egress links, inside a node only: a range no site and no part of the Internet has (RFC 2544)."""
 EGRESS_PREFIX = "rte"
 """Prefix of the names of all agents' egress links."""
 NEVER = ("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", POOL, "224.0.0.0/3")
-"""Networks that no kernel reaches, whatever is allowed: the node's loopback, networks without a router, services of a cloud."""
+"""Networks that no kernel reaches, whatever is allowed: the node's loopback, networks without a router,
+services of a cloud.
+"""
 NOT_PUBLIC = ("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.0.0.0/24", "192.168.0.0/16")
 """Networks that no kernel reaches unless allowed: the addresses of sites (RFC 1918, RFC 6598)."""
 VXLAN_PORT = 4789
+INNER_TABLE = "retinue"
+"""Name of the table in the namespace of a kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """A published port: its number on the node, and the address and the port of the kernel.
+    A `closed` kernel opens nothing to the outside.
+    """
+
+    number: int
+    address: str
+    port: int
+    closed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedForward:
+    """A leased port: who may connect, its number on the node and in the kernel's namespace,
+    and the address of the kernel.
+    """
+
+    source: str
+    number: int
+    address: str
 
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """The inputs of a table. Addresses and networks are IPv4 but for those of `peers`; `links` is the prefix of the names of egress links.
+    """The inputs of a table. Addresses and networks are IPv4 but for those of `peers`;
+    `links` is the prefix of the names of egress links.
 
-    `vnis` are those of this agent's networks, `peers` each of them with a node of its other kernels. `fleet` are all nodes, managers
-    and databases, `connected` the networks the node is on; kernels reach neither, except for names at `name_servers`.
-    `allowed` are networks that kernels may reach although they are not public.
+    `vnis` are those of this agent's networks, `peers` each of them with a node of its other kernels. `fleet` are all
+    nodes, managers and databases, `connected` the networks the node is on; kernels reach neither, except for names at
+    `name_servers`. `allowed` are networks that kernels may reach although they are not public. `routers` alone reach
+    `published` ports, and the source of each of `leased` alone reaches that.
     """
 
     table: str
@@ -46,6 +82,19 @@ class Guarded:
     connected: frozenset[str] = frozenset()
     name_servers: tuple[str, ...] = ()
     allowed: tuple[str, ...] = ()
+    routers: frozenset[str] = frozenset()
+    published: frozenset[Forward] = frozenset()
+    leased: frozenset[LeasedForward] = frozenset()
+
+    @property
+    def gateways(self) -> set[str]:
+        """Returns the addresses that have leased ports."""
+        return {one.source for one in self.leased}
+
+    @property
+    def closed(self) -> set[str]:
+        """Returns the addresses of kernels that open nothing to the outside."""
+        return {one.address for one in self.published if one.closed}
 
 
 def whole_table(guarded: Guarded) -> str:
@@ -65,11 +114,27 @@ table inet {name} {{
     set allowed {{ type ipv4_addr; flags interval; auto-merge; {_elements(guarded.allowed)} }}
     set not_public {{ type ipv4_addr; flags interval; {_elements(NOT_PUBLIC)} }}
     set name_servers {{ type ipv4_addr; {_elements(guarded.name_servers)} }}
+    set routers {{ type ipv4_addr; {_elements(_by_version(guarded.routers)[0])} }}
+    set closed {{ type ipv4_addr; {_elements(guarded.closed)} }}
+    map published {{ type inet_service : ipv4_addr . inet_service; {_elements(_forwards(guarded).values())} }}
+    set gateways {{ type ipv4_addr; {_elements(guarded.gateways)} }}
+    map leased {{ type ipv4_addr . inet_service : ipv4_addr . inet_service; {_elements(_leased(guarded).values())} }}
     chain arrivals {{
         type filter hook input priority filter - 10; policy accept;
         udp dport {VXLAN_PORT} @th,96,24 @vnis ip saddr . @th,96,24 != @peers4 drop
         udp dport {VXLAN_PORT} @th,96,24 @vnis ip6 saddr . @th,96,24 != @peers6 drop
+        iifname "{links}*" ct status dnat ct direction reply accept
         iifname "{links}*" drop
+    }}
+    chain numbers {{
+        type nat hook prerouting priority dstnat; policy accept;
+        ip saddr @routers fib daddr type local meta l4proto tcp dnat ip to tcp dport map @published
+        fib daddr type local meta l4proto tcp dnat ip to ip saddr . tcp dport map @leased
+    }}
+    chain own_numbers {{
+        type nat hook output priority -100; policy accept;
+        ip saddr @routers fib daddr type local meta l4proto tcp dnat ip to tcp dport map @published
+        fib daddr type local meta l4proto tcp dnat ip to ip saddr . tcp dport map @leased
     }}
     chain sources {{
         type filter hook prerouting priority raw; policy accept;
@@ -82,6 +147,8 @@ table inet {name} {{
         oifname "{links}*" jump inward
     }}
     chain outward {{
+        ct status dnat ct direction reply accept
+        ip saddr @closed drop
         oifname "{EGRESS_PREFIX}*" drop
         udp dport {VXLAN_PORT} drop
         ip daddr @name_servers meta l4proto {{ tcp, udp }} th dport 53 accept
@@ -92,6 +159,8 @@ table inet {name} {{
         fib daddr type != unicast drop
     }}
     chain inward {{
+        ct status dnat ip saddr @routers accept
+        ct status dnat ip saddr @gateways accept
         ct state established,related accept
         drop
     }}
@@ -107,16 +176,53 @@ table inet {name} {{
 """
 
 
+def inner_table(link: str, ports: Mapping[int, int]) -> str:
+    """Commands for the namespace of a kernel: leased ports, by their numbers,
+    lead from its egress link to its loopback address.
+
+    Programs see connections from there. Nothing in the kernel has the right to change that.
+    """
+    elements = _elements(f"{number} : 127.0.0.1 . {port}" for number, port in ports.items())
+    return f"""
+add table ip {INNER_TABLE}
+delete table ip {INNER_TABLE}
+table ip {INNER_TABLE} {{
+    map leased {{ type inet_service : ipv4_addr . inet_service; {elements} }}
+    chain numbers {{
+        type nat hook prerouting priority dstnat; policy accept;
+        iifname "{link}" meta l4proto tcp dnat ip to tcp dport map @leased
+    }}
+    chain sources {{
+        type nat hook input priority 100; policy accept;
+        iifname "{link}" ct status dnat snat to 127.0.0.1
+    }}
+}}
+"""
+
+
 def changes(before: Guarded, after: Guarded) -> str:
-    """Commands that turn one table's sets of VNIs, peers and fleet into another's; all else has to be the same."""
+    """Commands that turn one table's sets of what comes and goes into another's; all else has to be the same."""
     peers_before, peers_after = _pairs(before.peers), _pairs(after.peers)
     sets = {
         "vnis": (set(map(str, before.vnis)), set(map(str, after.vnis))),
         "peers4": (peers_before[0], peers_after[0]),
         "peers6": (peers_before[1], peers_after[1]),
         "fleet": (_by_version(before.fleet)[0], _by_version(after.fleet)[0]),
+        "routers": (_by_version(before.routers)[0], _by_version(after.routers)[0]),
+        "closed": (before.closed, after.closed),
+        "gateways": (before.gateways, after.gateways),
     }
     lines = []
+    for name, forwards in (("published", _forwards), ("leased", _leased)):
+        earlier, later = forwards(before), forwards(after)
+        # A number that leads elsewhere has to go before it comes again.
+        gone = sorted(key for key, element in earlier.items() if later.get(key) != element)
+        come = sorted(element for key, element in later.items() if earlier.get(key) != element)
+        lines += [
+            f"{verb} element inet {after.table} {name} {{ {', '.join(elements)} }}"
+            for verb, elements in (("delete", gone), ("add", come))
+            if elements
+        ]
     for name, (old, new) in sets.items():
         for verb, elements in (("add", new - old), ("delete", old - new)):
             if elements:
@@ -137,7 +243,8 @@ def parse_addresses(listing: str) -> frozenset[str]:
 
 
 def obstacles(listing: str, own: str) -> list[str]:
-    """Chains of other tables, as `family table chain`, that drop what is forwarded unless a rule of theirs lets it pass.
+    """Chains of other tables, as `family table chain`, that drop what is forwarded unless a
+    rule of theirs lets it pass.
 
     `listing` is what `nft list chains` prints; the rules of a host's firewall are its administrator's to change.
     """
@@ -164,6 +271,17 @@ def _pairs(peers: Iterable[tuple[int, str]]) -> tuple[set[str], set[str]]:
     parsed = [(vni, ipaddress.ip_address(address)) for vni, address in peers]
     four, six = ({f"{one} . {vni}" for vni, one in parsed if one.version == version} for version in (4, 6))
     return four, six
+
+
+def _forwards(guarded: Guarded) -> dict[str, str]:
+    """Elements of the map of published ports by their keys."""
+    return {str(one.number): f"{one.number} : {one.address} . {one.port}" for one in guarded.published}
+
+
+def _leased(guarded: Guarded) -> dict[str, str]:
+    """Elements of the map of leased ports by their keys."""
+    keys = {f"{one.source} . {one.number}": one for one in guarded.leased}
+    return {key: f"{key} : {one.address} . {one.number}" for key, one in keys.items()}
 
 
 def _elements(values: Iterable[str]) -> str:

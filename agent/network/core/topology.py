@@ -13,6 +13,8 @@ MIN_MTU = 576
 """Smallest MTU inside a session, in bytes: what every IPv4 host has to take in one piece (RFC 791)."""
 MAX_MTU = 65535
 MAX_VNI = 2**24 - 1
+LOCALHOST = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
+"""The lines of /etc/hosts every kernel has, with a network or without."""
 
 _MAC = re.compile(r"[0-9a-f]{2}(?::[0-9a-f]{2}){5}")
 _HOSTNAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
@@ -20,7 +22,7 @@ _HOSTNAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A kernel's place in its session's network; `underlay_address` is that of its node."""
+    """A kernel in its session's network; `underlay_address` is that of its node."""
 
     kernel_id: str
     hostname: str
@@ -74,7 +76,9 @@ def check(network: Network) -> None:
 
 
 def session_key(session_id: str) -> str:
-    """Returns the 32 hexadecimal digits of a session's id. Raises InvalidNetworkError unless it is a UUID in its usual form."""
+    """Returns the 32 hexadecimal digits of a session's id. Raises InvalidNetworkError
+    unless it is a UUID in its usual form.
+    """
     try:
         parsed = uuid.UUID(session_id)
     except ValueError as error:
@@ -111,3 +115,10 @@ def _check_member(network: Network, subnet: ipaddress.IPv4Network, member: Membe
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise InvalidNetworkError(message)
+
+
+def hosts_text(network: Network) -> str:
+    """Returns /etc/hosts for the kernels of a network: the local host's lines, then one line for every member,
+    in the order of the members.
+    """
+    return LOCALHOST + "".join(f"{member.address}\t{member.hostname}\n" for member in network.members)

@@ -1,7 +1,7 @@
 """Plans the next steps on the node from the desired and the observed state. Pure; time is passed in.
 
-Each plan holds at most one step per attempt and per network. The caller applies it and plans again from what is then observed,
-until a plan is empty: a lost answer, a crash and a restart are all the same case.
+Each plan holds at most one step per attempt and per network. The caller applies it and plans again from what is then
+observed, until a plan is empty: a lost answer, a crash and a restart are all the same case.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class Desired:
     """Desired state: attempts by id, and sessions that have a network here.
 
-    Until it is `complete`, no whole set has come yet, and absence from it means nothing. With `absence_removes`, what is absent from a
-    complete set is ended and removed; without it, only attempts in `removed`, which the manager named, and the networks of
-    `removed_networks` are.
+    Until it is `complete`, no whole set has come yet, and absence from it means nothing. With `absence_removes`, what
+    is absent from a complete set is ended and removed; without it, only attempts in `removed`, which the manager named,
+    and the networks of `removed_networks` are.
     """
 
     attempts: Mapping[str, DesiredAttempt]
@@ -41,9 +41,11 @@ class Desired:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The observed state: attempts by id; sessions of which anything of a network exists, and those whose network is whole.
+    """The observed state: attempts by id; sessions of which anything of a network exists,
+    and those whose network is whole.
 
-    `settled` are ended attempts of which a manager has recorded the end, `fenced` those that have been without a manager for too long.
+    `settled` are ended attempts of which a manager has recorded the end, `fenced` those that have been without a
+    manager for too long. `authorized` has the keys that attempts are known to let in by.
     """
 
     attempts: Mapping[str, ObservedAttempt]
@@ -51,6 +53,7 @@ class Observed:
     ready: Set[str]
     settled: Set[str]
     fenced: Set[str] = frozenset()
+    authorized: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,14 @@ class Attach:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Let the command of an attempt go."""
+    """Release the command of an attempt."""
+
+    attempt_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Authorize:
+    """Have an attempt that serves SFTP let in by the keys that are desired."""
 
     attempt_id: str
 
@@ -125,7 +135,7 @@ class RemoveNetwork:
 
 
 _MAKING = Create | Decline
-AttemptAction = Identify | Create | Decline | Attach | Release | Stop | Kill | Remove
+AttemptAction = Identify | Create | Decline | Attach | Release | Authorize | Stop | Kill | Remove
 NetworkAction = EnsureNetwork | RemoveNetwork
 Action = AttemptAction | NetworkAction
 
@@ -137,9 +147,10 @@ def plan(desired: Desired, observed: Observed, now: float) -> list[Action]:
     """Returns the next steps, in this order: networks made, attempts, networks removed. `now` is monotonic, in seconds.
 
     * An attempt is created only if there is no record of it.
-    * It is released once it is to run and all attempts of its session here that are to run are held, or have been released.
-    * Nothing is stopped or removed for being absent from a desired set that is not complete, or whose absences do not remove; nor is a
-      rebuilt attempt, ever. What the manager names as removed is.
+    * It is released once it is to run and all attempts of its session here that are to run are held,
+      or have been released.
+    * Nothing is stopped or removed for being absent from a desired set that is not complete, or whose absences do not
+      remove; nor is a rebuilt attempt, ever. What the manager names as removed is.
     * An attempt that has been without a manager for too long is stopped without grace, whatever is desired.
     * An ended attempt is forgotten when its end is settled and it is no longer desired; a network is removed when it is
       no longer desired and no attempt of its session is left or about to be made.
@@ -186,7 +197,7 @@ def _first_step(wanted: DesiredAttempt, desired: Desired, observed: Observed) ->
     return Create(wanted.spec.id)
 
 
-def _step(  # noqa: PLR0917 - the whole situation of one attempt
+def _step(  # noqa: PLR0912, PLR0917 - the whole situation of one attempt
     wanted: DesiredAttempt | None,
     there: ObservedAttempt,
     desired: Desired,
@@ -210,7 +221,7 @@ def _step(  # noqa: PLR0917 - the whole situation of one attempt
         ):
             # The grace may be cut short while it runs, never made longer.
             step = Stop(there.id, grace) if grace < there.stop_grace else None
-    elif unwanted and there.phase in {Phase.WAITING, Phase.PULLING, Phase.CREATED, Phase.RUNNING}:
+    elif unwanted and there.phase in {Phase.WAITING, Phase.PULLING, Phase.CREATING, Phase.CREATED, Phase.RUNNING}:
         step = Stop(there.id, grace)
     elif wanted is not None and not there.session_id:
         step = Identify(there.id)
@@ -222,4 +233,11 @@ def _step(  # noqa: PLR0917 - the whole situation of one attempt
             step = Attach(there.id) if ready else None
         elif ready and wanted.goal is Goal.RUNNING and there.session_id not in blocked:
             step = Release(there.id)
+    elif (
+        wanted is not None
+        and wanted.spec.sftp is not None
+        and there.phase is Phase.RUNNING
+        and observed.authorized.get(there.id) != wanted.spec.sftp.authorized_keys
+    ):
+        step = Authorize(there.id)
     return step

@@ -1,7 +1,7 @@
 """Chooses cores and devices for a kernel, near each other. Pure; amounts are in thousandths.
 
 The choice near other devices is that of Backend.AI. `holdings` takes whole cores and whole GPUs.
-Shares of a GPU are offered by no backend: the driver enforces no share of one, and what is not enforced is not offered.
+Shares of a GPU are offered by no runtime: the driver enforces no share of one, and what is not enforced is not offered.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def nearest(groups: Mapping[int, Sequence[str]], chosen: Sequence[int]) -> list[
 
 
 def choose_cores(free: Mapping[int, Sequence[int]], count: int, near: Sequence[int] = ()) -> tuple[int, ...] | None:
-    """Returns so many cores out of those free by memory node, on as few nodes as can be; None when there are not so many.
+    """Returns so many cores out of those free by memory node, on as few nodes as can be;
+    None when there are not so many.
 
     Nodes in `near` come first. One that just holds them is taken before one with more: large ones stay whole.
     """

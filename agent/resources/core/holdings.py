@@ -1,4 +1,6 @@
-"""Tracks the cores and devices that each attempt holds: nothing is held twice. No I/O; the owner of the attempt records restores it."""
+"""Tracks the cores and devices that each attempt holds: nothing is held twice. No I/O;
+the owner of the attempt records restores it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ CUDA = "cuda.device"
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU: its `id` as programs and engines name it, the memory node it is next to (-1: none), and its memory in bytes."""
+    """A GPU: its `id` as programs and engines name it, the memory node it is next to (-1: none),
+    and its memory in bytes.
+    """
 
     id: str
     node: int = -1
@@ -42,8 +46,8 @@ class Holdings:
     def take(self, attempt_id: str, slots: Mapping[str, int]) -> Holding:
         """Takes what goes with an attempt's slots; a second time, the same.
 
-        GPUs are always held; cores only where whole ones are asked for, and so many are free: an agent may offer more than
-        it has, and limits of time hold in any case. Raises InsufficientError for GPUs.
+        GPUs are always held; cores only where whole ones are asked for, and so many are free: an agent may offer more
+        than it has, and limits of time hold in any case. Raises InsufficientError for GPUs.
         """
         if (known := self._held.get(attempt_id)) is not None:
             return known
@@ -56,6 +60,11 @@ class Holdings:
     def restore(self, attempt_id: str, holding: Holding) -> None:
         """Takes up what an attempt holds already."""
         self._held[attempt_id] = holding
+
+    def gpus_of(self, attempt_id: str) -> Sequence[str]:
+        """Returns the ids of the GPUs that an attempt holds."""
+        held = self._held.get(attempt_id)
+        return () if held is None else held.gpus
 
     def release(self, attempt_id: str) -> None:
         """Gives back what an attempt holds; nothing to do when that is nothing."""

@@ -1,8 +1,9 @@
 """Computes the usage of a kernel from the text of the node's files. Pure.
 
-Sources: cgroup-v1 (cpuacct.usage, memory.*, blkio.throttle.io_service_bytes, pids.current) and cgroup-v2 (cpu.stat, memory.*, io.stat,
-pids.current) of the Linux kernel's administration guide, and /proc/PID/net/dev, whose counters are those that netlink reports of the
-interfaces. Whatever is not there, or cannot be read, is None: it is missing, and not zero.
+Sources: cgroup-v1 (cpuacct.usage, memory.*, blkio.throttle.io_service_bytes, pids.current) and cgroup-v2 (cpu.stat,
+memory.*, io.stat, pids.current) of the Linux kernel's administration guide, and /proc/PID/net/dev, whose counters are
+those that netlink reports of the interfaces. Whatever is not there, or cannot be read, is None: it is missing,
+and not zero.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 UNLIMITED = 1 << 60
 """Version 1 says a number like this or more when there is no limit."""
 LOOPBACK = "lo"
+TAP = "tap"
+"""Begin of the names of taps."""
 _RECEIVED, _SENT = 0, 8
 
 
@@ -38,7 +41,9 @@ class Usage:
 
 
 def usage_of(read: Callable[[str, str], str | None], unified: bool, network: str | None) -> Usage:
-    """Returns the usage; `read` gives the text of a file by controller (empty in version 2) and name, `network` is /proc/PID/net/dev."""
+    """Returns the usage; `read` gives the text of a file by controller (empty in version 2) and name,
+    `network` is /proc/PID/net/dev.
+    """
     received, sent = network_bytes(network)
     parts = _version_two(read) if unified else _version_one(read)
     return Usage(*parts[:6], received, sent, parts[6])
@@ -93,7 +98,9 @@ def keyed(text: str | None, key: str) -> int | None:
 
 
 def disk_bytes_one(text: str | None, kind: str) -> int | None:
-    """Returns the sum over devices of lines `MAJOR:MINOR KIND BYTES`; a group that did nothing yet has no such line, and a total of 0."""
+    """Returns the sum over devices of lines `MAJOR:MINOR KIND BYTES`;
+    a group that did nothing yet has no such line, and a total of 0.
+    """
     if text is None:
         return None
     fields = [line.split() for line in text.splitlines()]
@@ -109,13 +116,16 @@ def disk_bytes_two(text: str | None, key: str) -> int | None:
 
 
 def network_bytes(text: str | None) -> tuple[int | None, int | None]:
-    """Returns the bytes received and sent on all interfaces but the loopback; None without another interface."""
+    """Returns the bytes received and sent on all interfaces but the loopback and taps; None without another interface.
+
+    What a virtual machine has at a tap passes an interface of its networks as well.
+    """
     received: int | None = None
     sent: int | None = None
     for line in (text or "").splitlines():
         name, colon, rest = line.partition(":")
         fields = rest.split()
-        if not colon or name.strip() == LOOPBACK or len(fields) <= _SENT:
+        if not colon or name.strip() == LOOPBACK or name.strip().startswith(TAP) or len(fields) <= _SENT:
             continue
         received = (received or 0) + int(fields[_RECEIVED])
         sent = (sent or 0) + int(fields[_SENT])
@@ -123,7 +133,9 @@ def network_bytes(text: str | None) -> tuple[int | None, int | None]:
 
 
 def group_paths(text: str) -> dict[str, str]:
-    """Returns the paths of a process' control groups by controller, out of /proc/PID/cgroup; that of version 2 under the empty name."""
+    """Returns the paths of a process' control groups by controller, out of /proc/PID/cgroup;
+    that of version 2 under the empty name.
+    """
     paths: dict[str, str] = {}
     for line in text.splitlines():
         _, _, rest = line.partition(":")

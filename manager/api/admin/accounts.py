@@ -5,15 +5,18 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import grpc.aio
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.api.admin.quota_convert import KINDS, checked_limits, is_unlimited, quota_message
+from retinue.manager.api.admin.quota_convert import KINDS, checked_limits, quota_message
+from retinue.manager.api.admin.ssh_keys import add_ssh_key, list_ssh_keys, remove_ssh_key
 from retinue.manager.api.sessions.idle_convert import checked_override, override_message
 from retinue.manager.identity.principal import ADMIN, USER, Principal
 from retinue.manager.identity.tokens import TOKEN_PREFIX, hash_secret, new_secret
+from retinue.manager.idle.core.policy import NOTHING
 from retinue.manager.server.authentication import Authenticator
 from retinue.manager.server.errors import (
     InvalidRequest,
@@ -30,12 +33,14 @@ from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.pages import open_page
 from retinue.manager.server.preconditions import InUse
 from retinue.manager.server.revisions import with_revision
-from retinue.manager.server.times import timestamp
-from retinue.manager.store import accounts, groups, idle, quotas, requests
+from retinue.manager.store import accounts, endpoint_tokens, endpoints, groups, idle, quotas, requests
+from retinue.manager.store.accounts import MembershipRecord, ProjectRecord, TokenRecord, UserRecord
 from retinue.manager.store.database import Database
-from retinue.manager.store.tables import IdleOverride, Membership, Project, Quota, Token, UserAccount
+from retinue.manager.store.idle import OverrideRecord
+from retinue.manager.store.quotas import Limits, QuotaRecord
 from retinue.manager.v1 import account_service_pb2 as pb
 from retinue.manager.v1 import account_service_pb2_grpc
+from retinue.rpc.times import timestamp
 
 MAX_MEMBERSHIPS = 1000
 MAX_DESCRIPTION = 256
@@ -50,7 +55,7 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
-    """Accounts, for administrators; and for everybody what concerns themselves."""
+    """Accounts, for administrators; and for every caller its own."""
 
     def __init__(self, database: Database, authenticator: Authenticator, changed: Callable[[], None]) -> None:
         """`changed` is called when what may be placed has changed."""
@@ -98,7 +103,7 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
                 among=None if caller.is_admin else caller.projects,
             )
         messages = [_project_message(project) for project in found[: page.size]]
-        projects, token = page.close(messages, len(found), lambda place: [found[place].name])
+        projects, token = page.close(messages, len(found), lambda position: [found[position].name])
         return pb.ListProjectsResponse(projects=projects, next_page_token=token)
 
     async def DeleteProject(self, request: pb.DeleteProjectRequest, context: _Context) -> pb.DeleteProjectResponse:
@@ -108,6 +113,8 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
                 raise NotFound("project", request.name)
             if await accounts.project_has_live_sessions(tx, request.name):
                 raise InUse("project", request.name, "live sessions")
+            if await endpoints.has_any(tx, project=request.name):
+                raise InUse("project", request.name, "endpoints")
             await accounts.delete_project(tx, request.name)
             response = await with_revision(tx, pb.DeleteProjectResponse())
         self._authenticator.forget()
@@ -132,9 +139,7 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
                 if await accounts.get_user(tx, name) is not None:
                     raise NameTaken("user", name)
                 await _refuse_retired(tx, quotas.USER, name)
-                shown = [
-                    Membership(user_name=name, project=project, role=role) for project, role in memberships.items()
-                ]
+                shown = [MembershipRecord(project, role) for project, role in memberships.items()]
                 user = pb.User(name=name, role=_USER_ROLES[role], memberships=_membership_messages(shown))
                 return await with_revision(tx, pb.CreateUserResponse(user=user))
             caller = current_principal().name
@@ -148,7 +153,7 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
             shown = found[: page.size]
             memberships = await accounts.memberships_of(tx, [user.name for user in shown])
         messages = [_as_message(user, memberships[user.name]) for user in shown]
-        users, token = page.close(messages, len(found), lambda place: [found[place].name])
+        users, token = page.close(messages, len(found), lambda position: [found[position].name])
         return pb.ListUsersResponse(users=users, next_page_token=token)
 
     async def DeleteUser(self, request: pb.DeleteUserRequest, context: _Context) -> pb.DeleteUserResponse:
@@ -157,6 +162,9 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
             await _existing_user(tx, request.name, lock=True)
             if await accounts.user_has_live_sessions(tx, request.name):
                 raise InUse("user", request.name, "live sessions")
+            if await endpoints.has_any(tx, owner=request.name):
+                raise InUse("user", request.name, "endpoints")
+            await endpoint_tokens.revoke_of_creator(tx, request.name)
             await accounts.delete_user(tx, request.name)
             response = await with_revision(tx, pb.DeleteUserResponse())
         self._authenticator.forget()
@@ -182,6 +190,7 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
             await _existing_user(tx, request.user, lock=True)
             await _existing_project(tx, request.project)
             await accounts.remove_membership(tx, request.user, request.project)
+            await endpoint_tokens.revoke_of_creator(tx, request.user, request.project)
             user = await _user_message(tx, request.user)
             response = await with_revision(tx, pb.RemoveMembershipResponse(user=user))
         self._authenticator.forget()
@@ -215,7 +224,7 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
             found = await accounts.list_tokens(tx, user, after=after, limit=page.size + 1)
         messages = [_token_message(item) for item in found[: page.size]]
         tokens, token = page.close(
-            messages, len(found), lambda place: [found[place].create_time.isoformat(), str(found[place].id)]
+            messages, len(found), lambda position: [found[position].create_time.isoformat(), str(found[position].id)]
         )
         return pb.ListTokensResponse(tokens=tokens, next_page_token=token)
 
@@ -231,9 +240,25 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
                 raise NotFound("token", request.token_id)
             await _existing_user(tx, token.user_name, lock=True)
             await accounts.revoke_token(tx, token_id)
-            await tx.refresh(token)
-            response = await with_revision(tx, pb.RevokeTokenResponse(token=_token_message(token)))
+            revoked = await accounts.get_token(tx, token_id) or token
+            response = await with_revision(tx, pb.RevokeTokenResponse(token=_token_message(revoked)))
         self._authenticator.forget()
+        return response
+
+    async def AddSshKey(self, request: pb.AddSshKeyRequest, context: _Context) -> pb.AddSshKeyResponse:
+        """See the proto."""
+        response = await add_ssh_key(self._database, request)
+        self._changed()
+        return response
+
+    async def ListSshKeys(self, request: pb.ListSshKeysRequest, context: _Context) -> pb.ListSshKeysResponse:
+        """See the proto."""
+        return await list_ssh_keys(self._database, request)
+
+    async def RemoveSshKey(self, request: pb.RemoveSshKeyRequest, context: _Context) -> pb.RemoveSshKeyResponse:
+        """See the proto."""
+        response = await remove_ssh_key(self._database, request)
+        self._changed()
         return response
 
     async def SetQuota(self, request: pb.SetQuotaRequest, context: _Context) -> pb.SetQuotaResponse:
@@ -246,8 +271,10 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
             quota = await quotas.get(tx, kind, name, lock=True)
             version = 0 if quota is None else quota.version
             check_etag(wanted.etag, version)
-            if request.validate_only or is_unlimited(limits):
-                shown = Quota(kind=kind, name=name, version=version if request.validate_only else 0, **limits)
+            if request.validate_only or limits == Limits():
+                shown = QuotaRecord(
+                    kind=kind, name=name, version=version if request.validate_only else 0, **asdict(limits)
+                )
                 if not request.validate_only:
                     await quotas.remove(tx, kind, name)
             else:
@@ -276,7 +303,7 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
                 limit=page.size + 1,
             )
             messages = await _quota_messages(tx, found[: page.size])
-        listed, token = page.close(messages, len(found), lambda place: [found[place].kind, found[place].name])
+        listed, token = page.close(messages, len(found), lambda position: [found[position].kind, found[position].name])
         return pb.ListQuotasResponse(quotas=listed, next_page_token=token)
 
     async def SetIdleOverride(
@@ -284,15 +311,15 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
     ) -> pb.SetIdleOverrideResponse:
         """See the proto."""
         wanted = request.override
-        policy = checked_override(wanted).to_json()
+        policy = checked_override(wanted)
         async with self._database.transaction() as tx:
             await _existing_user(tx, wanted.user, lock=True)
             kept = await idle.get_override(tx, wanted.user, lock=True)
             version = 0 if kept is None else kept.version
             check_etag(wanted.etag, version)
-            if request.validate_only or not policy:
+            if request.validate_only or policy == NOTHING:
                 version = version if request.validate_only else 0
-                shown = IdleOverride(user_name=wanted.user, policy=policy, version=version)
+                shown = OverrideRecord(wanted.user, policy, version)
                 if not request.validate_only:
                     await idle.remove_override(tx, wanted.user)
             else:
@@ -313,14 +340,16 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
                 limit=page.size + 1,
             )
         messages = [override_message(override) for override in found[: page.size]]
-        overrides, token = page.close(messages, len(found), lambda place: [found[place].user_name])
+        overrides, token = page.close(messages, len(found), lambda position: [found[position].user_name])
         return pb.ListIdleOverridesResponse(overrides=overrides, next_page_token=token)
 
 
 async def _parent(tx: AsyncSession, user: str, ttl: dt.timedelta | None) -> uuid.UUID | None:
-    """Returns the token that a new one is made with and ends with; none when an administrator makes it for another user.
+    """Returns the token that a new one is made with and ends with; none when an administrator
+    makes it for another user.
 
-    Raises InvalidRequest when it is asked to last longer than that, and TokenInvalid when that was revoked a moment ago.
+    Raises InvalidRequest when it is asked to last longer than that, and TokenInvalid when that
+    was revoked a moment ago.
     """
     caller = current_principal()
     if user != caller.name or caller.token_id is None:
@@ -383,14 +412,14 @@ def checked_user(request: pb.CreateUserRequest) -> tuple[str, str, dict[str, str
     return name, ADMIN if role == pb.USER_ROLE_ADMIN else USER, memberships
 
 
-async def _existing_user(tx: AsyncSession, name: str, *, lock: bool = False) -> UserAccount:
+async def _existing_user(tx: AsyncSession, name: str, *, lock: bool = False) -> UserRecord:
     user = await accounts.get_user(tx, name, lock=lock)
     if user is None:
         raise NotFound("user", name)
     return user
 
 
-async def _existing_project(tx: AsyncSession, name: str) -> Project:
+async def _existing_project(tx: AsyncSession, name: str) -> ProjectRecord:
     """Held until the commit, so that nothing refers to a project that goes meanwhile."""
     project = await accounts.get_project(tx, name, lock=True)
     if project is None:
@@ -408,7 +437,7 @@ async def _existing_subject(tx: AsyncSession, kind: str, name: str) -> None:
         raise NotFound("resource_group", name)
 
 
-async def _quota_messages(tx: AsyncSession, shown: Sequence[Quota]) -> list[pb.Quota]:
+async def _quota_messages(tx: AsyncSession, shown: Sequence[QuotaRecord]) -> list[pb.Quota]:
     """Quotas with what counts against them."""
     subjects = [(quota.kind, quota.name) for quota in shown]
     use = await quotas.read_use(tx, subjects)
@@ -422,7 +451,7 @@ async def _user_message(tx: AsyncSession, name: str) -> pb.User:
     return _as_message(user, (await accounts.memberships_of(tx, [name]))[name])
 
 
-def _as_message(user: UserAccount, memberships: Sequence[Membership]) -> pb.User:
+def _as_message(user: UserRecord, memberships: Sequence[MembershipRecord]) -> pb.User:
     return pb.User(
         name=user.name,
         role=_USER_ROLES[user.role],
@@ -431,15 +460,15 @@ def _as_message(user: UserAccount, memberships: Sequence[Membership]) -> pb.User
     )
 
 
-def _membership_messages(memberships: Sequence[Membership]) -> list[pb.Membership]:
+def _membership_messages(memberships: Sequence[MembershipRecord]) -> list[pb.Membership]:
     return [pb.Membership(project=item.project, role=_PROJECT_ROLES[item.role]) for item in memberships]
 
 
-def _project_message(project: Project) -> pb.Project:
+def _project_message(project: ProjectRecord) -> pb.Project:
     return pb.Project(name=project.name, create_time=timestamp(project.create_time))
 
 
-def _token_message(token: Token) -> pb.Token:
+def _token_message(token: TokenRecord) -> pb.Token:
     return pb.Token(
         id=str(token.id),
         user=token.user_name,

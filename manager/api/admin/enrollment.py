@@ -4,26 +4,38 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import grpc.aio
 
 from retinue.manager.identity.authority import Authority, BadCertificateRequest, Certificate, certificate_fingerprint
+from retinue.manager.identity.principal import Kind
 from retinue.manager.identity.tokens import JOIN_TOKEN_PREFIX, hash_secret, is_secret
 from retinue.manager.server.errors import InvalidRequest, JoinTokenInvalid, MethodDenied
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal
-from retinue.manager.server.times import timestamp
-from retinue.manager.store import agents
+from retinue.manager.store import agents, routers
 from retinue.manager.store.database import Database
 from retinue.manager.v1 import enrollment_service_pb2 as pb
 from retinue.manager.v1 import enrollment_service_pb2_grpc
+from retinue.manager.v1 import fleet_service_pb2 as fleet_pb
+from retinue.rpc.times import timestamp
 
 _log = logging.getLogger(__name__)
 
 _LONGEST_INSTANCE, _LONGEST_VERSION = 64, 64
 
+
 _Context = grpc.aio.ServicerContext[Any, Any]
+
+
+def checked_kind(request: pb.EnrollRequest | fleet_pb.CreateJoinTokenRequest) -> Kind:
+    """Returns what a request is about; an agent when it does not say. Raises InvalidRequest."""
+    violations = Violations()
+    kind = violations.enum("kind", request.kind, pb.NodeKind.DESCRIPTOR, unspecified=True)
+    violations.raise_any()
+    return Kind.ROUTER if kind == pb.NODE_KIND_ROUTER else Kind.AGENT
 
 
 class EnrollmentServicer(enrollment_service_pb2_grpc.EnrollmentServiceServicer):
@@ -37,7 +49,9 @@ class EnrollmentServicer(enrollment_service_pb2_grpc.EnrollmentServiceServicer):
         agent_endpoint: Callable[[], str],
         moved: Callable[[], None],
     ) -> None:
-        """`agent_endpoint` is where agents reach the manager; `moved` is called when an agent listens somewhere else."""
+        """`agent_endpoint` is where agents reach the manager; `moved` is called when an
+        agent listens somewhere else.
+        """
         self._database = database
         self._authority = authority
         self._agent_endpoint = agent_endpoint
@@ -50,14 +64,16 @@ class EnrollmentServicer(enrollment_service_pb2_grpc.EnrollmentServiceServicer):
         secret_hash = hash_secret(request.join_token)
         async with self._database.transaction() as tx:
             # A caller without a token does not learn what else is wrong.
-            if await agents.read_join_token(tx, secret_hash) is None:
+            if not await agents.is_join_token(tx, secret_hash):
                 raise JoinTokenInvalid
             violations = Violations()
             violations.name("agent_id", request.agent_id)
             violations.raise_any()
-            generation = await agents.enrol(tx, secret_hash, request.agent_id)
-            certificate = self._issue(request.agent_id, generation, request.certificate_request)
-            await agents.renew(tx, request.agent_id, generation, certificate_fingerprint(certificate.certificate))
+            kind = checked_kind(request)
+            store = _store(kind)
+            generation = await store.enrol(tx, secret_hash, request.agent_id)
+            certificate = self._issue(kind, request.agent_id, generation, request.certificate_request)
+            await store.renew(tx, request.agent_id, generation, certificate_fingerprint(certificate.certificate))
         return pb.EnrollResponse(
             certificate=certificate.certificate.decode(),
             ca_certificate=self._authority.certificate.decode(),
@@ -75,7 +91,7 @@ class EnrollmentServicer(enrollment_service_pb2_grpc.EnrollmentServiceServicer):
             violations.add("instance", f"must be 1-{_LONGEST_INSTANCE} printable characters")
         violations.raise_any()
         async with self._database.transaction() as tx:
-            moved = await agents.announce(
+            moved = await _store(current_principal().kind).announce(
                 tx, request.agent_id, address=request.address, instance=request.instance, version=request.version
             )
         if moved:
@@ -88,9 +104,9 @@ class EnrollmentServicer(enrollment_service_pb2_grpc.EnrollmentServiceServicer):
         """See the proto."""
         _check_self(request.agent_id)
         caller = current_principal()
-        certificate = self._issue(request.agent_id, caller.generation, request.certificate_request)
+        certificate = self._issue(caller.kind, request.agent_id, caller.generation, request.certificate_request)
         async with self._database.transaction() as tx:
-            before = await agents.renew(
+            before = await _store(caller.kind).renew(
                 tx, request.agent_id, caller.generation, certificate_fingerprint(certificate.certificate)
             )
         if before != caller.certificate:
@@ -103,11 +119,16 @@ class EnrollmentServicer(enrollment_service_pb2_grpc.EnrollmentServiceServicer):
             certificate=certificate.certificate.decode(), expire_time=timestamp(certificate.expire_time)
         )
 
-    def _issue(self, agent_id: str, generation: int, certificate_request: str) -> Certificate:
+    def _issue(self, kind: Kind, agent_id: str, generation: int, certificate_request: str) -> Certificate:
         try:
-            return self._authority.issue_agent(agent_id, generation, certificate_request)
+            return self._authority.issue_node(kind, agent_id, generation, certificate_request)
         except BadCertificateRequest as error:
             raise InvalidRequest([("certificate_request", str(error))]) from error
+
+
+def _store(kind: Kind) -> ModuleType:
+    """Returns where nodes of a kind are kept."""
+    return routers if kind is Kind.ROUTER else agents
 
 
 def _check_self(agent_id: str) -> None:

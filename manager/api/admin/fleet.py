@@ -5,19 +5,25 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import grpc.aio
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.api.admin.enrollment import checked_kind
 from retinue.manager.api.admin.fleet_convert import (
+    agent_for_user,
     agent_message,
+    group_for_user,
     group_message,
     mismatch_message,
     orphan_message,
+    router_message,
     share_message,
+    shares_for_user,
 )
-from retinue.manager.api.admin.fleet_views import agent_for_user, group_for_user, shares_for_user
 from retinue.manager.api.admin.group_policy import changed_policy, new_policy
 from retinue.manager.dispatch.agent_values import attempt_key
 from retinue.manager.dispatch.core.agent_conditions import OUT_OF_BOUNDS, with_found
@@ -32,22 +38,38 @@ from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.pages import open_page
 from retinue.manager.server.preconditions import InUse
 from retinue.manager.server.revisions import with_revision
-from retinue.manager.server.times import timestamp
-from retinue.manager.store import agent_conditions, agents, groups, journal, ledger, orphans, requests
+from retinue.manager.session.transaction import UnreadableSessionError, terminate
+from retinue.manager.store import (
+    agent_conditions,
+    agents,
+    conditions,
+    endpoints,
+    groups,
+    journal,
+    ledger,
+    orphans,
+    requests,
+    routers,
+    ssh_keys,
+)
+from retinue.manager.store.agents import AgentRecord
 from retinue.manager.store.database import Database
-from retinue.manager.store.tables import Agent, ResourceGroup
+from retinue.manager.store.groups import GroupRecord
 from retinue.manager.v1 import fleet_service_pb2 as pb
 from retinue.manager.v1 import fleet_service_pb2_grpc
+from retinue.rpc.times import timestamp
 
 DEFAULT_GROUP = "default"
 MAX_USES = 10_000
 MAX_ORPHANS = 500
 DEFAULT_JOIN_TTL, LONGEST_JOIN_TTL = dt.timedelta(minutes=15), dt.timedelta(days=30)
+LONGEST_DEADLINE = dt.timedelta(days=30)
 _SHORTEST_TTL = dt.timedelta(seconds=1)
 _STATE_PREFIX = "AGENT_STATE_"
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 _Drained = TypeVar("_Drained", pb.DrainAgentResponse, pb.UndrainAgentResponse)
+_Revoked = TypeVar("_Revoked", pb.RevokeAgentResponse, pb.DeleteAgentResponse)
 
 
 class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
@@ -77,32 +99,85 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
             shown = found[: page.size]
             loads = await agents.read_loads(tx, [agent.id for agent in shown])
         messages = [_agent_shown(agent_message(agent, loads[agent.id])) for agent in shown]
-        listed, token = page.close(messages, len(found), lambda place: [found[place].id])
+        listed, token = page.close(messages, len(found), lambda position: [found[position].id])
         return pb.ListAgentsResponse(agents=listed, next_page_token=token)
 
     async def DrainAgent(self, request: pb.DrainAgentRequest, context: _Context) -> pb.DrainAgentResponse:
         """See the proto."""
-        return await self._set_drained(pb.DrainAgentResponse(), request, drained=True)
+        deadline = None
+        if request.HasField("deadline"):
+            violations = Violations()
+            deadline = violations.duration("deadline", request.deadline, dt.timedelta(), LONGEST_DEADLINE)
+            violations.raise_any()
+        response = await self._set_drained(pb.DrainAgentResponse(), request, drained=True, deadline=deadline)
+        if not request.keep_system:
+            await self._end_system_sessions(request.agent_id)
+        return response
 
     async def UndrainAgent(self, request: pb.UndrainAgentRequest, context: _Context) -> pb.UndrainAgentResponse:
         """See the proto."""
         return await self._set_drained(pb.UndrainAgentResponse(), request, drained=False)
 
     async def _set_drained(
-        self, response: _Drained, request: pb.DrainAgentRequest | pb.UndrainAgentRequest, *, drained: bool
+        self,
+        response: _Drained,
+        request: pb.DrainAgentRequest | pb.UndrainAgentRequest,
+        *,
+        drained: bool,
+        deadline: dt.timedelta | None = None,
     ) -> _Drained:
         agent_id = request.agent_id
         async with self._database.transaction() as tx:
             agent = await _existing_agent(tx, agent_id, lock=True)
             check_etag(request.etag, agent.version)
-            await agents.set_drained(tx, agent_id, drained=drained)
+            await agents.set_drained(tx, agent_id, drained=drained, deadline=deadline)
             if not drained:
                 await agent_conditions.change(
                     tx, agent_id, "found", lambda before, now: with_found(OUT_OF_BOUNDS, None, before, now)
                 )
-            await tx.refresh(agent)
+            agent = await _existing_agent(tx, agent_id)
             response.agent.CopyFrom(agent_message(agent, (await agents.read_loads(tx, [agent_id]))[agent_id]))
             await with_revision(tx, response)
+        self._changed()
+        return response
+
+    async def _end_system_sessions(self, agent_id: str) -> None:
+        """Terminates those with a kernel on an agent that takes no more;
+        each in a transaction of its own, as a second request ends the rest.
+        """
+        by = f"{current_principal().name}, who drains agent {agent_id}"
+        async with self._database.transaction() as tx:
+            ids = await ssh_keys.system_sessions_on(tx, agent_id)
+        for session_id in ids:
+            async with self._database.transaction() as tx:
+                # One that another version has made costs only itself.
+                with suppress(UnreadableSessionError):
+                    await terminate(tx, session_id, by=by, force=False)
+        if ids:
+            self._changed()
+
+    async def RevokeAgent(self, request: pb.RevokeAgentRequest, context: _Context) -> pb.RevokeAgentResponse:
+        """See the proto."""
+        return await self._revoke(pb.RevokeAgentResponse(), request)
+
+    async def DeleteAgent(self, request: pb.DeleteAgentRequest, context: _Context) -> pb.DeleteAgentResponse:
+        """See the proto."""
+        return await self._revoke(pb.DeleteAgentResponse(), request, only_idle=True)
+
+    async def _revoke(
+        self, response: _Revoked, request: pb.RevokeAgentRequest | pb.DeleteAgentRequest, *, only_idle: bool = False
+    ) -> _Revoked:
+        agent_id = request.agent_id
+        async with self._database.transaction() as tx:
+            agent = await _existing_agent(tx, agent_id, lock=True)
+            check_etag(request.etag, agent.version)
+            if only_idle and (await agents.read_loads(tx, [agent_id]))[agent_id].kernels:
+                raise InUse("agent", agent_id, "live kernels")
+            await agents.revoke(tx, agent_id)
+            await with_revision(tx, response)
+        # On its own, as sessions are locked before agents.
+        async with self._database.transaction() as tx:
+            await conditions.set_agent_lost(tx, agent_id, lost=True)
         self._changed()
         return response
 
@@ -115,7 +190,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         listed, token = page.close(
             [orphan_message(orphan) for orphan in found[: page.size]],
             len(found),
-            lambda place: [found[place].agent_id, str(found[place].kernel_id), str(found[place].epoch)],
+            lambda position: [found[position].agent_id, str(found[position].kernel_id), str(found[position].epoch)],
         )
         return pb.ListOrphansResponse(orphans=listed, next_page_token=token)
 
@@ -127,7 +202,11 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         wanted = [key for key in keys if key is not None]
         if len(wanted) < len(keys):
             raise InvalidRequest(
-                [(f"attempt_ids[{place}]", "must be KERNEL_ID.EPOCH") for place, key in enumerate(keys) if key is None]
+                [
+                    (f"attempt_ids[{position}]", "must be KERNEL_ID.EPOCH")
+                    for position, key in enumerate(keys)
+                    if key is None
+                ]
             )
         async with self._database.transaction() as tx:
             await _existing_agent(tx, request.agent_id)
@@ -137,6 +216,24 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
                     raise NotFound("attempt", attempt_id(*key))
             ended = sorted(attempt_id(*key) for key in ending)
             return await with_revision(tx, pb.EndOrphansResponse(attempt_ids=ended))
+
+    async def ListRouters(self, request: pb.ListRoutersRequest, context: _Context) -> pb.ListRoutersResponse:
+        """See the proto."""
+        page = open_page(request.page_size, request.page_token, ["routers"])
+        async with self._database.transaction() as tx:
+            found = await routers.list_page(tx, page.after[0] if page.after else "", page.size + 1)
+        listed, token = page.close(
+            [router_message(router) for router in found[: page.size]], len(found), lambda position: [found[position].id]
+        )
+        return pb.ListRoutersResponse(routers=listed, next_page_token=token)
+
+    async def RevokeRouter(self, request: pb.RevokeRouterRequest, context: _Context) -> pb.RevokeRouterResponse:
+        """See the proto."""
+        async with self._database.transaction() as tx:
+            found = await routers.revoke(tx, request.router_id)
+            if found is None:
+                raise NotFound("router", request.router_id)
+            return await with_revision(tx, pb.RevokeRouterResponse(router=router_message(found)))
 
     async def GetResourceGroup(
         self, request: pb.GetResourceGroupRequest, context: _Context
@@ -154,7 +251,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         async with self._database.transaction() as tx:
             found = await groups.list_page(tx, after=page.after[0] if page.after else "", limit=page.size + 1)
         messages = [_group_shown(group_message(group)) for group in found[: page.size]]
-        listed, token = page.close(messages, len(found), lambda place: [found[place].name])
+        listed, token = page.close(messages, len(found), lambda position: [found[position].name])
         return pb.ListResourceGroupsResponse(resource_groups=listed, next_page_token=token)
 
     async def CreateResourceGroup(
@@ -177,7 +274,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
             if request.validate_only:
                 if await groups.get(tx, name) is not None:
                     raise NameTaken("resource_group", name)
-                shown = ResourceGroup(name=name, version=0, **policy)
+                shown = GroupRecord(name=name, **policy)
                 return await with_revision(tx, pb.CreateResourceGroupResponse(resource_group=group_message(shown)))
             caller = current_principal().name
             return await requests.once(
@@ -192,11 +289,11 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         async with self._database.transaction() as tx:
             group = await _existing_group(tx, wanted.name, lock=True)
             violations = Violations()
-            policy = changed_policy(group, wanted, request.update_mask, violations)
+            policy = changed_policy(group.scheduling, group.isolation, wanted, request.update_mask, violations)
             violations.raise_any()
             check_etag(wanted.etag, group.version)
             if request.validate_only:
-                shown = ResourceGroup(**{**group.model_dump(), **policy})
+                shown = replace(group, **policy)
                 return await with_revision(tx, pb.UpdateResourceGroupResponse(resource_group=group_message(shown)))
             if policy:
                 group = await groups.change(tx, wanted.name, policy)
@@ -213,6 +310,8 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
             check_etag(request.etag, group.version)
             if await groups.in_use(tx, request.name):
                 raise InUse("resource_group", request.name, "agents or live sessions")
+            if await endpoints.has_any(tx, resource_group=request.name):
+                raise InUse("resource_group", request.name, "endpoints")
             await groups.remove(tx, request.name)
             return await with_revision(tx, pb.DeleteResourceGroupResponse())
 
@@ -254,12 +353,13 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         uses = violations.integer("uses", request.uses or 1, 1, MAX_USES)
         violations.raise_any()
         group = request.resource_group or DEFAULT_GROUP
+        kind = checked_kind(request)
         secret = new_secret(JOIN_TOKEN_PREFIX)
         async with self._database.transaction() as tx:
             # Held, so that the group does not go meanwhile.
             await _existing_group(tx, group, lock=True)
             expire_time = await agents.create_join_token(
-                tx, hash_secret(secret), group=group, agent_id=request.agent_id or None, uses=uses, ttl=ttl
+                tx, hash_secret(secret), kind=kind, group=group, agent_id=request.agent_id or None, uses=uses, ttl=ttl
             )
             response = pb.CreateJoinTokenResponse(
                 token=secret, ca_fingerprint=self._authority.fingerprint, expire_time=timestamp(expire_time)
@@ -276,7 +376,7 @@ def _group_shown(group: pb.ResourceGroup) -> pb.ResourceGroup:
     return group if caller.is_admin else group_for_user(group, caller.name, caller.projects)
 
 
-async def _existing_agent(tx: AsyncSession, agent_id: str, *, lock: bool = False) -> Agent:
+async def _existing_agent(tx: AsyncSession, agent_id: str, *, lock: bool = False) -> AgentRecord:
     agent = await agents.get(tx, agent_id, lock=lock)
     if agent is None:
         raise NotFound("agent", agent_id)
@@ -288,7 +388,7 @@ async def _agent_message(tx: AsyncSession, agent_id: str) -> pb.Agent:
     return agent_message(agent, (await agents.read_loads(tx, [agent_id]))[agent_id])
 
 
-async def _existing_group(tx: AsyncSession, name: str, *, lock: bool = False) -> ResourceGroup:
+async def _existing_group(tx: AsyncSession, name: str, *, lock: bool = False) -> GroupRecord:
     group = await groups.get(tx, name, lock=lock)
     if group is None:
         raise NotFound("resource_group", name)

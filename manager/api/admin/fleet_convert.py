@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from google.protobuf.duration_pb2 import Duration
 
 from retinue.manager.api.admin import scheduling_policy
 from retinue.manager.api.sessions.idle_convert import policy_message
-from retinue.manager.idle.core.policy import stored_policy
-from retinue.manager.scheduling.columns import Policy
+from retinue.manager.api.sessions.isolation_convert import isolation_number
 from retinue.manager.server.etags import etag
-from retinue.manager.server.times import timestamp
+from retinue.manager.session.core.attempts import AgentCondition
 from retinue.manager.session.core.ipam import check_underlay
-from retinue.manager.store.agent_conditions import AgentConditionRecord, conditions_of
-from retinue.manager.store.agents import Load
+from retinue.manager.session.core.isolation import Isolation
+from retinue.manager.store.agents import AgentRecord, Load
+from retinue.manager.store.documents import Unreadable
+from retinue.manager.store.groups import GroupRecord, ShareRecord
 from retinue.manager.store.ledger import Mismatch
 from retinue.manager.store.orphans import OrphanRecord
-from retinue.manager.store.tables import Agent, DrfShare, ResourceGroup
+from retinue.manager.store.routers import RouterRecord
 from retinue.manager.v1 import fleet_service_pb2 as pb
-from retinue.rpc.core.amounts import format_amount
+from retinue.manager.v1 import session_pb2
+from retinue.rpc.core.amounts import format_amount, parse_amount
+from retinue.rpc.times import timestamp
+from retinue.types.v1 import runtime_pb2
 
 _log = logging.getLogger(__name__)
 
@@ -29,8 +33,10 @@ _CONDITIONS = {
 }
 
 
-def agent_message(agent: Agent, load: Load) -> pb.Agent:
-    """An agent and what is held of it. Of one that this version cannot read, what it can, with a condition that says so."""
+def agent_message(agent: AgentRecord, load: Load) -> pb.Agent:
+    """An agent and what is held of it. Of one that this version cannot read, what it can,
+    with a condition that says so.
+    """
     try:
         message = _agent_message(agent, load)
         check_underlay(agent.underlay_address)
@@ -47,12 +53,13 @@ def agent_message(agent: Agent, load: Load) -> pb.Agent:
     return message
 
 
-def _agent_message(agent: Agent, load: Load) -> pb.Agent:
+def _agent_message(agent: AgentRecord, load: Load) -> pb.Agent:
     return pb.Agent(
         id=agent.id,
         resource_group=agent.resource_group,
         state=pb.AgentState.Value(f"AGENT_STATE_{agent.state}"),
         drained=agent.drained,
+        drain_deadline_time=timestamp(agent.drain_deadline_time),
         address=agent.address,
         architecture=agent.architecture,
         capacity=_amounts(agent.capacity),
@@ -63,11 +70,17 @@ def _agent_message(agent: Agent, load: Load) -> pb.Agent:
         create_time=timestamp(agent.create_time),
         heartbeat_time=timestamp(agent.heartbeat_time),
         backends=agent.backends,
-        conditions=list(map(_condition, conditions_of(agent))),
+        runtimes=[
+            runtime_pb2.RuntimeStatus(name=status.name, available=status.available, message=status.message)
+            for status in agent.runtimes
+        ],
+        conditions=list(map(_condition, agent.conditions)),
     )
 
 
-def _condition(condition: AgentConditionRecord) -> pb.AgentCondition:
+def _condition(condition: AgentCondition | Unreadable) -> pb.AgentCondition:
+    if isinstance(condition, Unreadable):
+        return pb.AgentCondition(type=pb.AGENT_CONDITION_TYPE_UNREADABLE, message=condition.error)
     return pb.AgentCondition(
         type=_CONDITIONS.get(condition.type, pb.AGENT_CONDITION_TYPE_OTHER),
         reason=condition.reason,
@@ -91,25 +104,41 @@ def orphan_message(orphan: OrphanRecord) -> pb.Orphan:
     )
 
 
-def group_message(group: ResourceGroup) -> pb.ResourceGroup:
+def router_message(router: RouterRecord) -> pb.Router:
+    """Returns a router."""
+    return pb.Router(
+        id=router.id,
+        state=pb.RouterState.Value(f"ROUTER_STATE_{router.state}"),
+        address=router.address,
+        url=router.url,
+        version=router.software_version,
+        create_time=timestamp(router.create_time),
+        heartbeat_time=None if router.heartbeat_time is None else timestamp(router.heartbeat_time),
+    )
+
+
+def group_message(group: GroupRecord) -> pb.ResourceGroup:
     """A resource group; one that is only imagined (version 0) has no etag."""
     return pb.ResourceGroup(
         name=group.name,
-        scheduling_policy=scheduling_policy.to_message(
-            Policy(group.session_strategy, group.agent_strategy, group.options)
-        ),
+        scheduling_policy=scheduling_policy.to_message(group.scheduling),
         owner_weights=group.owner_weights,
         start_timeout=Duration(seconds=group.start_timeout_seconds),
         etag=etag(group.version) if group.version else "",
         egress=pb.EgressPolicy.Value(f"EGRESS_POLICY_{group.egress}"),
         create_time=timestamp(group.create_time),
-        mount_roots=[pb.MountRoot(**root) for root in group.mount_roots],
+        mount_roots=[
+            pb.MountRoot(path=root.path, writable=root.writable, projects=root.projects) for root in group.mount_roots
+        ],
         image_registries=group.image_registries,
-        idle_policy=policy_message(stored_policy(group.idle_policy)),
+        session_types=[session_pb2.SessionType.Value(f"SESSION_TYPE_{name}") for name in group.session_types],
+        isolations=[isolation_number(Isolation(name)) for name in group.isolations],
+        default_isolation=isolation_number(Isolation(group.default_isolation) if group.default_isolation else None),
+        idle_policy=policy_message(group.idle_policy),
     )
 
 
-def share_message(share: DrfShare) -> pb.Share:
+def share_message(share: ShareRecord) -> pb.Share:
     """An owner's share."""
     return pb.Share(
         owner=share.owner,
@@ -143,3 +172,53 @@ def _entry(slot: str, value: int | str | None) -> str:
 
 def _amounts(stored: Mapping[str, int]) -> dict[str, str]:
     return {slot: format_amount(slot, amount) for slot, amount in stored.items()}
+
+
+# Whether it takes sessions, and how large it is.
+_AGENT_FIELDS = frozenset({"id", "resource_group", "state", "drained", "architecture", "capacity", "backends"})
+
+
+def agent_for_user(agent: pb.Agent) -> pb.Agent:
+    """Returns an agent without its address, its load, and how it does, but for conditions by their types."""
+    shown = pb.Agent(
+        conditions=[
+            pb.AgentCondition(type=condition.type, blocks_placement=condition.blocks_placement)
+            for condition in agent.conditions
+        ]
+    )
+    for field, value in agent.ListFields():
+        if field.name not in _AGENT_FIELDS:
+            continue
+        if field.is_repeated:
+            getattr(shown, field.name).MergeFrom(value)
+        else:
+            setattr(shown, field.name, value)
+    return shown
+
+
+def group_for_user(group: pb.ResourceGroup, user: str, projects: Collection[str]) -> pb.ResourceGroup:
+    """Returns a group without the weights of other owners and what only other projects may mount."""
+    shown = pb.ResourceGroup()
+    shown.CopyFrom(group)
+    shown.ClearField("owner_weights")
+    if user in group.owner_weights:
+        shown.owner_weights[user] = group.owner_weights[user]
+    shown.ClearField("mount_roots")
+    for root in group.mount_roots:
+        own = [project for project in root.projects if project in projects]
+        if own or not root.projects:
+            shown.mount_roots.add(path=root.path, writable=root.writable, projects=own)
+    return shown
+
+
+def shares_for_user(shares: Iterable[pb.Share], user: str) -> pb.ListSharesResponse:
+    """Returns a user's own share, and what all others hold together."""
+    response, others = pb.ListSharesResponse(), dict[str, int]()
+    for share in shares:
+        if share.owner == user:
+            response.shares.append(share)
+            continue
+        for slot, amount in share.held.items():
+            others[slot] = others.get(slot, 0) + parse_amount(slot, amount)
+    response.held_by_others.update({slot: format_amount(slot, amount) for slot, amount in others.items()})
+    return response

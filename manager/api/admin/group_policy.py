@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from retinue.manager.api.admin import scheduling_policy
 from retinue.manager.api.sessions.idle_convert import checked_policy
+from retinue.manager.api.sessions.isolation_convert import ISOLATIONS, isolation_number
+from retinue.manager.idle.core.policy import IdlePolicy
 from retinue.manager.scheduling.columns import Policy
 from retinue.manager.server.fields import Violations
 from retinue.manager.session.core.image_registries import check_patterns
+from retinue.manager.session.core.isolation import Isolation
+from retinue.manager.session.core.isolation_policy import IsolationPolicy
 from retinue.manager.session.core.mounts import MountRoot, check_roots
-from retinue.manager.store.tables import ResourceGroup
+from retinue.manager.store.groups import GroupPolicy
 from retinue.manager.v1 import fleet_service_pb2 as pb
-from retinue.manager.v1.scheduling_policy_pb2 import SchedulingPolicy
+from retinue.manager.v1.session_pb2 import SessionType
 
 DEFAULT_START_TIMEOUT = dt.timedelta(minutes=10)
 SHORTEST_START_TIMEOUT, LONGEST_START_TIMEOUT = dt.timedelta(seconds=1), dt.timedelta(days=1)
@@ -29,70 +34,82 @@ MUTABLE = (
     "egress",
     "mount_roots",
     "image_registries",
+    "session_types",
+    "isolations",
+    "default_isolation",
     "idle_policy",
 )
 _EGRESS_PREFIX = "EGRESS_POLICY_"
 
 
-def new_policy(message: pb.ResourceGroup, violations: Violations) -> dict[str, Any]:
+def new_policy(message: pb.ResourceGroup, violations: Violations) -> GroupPolicy:
     """The policy of a group to be made, by column; what is wrong goes to `violations`."""
     return {
-        **_scheduling(message.scheduling_policy, violations),
+        **_scheduling(scheduling_policy.to_policy(message.scheduling_policy, violations)),
         "owner_weights": _owner_weights(message, violations),
         "start_timeout_seconds": _start_timeout(message, violations),
         "egress": _egress(message, violations),
         "mount_roots": _mount_roots(message, violations),
         "image_registries": _image_registries(message, violations),
+        "session_types": _session_types(message, violations),
+        **_isolation_policy(message, violations),
         "idle_policy": _idle_policy(message, violations),
     }
 
 
 def changed_policy(
-    group: ResourceGroup, message: pb.ResourceGroup, mask: FieldMask, violations: Violations
-) -> dict[str, Any]:
-    """The columns of a group that change; a field in the mask that is empty goes back to its default.
+    stored: Policy,
+    isolation: IsolationPolicy,
+    message: pb.ResourceGroup,
+    mask: FieldMask,
+    violations: Violations,
+) -> GroupPolicy:
+    """The columns that change of a group whose policies of scheduling and isolation are `stored` and `isolation`; a
+    field in the mask that is empty goes back to its default.
 
-    Without a mask, the fields that are set change. The scheduling policy is checked as a whole, as it would be afterwards.
+    Without a mask, the fields that are set change. Both policies are checked as a whole, as they would be afterwards;
+    options that a newer version wrote stay, unless all of them are replaced.
     """
     paths = violations.mask("update_mask", mask, MUTABLE)
     if not mask.paths:
         paths = [field.name for field, _ in message.ListFields() if field.name in MUTABLE and field.name != _SCHEDULING]
         paths += [f"{_SCHEDULING}.{field.name}" for field, _ in message.scheduling_policy.ListFields()]
-    policy: dict[str, Any] = {}
+    policy: GroupPolicy = {}
     for path in paths:
         match path:
             case "start_timeout":
                 policy["start_timeout_seconds"] = _start_timeout(message, violations)
             case "egress":
-                # In a create the zero value stands for the default; here it would open what was closed.
-                if message.egress == pb.EGRESS_POLICY_UNSPECIFIED:
-                    violations.add("resource_group.egress", "must be given when the mask names it")
-                policy[path] = _egress(message, violations)
+                policy["egress"] = _changed_egress(message, violations)
             case "mount_roots":
-                policy[path] = _mount_roots(message, violations)
+                policy["mount_roots"] = _mount_roots(message, violations)
             case "image_registries":
-                policy[path] = _image_registries(message, violations)
+                policy["image_registries"] = _image_registries(message, violations)
+            case "session_types":
+                policy["session_types"] = _session_types(message, violations)
             case "idle_policy":
-                policy[path] = _idle_policy(message, violations)
+                policy["idle_policy"] = _idle_policy(message, violations)
             case "owner_weights":
-                policy[path] = _owner_weights(message, violations)
+                policy["owner_weights"] = _owner_weights(message, violations)
+    if not {"isolations", "default_isolation"}.isdisjoint(paths):
+        policy.update(_changed_isolation(isolation, message, paths, violations))
     fields = [path.removeprefix(f"{_SCHEDULING}.") for path in paths if path.startswith(f"{_SCHEDULING}.")]
     if _SCHEDULING in paths:
         fields = list(scheduling_policy.FIELDS)
     if fields:
-        current = scheduling_policy.to_message(Policy(group.session_strategy, group.agent_strategy, group.options))
-        wanted = scheduling_policy.merge(current, message.scheduling_policy, fields)
-        policy.update(_scheduling(wanted, violations))
+        wanted = scheduling_policy.merge(scheduling_policy.to_message(stored), message.scheduling_policy, fields)
+        changed = scheduling_policy.to_policy(wanted, violations)
+        kept = {} if _SCHEDULING in paths else scheduling_policy.unread_options(stored, changed, fields)
+        policy.update(_scheduling(changed, kept))
     return policy
 
 
-def _scheduling(message: SchedulingPolicy, violations: Violations) -> dict[str, Any]:
-    """Returns the columns of a scheduling policy."""
-    policy = scheduling_policy.to_policy(message, violations)
+def _scheduling(policy: Policy, kept: Mapping[str, str] = MappingProxyType({})) -> GroupPolicy:
+    """Returns the columns of a scheduling policy, with options that are `kept` from before."""
     return {
         "session_strategy": policy.session_strategy,
         "agent_strategy": policy.agent_strategy,
-        "options": dict(policy.options),
+        "options": {**kept, **policy.options},
     }
 
 
@@ -122,13 +139,20 @@ def _egress(message: pb.ResourceGroup, violations: Violations) -> str:
     return pb.EgressPolicy.Name(value).removeprefix(_EGRESS_PREFIX)
 
 
-def _mount_roots(message: pb.ResourceGroup, violations: Violations) -> list[dict[str, Any]]:
+def _changed_egress(message: pb.ResourceGroup, violations: Violations) -> str:
+    # In a create the zero value stands for the default; here it would open what was closed.
+    if message.egress == pb.EGRESS_POLICY_UNSPECIFIED:
+        violations.add("resource_group.egress", "must be given when the mask names it")
+    return _egress(message, violations)
+
+
+def _mount_roots(message: pb.ResourceGroup, violations: Violations) -> list[MountRoot]:
     roots = [MountRoot(root.path, root.writable, tuple(root.projects)) for root in message.mount_roots]
     found: list[tuple[str, str]] = []
     check_roots(roots, "resource_group.mount_roots", found)
     for path, description in found:
         violations.add(path, description)
-    return [root.to_json() for root in roots]
+    return roots
 
 
 def _image_registries(message: pb.ResourceGroup, violations: Violations) -> list[str]:
@@ -140,6 +164,38 @@ def _image_registries(message: pb.ResourceGroup, violations: Violations) -> list
     return patterns
 
 
-def _idle_policy(message: pb.ResourceGroup, violations: Violations) -> dict[str, Any]:
+def _session_types(message: pb.ResourceGroup, violations: Violations) -> list[str]:
+    known = {number: name.removeprefix("SESSION_TYPE_") for name, number in SessionType.items() if number}
+    types = [known.get(number, "") for number in message.session_types]
+    if not all(types) or len(set(types)) < len(types):
+        violations.add("resource_group.session_types", "must be known types, each once")
+    return types
+
+
+def _isolation_policy(message: pb.ResourceGroup, violations: Violations) -> GroupPolicy:
+    names = [ISOLATIONS.get(number, "") for number in message.isolations]
+    if not all(names) or len(set(names)) < len(names):
+        violations.add("resource_group.isolations", "must be known isolations, each once")
+    default = ISOLATIONS.get(message.default_isolation, "")
+    if message.default_isolation and not default:
+        violations.add("resource_group.default_isolation", "must be a known isolation")
+    elif default and names and default not in names:
+        violations.add("resource_group.default_isolation", "must be one of isolations")
+    return {"isolations": names, "default_isolation": default}
+
+
+def _changed_isolation(
+    stored: IsolationPolicy, message: pb.ResourceGroup, paths: Sequence[str], violations: Violations
+) -> GroupPolicy:
+    """Returns both columns: what is not in `paths` stays as it is stored."""
+    wanted = pb.ResourceGroup(isolations=message.isolations, default_isolation=message.default_isolation)
+    if "isolations" not in paths:
+        wanted.isolations[:] = [isolation_number(Isolation(name)) for name in stored.allowed]
+    if "default_isolation" not in paths:
+        wanted.default_isolation = isolation_number(Isolation(stored.default) if stored.default else None)
+    return _isolation_policy(wanted, violations)
+
+
+def _idle_policy(message: pb.ResourceGroup, violations: Violations) -> IdlePolicy:
     path = "resource_group.idle_policy"
-    return checked_policy(message.idle_policy, path, violations, partial=False).to_json()
+    return checked_policy(message.idle_policy, path, violations, partial=False)

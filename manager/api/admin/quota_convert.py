@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal
 
 from retinue.manager.server.etags import etag
 from retinue.manager.server.fields import Violations
 from retinue.manager.session.core.admission import MAX_PRIORITY, MAX_SLOTS
-from retinue.manager.store.quotas import PROJECT, RESOURCE_GROUP, USER, Use
-from retinue.manager.store.tables import Quota
+from retinue.manager.store.quotas import PROJECT, RESOURCE_GROUP, USER, Limits, QuotaRecord, Use
 from retinue.manager.v1 import account_service_pb2 as pb
 from retinue.rpc.core.amounts import AmountError, format_amount, parse_amount
 
@@ -19,38 +18,35 @@ KINDS = {
     pb.QUOTA_KIND_RESOURCE_GROUP: RESOURCE_GROUP,
 }
 _NUMBERS = {kind: number for number, kind in KINDS.items()}
-_NO_LIMITS: dict[str, Any] = {
-    "slots": {},
-    "max_sessions": None,
-    "max_pending_sessions": None,
-    "highest_priority": None,
-}
 
 
-def checked_limits(message: pb.Quota) -> dict[str, Any]:
-    """The limits of a quota, by column. Raises InvalidRequest."""
+def checked_limits(message: pb.Quota) -> Limits:
+    """Returns the limits of a quota. Raises InvalidRequest."""
     violations = Violations()
     violations.enum("quota.kind", message.kind, pb.QuotaKind.DESCRIPTOR)
     if not message.name:
         violations.add("quota.name", "is required")
-    limits = dict(_NO_LIMITS)
     violations.mapping("quota.slots", message.slots, MAX_SLOTS)
-    if len(message.slots) <= MAX_SLOTS:
-        limits["slots"] = _slots(message, violations)
-    for name, most in (
-        ("max_sessions", MAX_COUNT),
-        ("max_pending_sessions", MAX_COUNT),
-        ("highest_priority", MAX_PRIORITY),
-    ):
-        if message.HasField(name):  # type: ignore[arg-type]  # one of the names above
-            limits[name] = violations.integer(f"quota.{name}", getattr(message, name), 0, most)
+    limits = Limits(
+        _slots(message, violations) if len(message.slots) <= MAX_SLOTS else {},
+        _limit(message, "max_sessions", MAX_COUNT, violations),
+        _limit(message, "max_pending_sessions", MAX_COUNT, violations),
+        _limit(message, "max_system_sessions", MAX_COUNT, violations),
+        _limit(message, "highest_priority", MAX_PRIORITY, violations),
+    )
+    if message.HasField("max_system_sessions") and message.kind != pb.QUOTA_KIND_USER:
+        violations.add("quota.max_system_sessions", "is for users only")
     violations.raise_any()
     return limits
 
 
-def is_unlimited(limits: dict[str, Any]) -> bool:
-    """Returns whether nothing is limited."""
-    return limits == _NO_LIMITS
+def _limit(
+    message: pb.Quota,
+    name: Literal["max_sessions", "max_pending_sessions", "max_system_sessions", "highest_priority"],
+    most: int,
+    violations: Violations,
+) -> int | None:
+    return violations.integer(f"quota.{name}", getattr(message, name), 0, most) if message.HasField(name) else None
 
 
 def _slots(message: pb.Quota, violations: Violations) -> dict[str, int]:
@@ -64,7 +60,7 @@ def _slots(message: pb.Quota, violations: Violations) -> dict[str, int]:
     return slots
 
 
-def quota_message(quota: Quota, use: Use) -> pb.Quota:
+def quota_message(quota: QuotaRecord, use: Use) -> pb.Quota:
     """A quota and what counts against it; one that is only imagined (version 0) has no etag.
 
     Amounts that are none are left out.
@@ -88,6 +84,8 @@ def quota_message(quota: Quota, use: Use) -> pb.Quota:
         message.max_sessions = quota.max_sessions
     if quota.max_pending_sessions is not None:
         message.max_pending_sessions = quota.max_pending_sessions
+    if quota.max_system_sessions is not None:
+        message.max_system_sessions = quota.max_system_sessions
     if quota.highest_priority is not None:
         message.highest_priority = quota.highest_priority
     return message

@@ -1,13 +1,17 @@
-"""Scheduling policies of resource groups, between messages and what is stored: names of strategies and options by name."""
+"""Scheduling policies of resource groups, between messages and what is stored:
+names of strategies and options by name.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
+from typing import Any
 
 from google.protobuf.descriptor import EnumDescriptor
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.field_mask_pb2 import FieldMask
 
 from retinue.manager.scheduling import strategies as known
 from retinue.manager.scheduling.columns import Policy
@@ -23,8 +27,29 @@ _MAX_COUNT = 1_000_000
 _SECOND, _MILLISECOND, _DAY = dt.timedelta(seconds=1), dt.timedelta(milliseconds=1), dt.timedelta(days=1)
 _MAX_SPAN, _MAX_DAYS, _MAX_DEADLINE = _MAX_COUNT * _SECOND, 365 * _DAY, known.MAX_DEADLINE_MS * _MILLISECOND
 _UNITS = MappingProxyType({_SECOND: "seconds", _MILLISECOND: "milliseconds", _DAY: "days"})
-# Options that are fields of messages: no strategy of others has one of that name.
-_TYPED = frozenset(known.COMMON_OPTIONS).union(*known.SESSION_STRATEGIES.values(), *known.AGENT_STRATEGIES.values())
+# Options that are fields of messages, with the field of the policy: no strategy of others has one of that name.
+_FIELD_OF = MappingProxyType(
+    {
+        known.MAX_TRIES_BEFORE_SKIP: "session_strategy",
+        known.HALF_LIFE_DAYS: "session_strategy",
+        known.LOOK_BACK_DAYS: "session_strategy",
+        known.USAGE_WEIGHTS: "session_strategy",
+        known.SESSION_FALLBACK: "session_strategy",
+        known.SLOT_PRIORITY: "agent_strategy",
+        known.AGENT_FALLBACK: "agent_strategy",
+        known.ADDRESS: "external_server",
+        known.DEADLINE_MS: "external_server",
+        known.TLS: "external_server",
+        known.RESERVE_AFTER_TRIES: "reservation",
+        known.RESERVE_AFTER_SECONDS: "reservation",
+        known.PREEMPTION: "preemption",
+        known.PREEMPTION_ORDER: "preemption",
+        known.PREEMPTION_HOLD_SECONDS: "preemption",
+        known.PREEMPTION_MIN_RUNTIME_SECONDS: "preemption",
+        known.PENDING_TIMEOUT_SECONDS: "pending_timeout",
+        known.MAX_KERNELS_PER_AGENT: "max_kernels_per_agent",
+    }
+)
 _SESSION_KINDS = MappingProxyType(
     {
         known.FIFO: "fifo",
@@ -63,6 +88,7 @@ def to_policy(message: pb.SchedulingPolicy, violations: Violations) -> Policy:
         options.span(known.PREEMPTION_HOLD_SECONDS, "preemption.hold", preemption.hold)
     if preemption.HasField("min_runtime"):
         options.span(known.PREEMPTION_MIN_RUNTIME_SECONDS, "preemption.min_runtime", preemption.min_runtime)
+    options.count(known.MAX_KERNELS_PER_AGENT, "max_kernels_per_agent", message.max_kernels_per_agent)
     if message.HasField("pending_timeout"):
         options.span(known.PENDING_TIMEOUT_SECONDS, "pending_timeout", message.pending_timeout)
     policy = Policy(session, agent, options.values)
@@ -140,7 +166,7 @@ class _Options:
             self.wrong(f"{_PATH}.{path}", f"must be at most {MAX_OPTIONS} entries")
             return
         for option, value in values.items():
-            if option in _TYPED:
+            if option in _FIELD_OF:
                 self.wrong(f"{_PATH}.{path}", f"{option!r} is a field of the policy")
             else:
                 self.put(option, path, value)
@@ -181,7 +207,6 @@ def _fair_share(message: pb.FairShareStrategy, path: str, options: _Options) -> 
 
 
 def _agent(message: pb.AgentStrategy, options: _Options) -> str:
-    options.count(known.MAX_KERNELS_PER_AGENT, "agent_strategy.max_kernels_per_agent", message.max_kernels_per_agent)
     kind = message.WhichOneof("strategy")
     if kind is None:
         return DEFAULT_AGENT_STRATEGY
@@ -213,11 +238,24 @@ def merge(current: pb.SchedulingPolicy, wanted: pb.SchedulingPolicy, fields: Col
     """Returns a policy with some fields of another one; a field that is empty there goes back to its default."""
     merged = pb.SchedulingPolicy()
     merged.CopyFrom(current)
-    for field in fields:
-        merged.ClearField(field)  # type: ignore[arg-type]  # a name out of FIELDS
-        if wanted.HasField(field):  # type: ignore[arg-type]
-            getattr(merged, field).CopyFrom(getattr(wanted, field))
+    FieldMask(paths=fields).MergeMessage(wanted, merged, replace_message_field=True, replace_repeated_field=True)
     return merged
+
+
+def unread_options(stored: Policy, changed: Policy, fields: Collection[str]) -> dict[str, Any]:
+    """Returns the options that `to_message` leaves out of what is stored, as a newer version may have written them, and
+    that stay when `changed` has other values in some fields.
+
+    What is not known here at all may belong to a strategy, and goes with it.
+    """
+    found = stored.options if isinstance(stored.options, Mapping) else {}
+    read = to_policy(to_message(stored), Violations()).options
+    same = (stored.session_strategy, stored.agent_strategy) == (changed.session_strategy, changed.agent_strategy)
+    return {
+        option: value
+        for option, value in found.items()
+        if option not in read and (_FIELD_OF[option] not in fields if option in _FIELD_OF else same)
+    }
 
 
 def to_message(policy: Policy) -> pb.SchedulingPolicy:
@@ -243,6 +281,7 @@ def to_message(policy: Policy) -> pb.SchedulingPolicy:
     _set_span(preemption.hold, options, known.PREEMPTION_HOLD_SECONDS)
     _set_span(preemption.min_runtime, options, known.PREEMPTION_MIN_RUNTIME_SECONDS)
     _set_span(message.pending_timeout, options, known.PENDING_TIMEOUT_SECONDS)
+    message.max_kernels_per_agent = _number(options, known.MAX_KERNELS_PER_AGENT) or 0
     return message
 
 
@@ -271,7 +310,7 @@ def _session_message(policy: Policy, options: Mapping[str, str]) -> pb.SessionSt
 
 
 def _agent_message(policy: Policy, options: Mapping[str, str]) -> pb.AgentStrategy:
-    message = pb.AgentStrategy(max_kernels_per_agent=_number(options, known.MAX_KERNELS_PER_AGENT) or 0)
+    message = pb.AgentStrategy()
     kind = _AGENT_KINDS.get(policy.agent_strategy, "custom")
     chosen = getattr(message, kind)
     chosen.SetInParent()
@@ -290,7 +329,9 @@ def _own_of(options: Mapping[str, str], entry_points: str, name: str) -> dict[st
     """Returns the options that a strategy of others reads; all that are no fields, where it is not installed here."""
     read = known.own_options(entry_points, name)
     return {
-        option: value for option, value in options.items() if option not in _TYPED and (read is None or option in read)
+        option: value
+        for option, value in options.items()
+        if option not in _FIELD_OF and (read is None or option in read)
     }
 
 

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
+from retinue.manager.api.sessions.isolation_convert import isolation_number
 from retinue.manager.api.sessions.spec_convert import spec_message
 from retinue.manager.api.sessions.unreadable import missing_kernels, readable_part
 from retinue.manager.scheduler.preview import Preview
 from retinue.manager.server.etags import etag
-from retinue.manager.server.times import timestamp
+from retinue.manager.session.core.events import Condition
+from retinue.manager.session.core.explanation import StoredExplanation
+from retinue.manager.session.core.service_ports import ServicePortSpec
 from retinue.manager.session.core.spec_views import SpecView
 from retinue.manager.session.core.states import KernelState, SessionState
-from retinue.manager.session.submit import Accepted, recorded, recorded_kernels
+from retinue.manager.session.submit import Accepted
 from retinue.manager.store.dependencies import GraphNode, ParentRecord
 from retinue.manager.store.journal import Head
 from retinue.manager.store.session_records import KernelRecord, SessionRecord, created_kernels, created_session
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.manager.v1 import session_service_pb2 as service_pb
 from retinue.rpc.core.amounts import format_amount
+from retinue.rpc.times import timestamp
 from retinue.types.v1 import port_pb2
 
 
@@ -31,7 +33,9 @@ def session_message(
     *,
     view: SpecView,
 ) -> pb.Session:
-    """Returns a session with so much of its request; `parents` are those it depends on. Of one that cannot be read, what can be."""
+    """Returns a session with so much of its request; `parents` are those it depends on.
+    Of one that cannot be read, what can be.
+    """
     try:
         return _session_message(session, kernels, parents, view)
     except Exception as error:  # noqa: BLE001  # said in the message
@@ -40,9 +44,8 @@ def session_message(
 
 def accepted_message(accepted: Accepted, parents: Sequence[ParentRecord]) -> pb.Session:
     """Returns a session that was just accepted, for its owner."""
-    draft = accepted.draft
-    session = created_session(recorded(draft.session, draft.session.spec), accepted.create_time)
-    return session_message(session, created_kernels(recorded_kernels(draft.kernels)), parents, view=SpecView.FULL)
+    session = created_session(accepted.created, accepted.create_time)
+    return session_message(session, created_kernels(accepted.created), parents, view=SpecView.FULL)
 
 
 def _session_message(
@@ -68,12 +71,16 @@ def _session_message(
         dependencies=[_dependency(parent) for parent in parents],
         exit_code=session.exit_code,
     )
+    for record, kernel in zip(kernels, message.kernels, strict=True):
+        kernel.isolation = isolation_number(session.spec.isolation(record.role))
     if lost := missing_kernels(message.spec.cluster_size, kernels):
         message.conditions.append(lost)
     return message
 
 
 def _kernel_message(kernel: KernelRecord) -> pb.Kernel:
+    if kernel.image is None:
+        raise ValueError("the ports of its image cannot be read")
     message = pb.Kernel(
         id=str(kernel.id),
         role=kernel.role,
@@ -86,20 +93,20 @@ def _kernel_message(kernel: KernelRecord) -> pb.Kernel:
         address=kernel.address,
         slots={slot: format_amount(slot, amount) for slot, amount in kernel.slots.items()},
         reason=kernel.reason,
-        image_digest=kernel.image_digest or kernel.image_id,
-        service_ports=service_ports(kernel.service_ports),
+        image_digest=kernel.image.shown,
+        service_ports=service_ports(kernel.image.service_ports),
         exit_code=kernel.exit_code,
     )
     if kernel.state is KernelState.TERMINATED and kernel.end_time is not None:
         message.end_time.FromDatetime(kernel.end_time)
     if kernel.pull:
-        message.pull.bytes, message.pull.total_bytes = kernel.pull["bytes"], kernel.pull["total"]
+        message.pull.bytes, message.pull.total_bytes = kernel.pull.bytes, kernel.pull.total
     return message
 
 
-def service_ports(stored: Iterable[Mapping[str, Any]]) -> list[port_pb2.ServicePort]:
+def service_ports(ports: Iterable[ServicePortSpec]) -> list[port_pb2.ServicePort]:
     """Returns the ports of an image's services."""
-    return [port_pb2.ServicePort(name=port["name"], protocol=port["protocol"], ports=port["ports"]) for port in stored]
+    return [port_pb2.ServicePort(name=port.name, protocol=port.protocol, ports=port.ports) for port in ports]
 
 
 def _dependency(parent: ParentRecord) -> pb.Dependency:
@@ -135,17 +142,17 @@ def graph_message(
     )
 
 
-def _shortfalls(explanation: Mapping[str, Any]) -> list[service_pb.Shortfall]:
+def _shortfalls(explanation: StoredExplanation) -> list[service_pb.Shortfall]:
     return [
         service_pb.Shortfall(
-            hostname=shortfall["hostname"],
-            slot=shortfall["slot"],
-            requested=shortfall["requested"],
-            best_agent=shortfall["agent"],
-            free=shortfall["free"],
-            short=shortfall["short"],
+            hostname=shortfall.hostname,
+            slot=shortfall.slot,
+            requested=shortfall.requested,
+            best_agent=shortfall.agent,
+            free=shortfall.free,
+            short=shortfall.short,
         )
-        for shortfall in explanation.get("shortfalls", [])
+        for shortfall in explanation.shortfalls
     ]
 
 
@@ -157,13 +164,15 @@ def preview_message(preview: Preview) -> service_pb.PlacementPreview:
     return service_pb.PlacementPreview(
         reason=preview.reason,
         message=preview.message,
-        tier=service_pb.ReasonTier.Value(f"REASON_TIER_{preview.explanation['tier']}"),
+        tier=service_pb.ReasonTier.Value(f"REASON_TIER_{preview.explanation.tier.value}"),
         shortfalls=_shortfalls(preview.explanation),
     )
 
 
 def show_unmade(session: pb.Session, preview: Preview) -> None:
-    """Makes a session as it would be accepted one that is not there: without ids, and waiting for what the preview says, not for a pass."""
+    """Makes a session as it would be accepted one that is not there: without ids,
+    and waiting for what the preview says, not for a pass.
+    """
     session.ClearField("id")
     session.ClearField("etag")
     for kernel in session.kernels:
@@ -178,12 +187,11 @@ def explanation_message(
     message = service_pb.ExplainSessionResponse(state=session_state(session.state))
     if session.state is not SessionState.PENDING:
         return message
-    explanation = session.explanation or {}
     message.reason, message.message = session.reason, session.message
-    message.tier = service_pb.ReasonTier.Value(f"REASON_TIER_{explanation.get('tier', 'SYSTEM')}")
+    message.tier = service_pb.ReasonTier.Value(f"REASON_TIER_{session.explanation.tier.value}")
     message.queue_position, message.tries = position, session.tries
     message.waits_for.extend(_dependency(parent) for parent in parents)
-    message.shortfalls.extend(_shortfalls(explanation))
+    message.shortfalls.extend(_shortfalls(session.explanation))
     message.failed_agents.extend(session.failed_agents)
     message.failed_starts = session.failed_starts
     if (evaluated := timestamp(session.evaluate_time)) is not None:
@@ -193,16 +201,9 @@ def explanation_message(
     return message
 
 
-def conditions(stored: Sequence[Mapping[str, Any]]) -> list[pb.Condition]:
+def conditions(found: Iterable[Condition]) -> list[pb.Condition]:
     """Returns the conditions of a session."""
-    return [
-        pb.Condition(
-            type=item["type"],
-            message=item["message"],
-            since_time=timestamp(dt.datetime.fromisoformat(item["since"])),
-        )
-        for item in stored
-    ]
+    return [pb.Condition(type=item.type, message=item.message, since_time=timestamp(item.since)) for item in found]
 
 
 def session_state(state: str | None) -> pb.SessionState.ValueType:
@@ -214,8 +215,11 @@ _SESSION_STATES = {name.removeprefix("SESSION_STATE_"): number for name, number 
 
 
 def kernel_state(state: str | None) -> pb.KernelState.ValueType:
-    """Returns the state of a kernel. Raises ValueError for one that only another version knows."""
-    return pb.KernelState.Value(f"KERNEL_STATE_{state}")
+    """Returns the state of a kernel. Raises LookupError for one that only another version knows."""
+    return _KERNEL_STATES[state or ""]
+
+
+_KERNEL_STATES = {name.removeprefix("KERNEL_STATE_"): number for name, number in pb.KernelState.items()}
 
 
 def result(name: str | None) -> pb.SessionResult.ValueType:
@@ -224,7 +228,9 @@ def result(name: str | None) -> pb.SessionResult.ValueType:
 
 
 def _known_result(name: str | None) -> pb.SessionResult.ValueType:
-    """Returns the result of a session that is shown beside another; UNSPECIFIED for one that only another version knows."""
+    """Returns the result of a session that is shown beside another;
+    UNSPECIFIED for one that only another version knows.
+    """
     try:
         return result(name)
     except ValueError:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import logging
-
 from retinue.manager.api.sessions.convert import (
     conditions,
     kernel_state,
@@ -14,71 +11,63 @@ from retinue.manager.api.sessions.convert import (
     session_message,
     session_state,
 )
-from retinue.manager.server.times import timestamp
+from retinue.manager.session.core import events
 from retinue.manager.session.core.spec_views import SpecView
 from retinue.manager.store.journal import Event
 from retinue.manager.store.session_records import created_kernels, created_session
 from retinue.manager.v1 import session_pb2 as pb
-
-_log = logging.getLogger(__name__)
+from retinue.rpc.times import timestamp
 
 
 def event_message(event: Event) -> pb.SessionEvent:
     """Returns an entry of the journal; of one that cannot be read, its revision, time and session."""
-    try:
-        return _event_message(event)
-    except Exception as error:  # noqa: BLE001  # logged; those who follow get what comes after it
-        _log.warning("entry %d of the journal is shown in part: %r", event.revision, error)
-        return pb.SessionEvent(
-            revision=event.revision, create_time=timestamp(event.create_time), session_id=str(event.session_id)
-        )
-
-
-def _event_message(event: Event) -> pb.SessionEvent:
     message = pb.SessionEvent(
         revision=event.revision, create_time=timestamp(event.create_time), session_id=str(event.session_id)
     )
-    payload = event.payload
-    if event.kind == "CREATED":
-        session = created_session(payload["session"], event.create_time)
-        kernels = created_kernels(payload["kernels"])
-        message.created.CopyFrom(session_message(session, kernels, view=SpecView.BASIC))
-    elif event.kind == "SESSION_MOVED":
-        move = message.session_moved
-        move.from_state, move.to_state = session_state(payload["from"]), session_state(payload["to"])
-        move.result = result(payload["result"])
-        move.reason, move.message = payload["reason"], payload["message"]
-        move.network = network(payload["network"])
-        move.retries = payload.get("retries", 0)
-        if payload["exit_code"] is not None:
-            move.exit_code = payload["exit_code"]
-    elif event.kind == "KERNEL_MOVED":
-        kernel = message.kernel_moved
-        kernel.kernel_id, kernel.hostname = payload["kernel_id"], payload["hostname"]
-        kernel.from_state, kernel.to_state = kernel_state(payload["from"]), kernel_state(payload["to"])
-        kernel.agent, kernel.epoch, kernel.address = payload["agent"], payload["epoch"], payload["address"]
-        kernel.reason = payload["reason"]
-        kernel.image_digest = payload.get("image_digest", "")
-        kernel.service_ports.extend(service_ports(payload.get("service_ports", ())))
-        if payload["exit_code"] is not None:
-            kernel.exit_code = payload["exit_code"]
-        if ended := payload.get("end_time"):
-            kernel.end_time.FromDatetime(dt.datetime.fromisoformat(ended))
-    elif event.kind == "IMAGE_PULL":
-        pull = message.image_pull
-        pull.kernel_id, pull.hostname, pull.epoch = payload["kernel_id"], payload["hostname"], payload["epoch"]
-        pull.agent, pull.image = payload["agent"], payload["image"]
-        pull.progress.bytes, pull.progress.total_bytes = payload["bytes"], payload["total"]
-        for identifier, fetched, total, done in payload["layers"]:
-            pull.progress.layers.add(id=identifier, bytes=fetched, total_bytes=total, done=done)
-    elif event.kind == "ENTERED":
-        entered = message.kernel_accessed
-        entered.method = pb.AccessMethod.Value(f"ACCESS_METHOD_{payload['way']}")
-        entered.hostname, entered.user, entered.token_id = payload["hostname"], payload["user"], payload["token_id"]
-        entered.port, entered.service = payload["port"], payload["service"]
-    else:
-        changed = message.pending_reason_changed
-        changed.id = str(event.session_id)
-        changed.reason, changed.message = payload.get("reason", ""), payload.get("message", "")
-        changed.conditions.extend(conditions(payload.get("conditions", [])))
+    match event.what:
+        case events.SessionCreated() as created:
+            session = created_session(created, event.create_time)
+            message.created.CopyFrom(session_message(session, created_kernels(created), view=SpecView.BASIC))
+        case events.SessionMoved() as moved:
+            move = message.session_moved
+            move.from_state, move.to_state = session_state(moved.from_state), session_state(moved.to_state)
+            move.result, move.network, move.retries = result(moved.result), network(moved.network), moved.retries
+            move.reason, move.message = moved.reason, moved.message
+            if moved.exit_code is not None:
+                move.exit_code = moved.exit_code
+        case events.KernelMoved() as moved:
+            kernel = message.kernel_moved
+            kernel.kernel_id, kernel.hostname = str(moved.kernel_id), moved.hostname
+            kernel.from_state, kernel.to_state = kernel_state(moved.from_state), kernel_state(moved.to_state)
+            kernel.agent, kernel.epoch, kernel.address = moved.agent_id or "", moved.epoch, moved.address
+            kernel.reason, kernel.image_digest = moved.reason, moved.image.shown
+            kernel.service_ports.extend(service_ports(moved.image.service_ports))
+            if moved.exit_code is not None:
+                kernel.exit_code = moved.exit_code
+            if moved.end_time is not None:
+                kernel.end_time.FromDatetime(moved.end_time)
+        case events.ImagePulled() as pulled:
+            pull = message.image_pull
+            pull.kernel_id, pull.hostname, pull.epoch = str(pulled.kernel_id), pulled.hostname, pulled.epoch
+            pull.agent, pull.image = pulled.agent_id, pulled.image
+            pull.progress.bytes, pull.progress.total_bytes = pulled.progress.bytes, pulled.progress.total
+            for layer in pulled.layers:
+                pull.progress.layers.add(id=layer.id, bytes=layer.bytes, total_bytes=layer.total, done=layer.done)
+        case events.KernelAccess() as access:
+            accessed = message.kernel_accessed
+            accessed.method = pb.AccessMethod.Value(f"ACCESS_METHOD_{access.method}")
+            accessed.hostname, accessed.user = access.hostname, access.user
+            accessed.token_id = "" if access.token_id is None else str(access.token_id)
+            accessed.port, accessed.app, accessed.source = access.port, access.app, access.source
+            accessed.connection_address, accessed.key_fingerprint = access.connection_address, access.key_fingerprint
+        case events.ReasonChanged() as reason:
+            changed = message.pending_reason_changed
+            changed.id = str(event.session_id)
+            changed.reason, changed.message = reason.reason, reason.message
+            changed.conditions.extend(conditions(reason.conditions))
+        case events.SessionUpdated() as updated:
+            now = message.session_updated
+            now.name, now.priority, now.hold, now.user = updated.name, updated.priority, updated.hold, updated.user
+        case events.UnreadableEvent():
+            pass
     return message

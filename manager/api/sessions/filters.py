@@ -10,7 +10,8 @@ _ENUM_PREFIXES = {"state": "SESSION_STATE_", "type": "SESSION_TYPE_", "result": 
 
 
 def session_terms(text: str, *, fixed: bool = False) -> list[Term]:
-    """Returns the terms of a filter without the prefixes of enums; with `fixed`, fields that change in a session's life are refused.
+    """Returns the terms of a filter without the prefixes of enums; with `fixed`,
+    fields that change in a session's life are refused.
 
     Raises InvalidRequest.
     """

@@ -35,9 +35,9 @@ async def show_checks(tx: Transaction, session: session_pb2.Session) -> None:
     seen, now = seen_in(rows[0]), await idle_store.read_now(tx)
     policy, override = await idle_store.read_policy(tx, session.spec.resource_group, session.owner)
     merged = Policies({"": policy}, {"": override}).of("", "")
-    session.idle_checks.extend(check_messages(idle.judge(merged, seen, now).checks))
-    if session.idle_checks and seen.extended_until is not None and seen.extended_until > now:
-        session.extension_end_time.FromDatetime(dt.datetime.fromtimestamp(seen.extended_until, dt.UTC))
+    session.idle_checks.extend(check_messages(idle.evaluate(merged, seen, now).checks))
+    if session.idle_checks and seen.extension_end_time is not None and seen.extension_end_time > now:
+        session.extension_end_time.FromDatetime(dt.datetime.fromtimestamp(seen.extension_end_time, dt.UTC))
 
 
 async def extend_session(tx: Transaction, request: pb.ExtendSessionRequest) -> uuid.UUID:

@@ -9,11 +9,12 @@ from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 
-from retinue.manager.idle.core.policy import Check, Checker, IdlePolicy, stored_policy
+from retinue.manager.idle.core.policy import Check, Checker, IdlePolicy
 from retinue.manager.idle.core.utilization import MEASURED
 from retinue.manager.server.etags import etag
 from retinue.manager.server.fields import Violations
-from retinue.manager.store.tables import IdleOverride
+from retinue.manager.store.documents import Unreadable
+from retinue.manager.store.idle import OverrideRecord
 from retinue.manager.v1 import idle_pb2 as pb
 
 _DAY = dt.timedelta(days=1)
@@ -31,7 +32,9 @@ _ALL_OF_IT = 100.0
 
 
 def checked_policy(message: pb.IdlePolicy, path: str, violations: Violations, *, partial: bool) -> IdlePolicy:
-    """Returns a policy; what is wrong is added to `violations`. One that is not `partial` has all that its checkers need."""
+    """Returns a policy; what is wrong is added to `violations`. One that is not `partial`
+    has all that its checkers need.
+    """
     spans: dict[str, Any] = {
         name: violations.duration(f"{path}.{field}", getattr(message, field), lowest, highest).total_seconds()
         for field, name, lowest, highest in _SPANS
@@ -63,8 +66,10 @@ def checked_policy(message: pb.IdlePolicy, path: str, violations: Violations, *,
     )
 
 
-def policy_message(policy: IdlePolicy) -> pb.IdlePolicy | None:
-    """Returns a policy; None for an empty one."""
+def policy_message(policy: IdlePolicy | Unreadable) -> pb.IdlePolicy | None:
+    """Returns a policy; None for an empty one, and for one that cannot be read: it ends nothing."""
+    if isinstance(policy, Unreadable):
+        return None
     message = pb.IdlePolicy()
     for field, name, _, _ in _SPANS:
         if (seconds := getattr(policy, name)) is not None:
@@ -93,13 +98,13 @@ def checked_override(message: pb.IdleOverride) -> IdlePolicy:
     return policy.then(IdlePolicy(exempt=frozenset(exempt)))
 
 
-def override_message(override: IdleOverride) -> pb.IdleOverride:
+def override_message(override: OverrideRecord) -> pb.IdleOverride:
     """Returns what differs from the policies for a user; version 0, which is not stored, has no etag."""
-    policy = stored_policy(override.policy)
+    exempt = () if isinstance(override.policy, Unreadable) else override.policy.exempt
     return pb.IdleOverride(
         user=override.user_name,
-        policy=policy_message(policy),
-        exempt=[pb.IdleChecker.Value(f"IDLE_CHECKER_{checker}") for checker in sorted(policy.exempt)],
+        policy=policy_message(override.policy),
+        exempt=[pb.IdleChecker.Value(f"IDLE_CHECKER_{checker}") for checker in sorted(exempt)],
         etag=etag(override.version) if override.version else "",
     )
 

@@ -1,26 +1,28 @@
-"""Between requests for sessions as messages and as leaves by path, along the descriptors of the contract; and paths of field masks."""
+"""Between requests for sessions as messages and as leaves by path, along the descriptors of the contract;
+and paths of field masks.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from retinue.manager.server.errors import InvalidRequest, Violation
 from retinue.manager.session.core.overrides import Overrides, Path
 from retinue.manager.v1 import session_pb2 as pb
+from retinue.rpc.fields import fields_of, is_map, leaves, split_path
 
 MAX_MASK_PATHS, MAX_MASK_PATH = 500, 256
 # No part of what is asked for, but where it comes from.
 _REFERENCE = "template"
 _ROLES = "roles"
-_WHOLE = ("google.protobuf.Duration", "google.protobuf.Timestamp")
 
 
 def overrides_of(spec: pb.SessionSpec, path: str) -> Overrides:
-    """Returns the fields that a request sets and those its override_mask names: the latter are removed first, and so replaced whole.
+    """Returns the fields that a request sets and those its override_mask names: the latter are removed first,
+    and so replaced whole.
 
     `path` is where the request is, in errors. Raises InvalidRequest.
     """
@@ -59,7 +61,7 @@ def mask_paths(paths: Sequence[str], mask: str) -> tuple[list[Path], list[Violat
         return [], [(mask, f"must be at most {MAX_MASK_PATHS} paths")]
     found, wrong = [], []
     for text in paths:
-        path = _parts(text) if len(text) <= MAX_MASK_PATH else None
+        path = split_path(text, pb.SessionSpec.DESCRIPTOR, keyed=_ROLES) if len(text) <= MAX_MASK_PATH else None
         if path is None or path[0] == _REFERENCE:
             wrong.append((mask, f"{text[:64]!r} is not the path of a field"))
         else:
@@ -68,74 +70,32 @@ def mask_paths(paths: Sequence[str], mask: str) -> tuple[list[Path], list[Violat
 
 
 def _leaves(message: Message, above: Path) -> Iterator[tuple[Path, Any]]:
-    for descriptor, value in message.ListFields():
-        path = (*above, descriptor.name)
-        if path == (_REFERENCE,):
+    for fields, value in leaves(message):
+        path = (*above, *[field.name for field in fields])
+        if path[0] == _REFERENCE:
             continue
-        if path == (_ROLES,):
+        if not fields[-1].is_repeated:
+            yield path, value
+        elif is_map(fields[-1]):
+            for key, item in value.items():
+                yield (*path, key), item
+        elif path == (_ROLES,):
             for role in value:
                 yield from _leaves(role, (*path, role.role))
                 yield (*path, role.role, "role"), role.role
-        elif _is_map(descriptor):
-            for key, item in value.items():
-                yield (*path, key), item
-        elif descriptor.is_repeated:
-            yield path, tuple(value)
-        elif _has_fields(descriptor):
-            yield from _leaves(value, path)
         else:
-            yield path, value
+            yield path, tuple(value)
 
 
 def _set(message: Any, path: Path, value: Any) -> None:
     descriptor = message.DESCRIPTOR.fields_by_name[path[0]]
-    if _is_map(descriptor):
+    if is_map(descriptor):
         getattr(message, path[0])[path[1]] = value
     elif descriptor.is_repeated:
         getattr(message, path[0]).extend(value)
-    elif _has_fields(descriptor):
+    elif fields_of(descriptor) is not None:
         _set(getattr(message, path[0]), path[1:], value)
     elif descriptor.message_type is not None:
         getattr(message, path[0]).CopyFrom(value)
     else:
         setattr(message, path[0], value)
-
-
-def _parts(text: str) -> Path | None:
-    descriptor: Descriptor = pb.SessionSpec.DESCRIPTOR
-    path: list[str] = []
-    rest = text
-    while rest:
-        name, dot, rest = rest.partition(".")
-        found = descriptor.fields_by_name.get(name)
-        if found is None or (dot and not rest):
-            return None
-        path.append(name)
-        if _is_map(found):
-            if rest:
-                path.append(_key(rest))
-            rest = ""
-        elif path == [_ROLES]:
-            if rest:
-                role, dot, rest = rest.partition(".")
-                path.append(_key(role))
-            descriptor = cast("Descriptor", found.message_type)
-        elif rest:
-            if not _has_fields(found) or found.is_repeated:
-                return None
-            descriptor = cast("Descriptor", found.message_type)
-    return tuple(path) or None
-
-
-def _key(text: str) -> str:
-    quoted = len(text) > 1 and text[0] == text[-1] == "`"
-    return text[1:-1] if quoted else text
-
-
-def _is_map(descriptor: FieldDescriptor) -> bool:
-    return descriptor.message_type is not None and bool(descriptor.message_type.GetOptions().map_entry)
-
-
-def _has_fields(descriptor: FieldDescriptor) -> bool:
-    """Returns whether it is a message that is merged field by field."""
-    return descriptor.message_type is not None and descriptor.message_type.full_name not in _WHOLE

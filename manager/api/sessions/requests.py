@@ -35,7 +35,9 @@ def wrong_number(messages: Sequence[session_pb2.SessionSpec]) -> list[errors.Vio
     numbers = [max(1, item.cluster_size, sum(max(0, role.count) for role in item.roles)) for item in messages]
     if sum(number for number in numbers if number <= MAX_CLUSTER_SIZE) > MAX_KERNELS:
         return [("specs", f"must be at most {MAX_KERNELS} kernels in all")]
-    edges = sum(number for item in messages if (number := len(item.depends_on)) <= MAX_DEPENDENCIES)
+    edges = sum(
+        number for item in messages if (number := len(item.depends_on) + len(item.runs_after)) <= MAX_DEPENDENCIES
+    )
     return [("specs", f"must be at most {MAX_EDGES} dependencies in all")] if edges > MAX_EDGES else []
 
 
@@ -58,8 +60,8 @@ def result_message(
 
 
 def bounded(results: Iterable[pb.BatchCreateSessionsResult]) -> list[pb.BatchCreateSessionsResult]:
-    """Returns results that clients can take together: once the first ones take MAX_RESULT_BYTES, refusals are code and reason, and previews a
-    reason. Few bytes of a request may be wrong in many ways.
+    """Returns results that clients can take together: once the first ones take MAX_RESULT_BYTES, refusals are code and
+    reason, and previews a reason. Few bytes of a request may be wrong in many ways.
     """
     total, short = 0, []
     for result in results:

@@ -25,6 +25,7 @@ from retinue.manager.api.sessions.refusal_convert import to_error
 from retinue.manager.api.sessions.requests import bounded, result_message, wrong_number
 from retinue.manager.api.sessions.spec_convert import MANY_DIGITS, to_requests
 from retinue.manager.api.sessions.template_rendering import Rendered, render
+from retinue.manager.api.sessions.updates import check_update, update_session
 from retinue.manager.api.sessions.watch import serve_watch
 from retinue.manager.api.visibility import caller_visibility, find_session, full_view
 from retinue.manager.identity.principal import Principal
@@ -39,7 +40,7 @@ from retinue.manager.session.core.spec_views import SpecView
 from retinue.manager.session.core.states import SessionState
 from retinue.manager.session.drafts import Draft, prepare
 from retinue.manager.session.submit import Accepted, submit
-from retinue.manager.session.terminate import terminate
+from retinue.manager.session.transaction import terminate
 from retinue.manager.store import dependencies, journal, requests, sessions
 from retinue.manager.store.database import Database, Transaction
 from retinue.manager.store.journal_tail import JournalTail
@@ -122,7 +123,14 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
 
             async def create() -> pb.BatchCreateSessionsResponse:
                 drafts = prepared or await _prepare_templated(tx, request.specs)
-                submission = await submit(tx, caller.name, drafts, self._pending, validate_only=request.validate_only)
+                submission = await submit(
+                    tx,
+                    caller.name,
+                    drafts,
+                    self._pending,
+                    validate_only=request.validate_only,
+                    all_or_nothing=request.all_or_nothing,
+                )
                 found: Mapping[uuid.UUID, preview.Preview] = {}
                 if request.validate_only:
                     accepted = [item.draft for item in submission.outcomes if isinstance(item, Accepted)]
@@ -223,6 +231,25 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         self._tail.wake()
         return response
 
+    async def UpdateSession(
+        self, request: pb.UpdateSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.UpdateSessionResponse:
+        """See the proto."""
+        check_update(request)
+        async with self._database.transaction() as tx:
+
+            async def update() -> pb.UpdateSessionResponse:
+                session_id = await update_session(tx, request)
+                response = await with_revision(tx, pb.UpdateSessionResponse())
+                response.session.CopyFrom(await _shown(tx, session_id))
+                return response
+
+            response = await requests.once(
+                tx, current_principal().name, "UpdateSession", request, pb.UpdateSessionResponse, update
+            )
+        self._tail.wake()
+        return response
+
     async def ExtendSession(
         self, request: pb.ExtendSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.ExtendSessionResponse:
@@ -274,7 +301,9 @@ def _prepare(messages: Sequence[Rendered], caller: Principal, *, digits: int = M
 async def _prepare_templated(
     tx: Transaction, messages: Sequence[session_pb2.SessionSpec], *, digits: int = MANY_DIGITS
 ) -> list[Draft | Refused]:
-    """Returns drafts of requests of which some are made from templates. Raises InvalidRequest when there is too much in all."""
+    """Returns drafts of requests of which some are made from templates.
+    Raises InvalidRequest when there is too much in all.
+    """
     rendered = await render(tx, messages)
     if violations := wrong_number([item for item in rendered if not isinstance(item, Refused)] or messages):
         raise errors.InvalidRequest(violations)

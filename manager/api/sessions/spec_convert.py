@@ -6,13 +6,12 @@ import datetime as dt
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 
+from retinue.manager.api.sessions.isolation_convert import ISOLATIONS, isolation_number
 from retinue.manager.identity.principal import Principal
-from retinue.manager.server.times import timestamp
-from retinue.manager.session.core.apps import ServiceSpec
+from retinue.manager.session.core.apps import AppSpec
 from retinue.manager.session.core.refusals import InvalidFields, Refused
 from retinue.manager.session.core.service_ports import TCP, PortRange, ServicePortSpec
 from retinue.manager.session.core.spec import (
@@ -23,14 +22,17 @@ from retinue.manager.session.core.spec import (
     MountSpec,
     RetryPolicy,
     SessionSpec,
+    SftpSpec,
     TemplateOrigin,
     WebhookSpec,
     role_counts,
 )
 from retinue.manager.session.core.spec_views import SpecView, names_only
 from retinue.manager.session.core.states import SessionType
+from retinue.manager.session.core.stored_spec import StoredSpec
 from retinue.manager.session.drafts import Request
 from retinue.manager.v1 import session_pb2 as pb
+from retinue.rpc.times import timestamp
 from retinue.types.v1 import port_pb2
 
 # Of one request as a message: an answer with the whole session fits in what clients take.
@@ -44,7 +46,8 @@ def to_requests(
 ) -> list[Request | Refused]:
     """Returns requests as plain values, each by itself; those that differ in nothing but their names share a spec.
 
-    A name that is missing becomes `s-` and so many random `digits`; a missing project becomes the only one of the caller.
+    A name that is missing becomes `s-` and so many random `digits`; a missing project becomes
+    the only one of the caller.
     """
     default_project = caller.projects[0] if len(caller.projects) == 1 else ""
     requests: list[Request | Refused] = []
@@ -102,7 +105,7 @@ def to_spec(message: pb.SessionSpec, *, default_name: str, default_project: str)
     for position, role in enumerate(message.roles):
         if role.role in roles:
             raise ValueError(f"spec.roles[{position}].role", "is given twice")
-        roles[role.role] = _kernel_spec(role.kernel)
+        roles[role.role] = _kernel_spec(role.kernel, f"spec.roles[{position}].kernel")
     try:
         message.earliest_start_time.ToJsonString()
     except ValueError:
@@ -116,7 +119,7 @@ def to_spec(message: pb.SessionSpec, *, default_name: str, default_project: str)
         single_node=message.cluster_mode != pb.CLUSTER_MODE_MULTI_NODE,
         cluster_size=message.cluster_size or sum(count for _, count in counts) or 1,
         priority=message.priority if message.HasField("priority") else DEFAULT_PRIORITY,
-        kernel=_kernel_spec(message.kernel),
+        kernel=_kernel_spec(message.kernel, "spec.kernel"),
         roles=roles,
         counts=counts,
         template=_origin(message),
@@ -137,32 +140,37 @@ def to_spec(message: pb.SessionSpec, *, default_name: str, default_project: str)
         earliest_start_time=message.earliest_start_time.ToNanoseconds() / 1e9
         if message.HasField("earliest_start_time")
         else None,
+        hold=message.hold,
         depends_on=tuple(message.depends_on),
+        runs_after=tuple(message.runs_after),
         mounts=tuple(MountSpec(mount.source, mount.target, mount.writable) for mount in message.mounts),
         retry=_retry_policy(message.retry) if message.HasField("retry") else None,
-        webhooks=tuple(_webhook(place, webhook) for place, webhook in enumerate(message.webhooks)),
+        webhooks=tuple(_webhook(position, webhook) for position, webhook in enumerate(message.webhooks)),
         service_ports=tuple(
             ServicePortSpec(port.name, port.protocol or TCP, tuple(port.ports)) for port in message.service_ports
         ),
         preopen_ports=tuple(PortRange(ports.first, ports.last or ports.first) for ports in message.preopen_ports),
-        services=tuple(
-            ServiceSpec(
-                service.name,
-                tuple(service.command),
-                dict(service.environment),
-                service.working_directory,
-                tuple(service.allowed_arguments),
-                tuple(service.allowed_environment),
+        apps=tuple(
+            AppSpec(
+                app.name,
+                tuple(app.command),
+                dict(app.environment),
+                app.working_directory,
+                tuple(app.allowed_arguments),
+                tuple(app.allowed_environment),
             )
-            for service in message.services
+            for app in message.apps
         ),
+        sftp=SftpSpec(tuple(message.system.sftp.authorized_keys), message.system.sftp.max_file_bytes)
+        if message.HasField("system")
+        else None,
     )
 
 
-def _webhook(place: int, message: pb.Webhook) -> WebhookSpec:
+def _webhook(position: int, message: pb.Webhook) -> WebhookSpec:
     for event in message.events:
         if event not in pb.WebhookEvent.values() or event == pb.WEBHOOK_EVENT_UNSPECIFIED:
-            raise ValueError(f"spec.webhooks[{place}].events", "must be known events")
+            raise ValueError(f"spec.webhooks[{position}].events", "must be known events")
     events = tuple(pb.WebhookEvent.Name(event).removeprefix("WEBHOOK_EVENT_") for event in message.events)
     return WebhookSpec(message.url, events, message.secret)
 
@@ -194,15 +202,22 @@ def _seconds(path: str, duration: Duration) -> float:
     return duration.seconds + duration.nanos / 1e9
 
 
-def _kernel_spec(message: pb.KernelSpec) -> KernelSpec:
+def _kernel_spec(message: pb.KernelSpec, path: str) -> KernelSpec:
+    if message.isolation and message.isolation not in ISOLATIONS:
+        raise ValueError(f"{path}.isolation", "must be a known isolation")
     return KernelSpec(
-        message.image, tuple(message.command), dict(message.environment), dict(message.slots), message.shared_memory
+        message.image,
+        tuple(message.command),
+        dict(message.environment),
+        dict(message.slots),
+        message.shared_memory,
+        ISOLATIONS.get(message.isolation),
     )
 
 
-def spec_message(stored: Mapping[str, Any], view: SpecView) -> pb.SessionSpec:
+def spec_message(stored: StoredSpec, view: SpecView) -> pb.SessionSpec:
     """Returns so much of a stored request as a view shows. Raises UnreadableSpecError and ValueError."""
-    spec = SessionSpec.from_json(stored)
+    spec = stored.read()
     agent_choice = pb.AGENT_CHOICE_STRICT if spec.agents_strict else pb.AGENT_CHOICE_PREFERRED
     limit = spec.time_limit_seconds
     return pb.SessionSpec(
@@ -229,7 +244,9 @@ def spec_message(stored: Mapping[str, Any], view: SpecView) -> pb.SessionSpec:
         earliest_start_time=timestamp(
             None if spec.earliest_start_time is None else dt.datetime.fromtimestamp(spec.earliest_start_time, dt.UTC)
         ),
+        hold=spec.hold,
         depends_on=spec.depends_on,
+        runs_after=spec.runs_after,
         retry=None if spec.retry is None else _retry_message(spec.retry),
         mounts=[pb.Mount(source=mount.source, target=mount.target, writable=mount.writable) for mount in spec.mounts],
         webhooks=[
@@ -243,10 +260,10 @@ def spec_message(stored: Mapping[str, Any], view: SpecView) -> pb.SessionSpec:
             for port in spec.service_ports
         ],
         preopen_ports=[pb.PortRange(first=ports.first, last=ports.last) for ports in spec.preopen_ports],
-        services=[
-            pb.ServiceDefinition(**{**asdict(service), "environment": _variables(service.environment, view)})
-            for service in spec.services
+        apps=[
+            pb.AppDefinition(**{**asdict(app), "environment": _variables(app.environment, view)}) for app in spec.apps
         ],
+        system=None if spec.sftp is None else pb.SystemSpec(sftp=pb.SftpSpec(**asdict(spec.sftp))),
     )
 
 
@@ -286,6 +303,7 @@ def _kernel_spec_message(spec: KernelSpec, view: SpecView) -> pb.KernelSpec:
         environment=_variables(spec.environment, view),
         slots=spec.slots,
         shared_memory=spec.shared_memory,
+        isolation=isolation_number(spec.isolation),
     )
 
 

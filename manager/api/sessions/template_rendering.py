@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
@@ -18,6 +19,8 @@ from retinue.manager.session.core.refusals import InvalidFields, ProjectDenied, 
 from retinue.manager.store import templates
 from retinue.manager.store.templates import TemplateRecord
 from retinue.manager.v1 import session_pb2
+
+_log = logging.getLogger(__name__)
 
 # In one request: few bytes may name a template of many.
 MAX_TEMPLATES = 100
@@ -43,7 +46,8 @@ async def find_template(
 ) -> TemplateRecord:
     """Returns the version of a template that a name or an id refers to; with `deleted`, by its id also a deleted one.
 
-    Raises NotFound, also for what the caller may not read, ProjectDenied, and InvalidRequest when several projects have the name.
+    Raises NotFound, also for what the caller may not read, ProjectDenied,
+    and InvalidRequest when several projects have the name.
     """
     if version < 0:
         raise errors.InvalidRequest([("version", "must not be negative")])
@@ -61,9 +65,13 @@ async def find_template(
     return template
 
 
-def stored_spec(template: TemplateRecord) -> session_pb2.SessionSpec:
-    """Returns the partial request of a version."""
-    return json_format.ParseDict(dict(template.spec or {}), session_pb2.SessionSpec(), ignore_unknown_fields=True)
+def stored_spec(template: TemplateRecord) -> session_pb2.SessionSpec | None:
+    """Returns the partial request of a version; None, with a warning in the log, when it cannot be read."""
+    try:
+        return json_format.Parse(template.spec or "{}", session_pb2.SessionSpec(), ignore_unknown_fields=True)
+    except json_format.ParseError as error:
+        _log.warning("version %d of template %s cannot be read: %s", template.version, template.id, error)
+        return None
 
 
 async def render(tx: AsyncSession, messages: Sequence[session_pb2.SessionSpec]) -> list[Rendered]:
@@ -103,9 +111,12 @@ def _render_all(
     messages: Sequence[session_pb2.SessionSpec], found: Mapping[_Key, TemplateRecord | Reason]
 ) -> list[Rendered]:
     bases: dict[_Key, tuple[Overrides, int]] = {}
+    unreadable: dict[_Key, Reason] = {}
     for key, template in found.items():
         if isinstance(template, TemplateRecord):
-            spec = stored_spec(template)
+            if (spec := stored_spec(template)) is None:
+                unreadable[key] = InvalidFields((("spec.template", "cannot be read: another version wrote it"),))
+                continue
             bases[key] = overrides_of(spec, "spec"), spec.ByteSize()
     sizes = (bases[_key(message)][1] for message in messages if message.HasField("template") and _key(message) in bases)
     if sum(sizes) > MAX_RENDERED_BYTES:
@@ -115,7 +126,7 @@ def _render_all(
         if not message.HasField("template"):
             rendered.append(message)
             continue
-        template = found[_key(message)]
+        template = unreadable.get(_key(message), found[_key(message)])
         if not isinstance(template, TemplateRecord):
             rendered.append(Refused(message.name, template))
             continue

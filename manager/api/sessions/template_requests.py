@@ -18,7 +18,9 @@ _SPEC, _DESCRIPTION = "spec", "description"
 
 
 def check_content(template: pb.Template, violations: Violations) -> None:
-    """Checks description and spec. Raises FeatureUnavailable for a feature that the template's own type does not have."""
+    """Checks description and spec. Raises FeatureUnavailable for a feature that the
+    template's own type does not have.
+    """
     violations.text("template.description", template.description, MAX_DESCRIPTION)
     spec = template.spec
     if spec.ByteSize() > MAX_SPEC_BYTES:
@@ -28,10 +30,10 @@ def check_content(template: pb.Template, violations: Violations) -> None:
         violations.add("template.spec.template", "a template is not made from another")
     if spec.project:
         violations.add("template.spec.project", "is that of the template, or of the session")
-    for place, webhook in enumerate(spec.webhooks):
+    for position, webhook in enumerate(spec.webhooks):
         if webhook.secret:
             violations.add(
-                f"template.spec.webhooks[{place}].secret", "is given with a session: templates keep no secrets"
+                f"template.spec.webhooks[{position}].secret", "is given with a session: templates keep no secrets"
             )
     stand_in = session_pb2.SessionSpec()
     stand_in.CopyFrom(spec)

@@ -18,19 +18,19 @@ from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.pages import open_page
 from retinue.manager.server.revisions import with_revision
-from retinue.manager.server.times import timestamp
 from retinue.manager.session.core.refusals import Refused
 from retinue.manager.store import requests, sessions, templates
 from retinue.manager.store.database import Database
 from retinue.manager.store.templates import TemplateRecord
 from retinue.manager.v1 import template_service_pb2 as pb
 from retinue.manager.v1 import template_service_pb2_grpc
+from retinue.rpc.times import timestamp
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class TemplateServicer(template_service_pb2_grpc.TemplateServiceServicer):
-    """Templates, for the members of their projects, and those of all projects for everybody."""
+    """Templates, for the members of their projects, and those of all projects for every caller."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -108,6 +108,16 @@ class TemplateServicer(template_service_pb2_grpc.TemplateServiceServicer):
         given = request.template
         async with self._database.transaction() as tx:
             template = await _changeable(tx, given.id or given.name, given.project, given.etag)
+            if stored_spec(template) is None and "spec" not in request.update_mask.paths:
+                # Fields that are not named stay as they are, which is not known.
+                raise errors.InvalidRequest(
+                    [
+                        (
+                            "update_mask",
+                            f"must name spec: version {template.version} cannot be read, another manager wrote it",
+                        )
+                    ]
+                )
             before = _message(template)
             after = updated(request, before.description, before.spec)
             violations = Violations()
@@ -141,7 +151,9 @@ class TemplateServicer(template_service_pb2_grpc.TemplateServiceServicer):
 
 
 def _home(given: pb.Template) -> str | None:
-    """Returns the project that a new template belongs to; None for all. Raises MethodDenied, ProjectDenied and InvalidRequest."""
+    """Returns the project that a new template belongs to; None for all.
+    Raises MethodDenied, ProjectDenied and InvalidRequest.
+    """
     caller = current_principal()
     if given.for_all_projects:
         if not caller.is_admin:
@@ -174,7 +186,7 @@ async def _add_version(tx: AsyncSession, template_id: uuid.UUID, content: pb.Tem
         tx,
         template_id,
         description=content.description,
-        spec=json_format.MessageToDict(content.spec),
+        spec=json_format.MessageToJson(content.spec, indent=None),
         author=current_principal().name,
     )
     made = await templates.read(tx, template_id, templates.Scope(None))
@@ -196,6 +208,6 @@ def _message(template: TemplateRecord) -> pb.Template:
         update_time=timestamp(template.update_time),
         delete_time=timestamp(template.delete_time),
     )
-    if template.spec is not None:
-        message.spec.CopyFrom(stored_spec(template))
+    if template.spec is not None and (spec := stored_spec(template)) is not None:
+        message.spec.CopyFrom(spec)
     return message

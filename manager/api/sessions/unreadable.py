@@ -1,4 +1,6 @@
-"""Sessions of which this version cannot read everything, as messages: with what can be read, and a condition that says so."""
+"""Sessions of which this version cannot read everything, as messages: with what can be read,
+and a condition that says so.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,9 @@ from collections.abc import Callable, Sequence
 
 from retinue.manager.reasons import ConditionType
 from retinue.manager.server.etags import etag
-from retinue.manager.server.times import timestamp
 from retinue.manager.store.session_records import KernelRecord, SessionRecord
 from retinue.manager.v1 import session_pb2 as pb
+from retinue.rpc.times import timestamp
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +47,9 @@ def readable_part(
 
 
 def missing_kernels(number: int, kernels: Sequence[KernelRecord]) -> pb.Condition | None:
-    """Returns the condition of a session of so many kernels, of which some are missing from the database; None when all are there."""
+    """Returns the condition of a session of so many kernels, of which some are missing from the database;
+    None when all are there.
+    """
     if len(kernels) >= number:
         return None
     return pb.Condition(
@@ -70,12 +74,11 @@ def _columns(message: pb.Session, session: SessionRecord) -> None:
 
 def _spec(message: pb.Session, session: SessionRecord) -> None:
     for name in _SPEC_TEXTS:
-        if isinstance(value := session.spec.get(name), str):
-            setattr(message.spec, name, value)
+        setattr(message.spec, name, session.spec.text(name))
     with contextlib.suppress(ValueError):
-        message.spec.type = pb.SessionType.Value(f"SESSION_TYPE_{session.spec.get('type')}")
+        message.spec.type = pb.SessionType.Value(f"SESSION_TYPE_{session.spec.text('type')}")
 
 
 def _conditions(message: pb.Session, session: SessionRecord) -> None:
     for item in session.conditions:
-        message.conditions.add(type=item["type"], message=item["message"])
+        message.conditions.add(type=item.type, message=item.message)

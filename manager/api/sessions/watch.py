@@ -10,9 +10,11 @@ from contextlib import aclosing
 from retinue.manager.api.sessions.event_convert import event_message
 from retinue.manager.api.sessions.filters import session_terms
 from retinue.manager.api.visibility import caller_visibility
+from retinue.manager.endpoints.core.events import ENDPOINT_PREFIX, HAPPENINGS
 from retinue.manager.server import errors
 from retinue.manager.server.filters import Term
 from retinue.manager.server.pages import fitting
+from retinue.manager.session.core.events import SessionMoved, UnreadableEvent
 from retinue.manager.session.core.states import ENDED_SESSION_STATES
 from retinue.manager.store import journal, sessions
 from retinue.manager.store.database import Database
@@ -48,17 +50,21 @@ async def serve_watch(
             seen = (await sessions.read(tx, [only])).get(only)
             if seen is None or not visibility.can_read(seen.owner, seen.project):
                 raise errors.NotFound("session", request.session_id)
-        # Refuses a revision that is gone or not there yet before the stream begins. After the state: of a session that ends between the
-        # two, the end is still to be sent.
+        # Refuses a revision that is gone or not there yet before the stream begins. After the state: of a session that
+        # ends between the two, the end is still to be sent.
         known = request.incarnation if resumed else ""
         rest = await journal.read(tx, after, 1, session_id=only, incarnation=known)
         over = seen is not None and seen.state in ENDED_SESSION_STATES and not rest.events
     yield pb.WatchSessionsResponse(revision=after, incarnation=incarnation)
     if request.until_ended and over:
         return
-    async with aclosing(_portions(tail, after, only)) as portions:
-        async for revision, events in portions:
-            visible = [event for event in events if visibility.can_read(event.owner, event.project)]
+    async with aclosing(portions(tail, after, only)) as found:
+        async for revision, events in found:
+            visible = [
+                event
+                for event in events
+                if not about_endpoint(event) and visibility.can_read(event.owner, event.project)
+            ]
             if terms:
                 visible = await matches.of(visible)
             for response in split(revision, incarnation, [event_message(event) for event in visible]):
@@ -99,7 +105,7 @@ def split(
     yield pb.WatchSessionsResponse(revision=revision, incarnation=incarnation, events=rest)
 
 
-async def _portions(
+async def portions(
     tail: JournalTail, after: int, only: uuid.UUID | None
 ) -> AsyncGenerator[tuple[int, Sequence[journal.Event]], None]:
     """Portions of the journal; without events it is a bookmark, after 10 s of silence at the latest."""
@@ -136,5 +142,12 @@ def _session_id(text: str) -> uuid.UUID | None:
         raise errors.InvalidRequest([("session_id", "must be a UUID")]) from None
 
 
+def about_endpoint(event: journal.Event) -> bool:
+    """Returns whether an entry is about an endpoint, whether or not it can be read."""
+    if isinstance(event.what, UnreadableEvent):
+        return event.what.kind.startswith(ENDPOINT_PREFIX)
+    return isinstance(event.what, HAPPENINGS)
+
+
 def _ends_session(event: journal.Event) -> bool:
-    return event.kind == "SESSION_MOVED" and event.payload["to"] in ENDED_SESSION_STATES
+    return isinstance(event.what, SessionMoved) and event.what.to_state in ENDED_SESSION_STATES

@@ -1,28 +1,32 @@
-"""StartApp, StopApp and GetApp: finds the definition, checks what is added to it, and asks the agent that has the kernel."""
+"""The AppService: finds the definition of an app, checks what is added to it,
+and asks the agent that has the kernel.
+"""
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Sequence
+from typing import Any
 
+import grpc.aio
 from google.protobuf.duration_pb2 import Duration
 
 from retinue.agent.v1 import agent_service_pb2 as agent_pb
 from retinue.manager.access import kernel_locator
-from retinue.manager.access.access_log import AccessMethod
 from retinue.manager.access.kernel_locator import MainKernel
 from retinue.manager.agent_rpc.relay import Forwarder
-from retinue.manager.api.visibility import find_session, record_access
+from retinue.manager.api.visibility import find_session, record_access, require_feature
 from retinue.manager.server import errors
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.session.core.admission import wrong_command, wrong_environment
-from retinue.manager.session.core.apps import ServiceSpec
+from retinue.manager.session.core.apps import AppSpec
+from retinue.manager.session.core.events import AccessMethod
+from retinue.manager.session.core.features import Feature
 from retinue.manager.session.core.spec import MAIN
 from retinue.manager.store import journal
 from retinue.manager.store.database import Database
 from retinue.manager.v1 import app_service_pb2 as pb
-from retinue.types.v1 import app_pb2
+from retinue.manager.v1 import app_service_pb2_grpc
 
 _log = logging.getLogger(__name__)
 
@@ -31,76 +35,81 @@ MAX_WAIT_SECONDS = 20
 DEFAULT_GRACE_SECONDS = 10
 
 
-async def start_app(database: Database, forwarder: Forwarder, request: pb.StartAppRequest) -> pb.StartAppResponse:
-    """Starts it, unless it runs."""
-    wait = _seconds(request.wait if request.HasField("wait") else None, "wait", MAX_WAIT_SECONDS)
-    violations = [
-        *wrong_command(request.arguments, "arguments"),
-        *wrong_environment(request.environment, "environment"),
-    ]
-    if violations:
-        raise errors.InvalidRequest(violations)
-    kernel, service, location = await _find(database, request.session, request.app)
-    if violations := service.wrong_additions(request.arguments, request.environment):
-        raise errors.InvalidRequest(violations)
-    session_id, at = await _noted(database, kernel, service, AccessMethod.SERVICE)
-    _log.info("%s starts app %s of session %s", current_principal().name, service.name, session_id)
-    asked = agent_pb.StartAppRequest(
-        location=location,
-        command=service.command_at(location.port, session_id, request.arguments),
-        environment={**service.environment, **request.environment},
-        directory=service.working_directory,
-        wait=wait,
-    )
-    answer = await forwarder.call(kernel.place, lambda stub: stub.StartApp, asked)
-    return pb.StartAppResponse(status=answer.status, revision=at.revision, incarnation=at.incarnation)
+class AppServicer(app_service_pb2_grpc.AppServiceServicer):
+    """Apps, for the owners of their sessions and for administrators."""
 
+    def __init__(self, database: Database, forwarder: Forwarder) -> None:
+        self._database = database
+        self._forwarder = forwarder
 
-async def stop_app(database: Database, forwarder: Forwarder, request: pb.StopAppRequest) -> pb.StopAppResponse:
-    """Ends it, if it runs."""
-    grace = _seconds(request.grace if request.HasField("grace") else None, "grace", DEFAULT_GRACE_SECONDS)
-    kernel, service, location = await _find(database, request.session, request.app)
-    session_id, at = await _noted(database, kernel, service, AccessMethod.SERVICE_STOP)
-    _log.info("%s stops app %s of session %s", current_principal().name, service.name, session_id)
-    asked = agent_pb.StopAppRequest(location=location, grace=grace)
-    answer = await forwarder.call(kernel.place, lambda stub: stub.StopApp, asked)
-    return pb.StopAppResponse(status=answer.status, revision=at.revision, incarnation=at.incarnation)
+    async def StartApp(
+        self, request: pb.StartAppRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.StartAppResponse:
+        """See the proto."""
+        wait = _seconds(request.wait if request.HasField("wait") else None, "wait", MAX_WAIT_SECONDS)
+        violations = [
+            *wrong_command(request.arguments, "arguments"),
+            *wrong_environment(request.environment, "environment"),
+        ]
+        if violations:
+            raise errors.InvalidRequest(violations)
+        kernel, app, location = await self._find(request.session, request.app)
+        if violations := app.wrong_additions(request.arguments, request.environment):
+            raise errors.InvalidRequest(violations)
+        session_id, at = await self._record(kernel, app, AccessMethod.APP_START)
+        _log.info("%s starts app %s of session %s", current_principal().name, app.name, session_id)
+        asked = agent_pb.StartAppRequest(
+            location=location,
+            command=app.command_at(location.port, session_id, request.arguments),
+            environment={**app.environment, **request.environment},
+            working_directory=app.working_directory,
+            wait=wait,
+        )
+        answer = await self._forwarder.call(kernel.location, lambda stub: stub.StartApp, asked)
+        return pb.StartAppResponse(status=answer.status, revision=at.revision, incarnation=at.incarnation)
 
+    async def GetApp(self, request: pb.GetAppRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.GetAppResponse:
+        """See the proto."""
+        kernel, _, location = await self._find(request.session, request.app)
+        asked = agent_pb.GetAppRequest(location=location)
+        answer = await self._forwarder.without_activity.call(kernel.location, lambda stub: stub.GetApp, asked)
+        return pb.GetAppResponse(status=answer.status)
 
-async def get_app(database: Database, forwarder: Forwarder, request: pb.GetAppRequest) -> app_pb2.AppStatus:
-    """Returns the state of an app."""
-    kernel, _, location = await _find(database, request.session, request.app)
-    asked = agent_pb.GetAppRequest(location=location)
-    answer: agent_pb.GetAppResponse = await forwarder.without_activity.call(
-        kernel.place, lambda stub: stub.GetApp, asked
-    )
-    return answer.status
+    async def StopApp(
+        self, request: pb.StopAppRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.StopAppResponse:
+        """See the proto."""
+        grace = _seconds(request.grace if request.HasField("grace") else None, "grace", DEFAULT_GRACE_SECONDS)
+        kernel, app, location = await self._find(request.session, request.app)
+        session_id, at = await self._record(kernel, app, AccessMethod.APP_STOP)
+        _log.info("%s stops app %s of session %s", current_principal().name, app.name, session_id)
+        asked = agent_pb.StopAppRequest(location=location, grace=grace)
+        answer = await self._forwarder.call(kernel.location, lambda stub: stub.StopApp, asked)
+        return pb.StopAppResponse(status=answer.status, revision=at.revision, incarnation=at.incarnation)
 
+    async def _record(self, kernel: MainKernel, app: AppSpec, method: AccessMethod) -> tuple[str, journal.Head]:
+        """Records in the journal what is done to an app; returns the session's id, and where the journal ends then."""
+        session_id = kernel.location.attempt_id.partition(".")[0]
+        async with self._database.transaction() as tx:
+            await record_access(tx, uuid.UUID(session_id), method, f"{MAIN}1", app=app.name)
+            return session_id, await journal.head(tx)
 
-async def _noted(
-    database: Database, kernel: MainKernel, service: ServiceSpec, method: AccessMethod
-) -> tuple[str, journal.Head]:
-    """Keeps in the journal what is done to a service; returns the session's id, and where the journal ends then."""
-    session_id = kernel.place.attempt_id.partition(".")[0]
-    async with database.transaction() as tx:
-        await record_access(tx, uuid.UUID(session_id), method, f"{MAIN}1", service=service.name)
-        return session_id, await journal.head(tx)
-
-
-async def _find(database: Database, session: str, name: str) -> tuple[MainKernel, ServiceSpec, agent_pb.AppLocation]:
-    async with database.transaction() as tx:
-        session_id = await find_session(tx, session, owner_only=True)
-        kernel = await kernel_locator.running_main(tx, session_id)
-    service = next((service for service in kernel.services if service.name == name), None)
-    port = kernel.reachable.find(name)
-    if service is None or port is None:
-        raise errors.NotFound("app", name, _there_is([service.name for service in kernel.services]))
-    attempt_id = kernel.place.attempt_id
-    return kernel, service, agent_pb.AppLocation(attempt_id=attempt_id, name=name, port=port, address=kernel.address)
-
-
-def _there_is(names: Sequence[str]) -> str:
-    return f"there is {', '.join(names)}" if names else "the session defines none"
+    async def _find(self, session: str, name: str) -> tuple[MainKernel, AppSpec, agent_pb.AppLocation]:
+        async with self._database.transaction() as tx:
+            session_id = await find_session(tx, session, owner_only=True)
+            await require_feature(tx, session_id, Feature.APPS)
+            kernel = await kernel_locator.running_main(tx, session_id)
+        app = next((app for app in kernel.apps if app.name == name), None)
+        port = kernel.reachable.find(name)
+        if app is None or port is None:
+            names = ", ".join(app.name for app in kernel.apps)
+            raise errors.NotFound("app", name, f"there is {names}" if names else "the session defines none")
+        attempt_id = kernel.location.attempt_id
+        return (
+            kernel,
+            app,
+            agent_pb.AppLocation(attempt_id=attempt_id, name=name, port=port, address=kernel.address),
+        )
 
 
 def _seconds(value: Duration | None, field: str, default: int) -> Duration:

@@ -8,12 +8,13 @@ from contextlib import aclosing
 
 from retinue.agent.v1 import agent_service_pb2 as agent_pb
 from retinue.manager.access import kernel_locator
-from retinue.manager.access.access_log import AccessMethod
 from retinue.manager.agent_rpc.relay import Forwarder
-from retinue.manager.api.visibility import find_session, record_access
+from retinue.manager.api.visibility import find_session, record_access, require_feature
 from retinue.manager.server import errors
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.session.core.admission import wrong_command, wrong_environment
+from retinue.manager.session.core.events import AccessMethod
+from retinue.manager.session.core.features import Feature
 from retinue.manager.store.database import Database
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.rpc.first_request import first_request
@@ -35,12 +36,13 @@ async def serve_attach(
     hostname = start.hostname or "main1"
     async with database.transaction() as tx:
         session_id = await find_session(tx, start.session, owner_only=True)
-        place = await kernel_locator.running_place(tx, session_id, hostname)
+        await require_feature(tx, session_id, Feature.ATTACH)
+        location = await kernel_locator.locate(tx, session_id, hostname)
         await record_access(tx, session_id, AccessMethod.ATTACH, hostname)
     # What it runs is left out: commands hold secrets.
     _log.info("%s attaches to kernel %s of session %s", current_principal().name, hostname, session_id)
-    steps = _steps(place.attempt_id, start, requests)
-    async with aclosing(forwarder.exchange(place, lambda stub: stub.Attach, steps)) as responses:
+    steps = _steps(location.attempt_id, start, requests)
+    async with aclosing(forwarder.exchange(location, lambda stub: stub.Attach, steps)) as responses:
         async for response in responses:
             yield _response(response, hostname)
 
@@ -83,7 +85,7 @@ async def _steps(
             attempt_id=attempt_id,
             command=start.command,
             environment=start.environment,
-            directory=start.working_directory,
+            working_directory=start.working_directory,
             terminal=_size(start.terminal) if start.HasField("terminal") else None,
         )
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -9,13 +10,12 @@ from contextlib import AbstractContextManager, ExitStack, aclosing
 
 from retinue.agent.v1 import agent_service_pb2 as agent_pb
 from retinue.manager.access import kernel_locator
-from retinue.manager.access.access_log import AccessMethod
 from retinue.manager.agent_rpc.relay import Forwarder
-from retinue.manager.api.visibility import find_session, record_access
-from retinue.manager.server import errors, preconditions
+from retinue.manager.api.visibility import find_session, record_access, require_feature
+from retinue.manager.server import errors
 from retinue.manager.server.interceptors import current_principal
-from retinue.manager.session.core import features
-from retinue.manager.store import sessions
+from retinue.manager.session.core.events import AccessMethod
+from retinue.manager.session.core.features import Feature
 from retinue.manager.store.database import Database
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.rpc.first_request import first_request
@@ -38,21 +38,14 @@ async def serve_code(
     language = opening.language or "python"
     async with database.transaction() as tx:
         session_id = await find_session(tx, opening.session, owner_only=True)
-        kind = (await sessions.read(tx, [session_id]))[session_id].type
-        feature = features.Feature.CODE_EXECUTION
-        if kind is not None and not features.has(kind, feature):
-            raise preconditions.FeatureUnavailable(
-                f"a session of type {kind.lower()} has no {feature}",
-                f"session_type/{kind.lower()}",
-                {"feature": feature.name},
-            )
-        place = await kernel_locator.running_place(tx, session_id, KERNEL)
+        await require_feature(tx, session_id, Feature.CODE_EXECUTION)
+        location = await kernel_locator.locate(tx, session_id, KERNEL)
         await record_access(tx, session_id, AccessMethod.CODE, KERNEL)
     # What it runs is left out: code holds secrets.
     _log.info("%s runs code in session %s", current_principal().name, session_id)
-    steps = _steps(agent_pb.CodeOpen(attempt_id=place.attempt_id, language=language), requests)
-    running = RunningCode(lambda: forwarder.hold(place))
-    async with aclosing(forwarder.exchange(place, lambda stub: stub.ExecuteCode, steps)) as responses:
+    steps = _steps(agent_pb.CodeOpen(attempt_id=location.attempt_id, language=language), requests)
+    running = RunningCode(lambda: forwarder.hold(location))
+    async with aclosing(forwarder.exchange(location, lambda stub: stub.ExecuteCode, steps)) as responses:
         with running:
             async for response in responses:
                 match response.WhichOneof("step"):
@@ -61,14 +54,26 @@ async def serve_code(
                         yield pb.ExecuteCodeResponse(opened=pb.CodeOpened(language=language))
                     case "events":
                         running.note(response.events)
+                        if opening.text:
+                            as_text(response.events)
                         yield pb.ExecuteCodeResponse(events=response.events)
                     case "completions":
                         yield pb.ExecuteCodeResponse(completions=response.completions)
 
 
+def as_text(events: code_pb2.CodeEvents) -> None:
+    """Moves the data of media that are UTF-8 to `text`."""
+    for event in events.events:
+        # Of an event of another kind it would make one of media.
+        for form in event.media.forms if event.HasField("media") else ():
+            with contextlib.suppress(UnicodeDecodeError):
+                form.text = form.data.decode()
+                form.ClearField("data")
+
+
 class RunningCode:
-    """Runs that a stream was sent and that have not ended: while there are any, or the stream is being opened, the session is in use, also
-    when nothing is printed.
+    """Runs that a stream was sent and that have not ended: while there are any, or the stream is being opened, the
+    session is in use, also when nothing is printed.
     """
 
     def __init__(self, hold: Callable[[], AbstractContextManager[None]]) -> None:
@@ -80,7 +85,7 @@ class RunningCode:
     def opened(self) -> None:
         """The stream takes runs."""
         self._runs.discard("")
-        self._let_go()
+        self._release()
 
     def note(self, events: code_pb2.CodeEvents) -> None:
         """Something happened in runs."""
@@ -91,9 +96,9 @@ class RunningCode:
                 if not self._runs:
                     self._held.enter_context(self._hold())
                 self._runs.add(event.run_id)
-        self._let_go()
+        self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         if not self._runs:
             self._held.close()
 

@@ -8,12 +8,13 @@ from contextlib import aclosing
 
 from retinue.agent.v1 import agent_service_pb2 as agent_pb
 from retinue.manager.access import kernel_locator
-from retinue.manager.access.access_log import AccessMethod
 from retinue.manager.agent_rpc.dialer import Purpose
 from retinue.manager.agent_rpc.relay import AttemptLocation, Forwarder
-from retinue.manager.api.visibility import find_session, record_access
+from retinue.manager.api.visibility import find_session, record_access, require_feature
 from retinue.manager.server import errors
 from retinue.manager.server.interceptors import current_principal
+from retinue.manager.session.core.events import AccessMethod
+from retinue.manager.session.core.features import Feature
 from retinue.manager.store.database import Database
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.rpc.first_request import first_request
@@ -33,10 +34,10 @@ async def serve_upload(
 ) -> AsyncGenerator[pb.UploadFilesResponse, None]:
     """Serves one stream."""
     start = (await first_request(anext(requests), "start")).start
-    place = await _place(database, start.session, start.hostname, AccessMethod.UPLOAD)
-    _log.info("%s uploads files to attempt %s", current_principal().name, place.attempt_id)
-    steps = _steps(place.attempt_id, requests)
-    async with aclosing(forwarder.exchange(place, lambda stub: stub.UploadFiles, steps, Purpose.FILES)) as responses:
+    location = await _locate(database, start.session, start.hostname, AccessMethod.UPLOAD)
+    _log.info("%s uploads files to attempt %s", current_principal().name, location.attempt_id)
+    steps = _steps(location.attempt_id, requests)
+    async with aclosing(forwarder.exchange(location, lambda stub: stub.UploadFiles, steps, Purpose.FILES)) as responses:
         async for response in responses:
             if response.HasField("ready"):
                 yield pb.UploadFilesResponse(ready=response.ready)
@@ -50,10 +51,10 @@ async def serve_download(
     """Serves one stream."""
     if violations := wrong_ranges(request):
         raise errors.InvalidRequest(violations)
-    place = await _place(database, request.session, request.hostname, AccessMethod.DOWNLOAD)
-    _log.info("%s downloads files of attempt %s", current_principal().name, place.attempt_id)
-    asked = agent_pb.DownloadFilesRequest(attempt_id=place.attempt_id, files=request.files)
-    async with aclosing(forwarder.stream(place, lambda stub: stub.DownloadFiles, asked, Purpose.FILES)) as responses:
+    location = await _locate(database, request.session, request.hostname, AccessMethod.DOWNLOAD)
+    _log.info("%s downloads files of attempt %s", current_principal().name, location.attempt_id)
+    asked = agent_pb.DownloadFilesRequest(attempt_id=location.attempt_id, files=request.files)
+    async with aclosing(forwarder.stream(location, lambda stub: stub.DownloadFiles, asked, Purpose.FILES)) as responses:
         async for response in responses:
             match response.WhichOneof("step"):
                 case "begin":
@@ -72,23 +73,24 @@ async def serve_list(
     """Serves one stream."""
     if request.path and (violation := wrong_path(request.path)):
         raise errors.InvalidRequest([("path", violation)])
-    place = await _place(database, request.session, request.hostname)
-    asked = agent_pb.ListFilesRequest(attempt_id=place.attempt_id, path=request.path, recursive=request.recursive)
-    async with aclosing(forwarder.stream(place, lambda stub: stub.ListFiles, asked, Purpose.FILES)) as responses:
+    location = await _locate(database, request.session, request.hostname)
+    asked = agent_pb.ListFilesRequest(attempt_id=location.attempt_id, path=request.path, recursive=request.recursive)
+    async with aclosing(forwarder.stream(location, lambda stub: stub.ListFiles, asked, Purpose.FILES)) as responses:
         async for response in responses:
             yield pb.ListFilesResponse(entries=response.entries)
 
 
-async def _place(
+async def _locate(
     database: Database, session: str, hostname: str, method: AccessMethod | None = None
 ) -> AttemptLocation:
     hostname = hostname or "main1"
     async with database.transaction() as tx:
         session_id = await find_session(tx, session, owner_only=True)
-        place = await kernel_locator.running_place(tx, session_id, hostname)
+        await require_feature(tx, session_id, Feature.FILES)
+        location = await kernel_locator.locate(tx, session_id, hostname)
         if method is not None:
             await record_access(tx, session_id, method, hostname)
-        return place
+        return location
 
 
 async def _steps(

@@ -2,34 +2,64 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 
+from retinue.manager.access import kernel_locator
 from retinue.manager.agent_rpc.relay import Forwarder
 from retinue.manager.api.streams.attach import serve_attach
 from retinue.manager.api.streams.code import serve_code
 from retinue.manager.api.streams.files import serve_download, serve_list, serve_upload
+from retinue.manager.api.streams.gateway_access import create_port_ticket, create_port_tunnel
 from retinue.manager.api.streams.logs import serve_logs
-from retinue.manager.api.streams.port_tickets import create_port_ticket
 from retinue.manager.api.streams.ports import Tunnels, serve_open_port
 from retinue.manager.api.streams.stats import serve_stats
-from retinue.manager.gateway.core.rules import Address
+from retinue.manager.api.visibility import find_session, record_access, require_feature
+from retinue.manager.server.fields import Violations
+from retinue.manager.server.interceptors import current_principal
+from retinue.manager.server.revisions import with_revision
+from retinue.manager.session.core.events import AccessMethod
+from retinue.manager.session.core.features import Feature
+from retinue.manager.session.core.ssh_authority import SshAuthority, host_name
+from retinue.manager.session.core.ssh_keys import parse_public_key
+from retinue.manager.store import attempts
 from retinue.manager.store.database import Database
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.manager.v1 import kernel_service_pb2_grpc
+
+if TYPE_CHECKING:
+    from retinue.manager.gateway.serving import Gateway
+    from retinue.rpc.direct_port import DirectPorts
+
+_log = logging.getLogger(__name__)
+
+_SHORTEST_TTL, _LONGEST_TTL = dt.timedelta(minutes=1), dt.timedelta(hours=1)
 
 
 class KernelServicer(kernel_service_pb2_grpc.KernelServiceServicer):
     """Kernels, for the owners of their sessions and for administrators."""
 
-    def __init__(self, database: Database, forwarder: Forwarder, gateway: Address | None = None) -> None:
-        """Without a `gateway` there is no HTTP to ports."""
+    def __init__(
+        self,
+        database: Database,
+        forwarder: Forwarder,
+        authority: SshAuthority,
+        direct: DirectPorts,
+        gateway: Gateway | None = None,
+    ) -> None:
+        """`authority` certifies keys for SFTP, whose connections come by `direct`;
+        without a `gateway` there is no HTTP to ports.
+        """
+        self._authority = authority
         self._database = database
         self._forwarder = forwarder
-        self._tunnels = Tunnels()
+        self._tunnels = Tunnels(direct)
         self._gateway = gateway
 
     async def StreamLogs(
@@ -71,7 +101,20 @@ class KernelServicer(kernel_service_pb2_grpc.KernelServiceServicer):
         self, request: pb.CreatePortTicketRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.CreatePortTicketResponse:
         """See the proto."""
-        return await create_port_ticket(self._database, self._gateway, request)
+        address = None if self._gateway is None else self._gateway.address
+        return await create_port_ticket(self._database, address, request)
+
+    async def CreatePortTunnel(
+        self, request: pb.CreatePortTunnelRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.CreatePortTunnelResponse:
+        """See the proto."""
+        return await create_port_tunnel(self._database, self._gateway, request)
+
+    async def CreateSshCertificate(
+        self, request: pb.CreateSshCertificateRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.CreateSshCertificateResponse:
+        """See the proto."""
+        return await _create_ssh_certificate(self._database, self._authority, request)
 
     async def ExecuteCode(
         self,
@@ -106,3 +149,38 @@ class KernelServicer(kernel_service_pb2_grpc.KernelServiceServicer):
         async with aclosing(serve_list(self._database, self._forwarder, request)) as responses:
             async for response in responses:
                 yield response
+
+
+async def _create_ssh_certificate(
+    database: Database, authority: SshAuthority, request: pb.CreateSshCertificateRequest
+) -> pb.CreateSshCertificateResponse:
+    """Makes one."""
+    violations, key, ttl = Violations(), None, _LONGEST_TTL
+    try:
+        parsed = parse_public_key(request.public_key)
+    except ValueError as error:
+        violations.add("public_key", str(error))
+    else:
+        if (key := parsed.key) is None:
+            violations.add("public_key", "is in a device, of which no certificates are made: register it by AddSshKey")
+    if request.HasField("ttl"):
+        ttl = violations.duration("ttl", request.ttl, _SHORTEST_TTL, _LONGEST_TTL)
+    violations.raise_any()
+    assert key is not None  # noqa: S101  # else there was a violation
+    fingerprint = parsed.fingerprint
+    caller = current_principal()
+    async with database.transaction() as tx:
+        session_id = await find_session(tx, request.session, owner_only=True)
+        await require_feature(tx, session_id, Feature.SFTP)
+        where = kernel_locator.MAIN_HOSTNAME
+        await record_access(tx, session_id, AccessMethod.SSH_CERTIFICATE, where, key_fingerprint=fingerprint)
+        main = await attempts.read_newest(tx, session_id, where)
+        response = await with_revision(tx, pb.CreateSshCertificateResponse())
+    now = time.time()
+    response.certificate = authority.certify(key, session_id, caller.name, now, ttl.total_seconds())
+    response.host_name, response.known_hosts = host_name(session_id), authority.known_hosts(session_id)
+    if main is not None and main.epoch is not None:
+        response.host_key = authority.host(session_id, main.epoch).public_line
+    response.expire_time.FromSeconds(int(now + ttl.total_seconds()))
+    _log.info("%s gets a certificate of key %s for session %s", caller.name, fingerprint, session_id)
+    return response

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
@@ -37,7 +38,7 @@ async def serve_logs(
         return read_output(database, forwarder, kernel_id, span, epoch=request.epoch, follow=request.follow)
 
     try:
-        async with aclosing(_outputs(read, wanted)) as pieces:
+        async with aclosing(_outputs(read, wanted, as_text=request.text)) as pieces:
             async for piece in pieces:
                 yield piece
     except OutputPastEndError as error:
@@ -45,16 +46,29 @@ async def serve_logs(
 
 
 async def _outputs(
-    read: Callable[[uuid.UUID], AsyncIterator[tuple[int, int, bytes]]], wanted: Mapping[str, uuid.UUID]
+    read: Callable[[uuid.UUID], AsyncIterator[tuple[int, int, bytes]]],
+    wanted: Mapping[str, uuid.UUID],
+    *,
+    as_text: bool,
 ) -> AsyncGenerator[pb.StreamLogsResponse, None]:
     """Output of several kernels as it comes."""
     # Pieces; None when one kernel is done; what went wrong.
     arrivals: asyncio.Queue[pb.StreamLogsResponse | Exception | None] = asyncio.Queue(maxsize=16)
 
     async def pump(hostname: str, kernel_id: uuid.UUID) -> None:
+        cutter = TextCutter(hostname)
         try:
             async for number, start, data in read(kernel_id):
-                piece = pb.StreamLogsResponse(hostname=hostname, epoch=number, offset=start, data=data)
+                if as_text:
+                    for piece in cutter.cut(number, start, data):
+                        await arrivals.put(piece)
+                else:
+                    end = start + len(data)
+                    piece = pb.StreamLogsResponse(
+                        hostname=hostname, epoch=number, offset=start, data=data, end_offset=end
+                    )
+                    await arrivals.put(piece)
+            for piece in cutter.end():
                 await arrivals.put(piece)
         except Exception as error:  # noqa: BLE001  # raised again by the reader of the queue
             await arrivals.put(error)
@@ -76,3 +90,39 @@ async def _outputs(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class TextCutter:
+    """Makes text of the output of one kernel: bytes of a character that is not whole wait for the next piece."""
+
+    def __init__(self, hostname: str) -> None:
+        self._hostname = hostname
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._epoch = self._position = 0
+
+    def cut(self, epoch: int, offset: int, data: bytes) -> list[pb.StreamLogsResponse]:
+        """Returns the text that is whole with these bytes. What waits for bytes that did not come,
+        before a gap or the next try, comes first.
+        """
+        pieces = [] if (epoch, offset) == (self._epoch, self._position) else self.end()
+        start = offset - self._waiting()
+        text = self._decoder.decode(data)
+        self._epoch, self._position = epoch, offset + len(data)
+        return pieces + self._pieces(start, text)
+
+    def end(self) -> list[pb.StreamLogsResponse]:
+        """Returns what waits, of which no more comes."""
+        start = self._position - self._waiting()
+        text = self._decoder.decode(b"", final=True)
+        return self._pieces(start, text)
+
+    def _waiting(self) -> int:
+        return len(self._decoder.getstate()[0])
+
+    def _pieces(self, start: int, text: str) -> list[pb.StreamLogsResponse]:
+        end = self._position - self._waiting()
+        if not text:
+            return []
+        return [
+            pb.StreamLogsResponse(hostname=self._hostname, epoch=self._epoch, offset=start, text=text, end_offset=end)
+        ]

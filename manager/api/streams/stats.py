@@ -41,13 +41,14 @@ async def serve_stats(
     try:
         while True:
             running, over = await _running(database, session_id, request.hostname)
-            places = [
+            locations = [
                 AttemptLocation(kernel.agent_id, kernel.agent_address, attempt_id(kernel.kernel_id, kernel.epoch))
                 for kernel in running
             ]
-            found = await reader.read(places, ANSWER_SECONDS)
+            found = await reader.read(locations, ANSWER_SECONDS)
             kernels = [
-                _message(kernel, found.get(place.attempt_id)) for kernel, place in zip(running, places, strict=True)
+                _message(kernel, found.get(location.attempt_id))
+                for kernel, location in zip(running, locations, strict=True)
             ]
             yield pb.StreamStatsResponse(kernels=kernels)
             if over:

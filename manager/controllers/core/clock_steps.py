@@ -1,11 +1,11 @@
 """Steps of the database's clock: found out by comparing it with one that is never set. Pure; times are passed in.
 
-What sessions wait for is bounded by times of the database. A clock that is set an hour ahead would end all of them at once, and one that is set back
-would let them continue for an hour. The leader looks at both clocks each second, so that it knows a step and its size, and moves the times of what is
-live by as much.
+What sessions wait for is bounded by times of the database. A clock that is set an hour ahead would end all of them at
+once, and one that is set back would let them continue for an hour. The leader looks at both clocks each second, so that
+it knows a step and its size, and moves the times of what is live by as much.
 
-A step without a leader is not found: the boot clocks of two hosts cannot be compared, nor those of one host before and after its restart, and all
-times that are stored are of the clock that was set.
+A step without a leader is not found: the boot clocks of two hosts cannot be compared, nor those of one host before and
+after its restart, and all times that are stored are of the clock that was set.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ MIN_STEP_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ClockLook:
-    """The database's clock said `wall`, in seconds since 1970, at a moment between `before` and `after` of the other clock."""
+    """The database's clock said `wall`, in seconds since 1970, at a moment between `before`
+    and `after` of the other clock.
+    """
 
     before: float
     after: float
@@ -29,7 +31,8 @@ class ClockLook:
 class ClockStep:
     """The clock was set by `seconds`, forward if positive, at most `window` seconds ago.
 
-    `former` is what it would say now. Times up to that are of the former clock, unless they are within the window of the present one.
+    `former` is what it would say now. Times up to that are of the former clock,
+    unless they are within the window of the present one.
     """
 
     seconds: float

@@ -1,47 +1,59 @@
-"""Conditions of agents, as stored with them: which of them block placements, and since when each holds. Pure."""
+"""Conditions of agents, as kept with them: which of them block placements, and since when each holds. Pure."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
-from retinue.manager.session.core.attempts import NodeCondition
+from retinue.manager.session.core.attempts import AgentCondition, NodeCondition
+from retinue.rpc.core.reasons import AgentConditionReason, AgentConditionType
 
-QUARANTINED, OUT_OF_BOUNDS, ORPHANS = "QUARANTINED", "OUT_OF_BOUNDS", "ORPHANS"
+QUARANTINED = AgentConditionType.QUARANTINED
+OUT_OF_BOUNDS = AgentConditionType.OUT_OF_BOUNDS
+ORPHANS = AgentConditionType.ORPHANS
 # An agent that is out of bounds is drained as well, until an administrator puts it back.
-BLOCKING = frozenset({"DISK_FULL", "UNKILLABLE", "NETWORK_DEGRADED", "ENGINE_UNRESPONSIVE", QUARANTINED, ORPHANS})
+BLOCKING = frozenset(
+    {
+        AgentConditionType.DISK_FULL,
+        AgentConditionType.UNKILLABLE,
+        AgentConditionType.NETWORK_DEGRADED,
+        AgentConditionType.ENGINE_UNRESPONSIVE,
+        QUARANTINED,
+        ORPHANS,
+    }
+)
 
 
-def stored(
-    conditions: Iterable[NodeCondition], before: Iterable[Mapping[str, Any]], now: dt.datetime
-) -> list[dict[str, Any]]:
-    """Returns a full set of conditions as it is stored in place of `before`: one of each type and reason, in the order given.
+def kept(
+    conditions: Iterable[NodeCondition], before: Iterable[AgentCondition], now: dt.datetime
+) -> list[AgentCondition]:
+    """Returns a full set of conditions as it is kept in place of `before`: one of each type and reason,
+    in the order given.
 
-    One that does not say since when it holds, holds since it was stored first, or `now`.
+    Types and reasons that are not known here are all OTHER, and differ by their messages. A condition that does not say
+    since when it holds, holds since it was kept first, or `now`.
     """
-    known = {(row.get("type"), row.get("reason")): row.get("since") for row in before}
-    rows: dict[tuple[str, str], dict[str, Any]] = {}
-    for condition in conditions:
-        key = condition.type, condition.reason
-        since = condition.since.isoformat() if condition.since else known.get(key) or now.isoformat()
-        rows.setdefault(
-            key,
-            {
-                "type": condition.type,
-                "reason": condition.reason,
-                "message": condition.message,
-                "since": since,
-                "blocks": condition.type in BLOCKING,
-            },
-        )
-    return list(rows.values())
+    known = {_key(old): old.since for old in before}
+    found: dict[object, AgentCondition] = {}
+    for new in conditions:
+        key = _key(new)
+        since = new.since or known.get(key, now)
+        found.setdefault(key, AgentCondition(new.type, new.reason, new.message, since, new.type in BLOCKING))
+    return list(found.values())
+
+
+def _key(condition: NodeCondition | AgentCondition) -> object:
+    kind, reason = condition.type, condition.reason
+    return kind, reason, condition.message if AgentConditionReason.OTHER in (kind, reason) else ""
 
 
 def with_found(
-    kind: str, condition: NodeCondition | None, before: Iterable[Mapping[str, Any]], now: dt.datetime
-) -> list[dict[str, Any]]:
-    """Returns the conditions that managers have found, with `condition` in place of all of its kind; None takes those off."""
-    others = [dict(row) for row in before if row.get("type") != kind]
-    known = [row for row in before if row.get("type") == kind]
-    return others + stored([] if condition is None else [condition], known, now)
+    kind: str, condition: NodeCondition | None, before: Iterable[AgentCondition], now: dt.datetime
+) -> list[AgentCondition]:
+    """Returns the conditions that managers have found, with `condition` in place of all of its kind;
+    None takes those off.
+    """
+    before = list(before)
+    others = [old for old in before if old.type != kind]
+    known = [old for old in before if old.type == kind]
+    return others + kept([] if condition is None else [condition], known, now)

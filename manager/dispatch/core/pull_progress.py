@@ -1,4 +1,6 @@
-"""Bounds how often the progress of fetching an image is written: agents say how often it changes, and the journal keeps each entry. Pure."""
+"""Bounds how often the progress of fetching an image is written: agents say how often it changes,
+and the journal keeps each entry. Pure.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ class Progress:
 
 
 class PullProgress:
-    """Lets the progress of an attempt be written once in `PROGRESS_SECONDS`, and keeps the last of what came meanwhile until then."""
+    """Lets the progress of an attempt be written once in `PROGRESS_SECONDS`,
+    and keeps the last of what came meanwhile until then.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` is in seconds from any moment on."""

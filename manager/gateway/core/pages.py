@@ -1,6 +1,7 @@
 """Builds the pages shown in place of a program's page. Pure.
 
-No page says anything of a session that was not proven to be the reader's: one without a cookie is the same whatever there is behind the address.
+No page says anything of a session that was not proven to be the reader's:
+one without a cookie is the same whatever there is behind the address.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class Page:
 
 OPEN = "retinue open SESSION PORT"
 UNKNOWN_HOST = Page(HTTPStatus.MISDIRECTED_REQUEST, "No such address", "Nothing of this gateway has this address.")
+TWO_HOSTS = Page(HTTPStatus.BAD_REQUEST, "Two addresses", "The request names more than one host.")
 UNKNOWN_PAGE = Page(HTTPStatus.NOT_FOUND, "No such page", "The gateway has no such page.")
 NO_ACCESS = Page(
     HTTPStatus.UNAUTHORIZED,

@@ -1,7 +1,7 @@
 """Decides which address leads to which port, and which requests may pass. Pure.
 
-Every port of every session has a host name of its own, so that a browser takes each for an origin of its own: what one program sets, stores
-and runs there is out of reach of all others.
+Every port of every session has a host name of its own, so that a browser takes each for an origin of its own: what one
+program sets, stores and runs there is out of reach of all others.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ TICKET_PREFIX = "rtt_"
 ACCESS_PREFIX = "rta_"
 TICKET_SECONDS = 60
 ACCESS_SECONDS = 12 * 3600
+TUNNEL_SECONDS = 7 * 24 * 3600
 # Where tickets are exchanged; a program in a kernel has no page there.
 OPEN_PATH = "/.retinue/open"
 LONGEST_PATH = 2048
@@ -40,7 +41,9 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The address at which users reach a gateway: `https://pPORT-SESSION.DOMAIN:NUMBER`, or `http` where nothing leaves this machine."""
+    """The address at which users reach a gateway: `https://pPORT-SESSION.DOMAIN:NUMBER`,
+    or `http` where nothing leaves this machine.
+    """
 
     domain: str
     number: int
@@ -48,14 +51,20 @@ class Address:
 
     @property
     def cookie(self) -> str:
-        """The name of the cookie. With the prefix, browsers take it from the very host only, and never from one beside it."""
+        """The name of the cookie. With the prefix, browsers take it from the very host only,
+        and never from one beside it.
+        """
         return "__Host-retinue" if self.secure else "retinue"
+
+    def host(self, target: Target) -> str:
+        """The host name of a port."""
+        return f"p{target.port}-{target.session_id.hex}.{self.domain}"
 
     def origin(self, target: Target) -> str:
         """Scheme, host and, unless it is the scheme's own, number."""
         scheme, usual = ("https", 443) if self.secure else ("http", 80)
         number = "" if self.number == usual else f":{self.number}"
-        return f"{scheme}://p{target.port}-{target.session_id.hex}.{self.domain}{number}"
+        return f"{scheme}://{self.host(target)}{number}"
 
     def target(self, host: str) -> Target | None:
         """Returns the target of a `Host`; None for one that is none of ours."""
@@ -78,19 +87,11 @@ class Address:
         values = [value for name, value in _pairs(cookies) if name == self.cookie]
         return [value for value in values[:_MAX_COOKIES] if is_secret(value, ACCESS_PREFIX)]
 
-    def other_cookies(self, cookies: str) -> str:
-        """A `Cookie` header without what is the gateway's: that is no affair of the program's."""
-        return "; ".join(
-            part.strip()
-            for part in cookies.split(";")
-            if part.strip() and part.partition("=")[0].strip() != self.cookie
-        )
-
     def wrong_source(self, target: Target, method: str, headers: Mapping[str, str]) -> str:
         """Returns why a request is refused for where it comes from; empty when it is not.
 
-        Cookies go along with what pages of other hosts of the domain ask for: the browser takes them for the same site. So whatever a
-        page causes has to be caused by the origin itself, but for a plain link to it.
+        Cookies go along with what pages of other hosts of the domain ask for: the browser takes them for the same site.
+        So whatever a page causes has to be caused by the origin itself, but for a plain link to it.
         """
         origin = headers.get("Origin", "")
         if origin and origin != self.origin(target):

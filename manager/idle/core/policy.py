@@ -1,7 +1,8 @@
-"""Decides when a running session is ended because it is idle: policies, their merging, and their evaluation on a session. Pure.
+"""Decides when a running session is ended because it is idle: policies, their merging,
+and their evaluation on a session. Pure.
 
-Times are seconds since 1970 by the database's clock, spans are seconds. What is not known never counts as idle: spans in which no user could have
-been heard are added to what is left, and a checker that sees nothing ends nothing.
+Times are seconds since 1970 by the database's clock, spans are seconds. What is not known never counts as idle: spans
+in which no user could have been heard are added to what is left, and a checker that sees nothing ends nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from retinue.manager.idle.core.utilization import Reading
 from retinue.manager.reasons import ConditionType, SessionReason
@@ -48,22 +48,26 @@ WARNINGS: Mapping[Checker, ConditionType] = {
 }
 # The types of session that a checker looks at.
 LOOKS_AT: Mapping[Checker, frozenset[SessionType]] = {
-    Checker.INTERACTION: frozenset({SessionType.INTERACTIVE}),
+    Checker.INTERACTION: frozenset({SessionType.INTERACTIVE, SessionType.SYSTEM}),
     Checker.UTILIZATION: frozenset({SessionType.INTERACTIVE, SessionType.BATCH}),
     Checker.LIFETIME: frozenset({SessionType.INTERACTIVE, SessionType.BATCH}),
 }
 DEFAULT_WARNING = 600.0
-# What is exchanged with a session is noted so many seconds later at the most, where no timeout wants it sooner; and what the note itself may take.
+# What is exchanged with a session is noted so many seconds later at the most, where no timeout wants it sooner;
+# and what the note itself may take.
 LONGEST_PACE = 15.0
 _NOTING = 1.0
-# A warning is taken back when so much more is left than it was given at: use that is near a threshold does not make it come and go.
+# A warning is taken back when so much more is left than it was given at:
+# use that is near a threshold does not make it come and go.
 _SLACK = 1.25
 _NUMBERS = ("grace", "warning", "extension", "interaction", "window", "lifetime")
 
 
 @dataclass(frozen=True, slots=True)
 class IdlePolicy:
-    """Spans in seconds, thresholds in per cent by slot; None is not set. `any_slot`: one slot under its threshold is enough."""
+    """Spans in seconds, thresholds in per cent by slot; None is not set.
+    `any_slot`: one slot under its threshold is enough.
+    """
 
     grace: float | None = None
     warning: float | None = None
@@ -76,7 +80,9 @@ class IdlePolicy:
     exempt: frozenset[Checker] = frozenset()
 
     def then(self, other: IdlePolicy) -> IdlePolicy:
-        """Itself with what is set in `other` over it: field by field, thresholds by slot. Associative; `NOTHING` is the identity."""
+        """Itself with what is set in `other` over it: field by field, thresholds by slot. Associative;
+        `NOTHING` is the identity.
+        """
         numbers = {
             name: getattr(self, name) if getattr(other, name) is None else getattr(other, name) for name in _NUMBERS
         }
@@ -102,37 +108,16 @@ class IdlePolicy:
         """Returns how many seconds before the end a checker with this limit warns a session."""
         return min(DEFAULT_WARNING if self.warning is None else self.warning, limit / 2)
 
-    def to_json(self) -> dict[str, Any]:
-        """As it is stored: what is set."""
-        stored: dict[str, Any] = {name: value for name in _NUMBERS if (value := getattr(self, name)) is not None}
-        if self.thresholds:
-            stored["thresholds"] = dict(self.thresholds)
-        if self.any_slot is not None:
-            stored["any_slot"] = self.any_slot
-        if self.exempt:
-            stored["exempt"] = sorted(self.exempt)
-        return stored
-
 
 NOTHING = IdlePolicy()
-
-
-def stored_policy(stored: Mapping[str, Any]) -> IdlePolicy:
-    """A policy as it is kept in a row."""
-    return IdlePolicy(
-        **{name: stored.get(name) for name in _NUMBERS},
-        thresholds=dict(stored.get("thresholds", {})),
-        any_slot=stored.get("any_slot"),
-        exempt=frozenset(map(Checker, stored.get("exempt", ()))),
-    )
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """The observations of a running session.
 
-    `paused` are seconds since the last interaction, or else the start, in which no user could have been heard; `reachable` says whether
-    a user could be now. `warned` has when a checker warned.
+    `paused` are seconds since the last interaction, or else the start, in which no user could have been heard;
+    `reachable` says whether a user could be now. `warned` has when a checker warned.
     """
 
     type: SessionType
@@ -140,14 +125,16 @@ class Seen:
     interaction: float | None = None
     paused: float = 0.0
     reachable: bool = True
-    extended_until: float | None = None
+    extension_end_time: float | None = None
     warned: Mapping[Checker, float] = field(default_factory=dict)
     reading: Reading | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of a checker for a session; `remaining` are seconds to its end, should it not be used from now on; None: not known."""
+    """The result of a checker for a session; `remaining` are seconds to its end, should it not be used from now on;
+    None: not known.
+    """
 
     checker: Checker
     status: Status
@@ -158,7 +145,9 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The results of all checkers for a session, and what is to be done: warnings to be given and taken back, or its end."""
+    """The results of all checkers for a session, and what is to be done: warnings to be given and taken back,
+    or its end.
+    """
 
     checks: tuple[Check, ...]
     warn: tuple[Check, ...] = ()
@@ -172,12 +161,15 @@ class Verdict:
 
 
 def remaining_time(now: float, baseline: float, timeout: float, grace_end: float | None) -> float:
-    """Returns the seconds left of a timeout that counts from the later of `baseline` and the end of the grace period; negative after it."""
+    """Returns the seconds left of a timeout that counts from the later of `baseline` and the end of the grace
+    period; negative after it.
+    """
     return max(baseline, baseline if grace_end is None else grace_end) + timeout - now
 
 
-def judge(policy: IdlePolicy, seen: Seen, now: float, changed: float | None = None) -> Verdict:
-    """Evaluates a policy on a session at `now`. The session is ended when nothing is left and the warning was given early enough.
+def evaluate(policy: IdlePolicy, seen: Seen, now: float, changed: float | None = None) -> Verdict:
+    """Evaluates a policy on a session at `now`. The session is ended when nothing is left and
+    the warning was given early enough.
 
     `changed` is when timeouts were last set: what was exchanged before may be noted more slowly than these want.
     """
@@ -211,7 +203,8 @@ def judge(policy: IdlePolicy, seen: Seen, now: float, changed: float | None = No
 
 
 def maybe_unnoted(seen: Seen, now: float, changed: float | None) -> bool:
-    """Returns whether something may have been exchanged with a session that is to be noted at the pace of timeouts that are not those of now.
+    """Returns whether something may have been exchanged with a session that is to be noted at the pace of timeouts that
+    are not those of now.
 
     Only with one that ran and was in use then: the first exchange after a silence of two paces is noted at once.
     """
@@ -234,7 +227,7 @@ def _check(policy: IdlePolicy, seen: Seen, checker: Checker, limit: float, now: 
     elif checker is Checker.INTERACTION:
         since = max(seen.start, seen.interaction or seen.start)
         left = remaining_time(now, since, limit, grace_end) + seen.paused
-        measured = f"nobody has used it for {spell(max(0.0, now - since - seen.paused))} of at most {spell(limit)}"
+        measured = f"it was not used for {spell(max(0.0, now - since - seen.paused))} of at most {spell(limit)}"
         if not seen.reachable:
             status = Status.NO_DATA
     elif (reading := seen.reading) is not None:
@@ -246,8 +239,8 @@ def _check(policy: IdlePolicy, seen: Seen, checker: Checker, limit: float, now: 
         status, measured = Status.NO_DATA, "what it uses is not known yet"
     if checker is not Checker.LIFETIME and now < grace_end and status is Status.COUNTING:
         status = Status.GRACE
-    if left is not None and seen.extended_until is not None:
-        left = max(left, seen.extended_until - now)
+    if left is not None and seen.extension_end_time is not None:
+        left = max(left, seen.extension_end_time - now)
     return Check(checker, status, limit, None if left is None else max(0.0, left), measured)
 
 
@@ -275,7 +268,9 @@ class ExtensionRefusedError(Exception):
 
 
 def extension(policy: IdlePolicy, seen: Seen, now: float, duration: float | None) -> float | None:
-    """Until when a session is kept if its owner asks for `duration` from `now`; None asks for an interaction only. Raises ExtensionRefusedError."""
+    """Until when a session is kept if its owner asks for `duration` from `now`; None asks for an interaction only.
+    Raises ExtensionRefusedError.
+    """
     looking = {checker for checker in Checker if _applies(policy, seen, checker)}
     if not looking:
         raise ExtensionRefusedError("no idle check looks at it: nothing would end it", 0.0)
@@ -288,17 +283,17 @@ def extension(policy: IdlePolicy, seen: Seen, now: float, duration: float | None
             raise ExtensionRefusedError(
                 f"an interaction does not change when it ends: say for how long, at most {spell(most)}", most
             )
-        return seen.extended_until
+        return seen.extension_end_time
     if duration > most:
         raise ExtensionRefusedError(f"the idle policy lets it be kept for at most {spell(most)} from now", most)
-    return max(now + duration, seen.extended_until or 0.0)
+    return max(now + duration, seen.extension_end_time or 0.0)
 
 
 def unwatched(before: float | None, now: float, elapsed: float, longest: float) -> float:
     """Returns the seconds between two evaluations in which it is certain that no activity could be recorded.
 
-    `before` and `now` are by the database's clock, `elapsed` by that of this process, 0 at its first look. A clock that was set, and a process
-    that stood still for more than `longest`, are such seconds; a second more or less is not.
+    `before` and `now` are by the database's clock, `elapsed` by that of this process, 0 at its first look. A clock that
+    was set, and a process that stood still for more than `longest`, are such seconds; a second more or less is not.
     """
     if before is None:
         return 0.0

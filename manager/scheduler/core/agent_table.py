@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from retinue.manager.scheduler.core.growable import Slots, empty, empty_amounts, grown, widened
 from retinue.manager.scheduling.columns import Integers, Mask
-from retinue.manager.scheduling.records import AgentRecord
+from retinue.manager.scheduling.records import AgentRecord, AgentState
 from retinue.manager.session.core.ipam import check_underlay
 
 
@@ -44,7 +44,9 @@ class AgentTable:
         self._indices: dict[str, AgentIndex] = {}
 
     def put(self, row: AgentRecord) -> set[str]:
-        """Puts an agent as read. Returns the groups affected. Raises ValueError, TypeError, AttributeError; then it does not count."""
+        """Puts an agent as read. Returns the groups affected. Raises ValueError, TypeError, AttributeError;
+        then it does not count.
+        """
         number = self.row_of.get(row.id)
         groups = {row.resource_group}
         if number is None:
@@ -68,8 +70,8 @@ class AgentTable:
         self.capacity[number] = 0
         self.capacity[number, columns] = list(row.capacity.values())
         self.offers[number] = self._offered(row.backends)
-        self.counts[number] = row.state in ("ALIVE", "SUSPECT") and not row.revoked
-        self.schedulable[number] = row.state == "ALIVE" and not (row.drained or row.revoked or row.blocked)
+        self.counts[number] = row.state in (AgentState.ALIVE, AgentState.SUSPECT) and not row.revoked
+        self.schedulable[number] = row.state is AgentState.ALIVE and not (row.drained or row.revoked or row.blocked)
         for group in groups:
             self._indices.pop(group, None)
         return groups

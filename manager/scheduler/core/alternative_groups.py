@@ -20,10 +20,11 @@ _NOT_ASKED = "it is not asked for a hint"
 
 
 def groups_with_room(cache: Cache, waiting: PendingSession, groups: Iterable[str], now: float) -> list[str]:
-    """Returns those of `groups`, in their order, that would place the session at `now`, quotas and all: at most MAX_NAMED, of the
-    first MAX_TRIED. None when its own group would, too: then it waits for its turn.
+    """Returns those of `groups`, in their order, that would place the session at `now`, quotas and all: at most
+    MAX_NAMED, of the first MAX_TRIED. None when its own group would, too: then it waits for its turn.
 
-    `cache` has agents, claims, quotas and the policies of the groups; what waits in it is forgotten but for the session.
+    `cache` has agents, claims, quotas and the policies of the groups; what waits in it is
+    forgotten but for the session.
     """
     for other in list(cache.queue.row_of):
         cache.queue.remove(other)
@@ -53,6 +54,6 @@ def _has_room(cache: Cache, waiting: PendingSession, group: str, now: float) -> 
         snapshot.queue,
         policy,
         row.rotation,
-        advice=Advice(order_failure=_NOT_ASKED, places_failure=_NOT_ASKED),
+        advice=Advice(order_failure=_NOT_ASKED, placements_failure=_NOT_ASKED),
     )
     return decisions.explain(0) is None

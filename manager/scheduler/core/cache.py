@@ -1,8 +1,9 @@
-"""The scheduler cache, the leader's in-memory copy of rows: agents, what is held of them and by whom, quotas, and all that waits. Pure.
+"""The scheduler cache, the leader's in-memory copy of rows: agents, what is held of them and by whom, quotas,
+and all that waits. Pure.
 
-It is columns of numbers, so that a pass takes what it needs in a few vector steps, whatever waits. It equals the rows at every moment in
-which no placement is on its way to the database; one that is on its way counts as done, so that the next pass can be planned meanwhile.
-`cache_sync.CacheSync` fills it and takes in what changes.
+It is columns of numbers, so that a pass takes what it needs in a few vector steps, whatever waits. It equals the rows
+at every moment in which no placement is on its way to the database; one that is on its way counts as done, so that the
+next pass can be planned meanwhile. `cache_sync.CacheSync` fills it and takes in what changes.
 """
 
 from __future__ import annotations
@@ -12,14 +13,43 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from retinue.manager.scheduler.core.account_table import AccountTable
 from retinue.manager.scheduler.core.agent_table import AgentTable
-from retinue.manager.scheduler.core.growable import Slots
+from retinue.manager.scheduler.core.growable import Slots, empty, empty_amounts, grown, widened
 from retinue.manager.scheduler.core.pending_table import PendingTable
 from retinue.manager.scheduling.columns import Integers
 from retinue.manager.scheduling.records import AgentRecord, GroupRecord, PendingSession, QuotaRecord
 from retinue.manager.session.core.quota_subjects import Account, Subject, subjects_of
 from retinue.rpc.core.amounts import MAX_AMOUNT
+
+
+class AccountTable:
+    """The amounts that live claims hold, and the number of placed sessions, by account."""
+
+    def __init__(self, slots: Slots) -> None:
+        self._slots = slots
+        self.names: list[Account] = []
+        self.row_of: dict[Account, int] = {}
+        self.held = empty_amounts()
+        self.sessions: Integers = empty(np.int64)
+        # Rows by group, and by the subject of a quota.
+        self.of_group: dict[str, list[int]] = {}
+        self.of_subject: dict[Subject, list[int]] = {}
+
+    def row(self, account: Account) -> int:
+        """Returns the row of an account, a new one when there is none."""
+        number = self.row_of.get(account)
+        if number is None:
+            number = self.row_of[account] = len(self.names)
+            self.names.append(account)
+            self.held, self.sessions = grown(self.held, number + 1), grown(self.sessions, number + 1)
+            self.of_group.setdefault(account.resource_group, []).append(number)
+            for subject in subjects_of(account):
+                self.of_subject.setdefault(subject, []).append(number)
+        return number
+
+    def widen(self) -> None:
+        """Makes room for new slots."""
+        self.held = widened(self.held, len(self._slots.names))
 
 
 class CacheError(Exception):
@@ -51,7 +81,9 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """The amounts that placed sessions take: by kernel its agent's row and amounts, by session its account and first kernel (one more at the end)."""
+    """The amounts that placed sessions take: by kernel its agent's row and amounts,
+    by session its account and first kernel (one more at the end).
+    """
 
     agents: Integers
     requests: Integers
@@ -83,7 +115,7 @@ class Cache:
     unreadable: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def empty(cls, offered: Callable[[Iterable[str]], int], needed: Callable[[bool], int]) -> Cache:
+    def empty(cls, offered: Callable[[Iterable[str]], int], needed: Callable[[str, bool, bool], int]) -> Cache:
         """Nothing yet."""
         slots = Slots()
         return cls(slots, AgentTable(slots, offered), AccountTable(slots), PendingTable(slots, needed))
@@ -101,7 +133,7 @@ class Cache:
         try:
             if not row.readable:
                 raise ValueError("another version wrote its request")
-            self.queue.put(row, self.accounts.row((row.resource_group, row.owner, row.project)))
+            self.queue.put(row, self.accounts.row(Account(row.resource_group, row.owner, row.project, row.system)))
         except Exception as error:  # noqa: BLE001  # said by the caller; the others are placed
             self.queue.remove(row.id)
             self.unreadable[name] = repr(error)
@@ -171,7 +203,9 @@ class Cache:
         np.add.at(self.accounts.sessions, holdings.accounts, sign)
 
     def over_quota(self, holdings: Holdings, quotas: Mapping[Subject, Limit], *, counted: bool) -> Collection[int]:
-        """Returns those of the sessions, one after the other, for which the quotas have no room; `counted` says that they are counted already."""
+        """Returns those of the sessions, one after the other, for which the quotas have no room;
+        `counted` says that they are counted already.
+        """
         if not quotas:
             return ()
         names = self.accounts.names

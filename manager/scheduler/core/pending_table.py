@@ -37,8 +37,10 @@ class _Shape(NamedTuple):
 class PendingTable:
     """The sessions that wait, of all groups: rows in any order, with holes."""
 
-    def __init__(self, slots: Slots, needed: Callable[[bool], int]) -> None:
-        """`needed` says what a kernel needs of an agent, as bits, by whether it has an image."""
+    def __init__(self, slots: Slots, needed: Callable[[str, bool, bool], int]) -> None:
+        """`needed` says what a kernel needs of an agent, as bits, by its isolation,
+        and whether it has an image or serves SFTP.
+        """
         self._slots = slots
         self._needed = needed
         self.count = 0
@@ -85,7 +87,9 @@ class PendingTable:
     )  # fmt: skip
 
     def put(self, row: PendingSession, account: int) -> None:
-        """Puts a session as read in place of what was known of it. Raises ValueError for one that no pass could read."""
+        """Puts a session as read in place of what was known of it. Raises ValueError for
+        one that no pass could read.
+        """
         self.remove(row.id)
         _check_agents(row)
         number, shape = self.count, self._shape(row.kernels or "[]")
@@ -122,7 +126,7 @@ class PendingTable:
             self.kernel_count += len(kernels)
             self.requests, self.needs = grown(self.requests, self.kernel_count), grown(self.needs, self.kernel_count)
             for position, kernel in enumerate(kernels, first):
-                self.needs[position] = self._needed(kernel["image"])
+                self.needs[position] = self._needed(kernel["isolation"], kernel["image"], kernel.get("sftp", False))
                 for slot, amount in kernel["slots"].items():
                     column = self._slots.column(slot)
                     if column >= self.requests.shape[1]:
@@ -182,7 +186,9 @@ class PendingTable:
         return rows[np.argsort(self.sequence[rows], kind="stable")]
 
     def kernels_of(self, rows: Integers) -> tuple[Integers, Integers]:
-        """Returns the rows of `requests` of all kernels of the sessions in `rows`, one session after the other, and where each session's begin."""
+        """Returns the rows of `requests` of all kernels of the sessions in `rows`, one session after the other,
+        and where each session's begin.
+        """
         sizes = self.size[rows].astype(np.int64)
         offsets = np.zeros(len(rows) + 1, np.int64)
         np.cumsum(sizes, out=offsets[1:])
@@ -236,12 +242,15 @@ def _check_agents(row: PendingSession) -> None:
 
 
 def is_constrained(row: PendingSession) -> bool:
-    """Returns whether a waiting session has constraints of its own, so that its row is kept: see `snapshot.held_back` and `snapshot.wishes_of`."""
+    """Returns whether a waiting session has constraints of its own, so that its row is kept:
+    see `snapshot.held_back` and `snapshot.wishes_of`.
+    """
     return bool(
         row.failed_agents
         or row.clearing
         or row.next_try
         or row.earliest_start_time
+        or row.hold
         or row.open_dependencies
         or row.agents
         or row.replica_placement

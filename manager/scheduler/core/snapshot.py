@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from types import MappingProxyType
-from typing import TypeAlias, TypedDict, overload
+from typing import TypeAlias, overload
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from retinue.manager.reasons import SessionReason
@@ -29,21 +29,40 @@ from retinue.manager.scheduling.columns import (
 )
 from retinue.manager.scheduling.fair_share import normalised_usage
 from retinue.manager.scheduling.quotas import QUOTA
-from retinue.manager.scheduling.records import PendingSession, RunningSession
+from retinue.manager.scheduling.records import GroupRecord, PendingSession, RunningSession
+from retinue.manager.session.core.explanation import StoredExplanation, StoredShortfall
+from retinue.manager.session.core.isolation import KERNELS, Isolation
+from retinue.manager.session.core.isolation_policy import not_allowed
 from retinue.manager.session.core.quota_subjects import Subject, subjects_of, words
 from retinue.rpc.core.amounts import format_amount
 
-# What a kernel may need of an agent, in words, and the names of the agents' backends that give it.
-FEATURES = ("a backend for native processes", "a backend for images")
-_NATIVE, _IMAGES = 1, 2
-_OFFERED = {"process": _NATIVE, "docker": _IMAGES, "null": _NATIVE | _IMAGES}
+# What a kernel may need of an agent, in words, and the names of the agents' runtimes that give it.
+FEATURES = (
+    *(f"a runtime for {KERNELS[isolation]}" for isolation in (Isolation.PROCESS, Isolation.CONTAINER)),
+    "OpenSSH's server for SFTP",
+    f"a runtime for {KERNELS[Isolation.VM]}",
+    f"a runtime for {KERNELS[Isolation.VM]} with images",
+)
+_NATIVE, _IMAGES, _SFTP, _VM, _VM_IMAGES = 1, 2, 4, 8, 16
+_OF_ISOLATION = {Isolation.PROCESS: _NATIVE, Isolation.CONTAINER: _IMAGES, Isolation.VM: _VM | _VM_IMAGES}
+_OFFERED = {
+    "process": _NATIVE,
+    "docker": _IMAGES,
+    "kubernetes": _IMAGES,
+    "sftp": _SFTP,
+    "vm": _VM,
+    "vm-images": _VM_IMAGES,
+    "null": (1 << len(FEATURES)) - 1,
+}
 # Project and name.
 Endpoint: TypeAlias = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class PastUsage:
-    """Decayed usage in amount times seconds, by owner and slot, and how it counts; without `slot_weights` all slots count the same."""
+    """Decayed usage in amount times seconds, by owner and slot, and how it counts;
+    without `slot_weights` all slots count the same.
+    """
 
     usage: Mapping[str, Mapping[str, float]]
     look_back_days: int
@@ -80,9 +99,9 @@ def snapshot_of(
     *,
     replicas: Mapping[Endpoint, Mapping[str, int]] = MappingProxyType({}),
 ) -> Snapshot:
-    """Returns the columns of one group at `now` (seconds since 1970). Owners with equal shares are served in the order in which their first
-    session arrived; given past usage, those who used least for their weight come first: owners who hold nothing now differ by nothing else.
-    `replicas` are the live kernels of endpoints by agent.
+    """Returns the columns of one group at `now` (seconds since 1970). Owners with equal shares are served in the order
+    in which their first session arrived; given past usage, those who used least for their weight come first: owners who
+    hold nothing now differ by nothing else. `replicas` are the live kernels of endpoints by agent.
     """
     cache.widen()
     table, queue = cache.agents, cache.queue
@@ -146,7 +165,8 @@ def snapshot_of(
                 session: why
                 for session, row in constrained.items()
                 if (why := held_back(row, now, index.position)) is not None
-            },
+            }
+            | _held_by_isolation(cache.groups[group], queue.needs[kernels], offsets),
             architectures={session: row.architecture for session, row in constrained.items() if row.architecture},
             wishes={
                 session: wishes
@@ -212,9 +232,13 @@ def offered(backends: Iterable[str]) -> int:
     return reduce(or_, (_OFFERED.get(name, 0) for name in backends), 0)
 
 
-def needed(image: bool) -> int:  # the one fact there is
-    """Returns the FEATURES that a kernel needs, as bits."""
-    return _IMAGES if image else _NATIVE
+def needed(isolation: str, image: bool, sftp: bool) -> int:
+    """Returns the FEATURES that a kernel needs, as bits. Raises ValueError for an isolation
+    that this version does not know.
+    """
+    if Isolation(isolation) is Isolation.VM:
+        return _VM_IMAGES if image else _VM
+    return _OF_ISOLATION[Isolation(isolation)] | (_SFTP if sftp else 0)
 
 
 def endpoint_of(row: PendingSession) -> Endpoint | None:
@@ -232,8 +256,8 @@ def endpoints_of(cache: Cache, group: str) -> set[Endpoint]:
 
 
 def held_back(row: PendingSession, now: float, position: Mapping[str, int]) -> Explanation | None:
-    """Returns why a waiting session is not to be tried at `now`; `position` is that of agents by id. Only rows that `is_constrained` picks
-    are asked about.
+    """Returns why a waiting session is not to be tried at `now`; `position` is that of agents by id. Only rows that
+    `is_constrained` picks are asked about.
     """
     if (policy := _held_by_policy(row, now)) is not None:
         return policy
@@ -268,13 +292,31 @@ def _held_by_broken_quotas(cache: Cache, broken: Iterable[Subject], accounts: In
     return {session: why[account] for session, account in enumerate(accounts.tolist()) if account in why}
 
 
+def _held_by_isolation(group: GroupRecord, needs: Integers, offsets: Integers) -> dict[int, Explanation]:
+    """Returns, by session, that its group does not allow what its kernels are; SFTP servers are always allowed."""
+    if not group.isolations or not len(needs):
+        return {}
+    refused = sum(bits for isolation, bits in _OF_ISOLATION.items() if isolation not in group.isolations)
+    found = np.bitwise_or.reduceat(np.where(needs & _SFTP, 0, needs & refused), offsets[:-1])
+    why = {
+        bits: Explanation(
+            Tier.POLICY,
+            SessionReason.ISOLATION_NOT_ALLOWED,
+            not_allowed([isolation for isolation, known in _OF_ISOLATION.items() if bits & known], group.name),
+        )
+        for bits in np.unique(found).tolist()
+        if bits
+    }
+    return {session: why[bits] for session, bits in enumerate(found.tolist()) if bits} if why else {}
+
+
 def _held_by_policy(row: PendingSession, now: float) -> Explanation | None:
+    if row.hold:
+        return Explanation(Tier.POLICY, SessionReason.HELD, "it is held; it waits until it is released")
     if row.open_dependencies:
         names, number = list(row.waits_for), row.open_dependencies
         more = f" and {number - len(names)} more" if number > len(names) else ""
-        return Explanation(
-            Tier.POLICY, SessionReason.DEPENDENCY, f"it waits for the success of {', '.join(names)}{more}"
-        )
+        return Explanation(Tier.POLICY, SessionReason.DEPENDENCY, f"it waits for {', '.join(names)}{more}")
     if row.earliest_start_time > now:
         return Explanation(Tier.POLICY, SessionReason.START_TIME, "its start time has not come")
     return None
@@ -296,46 +338,28 @@ def wishes_of(
     )
 
 
-class ShortfallPayload(TypedDict):
-    """One kernel's binding slot on the agent that comes closest; amounts as texts, all kernels together for no hostname."""
-
-    hostname: str
-    agent: str
-    slot: str
-    requested: str
-    free: str
-    short: str
-
-
-class ExplanationPayload(TypedDict):
-    """An explanation of a pending reason, as it is kept in JSON."""
-
-    tier: str
-    shortfalls: list[ShortfallPayload]
-
-
-def explanation_payload(why: Explanation, hostnames: Sequence[str]) -> ExplanationPayload:
-    """Returns an explanation as it is kept, with amounts as people write them."""
-    return {
-        "tier": why.tier.value,
-        "shortfalls": [
-            {
-                "hostname": "" if shortfall.kernel is None else hostnames[shortfall.kernel],
-                "agent": shortfall.agent,
-                "slot": lack.slot,
-                "requested": format_amount(lack.slot, lack.requested),
-                "free": format_amount(lack.slot, lack.free),
-                "short": format_amount(lack.slot, lack.short),
-            }
+def stored_explanation(why: Explanation, hostnames: Sequence[str]) -> StoredExplanation:
+    """Returns an explanation as it is stored, with amounts as people write them."""
+    return StoredExplanation(
+        why.tier,
+        tuple(
+            StoredShortfall(
+                hostname="" if shortfall.kernel is None else hostnames[shortfall.kernel],
+                agent=shortfall.agent,
+                slot=lack.slot,
+                requested=format_amount(lack.slot, lack.requested),
+                free=format_amount(lack.slot, lack.free),
+                short=format_amount(lack.slot, lack.short),
+            )
             for shortfall in why.shortfalls
             for lack in shortfall.lacks[:1]
-        ],
-    }
+        ),
+    )
 
 
 def explanation_text(why: Explanation, hostnames: Sequence[str]) -> str:
-    """Returns `explanation_payload` as JSON."""
-    return json.dumps(explanation_payload(why, hostnames))
+    """Returns `stored_explanation` as JSON."""
+    return orjson.dumps(stored_explanation(why, hostnames)).decode()
 
 
 class _Texts(Sequence[str]):
@@ -385,7 +409,9 @@ def _owners(
     columns: Integers,
     past_usage: Mapping[str, float] | None,
 ) -> tuple[Owners, Integers]:
-    """Returns the owners, and by account its owner's row: first those who wait, by arrival, then those who only hold; this order decides ties."""
+    """Returns the owners, and by account its owner's row: first those who wait, by arrival,
+    then those who only hold; this order decides ties.
+    """
     table = cache.accounts
     weights: Mapping[str, int] = cache.groups[group].owner_weights
     members = table.of_group.get(group, [])

@@ -6,12 +6,24 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from retinue.manager.session.core.apps import MAX_ALLOWED, MAX_SERVICES, ServiceSpec
+from retinue.manager.session.core.apps import MAX_ALLOWED, MAX_APPS, AppSpec
+from retinue.manager.session.core.isolation import Isolation
+from retinue.manager.session.core.isolation_policy import IsolationPolicy
 from retinue.manager.session.core.mounts import check_mounts
-from retinue.manager.session.core.service_ports import PORT_NAME, check_ports
-from retinue.manager.session.core.spec import DEFAULT_SLOTS, MAIN, KernelSpec, RetryPolicy, SessionSpec, WebhookSpec
+from retinue.manager.session.core.service_ports import PORT_NAME, SFTP, SFTP_PORT, ServicePortSpec, check_ports
+from retinue.manager.session.core.spec import (
+    DEFAULT_SLOTS,
+    MAIN,
+    KernelSpec,
+    MountSpec,
+    RetryPolicy,
+    SessionSpec,
+    SftpSpec,
+    WebhookSpec,
+)
+from retinue.manager.session.core.ssh_keys import parse_public_key
 from retinue.manager.session.core.states import SessionType
-from retinue.manager.webhooks.core.rules import wrong_url
+from retinue.manager.webhooks.core.rules import wrong_secret, wrong_url
 from retinue.rpc.core.amounts import MEMORY, AmountError, format_amount, parse_amount
 
 MAX_CLUSTER_SIZE = 1024
@@ -28,7 +40,7 @@ SHORTEST_TIME_LIMIT, LONGEST_TIME_LIMIT = 1.0, 365 * 86400.0
 MAX_SCRIPT_BYTES = 64 * 1024
 MAX_DEPENDENCIES = 1000
 MAX_ATTEMPTS = 100
-MAX_WEBHOOKS, MAX_WEBHOOK_SECRET = 4, 256
+MAX_WEBHOOKS = 4
 MAX_BACKOFF_SECONDS, MAX_MAX_BACKOFF_SECONDS = 3600.0, 86_400.0
 RESERVED_PREFIXES = ("BACKENDAI_", "RETINUE_")
 
@@ -43,6 +55,10 @@ _ARCHITECTURE = re.compile(r"[a-z0-9](?:[a-z0-9_.-]{0,61}[a-z0-9])?")
 _IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:@-]{0,510}")
 
 _MUCH_MEMORY = "8192t"
+_ANY_IMAGE = "image"
+MAX_SYSTEM_KEYS, MAX_SYSTEM_KERNELS = 16, 16
+MAX_SYSTEM_SLOTS: Mapping[str, str] = {"cpu": "1", MEMORY: "512m"}
+_SFTP_PORT = ServicePortSpec(SFTP, ports=(SFTP_PORT,))
 
 Violations = list[tuple[str, str]]
 
@@ -57,10 +73,10 @@ def wrong_name(name: str) -> Violations:
 
 
 def admit(spec: SessionSpec) -> tuple[SessionSpec, Violations]:
-    """Returns a request with defaults filled in and amounts in canonical form, and what is wrong with it: (field path, description)."""
+    """Returns a request with defaults filled in and amounts in canonical form, and what is wrong with it:
+    (field path, description).
+    """
     violations = wrong_name(spec.name)
-    if spec.type not in (SessionType.INTERACTIVE, SessionType.BATCH):
-        violations.append(("spec.type", "must be SESSION_TYPE_INTERACTIVE or SESSION_TYPE_BATCH"))
     if not 1 <= spec.cluster_size <= MAX_CLUSTER_SIZE:
         violations.append(("spec.cluster_size", f"must be from 1 to {MAX_CLUSTER_SIZE}"))
     if not 0 <= spec.priority <= MAX_PRIORITY:
@@ -77,7 +93,7 @@ def admit(spec: SessionSpec) -> tuple[SessionSpec, Violations]:
     check_mounts(spec.mounts, "spec.mounts", violations)
     _check_webhooks(spec.webhooks, violations)
     check_ports(spec.service_ports, spec.preopen_ports, violations)
-    _check_services(spec, violations)
+    _check_apps(spec, violations)
     if spec.retry is not None:
         _check_retry(spec.retry, violations)
     kernel = _admit_kernel(
@@ -86,11 +102,81 @@ def admit(spec: SessionSpec) -> tuple[SessionSpec, Violations]:
     roles = {}
     for position, (role, role_kernel) in enumerate(spec.roles.items()):
         roles[role] = _admit_kernel(role_kernel, f"spec.roles[{position}].kernel", violations)
-    admitted = replace(spec, kernel=kernel, roles=roles)
+    admitted = _admit_system(replace(spec, kernel=kernel, roles=roles), violations)
     _check_shared_memory(admitted, violations)
+    if admitted.sftp is None:
+        # Whether its group allows them is decided once it is accepted.
+        violations += IsolationPolicy().violations(admitted, admitted.resource_group)
+        admitted = replace(admitted, isolations=IsolationPolicy().resolve(admitted))
     if spec.type is SessionType.BATCH and not admitted.of_role(MAIN).command:
         violations.append(("spec.kernel.command", "is required for a batch session"))
     return admitted, violations
+
+
+def is_other_system(spec: SessionSpec) -> bool:
+    """Returns whether a request is for a system session of another kind than SFTP:
+    one that runs a program of its own.
+    """
+    programs = (spec.kernel, *spec.roles.values())
+    return (
+        spec.type is SessionType.SYSTEM
+        and spec.sftp is None
+        and any(kernel.image or kernel.command for kernel in programs)
+    )
+
+
+def _admit_system(spec: SessionSpec, violations: Violations) -> SessionSpec:
+    """Returns a request with what a system session has by itself, and keys in canonical form;
+    other requests are returned as they are.
+    """
+    if spec.type is not SessionType.SYSTEM or is_other_system(spec):
+        return spec
+    if not spec.mounts:
+        violations.append(("spec.mounts", "is required for a system session: it serves them"))
+    kernels = [("spec.kernel", spec.kernel)]
+    kernels += [(f"spec.roles[{position}].kernel", kernel) for position, kernel in enumerate(spec.roles.values())]
+    for path, kernel in kernels:
+        for field in ("image", "command", "environment", "shared_memory", "isolation"):
+            if getattr(kernel, field):
+                violations.append((f"{path}.{field}", "must be empty for a system session: it runs nothing of yours"))
+    for field, allowed in (("service_ports", (_SFTP_PORT,)), ("preopen_ports", ())):
+        if getattr(spec, field) not in ((), allowed):
+            violations.append((f"spec.{field}", f"must be empty for a system session: it has the port {SFTP}"))
+    if spec.cluster_size > MAX_SYSTEM_KERNELS:
+        violations.append(("spec.cluster_size", f"must be at most {MAX_SYSTEM_KERNELS} for a system session"))
+    for path, kernel in kernels:
+        violations += _beyond_system(kernel.slots, f"{path}.slots")
+    sftp = spec.sftp or SftpSpec()
+    if sftp.max_file_bytes < 0:
+        violations.append(("spec.system.sftp.max_file_bytes", "must not be negative"))
+    sftp = replace(sftp, authorized_keys=_admit_keys(sftp.authorized_keys, violations))
+    return replace(spec, sftp=sftp, service_ports=(_SFTP_PORT,), preopen_ports=())
+
+
+def _beyond_system(slots: Mapping[str, str], path: str) -> Violations:
+    """Returns the amounts that no kernel of a system session may have: quotas do not count them."""
+    found: Violations = []
+    for slot, amount in slots.items():
+        most = MAX_SYSTEM_SLOTS.get(slot)
+        if most is None:
+            found.append((f"{path}[{slot[:64]!r}]", "is not for a system session"))
+        elif parse_amount(slot, amount) > parse_amount(slot, most):
+            found.append((f"{path}[{slot[:64]!r}]", f"must be at most {most} for a system session"))
+    return found
+
+
+def _admit_keys(keys: tuple[str, ...], violations: Violations) -> tuple[str, ...]:
+    path = "spec.system.sftp.authorized_keys"
+    if len(keys) > MAX_SYSTEM_KEYS:
+        violations.append((path, f"must be at most {MAX_SYSTEM_KEYS}"))
+        return ()
+    lines = []
+    for position, key in enumerate(keys):
+        try:
+            lines.append(parse_public_key(key).line)
+        except ValueError as error:
+            violations.append((f"{path}[{position}]", str(error)))
+    return tuple(lines)
 
 
 def completed(spec: SessionSpec) -> SessionSpec:
@@ -103,10 +189,21 @@ def completed(spec: SessionSpec) -> SessionSpec:
         kernel = replace(kernel, slots={**kernel.slots, MEMORY: _MUCH_MEMORY})
     if retry is not None and retry.max_attempts == 0:
         retry = replace(retry, max_attempts=1)
+    if kernel.isolation is Isolation.CONTAINER and not kernel.image:
+        kernel = replace(kernel, image=_ANY_IMAGE)
+    roles = {
+        role: replace(own, image=own.image or _ANY_IMAGE) if own.isolation is Isolation.CONTAINER else own
+        for role, own in spec.roles.items()
+    }
+    mounts = spec.mounts
+    if spec.type is SessionType.SYSTEM and not mounts:
+        mounts = (MountSpec("/srv", "/data"),)
     return replace(
         spec,
         kernel=kernel,
+        roles=roles,
         retry=retry,
+        mounts=mounts,
         agents_strict=spec.agents_strict and bool(spec.agents),
         replica_placement=spec.replica_placement if spec.endpoint else "",
     )
@@ -153,40 +250,38 @@ def _check_webhooks(webhooks: Sequence[WebhookSpec], violations: Violations) -> 
             violations.append((f"{path}.url", wrong))
         if len(set(webhook.events)) < len(webhook.events):
             violations.append((f"{path}.events", "holds one twice"))
-        if len(webhook.secret) > MAX_WEBHOOK_SECRET:
-            violations.append((f"{path}.secret", f"must be at most {MAX_WEBHOOK_SECRET} characters"))
+        if wrong := wrong_secret(webhook.secret):
+            violations.append((f"{path}.secret", wrong))
 
 
-def _check_services(spec: SessionSpec, violations: Violations) -> None:
-    if len(spec.services) > MAX_SERVICES:
-        violations.append(("spec.services", f"must be at most {MAX_SERVICES}"))
+def _check_apps(spec: SessionSpec, violations: Violations) -> None:
+    if len(spec.apps) > MAX_APPS:
+        violations.append(("spec.apps", f"must be at most {MAX_APPS}"))
         return
     ports = {port.name for port in spec.service_ports}
-    for position, service in enumerate(spec.services):
-        path = f"spec.services[{position}]"
-        if any(service.name == other.name for other in spec.services[:position]):
+    for position, app in enumerate(spec.apps):
+        path = f"spec.apps[{position}]"
+        if any(app.name == other.name for other in spec.apps[:position]):
             violations.append((f"{path}.name", "is given twice"))
         # An image may declare the port: that is known once it is on a node.
-        elif not PORT_NAME.fullmatch(service.name) or (service.name not in ports and not spec.of_role(MAIN).image):
+        elif not PORT_NAME.fullmatch(app.name) or (app.name not in ports and not spec.of_role(MAIN).image):
             violations.append((f"{path}.name", "is not the name of a service port"))
-        _check_service(service, path, violations)
+        _check_app(app, path, violations)
 
 
-def _check_service(service: ServiceSpec, path: str, violations: Violations) -> None:
-    if not service.command:
+def _check_app(app: AppSpec, path: str, violations: Violations) -> None:
+    if not app.command:
         violations.append((f"{path}.command", "is required"))
-    violations += wrong_command(service.command, f"{path}.command")
-    violations += wrong_environment(service.environment, f"{path}.environment")
-    directory = service.working_directory
+    violations += wrong_command(app.command, f"{path}.command")
+    violations += wrong_environment(app.environment, f"{path}.environment")
+    directory = app.working_directory
     if directory and (not directory.startswith("/") or "\0" in directory or len(directory.encode()) > MAX_PATH_BYTES):
         violations.append((f"{path}.working_directory", f"must be an absolute path of at most {MAX_PATH_BYTES} bytes"))
-    if len(service.allowed_arguments) > MAX_ALLOWED or any(
-        not argument or "\0" in argument or "=" in argument for argument in service.allowed_arguments
+    if len(app.allowed_arguments) > MAX_ALLOWED or any(
+        not argument or "\0" in argument or "=" in argument for argument in app.allowed_arguments
     ):
         violations.append((f"{path}.allowed_arguments", f"must be at most {MAX_ALLOWED} names without ="))
-    if len(service.allowed_environment) > MAX_ALLOWED or wrong_environment(
-        dict.fromkeys(service.allowed_environment, ""), ""
-    ):
+    if len(app.allowed_environment) > MAX_ALLOWED or wrong_environment(dict.fromkeys(app.allowed_environment, ""), ""):
         violations.append((f"{path}.allowed_environment", f"must be at most {MAX_ALLOWED} names of variables"))
 
 
@@ -201,16 +296,22 @@ def _check_retry(retry: RetryPolicy, violations: Violations) -> None:
 
 def _check_dependencies(spec: SessionSpec, violations: Violations) -> None:
     """Checks what does not depend on other sessions."""
-    if len(spec.depends_on) > MAX_DEPENDENCIES:
-        violations.append(("spec.depends_on", f"must be at most {MAX_DEPENDENCIES} sessions"))
+    if len(spec.depends_on) + len(spec.runs_after) > MAX_DEPENDENCIES:
+        longer = "depends_on" if len(spec.depends_on) >= len(spec.runs_after) else "runs_after"
+        violations.append((f"spec.{longer}", f"must be at most {MAX_DEPENDENCIES} sessions"))
         return
+    _check_references(spec.name, "spec.depends_on", spec.depends_on, violations)
+    _check_references(spec.name, "spec.runs_after", spec.runs_after, violations)
+
+
+def _check_references(name: str, field: str, references: Sequence[str], violations: Violations) -> None:
     seen = set()
-    for position, reference in enumerate(spec.depends_on):
-        path = f"spec.depends_on[{position}]"
+    for position, reference in enumerate(references):
+        path = f"{field}[{position}]"
         if not _NAME.fullmatch(reference):
             # Ids have the shape of names too.
             violations.append((path, "is neither an id nor a name of a session"))
-        elif reference == spec.name:
+        elif reference == name:
             violations.append((path, "is the session itself"))
         elif reference in seen:
             violations.append((path, "is given twice"))

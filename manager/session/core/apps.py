@@ -1,4 +1,6 @@
-"""Programs that are started in a session's main kernel on demand: their definitions, and what they become when asked for. Pure."""
+"""Programs that are started in a session's main kernel on demand: their definitions,
+and what they become when asked for. Pure.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-MAX_SERVICES, MAX_ALLOWED = 32, 64
+MAX_APPS, MAX_ALLOWED = 32, 64
 
 Violations = list[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceSpec:
-    """A program that listens at the service port of its own name, and what a caller who starts it may add."""
+class AppSpec:
+    """A program that listens at the app port of its own name, and what a caller who starts it may add."""
 
     name: str
     command: tuple[str, ...] = ()
@@ -25,8 +27,8 @@ class ServiceSpec:
     def wrong_additions(self, arguments: Sequence[str], environment: Mapping[str, str]) -> Violations:
         """Returns additions that the definition does not allow: (field path, description)."""
         wrong: Violations = [
-            (f"arguments[{place}]", f"is not allowed; allowed are {', '.join(self.allowed_arguments) or 'none'}")
-            for place, argument in enumerate(arguments)
+            (f"arguments[{position}]", f"is not allowed; allowed are {', '.join(self.allowed_arguments) or 'none'}")
+            for position, argument in enumerate(arguments)
             if argument.partition("=")[0] not in self.allowed_arguments
         ]
         wrong += [
@@ -50,9 +52,9 @@ class ServiceSpec:
         return [*filled, *arguments]
 
 
-def stored_service(stored: Mapping[str, Any]) -> ServiceSpec:
+def stored_app(stored: Mapping[str, Any]) -> AppSpec:
     """Returns a definition from its stored form."""
-    return ServiceSpec(
+    return AppSpec(
         stored["name"],
         tuple(stored["command"]),
         # A view of it may leave them out.

@@ -1,4 +1,6 @@
-"""The desired state of one agent, and its reports of the observed state: plain values, and the difference of two desired states."""
+"""The desired state of one agent, and its reports of the observed state: plain values,
+and the difference of two desired states.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from retinue.manager.session.core.images import SeenImage
+from retinue.manager.session.core.isolation import Isolation
+from retinue.manager.session.core.probes import PublishedPort, PublishedStatus
 from retinue.manager.session.core.states import Goal, Observed
 
 # Kernel and epoch: what an attempt's id names.
@@ -16,7 +20,9 @@ AttemptKey: TypeAlias = tuple[uuid.UUID, int]
 
 
 class ListenerBrokenError(Exception):
-    """The manager's own side failed: a report was not committed, or the desired state could not be read. To be tried again."""
+    """The manager's own side failed: a report was not committed, or the desired state could not be read.
+    To be tried again.
+    """
 
 
 class TermOverError(Exception):
@@ -31,6 +37,20 @@ class DesiredMount:
     path: str
     target: str
     writable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SftpServer:
+    """An SFTP server over the mounts of an attempt: who it is, and who it lets in, in OpenSSH's format."""
+
+    # These follow from the attempt, though not the same bytes each time.
+    host_key: bytes = field(repr=False, compare=False)
+    host_certificate: str = field(compare=False)
+    user_authority: str
+    principal: str
+    authorized_keys: tuple[str, ...]
+    # Of a file that is written; 0: no maximum.
+    max_file_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +81,15 @@ class AttemptSpec:
     egress: bool = False
     mounts: tuple[DesiredMount, ...] = ()
     session_secret: bytes = field(default=b"", repr=False)
+    published: PublishedPort | None = None
+    sftp: SftpServer | None = None
+    # None, of one that is only to be stopped: as the image implies.
+    isolation: Isolation | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkMember:
-    """A kernel's place in its session's network, and the underlay address of its agent."""
+    """A kernel's address in its session's network, and the underlay address of its agent."""
 
     kernel_id: str
     hostname: str
@@ -108,10 +132,13 @@ class Difference:
     removed_networks: tuple[str, ...]
     added_protected: tuple[str, ...] = ()
     removed_protected: tuple[str, ...] = ()
+    added_routers: tuple[str, ...] = ()
+    removed_routers: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
+        addresses = (*self.added_protected, *self.removed_protected, *self.added_routers, *self.removed_routers)
         attempts, networks = (self.attempts, self.removed_attempts), (self.networks, self.removed_networks)
-        return any((*attempts, *networks, self.added_protected, self.removed_protected))
+        return any((*attempts, *networks, addresses))
 
 
 def difference(before: DesiredState, after: DesiredState) -> Difference:
@@ -125,20 +152,32 @@ def difference(before: DesiredState, after: DesiredState) -> Difference:
 
 
 class SentState:
-    """The state that an agent was sent, by session, so that a change of some sessions does not require reading the others."""
+    """The state that an agent was sent, by session, so that a change of some sessions does
+    not require reading the others.
+    """
 
-    def __init__(self, desired: DesiredState, protected: frozenset[str] = frozenset()) -> None:
-        """Starts from what the agent was sent as a whole; `protected` are addresses that no kernel may reach."""
+    def __init__(
+        self, desired: DesiredState, protected: frozenset[str] = frozenset(), routers: frozenset[str] = frozenset()
+    ) -> None:
+        """Starts from what the agent was sent as a whole; `protected` are addresses that no kernel may reach, `routers`
+        those that reach published ports.
+        """
         self._protected = protected
+        self._routers = routers
         self._attempts: dict[str, dict[str, AttemptSpec]] = {}
         self._networks: dict[str, DesiredNetwork] = {}
         self._take(desired)
 
     def advance(
-        self, wanted: DesiredState, session_ids: Iterable[str] | None, protected: frozenset[str] = frozenset()
+        self,
+        wanted: DesiredState,
+        session_ids: Iterable[str] | None,
+        protected: frozenset[str] = frozenset(),
+        routers: frozenset[str] = frozenset(),
     ) -> Difference:
-        """Returns what must be sent so that the agent knows `wanted`, and counts it as sent. `wanted` is all there is of these sessions on
-        the agent, but for sessions that cannot be read: of these the agent keeps what it was sent; None means of all sessions.
+        """Returns what must be sent so that the agent knows `wanted`, and counts it as sent. `wanted` is all there is
+        of these sessions on the agent, but for sessions that cannot be read:
+        of these the agent keeps what it was sent; None means of all sessions.
         """
         wanted = self._completed(wanted)
         ids: Collection[str] = {*self._attempts, *self._networks} if session_ids is None else set(session_ids)
@@ -152,8 +191,13 @@ class SentState:
         self._take(wanted)
         added, removed = protected - self._protected, self._protected - protected
         self._protected = protected
+        routers_before, self._routers = self._routers, routers
         return replace(
-            difference(before, wanted), added_protected=tuple(sorted(added)), removed_protected=tuple(sorted(removed))
+            difference(before, wanted),
+            added_protected=tuple(sorted(added)),
+            removed_protected=tuple(sorted(removed)),
+            added_routers=tuple(sorted(routers - routers_before)),
+            removed_routers=tuple(sorted(routers_before - routers)),
         )
 
     def _completed(self, wanted: DesiredState) -> DesiredState:
@@ -200,6 +244,8 @@ class AttemptStatus:
     # Unknown of an attempt whose record was rebuilt.
     session_id: uuid.UUID | None = None
     end_time: dt.datetime | None = None
+    # None of an attempt without a published port.
+    published: PublishedStatus | None = None
 
     @property
     def attempt_id(self) -> str:
@@ -210,12 +256,27 @@ class AttemptStatus:
 
 @dataclass(frozen=True, slots=True)
 class AttemptUsage:
-    """An agent's report of what an attempt has used: `clock` and `cpu` in seconds, `memory` in bytes; None is missing."""
+    """An agent's report of what an attempt has used: `clock` and `cpu` in seconds, `memory` in bytes; None is missing.
+
+    `gpu` is the use of its GPUs in percent; `metrics` are its own that are watched.
+    """
 
     attempt_id: str
     clock: float
     cpu: float | None
     memory: int | None
+    gpu: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class UsageWatch:
+    """What an agent has to report of use: of all attempts every `interval` seconds (0: never),
+    with metrics of some by name.
+    """
+
+    interval: float = 0.0
+    metrics: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +287,26 @@ class NodeCondition:
     reason: str = ""
     message: str = ""
     since: dt.datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentCondition:
+    """A condition as it is kept of an agent; `blocks` says whether it keeps kernels from being placed there."""
+
+    type: str
+    reason: str
+    message: str
+    since: dt.datetime
+    blocks: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeStatus:
+    """What an agent says of one of its runtimes; it is only shown."""
+
+    name: str
+    available: bool
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +325,7 @@ class NodeFacts:
     attempts: tuple[AttemptStatus, ...]
     network_session_ids: frozenset[uuid.UUID]
     conditions: tuple[NodeCondition, ...] = ()
+    runtimes: tuple[RuntimeStatus, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,6 @@
-"""Dependencies among the sessions of one request: cycles, and who depends on whom in the end. Pure; positions stand for sessions."""
+"""Dependencies among the sessions of one request: cycles, and who depends on whom in the end. Pure;
+positions stand for sessions.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 
 def find_cycles(parents: Mapping[int, Collection[int]]) -> list[list[int]]:
-    """Returns one cycle for each group of sessions that depend on each other, each session before the one it depends on.
+    """Returns one cycle for each group of sessions that depend on each other,
+    each session before the one it depends on.
 
-    Linear in sessions and dependencies, and without recursion: Kahn's order takes away what is in no cycle and behind none, and what is
-    left is walked from parent to parent until a session comes twice.
+    Linear in sessions and dependencies, and without recursion: Kahn's order takes away what is in no cycle and behind
+    none, and what is left is walked from parent to parent until a session comes twice.
     """
     left = _knotted(parents)
     cycles: list[list[int]] = []
@@ -22,7 +25,7 @@ def find_cycles(parents: Mapping[int, Collection[int]]) -> list[list[int]]:
             walk[here] = len(walk)
             here = min(parent for parent in parents[here] if parent in left)
         if here in walk:
-            cycles.append([session for session, place in walk.items() if place >= walk[here]])
+            cycles.append([session for session, position in walk.items() if position >= walk[here]])
     return cycles
 
 
@@ -43,7 +46,9 @@ def _knotted(parents: Mapping[int, Collection[int]]) -> set[int]:
 
 
 def dependents(parents: Mapping[int, Collection[int]], roots: Iterable[int]) -> dict[int, int]:
-    """Returns all sessions that depend on `roots`, directly or not, each with a session it depends on that is a root or one of them."""
+    """Returns all sessions that depend on `roots`, directly or not,
+    each with a session it depends on that is a root or one of them.
+    """
     children: dict[int, list[int]] = {}
     for session, of in parents.items():
         for parent in of:

@@ -19,15 +19,21 @@ class Feature(StrEnum):
     DEPENDENCIES = "dependencies"
     START_TIME = "a start time"
     RETRIES = "retries"
+    ATTACH = "commands beside its own"
+    FILES = "a work directory"
+    APPS = "apps"
+    SFTP = "SFTP"
 
 
-_ALL = frozenset({Feature.SERVICE_PORTS, Feature.CLUSTERING, Feature.BOOTSTRAP})
+_ALL = frozenset({Feature.SERVICE_PORTS, Feature.CLUSTERING})
+# Of sessions that run something of their user's.
+_PROGRAMS = _ALL | {Feature.BOOTSTRAP, Feature.ATTACH, Feature.FILES, Feature.APPS}
 
 FEATURES: Mapping[SessionType, frozenset[Feature]] = {
-    SessionType.INTERACTIVE: _ALL | {Feature.CODE_EXECUTION},
-    SessionType.BATCH: _ALL | {Feature.RESULT, Feature.DEPENDENCIES, Feature.START_TIME, Feature.RETRIES},
-    SessionType.INFERENCE: _ALL,
-    SessionType.SYSTEM: _ALL,
+    SessionType.INTERACTIVE: _PROGRAMS | {Feature.CODE_EXECUTION},
+    SessionType.BATCH: _PROGRAMS | {Feature.RESULT, Feature.DEPENDENCIES, Feature.START_TIME, Feature.RETRIES},
+    SessionType.INFERENCE: _PROGRAMS,
+    SessionType.SYSTEM: _ALL | {Feature.SFTP},
 }
 
 

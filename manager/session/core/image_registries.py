@@ -1,16 +1,17 @@
-"""From which registries a resource group lets images come: the registry of a reference, and the patterns of a group. Pure.
+"""From which registries a resource group lets images come: the registry of a reference, and the patterns of a group.
+Pure.
 
-An engine of a node makes the connection, so a reference is an address that a user has a node connect to. A group lists the
-registries that are allowed; an empty list allows `docker.io`, which is also where names without a registry belong, and with them the
-images that are on the node already. Addresses in numbers, and names of the node itself, are allowed only where they are listed as they
-are: `*` does not mean them. What a name resolves to is checked by the agent, whatever is listed here.
+An engine of a node makes the connection, so a reference is an address that a user has a node connect to. A group lists
+the registries that are allowed; an empty list allows `docker.io`, which is also where names without a registry belong,
+and with them the images that are on the node already. Addresses in numbers, and names of the node itself, are allowed
+only where they are listed as they are: `*` does not mean them. What a name resolves to is checked by the agent,
+whatever is listed here.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 DEFAULT_REGISTRY = "docker.io"
 MAX_PATTERNS = 64
@@ -48,15 +49,11 @@ def is_allowed(registry: str, patterns: Iterable[str]) -> bool:
 
 
 def denied_image(images: Iterable[str], patterns: Iterable[str]) -> str:
-    """Returns the first of some references that a group with these patterns does not allow; empty when there is none."""
+    """Returns the first of some references that a group with these patterns does not allow;
+    empty when there is none.
+    """
     known = tuple(patterns)
     return next((image for image in images if not is_allowed(registry_of(image), known)), "")
-
-
-def images_of(spec: Mapping[str, Any]) -> list[str]:
-    """Returns the references in a request as it is stored."""
-    kernels = (spec["kernel"], *spec["roles"].values())
-    return [kernel["image"] for kernel in kernels if kernel["image"]]
 
 
 def _matches(registry: str, pattern: str) -> bool:

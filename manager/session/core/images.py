@@ -1,12 +1,16 @@
-"""Resolves the image of a session's kernels: a reference stands for one image from the first agent's report on. Pure."""
+"""Resolves the image of a session's kernels: a reference stands for one image from the first agent's report on.
+Pure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from retinue.manager.reasons import AttemptReason, SessionReason
+from pydantic import TypeAdapter, ValidationError
+
+from retinue.manager.reasons import SessionReason
+from retinue.manager.session.core.service_ports import ServicePortSpec
+from retinue.rpc.core.reasons import AttemptReason
 
 # No other try and no other agent changes these.
 PERMANENT_REASONS = frozenset(
@@ -18,21 +22,26 @@ PERMANENT_REASONS = frozenset(
     }
 )
 MOVED = SessionReason.IMAGE_MOVED
+_PORTS = TypeAdapter(tuple[ServicePortSpec, ...])
 
 
 @dataclass(frozen=True, slots=True)
 class SeenImage:
-    """The image that an agent found: digest in its registry (empty if it came from none), the engine's id, and ports it says it serves."""
+    """The image that an agent found: digest in its registry (empty if it came from none), the engine's id,
+    and ports it says it serves.
+    """
 
     digest: str = ""
     id: str = ""
-    service_ports: tuple[Mapping[str, Any], ...] = ()
+    service_ports: tuple[ServicePortSpec, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.digest or self.id)
 
     def is_same(self, other: SeenImage) -> bool:
-        """Agents of different architectures agree on the digest only, agents with and without a registry on the id only."""
+        """Agents of different architectures agree on the digest only,
+        agents with and without a registry on the id only.
+        """
         return (self.digest != "" and self.digest == other.digest) or (self.id != "" and self.id == other.id)
 
     @property
@@ -41,13 +50,12 @@ class SeenImage:
         return self.digest or self.id
 
 
-def reference(spec: Mapping[str, Any], role: str) -> str:
-    """Returns the image that a stored request asks for, for kernels of a role; empty when that cannot be read."""
-    for stored in (_member(_member(spec, "roles"), role), _member(spec, "kernel")):
-        if image := _member(stored, "image"):
-            return str(image)
-    return ""
+NO_IMAGE = SeenImage()
 
 
-def _member(stored: object, key: str) -> object:
-    return stored.get(key) if isinstance(stored, Mapping) else None
+def parse_image(digest: str, identifier: str, service_ports: object) -> SeenImage | None:
+    """Returns an image as stored; None when its ports cannot be read. Never raises."""
+    try:
+        return SeenImage(digest, identifier, _PORTS.validate_python(service_ports) if service_ports else ())
+    except ValidationError:
+        return None

@@ -7,8 +7,8 @@ import random
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-# Private space that few sites use; sessions are isolated from each other and from the node, so an overlap with a site's own
-# network only matters to kernels that talk to that site.
+# Private space that few sites use; sessions are isolated from each other and from the node, so an overlap with a site's
+# own network only matters to kernels that talk to that site.
 POOL = ipaddress.IPv4Network("10.128.0.0/9")
 # Bytes that VXLAN adds, by the version of IP it travels over.
 _OVERHEAD = {4: 50, 6: 70}
@@ -27,18 +27,20 @@ class AddressSpaceExhaustedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class KernelAddress:
     """A kernel's address in its session's network."""
 
     address: str
     mac: str
 
 
-def place(subnet: str, local_rank: int) -> Place:
-    """Returns the address after the bridge's, by rank; the MAC is derived from it, so that it is unique where the address is."""
+def kernel_address(subnet: str, local_rank: int) -> KernelAddress:
+    """Returns the address after the bridge's, by rank; the MAC is derived from it,
+    so that it is unique where the address is.
+    """
     network = ipaddress.ip_network(subnet)
     address = network.network_address + 2 + local_rank
-    return Place(str(address), ":".join(f"{octet:02x}" for octet in (0x0A, 0x58, *address.packed)))
+    return KernelAddress(str(address), ":".join(f"{octet:02x}" for octet in (0x0A, 0x58, *address.packed)))
 
 
 class SubnetPool:
@@ -83,7 +85,9 @@ class SubnetPool:
 
 
 def choose_vni(taken: Collection[int], source: random.Random) -> int:
-    """Returns a free VNI at random: a number that was just released is unlikely to be reused while a node may still have it."""
+    """Returns a free VNI at random: a number that was just released is unlikely to be
+    reused while a node may still have it.
+    """
     if len(taken) >= MAX_VNI:
         raise AddressSpaceExhaustedError("no free VNI")
     while (vni := source.randint(1, MAX_VNI)) in taken:
@@ -99,7 +103,9 @@ def check_underlay(address: str) -> str:
 
 
 def inner_mtu(underlays: Collection[tuple[str, int]], *, vxlan: bool) -> int:
-    """Returns the MTU inside a session over underlays of (address, MTU): the smallest, less the header of VXLAN when it is used."""
+    """Returns the MTU inside a session over underlays of (address, MTU): the smallest,
+    less the header of VXLAN when it is used.
+    """
     overhead = 0
     if vxlan:
         overhead = max((_OVERHEAD[6 if ":" in address else 4] for address, _ in underlays), default=_OVERHEAD[4])

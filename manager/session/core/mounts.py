@@ -1,16 +1,19 @@
-"""The directories of nodes that a session may mount, and their paths inside: pure checks of a request, and of what a resource group grants."""
+"""The directories of nodes that a session may mount, and their paths inside: pure checks of a request,
+and of what a resource group grants.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from typing import Any
 
 from retinue.manager.session.core.spec import MountSpec
 
 MAX_MOUNTS, MAX_ROOTS, MAX_PROJECTS = 32, 64, 256
 MAX_PATH = 1024
+# Parts of paths that stand for the owner and the project of a session.
+USER, PROJECT = "{user}", "{project}"
 
 # What a kernel is made of: nothing may be mounted within these, nor over anything they lie in.
 _RESERVED_TARGETS = (
@@ -49,15 +52,6 @@ class MountRoot:
     writable: bool = False
     projects: tuple[str, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns the stored form."""
-        return {"path": self.path, "writable": self.writable, "projects": list(self.projects)}
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> MountRoot:
-        """Reads the stored form."""
-        return cls(stored["path"], stored["writable"], tuple(stored["projects"]))
-
 
 def check_mounts(mounts: Sequence[MountSpec], path: str, violations: Violations) -> None:
     """Checks the mounts of a request, whatever is granted; `path` is that of their field."""
@@ -93,16 +87,26 @@ def check_roots(roots: Sequence[MountRoot], path: str, violations: Violations) -
             violations.append(
                 (f"{field}.path", f"must be an absolute path of at most {MAX_PATH} bytes without `.`, `..` and `//`")
             )
+        elif any(("{" in part or "}" in part) and part not in {USER, PROJECT} for part in root.path.split("/")):
+            violations.append((f"{field}.path", f"has braces, which are for parts that are {USER} or {PROJECT}"))
         elif root.path == "/" or _within(PurePosixPath(root.path), _NODES_OWN):
             violations.append((f"{field}.path", "is the node's own"))
         if len(root.projects) > MAX_PROJECTS:
             violations.append((f"{field}.projects", f"must be at most {MAX_PROJECTS} entries"))
 
 
-def granted(mounts: Iterable[MountSpec], roots: Iterable[MountRoot], project: str) -> list[MountSpec] | MountSpec:
-    """Returns the mounts, each with the innermost root that grants it to the project; or the first one that no root grants."""
-    known, found = list(roots), []
-    for mount in mounts:
+def granted(
+    mounts: Iterable[MountSpec], roots: Iterable[MountRoot], project: str, owner: str
+) -> list[MountSpec] | MountSpec:
+    """Returns the mounts, each with the innermost root that grants it to the project and owner;
+    or the first one that no root grants.
+
+    `{user}` and `{project}` as parts of paths stand for these.
+    """
+    names = {USER: owner, PROJECT: project}
+    known = [replace(root, path=_filled(root.path, names)) for root in roots]
+    found = []
+    for mount in (replace(mount, source=_filled(mount.source, names)) for mount in mounts):
         fitting = [
             root.path
             for root in known
@@ -115,6 +119,10 @@ def granted(mounts: Iterable[MountSpec], roots: Iterable[MountRoot], project: st
             return mount
         found.append(replace(mount, root=max(fitting, key=len)))
     return found
+
+
+def _filled(path: str, names: Mapping[str, str]) -> str:
+    return "/".join(names.get(part, part) for part in path.split("/"))
 
 
 def _is_path(text: str) -> bool:

@@ -1,7 +1,8 @@
 """Merges the fields of a request over those of a template: fields by path, deeply merged. Pure.
 
-A request is seen as its leaves: values by the paths of their fields. Entries of maps and roles are leaves of their own, by their keys; lists are
-one leaf each. Which paths are leaves follows from the contract, so no leaf's path is the beginning of another's.
+A request is seen as its leaves: values by the paths of their fields. Entries of maps and roles are leaves of their own,
+by their keys; lists are one leaf each. Which paths are leaves follows from the contract,
+so no leaf's path is the beginning of another's.
 """
 
 from __future__ import annotations

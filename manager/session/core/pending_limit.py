@@ -1,8 +1,9 @@
 """Limits how many sessions of one user may wait when no quota does. Pure, with the time passed in.
 
-Counting what waits costs as much as there is of it, so it is not done for every request: after a count, a user may make as many sessions as
-were left without another. What waits grows by what is made here only, so the bound holds in one process; with several managers, and between
-calls at the same time, it may be passed by what the others accept in the meantime.
+Counting what waits costs as much as there is of it, so it is not done for every request: after a count, a user may make
+as many sessions as were left without another. What waits grows by what is made here only, so the bound holds in one
+process; with several managers, and between calls at the same time, it may be passed by what
+the others accept in the meantime.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ class PendingLimit:
         self._left: OrderedDict[str, tuple[int, float]] = OrderedDict()
 
     def spend(self, user: str, number: int, now: float) -> bool:
-        """Spends `number` of what is left for a user; returns False, and spends nothing, when pending sessions have to be counted first."""
+        """Spends `number` of what is left for a user; returns False, and spends nothing,
+        when pending sessions have to be counted first.
+        """
         left, at = self._left.get(user, (-1, now))
         if left < number or now - at > _COUNTED_SECONDS:
             return False

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-# Group, owner and project.
-Account = tuple[str, str, str]
+from typing import NamedTuple
+
+
+class Account(NamedTuple):
+    """Who holds something, and whether its sessions are system sessions: those have a quota of their own,
+    at admission.
+    """
+
+    resource_group: str
+    owner: str
+    project: str
+    system: bool = False
+
+
 # Kind and name of whom a quota is for.
 Subject = tuple[str, str]
 
 _WORDS = {"USER": "user", "PROJECT": "project", "RESOURCE_GROUP": "resource group"}
 
 
-def subjects_of(account: Account) -> tuple[Subject, Subject, Subject]:
+def subjects_of(account: Account) -> tuple[Subject, ...]:
     """Returns the subjects whose quotas hold for the sessions of an account."""
-    group, owner, project = account
-    return ("USER", owner), ("PROJECT", project), ("RESOURCE_GROUP", group)
+    if account.system:
+        return ()
+    return ("USER", account.owner), ("PROJECT", account.project), ("RESOURCE_GROUP", account.resource_group)
 
 
 def words(subject: Subject) -> str:

@@ -89,6 +89,20 @@ class DependencyFailed:
     result: str
 
 
+@dataclass(frozen=True, slots=True)
+class BatchRefused:
+    """Another session of the same request is refused, and the request is for all or nothing."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointManaged:
+    """The session names an endpoint, whose replicas are made by its controller only."""
+
+    name: str
+
+
 Reason: TypeAlias = (
     InvalidFields
     | ProjectDenied
@@ -100,6 +114,8 @@ Reason: TypeAlias = (
     | NameTaken
     | DependencyRefused
     | DependencyFailed
+    | EndpointManaged
+    | BatchRefused
 )
 
 
@@ -109,3 +125,24 @@ class Refused:
 
     name: str
     reason: Reason
+
+
+def words(reason: Reason) -> str:  # noqa: PLR0911  # one for each reason
+    """Returns a reason in words, for those who did not send the request themselves."""
+    match reason:
+        case InvalidFields(violations) | QuotaExceeded(violations):
+            return "; ".join(f"{what}: {text}" for what, text in violations)
+        case ProjectDenied(project):
+            return f"the owner may not use project {project}"
+        case FeatureUnavailable(kind, _, feature):
+            return f"a session of type {kind} cannot have {feature}"
+        case ImageNotAllowed(image, registry, group):
+            return f"image {image} may not be used: resource group {group} does not allow registry {registry}"
+        case MountNotAllowed(source, _):
+            return f"{source} may not be mounted"
+        case TemplateNotFound(name) | NameTaken(name) | DependencyRefused(_, name) | DependencyFailed(_, name):
+            return f"{type(reason).__name__}: {name}"
+        case BatchRefused(number):
+            return f"{number} sessions of the same request are refused"
+        case EndpointManaged(name):
+            return f"the replicas of endpoint {name} are made by its controller"

@@ -13,6 +13,11 @@ PORTS = range(1024, 65_536)
 # The server by which kernels of a session reach each other.
 RESERVED = frozenset({2200})
 MAX_PORTS, MAX_RANGES = 64, 16
+SFTP, SFTP_PORT = "sftp", 2022
+# Memory of an SFTP server by itself, and of each connection to it: some of it is pages of files on their way to a disk.
+SFTP_BASE_MEMORY, SFTP_CONNECTION_MEMORY = 32 << 20, 7 << 20
+# Of ssh servers that callers have started in a kernel.
+SSH_PREFIX, SSH_PORTS = "ssh:", range(22_000, 23_000)
 
 # With a letter first, no name is taken for a number.
 PORT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}")
@@ -59,9 +64,9 @@ def check_ports(declared: Sequence[ServicePortSpec], preopen: Sequence[PortRange
             violations.append((f"{path}.protocol", f"must be {' or '.join(PROTOCOLS)}"))
         if not port.ports:
             violations.append((f"{path}.ports", "is required"))
-        for place, number in enumerate(port.ports):
+        for index, number in enumerate(port.ports):
             if wrong := _wrong_number(number) or ("is given twice" if number in numbers else ""):
-                violations.append((f"{path}.ports[{place}]", wrong))
+                violations.append((f"{path}.ports[{index}]", wrong))
             numbers.add(number)
         names.add(port.name)
     if len(preopen) > MAX_RANGES:
@@ -113,14 +118,25 @@ class Reachable:
             yield str(ports.first) if ports.first == ports.last else f"{ports.first}-{ports.last}"
 
 
-def reachable(spec: Mapping[str, Any], of_image: Sequence[Mapping[str, Any]]) -> Reachable:
-    """Returns what a stored request and the labels of `main1`'s image declare."""
-    asked = [stored_port(port) for port in spec.get("service_ports", ())]
+def reachable(
+    asked: Sequence[ServicePortSpec], preopen: Sequence[PortRange], of_image: Sequence[ServicePortSpec]
+) -> Reachable:
+    """Returns what a request and the labels of `main1`'s image declare."""
     names = {port.name for port in asked}
-    found = [stored_port(port) for port in of_image if port["name"] not in names and port["ports"]]
-    usable = [port for port in found if not RESERVED & set(port.ports)]
-    ranges = tuple(PortRange(**ports) for ports in spec.get("preopen_ports", ()))
-    return Reachable((*asked, *usable), ranges)
+    usable = [port for port in of_image if port.name not in names and port.ports and not RESERVED & set(port.ports)]
+    return Reachable((*asked, *usable), tuple(preopen))
+
+
+def sftp_connections(memory: int) -> int:
+    """Returns how many connections at a time an SFTP server with so many bytes of memory has room for."""
+    return max(1, (memory - SFTP_BASE_MEMORY) // SFTP_CONNECTION_MEMORY)
+
+
+def ssh_port(wanted: str) -> int | None:
+    """Returns the number of `ssh:NUMBER`; None for anything else."""
+    number = wanted.removeprefix(SSH_PREFIX)
+    found = int(number) if number != wanted and _NUMBER.fullmatch(number) else 0
+    return found if found in SSH_PORTS else None
 
 
 def stored_port(stored: Mapping[str, Any]) -> ServicePortSpec:

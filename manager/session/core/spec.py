@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from retinue.manager.session.core.apps import ServiceSpec, stored_service
+from retinue.manager.session.core.apps import AppSpec, stored_app
 from retinue.manager.session.core.features import Feature
+from retinue.manager.session.core.isolation import Isolation, implied
 from retinue.manager.session.core.service_ports import PortRange, ServicePortSpec, stored_port
 from retinue.manager.session.core.states import SessionType
 
@@ -33,15 +34,21 @@ class KernelSpec:
     slots: Mapping[str, str] = field(default_factory=dict)
     # Size of /dev/shm, a part of slot `mem`; empty: as the image or the agent has it.
     shared_memory: str = ""
+    # None: as the resource group has it, or as the image implies.
+    isolation: Isolation | None = None
 
     def overridden_by(self, other: KernelSpec) -> KernelSpec:
-        """`image`, `command` and `shared_memory` are replaced whole when given, `environment` and `slots` key by key."""
+        """`environment` and `slots` are replaced key by key, all others whole when given;
+        a kernel that becomes a process has no image.
+        """
+        inherited = "" if other.isolation is Isolation.PROCESS else self.image
         return KernelSpec(
-            image=other.image or self.image,
+            image=other.image or inherited,
             command=other.command or self.command,
             environment={**self.environment, **other.environment},
             slots={**self.slots, **other.slots},
             shared_memory=other.shared_memory or self.shared_memory,
+            isolation=other.isolation or self.isolation,
         )
 
 
@@ -61,7 +68,9 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class MountSpec:
-    """A directory of the nodes, `source`, that every kernel of a session sees at `target`; `root` is what grants it, once known."""
+    """A directory of the nodes, `source`, that every kernel of a session sees at `target`;
+    `root` is what grants it, once known.
+    """
 
     source: str
     target: str
@@ -85,12 +94,25 @@ class WebhookSpec:
 
 @dataclass(frozen=True, slots=True)
 class TemplateOrigin:
-    """The version of a template that a session was made from, as it was called then; without project: one of all projects."""
+    """The version of a template that a session was made from, as it was called then;
+    without project: one of all projects.
+    """
 
     id: str
     name: str
     project: str
     version: int
+
+
+@dataclass(frozen=True, slots=True)
+class SftpSpec:
+    """An SFTP server over the mounts of a session; public keys that it lets in besides those of the owner,
+    as lines of OpenSSH's format.
+    """
+
+    authorized_keys: tuple[str, ...] = ()
+    # Of a file that is written; 0: no maximum.
+    max_file_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +128,8 @@ class SessionSpec:
     priority: int = DEFAULT_PRIORITY
     kernel: KernelSpec = field(default_factory=KernelSpec)
     roles: Mapping[str, KernelSpec] = field(default_factory=dict)
-    # Kernels by role, in the order of their ranks, as `role_counts` has them; empty: `main` and as many `sub` as there are others.
+    # Kernels by role, in the order of their ranks, as `role_counts` has them;
+    # empty: `main` and as many `sub` as there are others.
     counts: tuple[tuple[str, int], ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     grace_seconds: float = DEFAULT_GRACE_SECONDS
@@ -131,14 +154,47 @@ class SessionSpec:
     service_ports: tuple[ServicePortSpec, ...] = ()
     preopen_ports: tuple[PortRange, ...] = ()
     template: TemplateOrigin | None = None
-    services: tuple[ServiceSpec, ...] = ()
+    apps: tuple[AppSpec, ...] = ()
+    # Of a system session, and of no other.
+    sftp: SftpSpec | None = None
+    # By role, once accepted: those that are not what `implied_isolation` returns.
+    isolations: Mapping[str, Isolation] = field(default_factory=dict)
+    # Not placed until a caller releases it.
+    hold: bool = False
+    # As `depends_on`, but any end of them will do.
+    runs_after: tuple[str, ...] = ()
 
     def of_role(self, role: str) -> KernelSpec:
-        """Returns what a kernel of `role` runs. A command for all roles is the main kernel's; others idle unless their role has one."""
+        """Returns what a kernel of `role` runs. A command for all roles is the main kernel's;
+        others idle unless their role has one.
+        """
         base = self.kernel
         if role != MAIN:
             base = replace(base, command=())
         return base.overridden_by(self.roles[role]) if role in self.roles else base
+
+    def implied_isolation(self, role: str) -> Isolation:
+        """Returns the isolation of a kernel of `role` when nothing else is stored:
+        the one that versions have in mind that know no other.
+        """
+        own = self.roles[role].image if role in self.roles else ""
+        return implied(own or self.kernel.image)
+
+    def isolation_of(self, role: str) -> Isolation:
+        """Returns the isolation of a kernel of `role`, of a request that was accepted."""
+        return self.isolations.get(role) or self.implied_isolation(role)
+
+    def with_isolations_asked(self) -> SessionSpec:
+        """Returns a request that asks for the isolations of one that was accepted:
+        the default of its group does not count for it.
+        """
+        kernel, roles = self.kernel, dict(self.roles)
+        for role, _ in self.layout:
+            if role == MAIN and role not in roles:
+                kernel = replace(kernel, isolation=self.isolation_of(role))
+            else:
+                roles[role] = replace(roles.get(role, KernelSpec()), isolation=self.isolation_of(role))
+        return replace(self, kernel=kernel, roles=roles)
 
     @property
     def layout(self) -> tuple[tuple[str, int], ...]:
@@ -151,10 +207,12 @@ class SessionSpec:
         asked = {
             Feature.BOOTSTRAP: bool(self.bootstrap_script),
             Feature.START_TIME: self.earliest_start_time is not None,
-            Feature.DEPENDENCIES: bool(self.depends_on),
+            Feature.DEPENDENCIES: bool(self.depends_on or self.runs_after),
             Feature.RETRIES: self.retry is not None,
             Feature.CLUSTERING: self.cluster_size > 1,
-            Feature.SERVICE_PORTS: bool(self.service_ports or self.preopen_ports or self.services),
+            Feature.SERVICE_PORTS: bool(self.service_ports or self.preopen_ports or self.apps),
+            Feature.APPS: bool(self.apps),
+            Feature.SFTP: self.sftp is not None,
         }
         return frozenset(feature for feature, wanted in asked.items() if wanted)
 
@@ -172,11 +230,16 @@ class SessionSpec:
             "service_ports": tuple(asdict(port) for port in self.service_ports),
             "preopen_ports": tuple(asdict(ports) for ports in self.preopen_ports),
             "template": None if self.template is None else asdict(self.template),
-            "services": tuple(asdict(service) for service in self.services),
+            "apps": tuple(asdict(app) for app in self.apps),
+            "sftp": None if self.sftp is None else asdict(self.sftp),
+            # Absent where there are none: versions that do not know it leave a session alone that has it.
+            **({"isolations": dict(self.isolations)} if self.isolations else {}),
+            **({"hold": True} if self.hold else {}),
+            **({"runs_after": self.runs_after} if self.runs_after else {}),
         }
 
     @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> SessionSpec:
+    def from_json(cls, stored: Any) -> SessionSpec:
         """Reads the stored form. Raises UnreadableSpecError, whatever is stored."""
         try:
             spec = cls._from_json(stored)
@@ -195,6 +258,7 @@ class SessionSpec:
         # Sessions of earlier versions have none.
         values["counts"] = tuple((role, count) for role, count in values.get("counts", ()))
         values["depends_on"] = tuple(values.get("depends_on", ()))
+        values["runs_after"] = tuple(values.get("runs_after", ()))
         # Sessions of earlier versions have none.
         values["mounts"] = tuple(MountSpec(**mount) for mount in values.get("mounts", ()))
         values["webhooks"] = tuple(
@@ -203,8 +267,12 @@ class SessionSpec:
         values["service_ports"] = tuple(map(stored_port, values.get("service_ports", ())))
         values["preopen_ports"] = tuple(PortRange(**ports) for ports in values.get("preopen_ports", ()))
         values["template"] = TemplateOrigin(**values["template"]) if values.get("template") else None
-        values["services"] = tuple(map(stored_service, values.get("services", ())))
+        values["apps"] = tuple(map(stored_app, values.get("apps", ())))
         values["retry"] = RetryPolicy(**values["retry"]) if values.get("retry") else None
+        if (sftp := values.get("sftp")) is not None:
+            # Sessions of earlier versions have no maximum.
+            values["sftp"] = SftpSpec(tuple(sftp["authorized_keys"]), sftp.get("max_file_bytes", 0))
+        values["isolations"] = {role: Isolation(name) for role, name in values.get("isolations", {}).items()}
         return cls(**values)
 
 
@@ -217,10 +285,12 @@ def _check_types(spec: SessionSpec) -> None:
             texts += [*mapping, *mapping.values()]
     for mount in spec.mounts:
         texts += [mount.source, mount.target, mount.root]
+    texts += spec.sftp.authorized_keys if spec.sftp is not None else ()
     for text in texts:
         if not isinstance(text, str):
             raise TypeError(f"{text!r} is no text")
-    for number in (spec.cluster_size, spec.priority, spec.grace_seconds):
+    largest = spec.sftp.max_file_bytes if spec.sftp is not None else 0
+    for number in (spec.cluster_size, spec.priority, spec.grace_seconds, largest):
         if isinstance(number, bool) or not isinstance(number, int | float):
             raise TypeError(f"{number!r} is no number")
 
@@ -239,7 +309,11 @@ _PLAIN = tuple(
         "service_ports",
         "preopen_ports",
         "template",
-        "services",
+        "apps",
+        "sftp",
+        "isolations",
+        "hold",
+        "runs_after",
     )
 )
 _RETRY = tuple(field.name for field in fields(RetryPolicy))
@@ -252,6 +326,7 @@ def _stored_kernel(kernel: KernelSpec) -> dict[str, Any]:
         "environment": dict(kernel.environment),
         "slots": dict(kernel.slots),
         "shared_memory": kernel.shared_memory,
+        "isolation": kernel.isolation,
     }
 
 
@@ -264,6 +339,7 @@ def _kernel_spec(stored: Mapping[str, Any]) -> KernelSpec:
         stored["slots"],
         # Sessions from before it was there have none.
         stored.get("shared_memory", ""),
+        Isolation(isolation) if (isolation := stored.get("isolation")) else None,
     )
 
 
@@ -279,7 +355,9 @@ class KernelPlan:
 
 
 def role_counts(roles: Sequence[tuple[str, int | None]]) -> tuple[tuple[str, int], ...]:
-    """Returns the numbers of kernels by role, `main` first, from roles with their counts or None; empty when only `cluster_size` gives it."""
+    """Returns the numbers of kernels by role, `main` first, from roles with their counts or None;
+    empty when only `cluster_size` gives it.
+    """
     if all(role in ROLES and count is None for role, count in roles):
         return ()
     counts = {MAIN: 1} | {role: 1 if count is None else count for role, count in roles}
@@ -287,7 +365,9 @@ def role_counts(roles: Sequence[tuple[str, int | None]]) -> tuple[tuple[str, int
 
 
 def kernel_plans(session_id: uuid.UUID, layout: Sequence[tuple[str, int]]) -> list[KernelPlan]:
-    """`main1`, `sub1`, `sub2`, …, by roles and their numbers; the main kernel's id is the session's, the others' follow from it."""
+    """`main1`, `sub1`, `sub2`, …, by roles and their numbers; the main kernel's id is the session's,
+    the others' follow from it.
+    """
     plans: list[KernelPlan] = []
     for role, count in layout:
         for index in range(1, count + 1):

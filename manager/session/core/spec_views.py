@@ -1,7 +1,7 @@
 """Views of a stored request: how much of it its readers get. Pure.
 
-Variables often hold secrets, and with scripts they are most of the bytes of a large request. So lists and the journal have neither (BASIC),
-and what shows all of a session (FULL) has the values of variables for its owner only.
+Variables often hold secrets, and with scripts they are most of the bytes of a large request. So lists and the journal
+have neither (BASIC), and what shows all of a session (FULL) has the values of variables for its owner only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def basic(stored: Mapping[str, Any]) -> dict[str, Any]:
         **{key: value for key, value in stored.items() if key != "bootstrap_script"},
         "kernel": _without_variables(stored["kernel"]),
         "roles": {role: _without_variables(kernel) for role, kernel in stored["roles"].items()},
-        "services": [_without_variables(service) for service in stored.get("services", ())],
+        "apps": [_without_variables(app) for app in stored.get("apps", ())],
     }
 
 

@@ -1,18 +1,20 @@
 """The state machine of one session: a pure machine over the session, its kernels and their newest attempts.
 
 It is fed what happened (`observe`, `terminate`, `roll_back`, `strand`), moves kernels and session along the tables of
-`retinue.manager.session.core.states`, and collects the moves and the changed goals of attempts. It knows no clock, no database and no agent: the
-caller loads the values, applies what is collected in one commit, and notifies the agents.
+`retinue.manager.session.core.states`, and collects the moves and the changed goals of attempts. It knows no clock, no
+database and no agent: the caller loads the values, applies what is collected in one commit, and notifies the agents.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import uuid
 from dataclasses import dataclass, field
 
-from retinue.manager.reasons import AttemptReason, SessionReason
+from retinue.manager.reasons import SessionReason
 from retinue.manager.session.core import bootstrap
 from retinue.manager.session.core.attempts import AttemptStatus
+from retinue.manager.session.core.events import KernelMoved, SessionMoved
 from retinue.manager.session.core.images import MOVED, PERMANENT_REASONS, SeenImage
 from retinue.manager.session.core.spec import RetryPolicy
 from retinue.manager.session.core.states import (
@@ -30,6 +32,7 @@ from retinue.manager.session.core.states import (
     SessionState,
     SessionType,
 )
+from retinue.rpc.core.reasons import AttemptReason
 
 # A session whose placement failed this often ends instead of waiting for another.
 MAX_FAILED_STARTS = 5
@@ -43,7 +46,9 @@ class IllegalMoveError(Exception):
 
 @dataclass(slots=True)
 class Kernel:
-    """A kernel and its newest attempt. `observed` and `goal` belong to the attempt; without one (`epoch` 0) they mean nothing."""
+    """A kernel and its newest attempt. `observed` and `goal` belong to the attempt;
+    without one (`epoch` 0) they mean nothing.
+    """
 
     id: uuid.UUID
     role: str
@@ -51,11 +56,14 @@ class Kernel:
     state: KernelState
     agent_id: str | None = None
     epoch: int = 0
+    address: str = ""
     exit_code: int | None = None
     reason: str = ""
     goal: Goal = Goal.HELD
     observed: Observed = Observed.UNKNOWN
     attempt_ended: bool = True
+    # When the attempt ended: as its agent observed it, as far as that is known.
+    end_time: dt.datetime | None = None
     # The reference asked for, and the image it was found to be: by any kernel of the session, in any try.
     image: str = ""
     found_image: SeenImage = field(default_factory=SeenImage)
@@ -79,35 +87,9 @@ class Session:
     bootstraps: bool = False
     retry: RetryPolicy | None = None
     retries: int = 0
+    network: str = ""
     # Seconds to wait before it is placed again; set by a retry.
     pause: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SessionMoved:
-    """The session moved; values as they were after the move."""
-
-    from_state: SessionState
-    to_state: SessionState
-    result: Result
-    exit_code: int | None
-    reason: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class KernelMoved:
-    """A kernel moved; values as they were after the move, agent and epoch those of the attempt it is about."""
-
-    kernel_id: uuid.UUID
-    hostname: str
-    from_state: KernelState
-    to_state: KernelState
-    agent_id: str | None
-    epoch: int
-    exit_code: int | None
-    reason: str
-    image: SeenImage
 
 
 _OBSERVED_KERNEL_STATE = {
@@ -137,6 +119,7 @@ class SessionMachine:
         if status.image:
             self._find_image(kernel, status.image)
         if status.state in ENDED_OBSERVATIONS:
+            kernel.end_time = status.end_time
             self._attempt_ended(kernel, status)
         elif (state := _OBSERVED_KERNEL_STATE.get(status.state)) is not None:
             self._advance(kernel, state)
@@ -172,23 +155,44 @@ class SessionMachine:
         self._stop(reason, message)
 
     def preempt(self, winner: str, *, requeue: bool) -> None:
-        """Makes a placed session give way to `winner`: ends it, or with `requeue` puts it back into the queue, to run again from its
-        beginning under a higher epoch. One with a kernel that has ended already is ended: it could not run again as it was.
+        """Makes a placed session give way to `winner`: ends it, or with `requeue` puts it back into the queue, to run
+        again from its beginning under a higher epoch. One with a kernel that has ended already is ended:
+        it could not run again as it was.
         """
         session = self.session
         if session.state not in STARTING_SESSION_STATES and session.state is not SessionState.RUNNING:
             return
         message = f"made way for session {winner}, which has a higher priority"
+        self._leave_place(SessionReason.PREEMPTED, message, requeue=requeue)
+
+    def evict(self, agent_id: str) -> None:
+        """Takes a placed session off an agent that is drained: one that may be run again, or that no program of ran
+        yet, goes back into the queue; any other ends. A session without a live attempt there stays as it is.
+        """
+        session = self.session
+        placed = session.state in STARTING_SESSION_STATES or session.state is SessionState.RUNNING
+        if not placed or not any(k.agent_id == agent_id and not k.attempt_ended for k in session.kernels):
+            return
+        requeue = session.retry is not None or not self._is_released()
+        message = f"agent {agent_id} was drained, and the deadline has passed"
+        self._leave_place(SessionReason.AGENT_DRAINED, message, requeue=requeue)
+
+    def _leave_place(self, reason: str, message: str, *, requeue: bool) -> None:
+        session = self.session
         if not requeue or any(kernel.state in ENDED_KERNEL_STATES for kernel in session.kernels):
-            self.terminate(SessionReason.PREEMPTED, message)
+            self.terminate(reason, message)
             return
         for kernel in session.kernels:
             if not kernel.attempt_ended:
                 kernel.goal = Goal.STOPPED
             kernel.exit_code = None
-            self._move_kernel(kernel, KernelState.PENDING, SessionReason.PREEMPTED)
+            self._move_kernel(kernel, KernelState.PENDING, reason)
         session.exit_code = None
-        self._move_session(SessionState.PENDING, SessionReason.PREEMPTED, message)
+        self._move_session(SessionState.PENDING, reason, message)
+
+    def _is_released(self) -> bool:
+        """Returns whether a program of the session may have run."""
+        return any(k.goal is Goal.RUNNING or k.state not in STARTING_KERNEL_STATES for k in self.session.kernels)
 
     def roll_back(self, reason: str, message: str = "", *, failed_agent: str | None = None) -> None:
         """Takes a placed session back to PENDING as a whole, or ends it when that has happened too often."""
@@ -198,11 +202,11 @@ class SessionMachine:
         session.failed_starts += 1
         if failed_agent is not None and failed_agent not in session.failed_agents:
             session.failed_agents.append(failed_agent)
-        let_go = any(k.goal is Goal.RUNNING or k.state not in STARTING_KERNEL_STATES for k in session.kernels)
-        if let_go and session.failed_starts < MAX_FAILED_STARTS and self._may_retry():
+        released = self._is_released()
+        if released and session.failed_starts < MAX_FAILED_STARTS and self._may_retry():
             self._run_again(reason, message)
             return
-        if let_go or session.failed_starts >= MAX_FAILED_STARTS:
+        if released or session.failed_starts >= MAX_FAILED_STARTS:
             # User code of some kernel may have run: another try would not be the first.
             if session.type is SessionType.BATCH:
                 session.result = Result.FAILURE
@@ -217,8 +221,8 @@ class SessionMachine:
     def strand(self, kernel_id: uuid.UUID, epoch: int, agent_id: str, *, revoked: bool) -> None:
         """Gives up an attempt whose agent is lost: by now the agent has stopped by itself what may be run again.
 
-        A session that is starting goes back to PENDING, a running one is run again if it may be, and ends if the agent was
-        revoked; else the attempt is kept for the agent's return, unless it is to be stopped.
+        A session that is starting goes back to PENDING, a running one is run again if it may be, and ends if the agent
+        was revoked; else the attempt is kept for the agent's return, unless it is to be stopped.
         """
         session = self.session
         reason, what = (SessionReason.AGENT_REVOKED, "revoked") if revoked else (SessionReason.AGENT_LOST, "lost")
@@ -236,7 +240,9 @@ class SessionMachine:
         self.observe(AttemptStatus((kernel_id, epoch), Observed.EXITED, None, reason, f"its agent was {what}"))
 
     def _find_image(self, kernel: Kernel, image: SeenImage) -> None:
-        """Binds a reference to the image that an agent first found it to be; a kernel with another one is not released."""
+        """Binds a reference to the image that an agent first found it to be;
+        a kernel with another one is not released.
+        """
         if not kernel.found_image:
             for other in self.session.kernels:
                 if other.image == kernel.image and not other.found_image:
@@ -381,13 +387,28 @@ class SessionMachine:
             raise IllegalMoveError(f"session {session.id}: {session.state} to {to_state}")
         from_state, session.state = session.state, to_state
         session.reason, session.message = reason, message
-        self.moves.append(SessionMoved(from_state, to_state, session.result, session.exit_code, reason, message))
+        if to_state is SessionState.PENDING:
+            session.network = ""
+        self.moves.append(
+            SessionMoved(
+                from_state,
+                to_state,
+                session.result,
+                session.exit_code,
+                reason,
+                message,
+                session.retries,
+                session.network,
+            )
+        )
 
     def _move_kernel(self, kernel: Kernel, to_state: KernelState, reason: str) -> None:
         if to_state not in KERNEL_MOVES[kernel.state]:
             raise IllegalMoveError(f"kernel {kernel.id}: {kernel.state} to {to_state}")
         from_state, kernel.state = kernel.state, to_state
         kernel.reason = reason
+        if to_state is KernelState.PENDING:
+            kernel.address = ""
         self.moves.append(
             KernelMoved(
                 kernel.id,
@@ -396,9 +417,11 @@ class SessionMachine:
                 to_state,
                 kernel.agent_id,
                 kernel.epoch,
+                kernel.address,
                 kernel.exit_code,
                 reason,
                 kernel.found_image,
+                kernel.end_time if to_state is KernelState.TERMINATED else None,
             )
         )
         if to_state is KernelState.PENDING:

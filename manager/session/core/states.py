@@ -1,6 +1,7 @@
 """The states of sessions and kernels and every move between them, as data.
 
-The diagrams in the documentation are made from these tables, and nothing else in the manager decides what may follow what.
+The diagrams in the documentation are made from these tables, and nothing else in the manager
+decides what may follow what.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ class Observed(StrEnum):
 
 _S, _K = SessionState, KernelState
 
-# A placed gang that cannot start everywhere goes back to PENDING as a whole, and so does a running one that makes way for another.
+# A placed gang that cannot start everywhere goes back to PENDING as a whole,
+# and so does a running one that makes way for another.
 SESSION_MOVES: Mapping[SessionState, frozenset[SessionState]] = {
     _S.PENDING: frozenset({_S.SCHEDULED, _S.CANCELLED}),
     _S.SCHEDULED: frozenset({_S.PREPARING, _S.RUNNING, _S.PENDING, _S.TERMINATING, _S.CANCELLED}),

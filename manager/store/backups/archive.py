@@ -1,7 +1,8 @@
 """The file of a backup: a ZIP archive with one entry per table, the files of the certificate authority, and a manifest.
 
-Rows are in PostgreSQL's COPY format as text, which any version of the server reads. The manifest comes last and names the length and digest of
-every other entry: a file that was cut short or damaged is found out before anything is restored from it.
+Rows are in PostgreSQL's COPY format as text, which any version of the server reads. The manifest comes last and names
+the length and digest of every other entry: a file that was cut short or damaged is found out
+before anything is restored from it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The contents of a backup: rows of the schema at revision `schema`, of cluster `cluster_id` as it was at `create_time`."""
+    """The contents of a backup: rows of the schema at revision `schema`,
+    of cluster `cluster_id` as it was at `create_time`.
+    """
 
     schema: str
     cluster_id: str
@@ -100,7 +103,9 @@ class ArchiveWriter:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[ArchiveWriter]:
-    """A new archive that only its owner can read. Nothing is left behind when the block raises; a file of that name is replaced at the end."""
+    """A new archive that only its owner can read. Nothing is left behind when the block raises;
+    a file of that name is replaced at the end.
+    """
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.partial")
     descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
@@ -134,7 +139,9 @@ class Archive:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Archive]:
-    """Opens a backup and compares every entry with the manifest. Raises BadBackupError, and OSError when the file cannot be read."""
+    """Opens a backup and compares every entry with the manifest. Raises BadBackupError,
+    and OSError when the file cannot be read.
+    """
     with contextlib.ExitStack() as stack:
         try:
             archive = stack.enter_context(zipfile.ZipFile(path))

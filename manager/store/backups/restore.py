@@ -19,6 +19,33 @@ from retinue.manager.store.cluster import BEGIN_INCARNATION
 from retinue.manager.store.migrations import check_known, locked, upgrade
 
 _CLOSING_SECONDS, _LOOK_SECONDS = 1.0, 0.05
+_CHECKS = {
+    "the journal has gaps": """
+        SELECT (SELECT count(*) FROM journal WHERE revision > oldest) <> revision - oldest FROM journal_head
+    """,
+    "attempts that have ended hold claims, or live ones none that they should": """
+        SELECT EXISTS (
+            SELECT FROM claim c JOIN attempt a USING (kernel_id, epoch) WHERE c.release_time IS NULL AND a.end_time IS NOT NULL
+        ) OR EXISTS (
+            SELECT FROM attempt a JOIN kernel k ON k.id = a.kernel_id
+            WHERE a.end_time IS NULL AND k.slots <> '{}' AND NOT EXISTS (
+                SELECT FROM claim c WHERE c.kernel_id = a.kernel_id AND c.epoch = a.epoch AND c.release_time IS NULL
+            )
+        )
+    """,
+    "a kernel has more than one live attempt": """
+        SELECT EXISTS (SELECT FROM attempt WHERE end_time IS NULL GROUP BY kernel_id HAVING count(*) > 1)
+    """,
+    "sessions have no kernels": """
+        SELECT EXISTS (SELECT FROM session s WHERE NOT EXISTS (SELECT FROM kernel k WHERE k.session_id = s.id))
+    """,
+    "sessions that have ended have live attempts": """
+        SELECT EXISTS (
+            SELECT FROM attempt a JOIN session s ON s.id = a.session_id
+            WHERE a.end_time IS NULL AND s.state IN ('TERMINATED', 'CANCELLED')
+        )
+    """,
+}
 
 
 class OccupiedError(Exception):
@@ -26,9 +53,11 @@ class OccupiedError(Exception):
 
 
 def restore(engine: sqlalchemy.Engine, archive: Archive, *, replace: bool = False) -> str:
-    """Restores a backup into a database that is empty or, with `replace`, holds the same cluster. Returns the new incarnation.
+    """Restores a backup into a database that is empty or, with `replace`, holds the same cluster.
+    Returns the new incarnation.
 
-    Raises OccupiedError, SchemaTooNewError, and sqlalchemy.exc.DBAPIError or psycopg.Error when the database fails; then it is as it was.
+    Raises OccupiedError, SchemaTooNewError, and sqlalchemy.exc.DBAPIError or psycopg.Error when the database fails;
+    then it is as it was.
     """
     with engine.connect() as connection, locked(connection):
         check_known(archive.manifest.schema)
@@ -113,3 +142,15 @@ def _begin_incarnation(driver: Connection) -> str:
     if found is None:
         raise rows.NoClusterError("the database holds no cluster")
     return str(found[0])
+
+
+def violated_invariants(connection: Connection) -> list[str]:
+    """Returns the invariants between the rows of a database that a backup was restored into and that do not hold,
+    in words.
+    """
+    violated = []
+    for words, query in _CHECKS.items():
+        found = connection.execute(query.encode()).fetchone()
+        if found is None or found[0]:
+            violated.append(words)
+    return violated

@@ -23,7 +23,9 @@ class NoClusterError(Exception):
 
 
 def copy_out(connection: Connection, writer: ArchiveWriter) -> Manifest:
-    """Adds every table as it is at one moment. Managers may continue to write. Raises NoClusterError and psycopg.Error."""
+    """Adds every table as it is at one moment. Managers may continue to write.
+    Raises NoClusterError and psycopg.Error.
+    """
     with connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         manifest = _describe(connection)
@@ -52,7 +54,9 @@ def tables_of(connection: Connection) -> list[str]:
 
 
 def copy_in(connection: Connection, archive: Archive) -> None:
-    """Puts all rows in place of those that are there, in the transaction that is open. The schema is at the backup's revision."""
+    """Puts all rows in place of those that are there, in the transaction that is open.
+    The schema is at the backup's revision.
+    """
     tables = archive.manifest.tables
     present = tables_of(connection)
     missing = tables.keys() - set(present)

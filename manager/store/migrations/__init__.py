@@ -52,7 +52,9 @@ def configuration() -> Config:
 
 
 async def check(url: str) -> None:
-    """Returns if the schema is at this program's revision. Raises NoDatabaseError, SchemaTooOldError, SchemaTooNewError, StoreUnavailable."""
+    """Returns if the schema is at this program's revision. Raises NoDatabaseError, SchemaTooOldError,
+    SchemaTooNewError, StoreUnavailable.
+    """
     await asyncio.to_thread(_check, url)
 
 
@@ -66,7 +68,8 @@ def synchronous_engine(url: str, purpose: str = "administration") -> sqlalchemy.
     return sqlalchemy.create_engine(
         parse_url(url),
         poolclass=sqlalchemy.NullPool,
-        # By default the encoding is the database's, and one that has none would answer in bytes before it can be refused.
+        # By default the encoding is the database's, and one that has none would answer in
+        # bytes before it can be refused.
         connect_args={"connect_timeout": 5, "client_encoding": "utf8", "application_name": f"retinue {purpose}"},
     )
 
@@ -86,14 +89,18 @@ def locked(connection: sqlalchemy.Connection) -> Iterator[None]:
 
 
 def upgrade(connection: sqlalchemy.Connection, revision: str) -> None:
-    """Brings the schema to a revision; in the transaction that is open if there is one, else each revision in its own."""
+    """Brings the schema to a revision; in the transaction that is open if there is one,
+    else each revision in its own.
+    """
     config = configuration()
     config.attributes["connection"] = connection
     command.upgrade(config, revision)
 
 
 def check_known(revision: str | None) -> None:
-    """Raises SchemaTooNewError unless this program knows the revision of a schema; None is that of an empty database."""
+    """Raises SchemaTooNewError unless this program knows the revision of a schema;
+    None is that of an empty database.
+    """
     script = ScriptDirectory.from_config(configuration())
     if revision is not None and revision not in {known.revision for known in script.walk_revisions()}:
         raise SchemaTooNewError(

@@ -1,20 +1,57 @@
 """The tables.
 
-One truth for each fact: free capacity is capacity minus live claims, a claim lives as long as its attempt, shares are sums of
-live claims. Amounts are integers in a slot's smallest unit: bytes for `mem`, thousandths for every other slot.
+One truth for each fact: free capacity is capacity minus live claims, a claim lives as long as its attempt, shares are
+sums of live claims. Amounts are integers in a slot's smallest unit: bytes for `mem`, thousandths for every other slot.
 """
 
-from retinue.manager.store.tables.accounts import Membership, Project, Quota, Request, RetiredName, Token, UserAccount
-from retinue.manager.store.tables.claims import Claim, DrfShare, Usage
-from retinue.manager.store.tables.cluster import Cluster, Orphan
-from retinue.manager.store.tables.fleet import Agent, JoinToken, Leadership, LeadershipLease, ResourceGroup
-from retinue.manager.store.tables.idle import IdleLook, IdleOverride, SessionIdle
-from retinue.manager.store.tables.journal import Journal, JournalHead, scheduling_change
-from retinue.manager.store.tables.networks import Network, NetworkSite
-from retinue.manager.store.tables.port_access import PortAccess, PortTicket
-from retinue.manager.store.tables.sessions import Attempt, Kernel, KernelLog, Session, SessionDependency
-from retinue.manager.store.tables.templates import Template, TemplateVersion
-from retinue.manager.store.tables.webhooks import Webhook, WebhookCursor, WebhookDelivery
+from retinue.manager.store.tables.accounts import (
+    Membership,
+    Project,
+    Quota,
+    Request,
+    RetiredName,
+    SshKey,
+    Token,
+    UserAccount,
+)
+from retinue.manager.store.tables.claims import Claim, DrfShare, Network, NetworkSite, Usage
+from retinue.manager.store.tables.cluster import Cluster, Journal, JournalHead, Orphan, scheduling_change
+from retinue.manager.store.tables.endpoints import (
+    Endpoint,
+    EndpointReplica,
+    EndpointRevision,
+    EndpointTraffic,
+    Rollout,
+    ScalingFloor,
+)
+from retinue.manager.store.tables.fleet import (
+    Agent,
+    EndpointToken,
+    JoinToken,
+    Leadership,
+    LeadershipLease,
+    ResourceGroup,
+    Router,
+)
+from retinue.manager.store.tables.session_details import (
+    IdleLook,
+    IdleOverride,
+    PortAccess,
+    PortTicket,
+    SessionIdle,
+    Webhook,
+    WebhookCursor,
+    WebhookDelivery,
+)
+from retinue.manager.store.tables.sessions import (
+    Attempt,
+    Kernel,
+    KernelLog,
+    Session,
+    SessionDependency,
+    Template,
+    TemplateVersion,
+)
 
 __all__ = [
     "Agent",
@@ -22,6 +59,11 @@ __all__ = [
     "Claim",
     "Cluster",
     "DrfShare",
+    "Endpoint",
+    "EndpointReplica",
+    "EndpointRevision",
+    "EndpointToken",
+    "EndpointTraffic",
     "IdleLook",
     "IdleOverride",
     "JoinToken",
@@ -42,9 +84,13 @@ __all__ = [
     "Request",
     "ResourceGroup",
     "RetiredName",
+    "Rollout",
+    "Router",
+    "ScalingFloor",
     "Session",
     "SessionDependency",
     "SessionIdle",
+    "SshKey",
     "Template",
     "TemplateVersion",
     "Token",

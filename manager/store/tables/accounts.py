@@ -31,8 +31,8 @@ class UserAccount(SQLModel, table=True):
 
 
 class RetiredName(SQLModel, table=True):
-    """The name of a user or a project (`kind` USER, PROJECT) that was deleted. Names are identities: sessions, journals and answers to repeated
-    requests stay behind, and must not come to be another user's.
+    """The name of a user or a project (`kind` USER, PROJECT) that was deleted. Names are identities: sessions, journals
+    and answers to repeated requests stay behind, and must not come to be another user's.
     """
 
     __tablename__ = "retired_name"
@@ -68,8 +68,22 @@ class Token(SQLModel, table=True):
     revoke_time: dt.datetime | None = time_column()
 
 
+class SshKey(SQLModel, table=True):
+    """A public key by which a user is let in to system sessions: its line without comment, by its fingerprint."""
+
+    __tablename__ = "ssh_key"
+
+    fingerprint: str = Field(primary_key=True)
+    user_name: str = Field(foreign_key="user_account.name", ondelete="CASCADE", index=True)
+    public_key: str
+    description: str = ""
+    create_time: dt.datetime = time_column(nullable=False, default_now=True)
+
+
 class Quota(SQLModel, table=True):
-    """Limits for the sessions of a user, a project or a resource group (`kind` USER, PROJECT, RESOURCE_GROUP); None is no limit."""
+    """Limits for the sessions of a user, a project or a resource group (`kind` USER, PROJECT, RESOURCE_GROUP);
+    None is no limit.
+    """
 
     __tablename__ = "quota"
 
@@ -77,9 +91,11 @@ class Quota(SQLModel, table=True):
     name: str = Field(primary_key=True)
     # Most that live claims may hold, by slot.
     slots: dict[str, int] = json_column()
-    # Sessions that are placed and not over, and sessions that wait.
+    # Sessions that are placed and have not ended, and sessions that wait.
     max_sessions: int | None = None
     max_pending_sessions: int | None = None
+    # System sessions that have not ended.
+    max_system_sessions: int | None = None
     highest_priority: int | None = None
     version: int = 1
 

@@ -1,4 +1,4 @@
-"""Claims of sessions on the nodes, now and in the past.
+"""Claims of sessions on the nodes, now and in the past, and their private networks.
 
 Free capacity is capacity minus live claims, and shares are sums of live claims.
 """
@@ -9,7 +9,8 @@ import datetime as dt
 import decimal
 import uuid
 
-from sqlalchemy import BigInteger, Column, Index, Numeric, text
+from sqlalchemy import BigInteger, Column, ForeignKey, Identity, Index, Numeric, text
+from sqlalchemy.dialects.postgresql import CIDR
 from sqlmodel import Field, SQLModel
 
 from retinue.manager.store.tables.columns import json_column, time_column
@@ -50,7 +51,9 @@ class DrfShare(SQLModel, table=True):
 
 
 class Usage(SQLModel, table=True):
-    """The amount that released claims of an owner held of a group's slot on one day (UTC), in amount times seconds: written with the release."""
+    """The amount that released claims of an owner held of a group's slot on one day (UTC), in amount times seconds:
+    written with the release.
+    """
 
     __tablename__ = "usage"
 
@@ -60,3 +63,35 @@ class Usage(SQLModel, table=True):
     day: dt.date = Field(primary_key=True)
     # A day of 2**53 bytes has more digits than a bigint.
     amount_seconds: decimal.Decimal = Field(sa_column=Column(Numeric, nullable=False))
+
+
+class Network(SQLModel, table=True):
+    """A private network. Its session releases it before it is given another;
+    the row goes when no agent has it any more.
+    """
+
+    __tablename__ = "network"
+    __table_args__ = (
+        Index("network_vni", "vni", unique=True, postgresql_where=text("vni <> 0")),
+        Index("network_session", "session_id", unique=True, postgresql_where=text("session_id IS NOT NULL")),
+    )
+
+    id: int = Field(default=None, sa_column=Column(BigInteger, Identity(always=True), primary_key=True))
+    session_id: uuid.UUID | None = None
+    # 0 for a bridge on one agent; unique otherwise.
+    vni: int
+    subnet: str = Field(sa_column=Column(CIDR, nullable=False, unique=True))
+    mtu: int
+
+
+class NetworkSite(SQLModel, table=True):
+    """An agent that has, or may have, a session's network; the row goes when it confirmed the removal."""
+
+    __tablename__ = "network_site"
+    __table_args__ = (Index("network_site_agent", "agent_id"), Index("network_site_session", "session_id"))
+
+    network_id: int = Field(
+        sa_column=Column(BigInteger, ForeignKey("network.id", ondelete="CASCADE"), primary_key=True)
+    )
+    agent_id: str = Field(primary_key=True)
+    session_id: uuid.UUID

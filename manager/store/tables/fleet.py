@@ -54,11 +54,18 @@ class ResourceGroup(SQLModel, table=True):
     mount_roots: list[dict[str, Any]] = json_column("[]")
     # Registries that images may come from: patterns of hosts; empty: `docker.io`.
     image_registries: list[str] = json_column("[]")
+    # Types of sessions that it takes; empty: all.
+    session_types: list[str] = json_column("[]")
+    # Isolations that kernels may have, empty for all, and that of kernels which ask for none,
+    # empty for what the image implies.
+    isolations: list[str] = json_column("[]")
+    default_isolation: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
     # When idle running sessions are ended; empty: never.
     idle_policy: dict[str, Any] = json_column()
     # The agent that `round-robin` chose last.
     rotation: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
-    # What exists: the sums over agents that were heard of, are not lost and not revoked; written by triggers of `agent`.
+    # What exists: the sums over agents that were heard of, are not lost and not revoked;
+    # written by triggers of `agent`.
     capacity: dict[str, int] = json_column()
     version: int = 1
     create_time: dt.datetime = time_column(nullable=False, default_now=True)
@@ -73,12 +80,16 @@ class Agent(SQLModel, table=True):
     resource_group: str = Field(foreign_key="resource_group.name", index=True)
     state: str = "JOINING"
     drained: bool = False
+    # When what still runs there is evicted; null: never.
+    drain_deadline_time: dt.datetime | None = time_column()
     revoked: bool = False
     address: str = ""
     instance: str = ""
     architecture: str = ""
     capacity: dict[str, int] = json_column()
     backends: list[str] = json_column("[]")
+    # What it says of runtimes, those it does not have included: name, available, message.
+    runtimes: list[dict[str, Any]] = json_column("[]")
     software_version: str = ""
     underlay_address: str = ""
     underlay_mtu: int = 0
@@ -99,13 +110,47 @@ class Agent(SQLModel, table=True):
     heartbeat_time: dt.datetime | None = time_column()
 
 
+class Router(SQLModel, table=True):
+    """A node that serves endpoints to clients at `url`."""
+
+    __tablename__ = "router"
+
+    id: str = Field(primary_key=True)
+    revoked: bool = Field(default=False, sa_column_kwargs={"server_default": text("FALSE")})
+    address: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
+    url: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
+    instance: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
+    software_version: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
+    # Which enrolment counts, and the fingerprint of the newest certificate of it.
+    generation: int = Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default=text("0")))
+    certificate: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
+    create_time: dt.datetime = time_column(nullable=False, default_now=True)
+    announce_time: dt.datetime | None = time_column()
+    heartbeat_time: dt.datetime | None = time_column()
+
+
+class EndpointToken(SQLModel, table=True):
+    """A token that lets requests through to an endpoint; `id` is its `jti`."""
+
+    __tablename__ = "endpoint_token"
+
+    id: uuid.UUID = Field(primary_key=True)
+    endpoint_id: uuid.UUID = Field(index=True)
+    label: str
+    creator: str = Field(index=True)
+    create_time: dt.datetime = time_column(nullable=False, default_now=True)
+    expire_time: dt.datetime = time_column(nullable=False)
+    revoke_time: dt.datetime | None = time_column()
+
+
 class JoinToken(SQLModel, table=True):
-    """Lets nodes enrol as agents of a group, so many times."""
+    """Lets nodes enrol as agents of a group, or as routers, so many times. `kind` is AGENT or ROUTER."""
 
     __tablename__ = "join_token"
 
     hash: bytes = Field(sa_column=Column(LargeBinary, primary_key=True))
     resource_group: str = Field(foreign_key="resource_group.name", ondelete="CASCADE")
     agent_id: str | None = None
+    kind: str = Field(default="AGENT", sa_column_kwargs={"server_default": text("'AGENT'")})
     uses_left: int
     expire_time: dt.datetime = time_column(nullable=False)

@@ -1,4 +1,4 @@
-"""Sessions, their kernels, and every try to run one."""
+"""Sessions, their kernels, every try to run one, and the templates that they are made from."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Session(SQLModel, table=True):
     exit_code: int | None = None
     reason: str = ""
     message: str = ""
-    # How a waiting session was last judged: tier and shortfalls.
+    # The result of the last pass that evaluated it while it waited: tier and shortfalls.
     explanation: dict[str, Any] = json_column()
     conditions: list[dict[str, Any]] = json_column("[]")
     network: str = ""
@@ -84,7 +84,7 @@ class Session(SQLModel, table=True):
     # Endpoint that it is a replica of; empty for none.
     endpoint: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
     # Room kept for it while those it preempts are ending: `agents` of its kernels by rank, `until`; empty for none.
-    promise: dict[str, Any] = json_column()
+    nomination: dict[str, Any] = json_column()
     # Kill without grace.
     force: bool = False
     version: int = 1
@@ -103,7 +103,9 @@ class Session(SQLModel, table=True):
 
 
 class SessionDependency(SQLModel, table=True):
-    """A session waits for the success of another; `settled` once that has come. A parent that is gone leaves its row."""
+    """A session waits for the success of another, or for its end with `any_result`; `settled` once that has come. A
+    parent that is gone leaves its row.
+    """
 
     __tablename__ = "session_dependency"
     __table_args__ = (
@@ -115,6 +117,7 @@ class SessionDependency(SQLModel, table=True):
     parent_id: uuid.UUID = Field(primary_key=True)
     position: int
     settled: bool
+    any_result: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
 
 
 class Kernel(SQLModel, table=True):
@@ -167,7 +170,8 @@ class Attempt(SQLModel, table=True):
     log_pending: bool = False
     log_size: int = Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default=text("0")))
     create_time: dt.datetime = time_column(nullable=False, default_now=True)
-    # When its end was committed, and when it ended as its agent says: at most the former, None when the agent does not know.
+    # When its end was committed, and when it ended as its agent says: at most the former,
+    # None when the agent does not know.
     end_time: dt.datetime | None = time_column()
     observed_end_time: dt.datetime | None = time_column()
 
@@ -181,3 +185,47 @@ class KernelLog(SQLModel, table=True):
     epoch: int = Field(primary_key=True)
     start_offset: int = Field(sa_column=Column(BigInteger, nullable=False))
     data: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+
+
+class Template(SQLModel, table=True):
+    """A stored partial session request; no project: of all projects. What it is, is in its versions;
+    `version` is the newest.
+    """
+
+    __tablename__ = "template"
+    __table_args__ = (
+        Index(
+            "template_name",
+            text("coalesce(project, '')"),
+            "name",
+            unique=True,
+            postgresql_where=text("delete_time IS NULL"),
+        ),
+    )
+
+    id: uuid.UUID = Field(primary_key=True)
+    project: str | None = Field(default=None, foreign_key="project.name", ondelete="CASCADE")
+    name: str
+    # Who made it.
+    owner: str
+    version: int = 1
+    create_time: dt.datetime = time_column(nullable=False, default_now=True)
+    # Deleted ones stay readable by their ids.
+    delete_time: dt.datetime | None = time_column()
+
+
+class TemplateVersion(SQLModel, table=True):
+    """One version of a template; never changed. `spec` is a SessionSpec in proto JSON."""
+
+    __tablename__ = "template_version"
+
+    template_id: uuid.UUID = Field(primary_key=True, foreign_key="template.id", ondelete="CASCADE")
+    version: int = Field(primary_key=True)
+    description: str
+    spec: dict[str, Any] = json_column()
+    # Size of `spec` as text: what is read of large ones is bounded without reading them.
+    spec_bytes: int = Field(
+        default=None, sa_column=Column(Integer, Computed("octet_length(spec::text)", persisted=True), nullable=False)
+    )
+    author: str
+    create_time: dt.datetime = time_column(nullable=False, default_now=True)

@@ -1,22 +1,31 @@
 """What is sent to whom, signed how, and tried again when. Pure.
 
-The signature is HMAC-SHA256 over the time of sending, a dot and the body, so that an old request cannot be sent once more as a new one.
+Signatures follow the Standard Webhooks specification, https://www.standardwebhooks.com.
 """
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
-import hashlib
-import hmac
 import ipaddress
 import json
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 from urllib.parse import urlsplit
 
+from standardwebhooks import Webhook
+
 from retinue.manager.reasons import ConditionType
+from retinue.manager.session.core.events import (
+    Condition,
+    Happening,
+    ReasonChanged,
+    SessionCreated,
+    SessionMoved,
+    UnreadableEvent,
+)
+from retinue.manager.session.core.states import Result, SessionState
 
 EVENTS = ("CREATED", "SCHEDULED", "RUNNING", "PENDING", "TERMINATING", "TERMINATED", "CANCELLED", "SUCCEEDED", "FAILED")
 IDLE_WARNING = "IDLE_WARNING"
@@ -24,10 +33,14 @@ _IDLE_WARNINGS = frozenset(
     {ConditionType.INTERACTION_WARNING, ConditionType.UTILIZATION_WARNING, ConditionType.LIFETIME_WARNING}
 )
 ENDS = ("TERMINATED", "CANCELLED")
+# What is said of a session that has made no move yet.
+_CREATED = SessionMoved(SessionState.PENDING, SessionState.PENDING, Result.UNDEFINED)
 # Tries in all, and pauses between them: some 12 hours.
 MAX_TRIES = 24
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 3600.0
 MAX_URL = 2048
+_SECRET_PREFIX = "whsec_"  # noqa: S105  # how secrets begin, none itself
+_MIN_KEY_BYTES, _MAX_KEY_BYTES = 24, 64
 
 IpAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -85,27 +98,41 @@ def wrong_url(url: str) -> str:
     return ""
 
 
-def events_of(kind: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
-    """What an entry of the journal is to those who are told; nothing for most."""
-    if kind == "CREATED":
-        return ("CREATED",)
-    if kind == "NOTED":
-        return (IDLE_WARNING,) if _warnings(payload) else ()
-    if kind != "SESSION_MOVED" or payload["to"] not in EVENTS:
-        return ()
-    result = {"SUCCESS": "SUCCEEDED", "FAILURE": "FAILED"}.get(payload["result"])
-    ended = (result,) if payload["to"] in ENDS and result is not None else ()
-    return (payload["to"], *ended)
+def wrong_secret(secret: str) -> str:
+    """Returns what is wrong with the secret of a webhook; empty when nothing is, or there is none."""
+    try:
+        key = base64.b64decode(secret.removeprefix(_SECRET_PREFIX), validate=True)
+    except ValueError:
+        key = b""
+    if not secret or (secret.startswith(_SECRET_PREFIX) and _MIN_KEY_BYTES <= len(key) <= _MAX_KEY_BYTES):
+        return ""
+    return f"must be {_SECRET_PREFIX} and {_MIN_KEY_BYTES} to {_MAX_KEY_BYTES} random bytes in base64"
 
 
-def _warnings(payload: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def events_of(what: Happening | UnreadableEvent) -> tuple[str, ...]:
+    """Returns the events that an entry of the journal is for receivers, the most specific one last;
+    none for most entries.
+    """
+    match what:
+        case SessionCreated():
+            return ("CREATED",)
+        case ReasonChanged():
+            return (IDLE_WARNING,) if _warnings(what) else ()
+        case SessionMoved() if what.to_state in EVENTS:
+            result = {Result.SUCCESS: "SUCCEEDED", Result.FAILURE: "FAILED"}.get(what.result)
+            ended = (result,) if what.to_state in ENDS and result is not None else ()
+            return (what.to_state, *ended)
+    return ()
+
+
+def _warnings(what: ReasonChanged) -> list[Condition]:
     """Warnings of the end that are new with an entry of the journal; it has all conditions of the session."""
-    new = [name for name in payload.get("new", ()) if name in _IDLE_WARNINGS]
-    return [condition for condition in payload.get("conditions", ()) if condition["type"] in new]
+    new = _IDLE_WARNINGS.intersection(what.new)
+    return [condition for condition in what.conditions if condition.type in new]
 
 
 def wanted(asked: tuple[str, ...], happened: tuple[str, ...]) -> str:
-    """The event to tell of, the most telling one; empty for none. Who asks for nothing is told of the end."""
+    """Returns the event to send, the most specific one; empty for none. A webhook that asks for none gets the end."""
     asked = asked or ENDS
     return next((event for event in reversed(happened) if event in asked), "")
 
@@ -120,21 +147,20 @@ class SessionEntry:
     name: str
     owner: str
     project: str
-    kind: str
-    payload: Mapping[str, Any]
+    what: Happening | UnreadableEvent
 
 
 def body_of(event: str, entry: SessionEntry) -> str:
-    """Returns the JSON that is sent. Raises LookupError and TypeError on a payload of another version."""
-    payload = entry.payload if entry.kind == "SESSION_MOVED" else {}
-    if event == IDLE_WARNING:
-        warnings = _warnings(entry.payload)
-        payload = {
-            "to": "RUNNING",
-            "reason": ", ".join(warning["type"] for warning in warnings),
-            "message": "; ".join(warning["message"] for warning in warnings),
-        }
-    told = {
+    """Returns the JSON that is sent."""
+    move = _CREATED
+    if isinstance(entry.what, SessionMoved):
+        move = entry.what
+    elif isinstance(entry.what, ReasonChanged):
+        warnings = _warnings(entry.what)
+        reason = ", ".join(warning.type for warning in warnings)
+        message = "; ".join(warning.message for warning in warnings)
+        move = SessionMoved(SessionState.RUNNING, SessionState.RUNNING, Result.UNDEFINED, None, reason, message)
+    content = {
         "event": event,
         "revision": entry.revision,
         "time": entry.create_time.isoformat(),
@@ -143,29 +169,32 @@ def body_of(event: str, entry: SessionEntry) -> str:
             "name": entry.name,
             "owner": entry.owner,
             "project": entry.project,
-            "state": payload.get("to", "PENDING"),
-            "result": payload.get("result", "UNDEFINED"),
-            "exitCode": payload.get("exit_code"),
-            "reason": payload.get("reason", ""),
-            "message": payload.get("message", ""),
-            "retries": payload.get("retries", 0),
+            "state": move.to_state,
+            "result": move.result,
+            "exitCode": move.exit_code,
+            "reason": move.reason,
+            "message": move.message,
+            "retries": move.retries,
         },
     }
-    return json.dumps(told, separators=(",", ":"))
+    return json.dumps(content, separators=(",", ":"))
 
 
-def headers_of(key: str, event: str, body: str, secret: str, now: int) -> dict[str, str]:
-    """Headers of one sending at `now`, in seconds since 1970; `key` is the same each time."""
+def headers_of(message_id: str, event: str, body: str, secret: str, now: int) -> dict[str, str]:
+    """Returns the headers of a request that is sent at `now`, in seconds since 1970;
+    `message_id` is the same at each try.
+
+    Raises ValueError on a secret that `wrong_secret` refuses.
+    """
     headers = {
         "Content-Type": "application/json",
         "User-Agent": "retinue",
-        "Idempotency-Key": key,
         "Retinue-Event": event,
-        "Retinue-Timestamp": str(now),
+        "webhook-id": message_id,
+        "webhook-timestamp": str(now),
     }
     if secret:
-        signature = hmac.new(secret.encode(), f"{now}.{body}".encode(), hashlib.sha256).hexdigest()
-        headers["Retinue-Signature"] = f"v1={signature}"
+        headers["webhook-signature"] = Webhook(secret).sign(message_id, dt.datetime.fromtimestamp(now, dt.UTC), body)
     return headers
 
 

@@ -1,6 +1,8 @@
-"""Backend.AI's own DRF scheduler and dispersed choice of agents on an instance from a file; run by the Python of its own environment.
+"""Backend.AI's own DRF scheduler and dispersed choice of agents on an instance from a file;
+run by the Python of its own environment.
 
-Rows are plain objects with the attributes that it reads: less work for it than its mapped classes. Prints picks and seconds.
+Rows are plain objects with the attributes that it reads: less work for it than its mapped classes.
+Prints picks and seconds.
 """
 
 from __future__ import annotations

@@ -16,8 +16,9 @@ from retinue.agent import daemon
 from retinue.agent.host.cgroups import Cgroups
 from retinue.agent.network import namespaces, nftables
 from retinue.agent.network.core.labels import agent_label
-from retinue.agent.process.backend import ProcessRuntime
-from retinue.agent.process.sandboxes import ProcessOptions
+from retinue.agent.process.options import ProcessOptions
+from retinue.agent.process.runtime import ProcessRuntime
+from retinue.agent.settings import Settings
 from tests.integration.agent.authority import Authority
 from tests.integration.agent.manager_side import TOKEN, Conversation, Manager
 
@@ -53,8 +54,8 @@ def place(tmp_path: Path) -> Iterator[Place]:
     yield place
     cgroups = Cgroups(place.agent_id)
     for name in cgroups.names():
-        assert cgroups.remove(name, 10)
-    cgroups.close(5)
+        assert cgroups.remove(name, 60)
+    cgroups.close(60)
     for name in namespaces.names():
         if name.startswith(f"rt-{place.agent_id}-"):
             namespaces.delete(name)
@@ -85,7 +86,7 @@ class Backends:
         changed = asyncio.Event()
         self._waiters.add(changed)
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):
                 while (observed := self.current.observe()[attempt_id]).phase not in phases:
                     await changed.wait()
                     changed.clear()
@@ -118,7 +119,7 @@ async def manager() -> AsyncIterator[Manager]:
 class Agent:
     """A whole agent in this process, and the manager's side of it."""
 
-    settings: daemon.Settings
+    settings: Settings
     manager: Manager
     address: str = ""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
@@ -141,7 +142,7 @@ class Agent:
         self.channels.clear()
         self.stopping.set()
         if self.task is not None:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await self.task
             self.task = None
 
@@ -157,8 +158,8 @@ class Agent:
 
 
 @pytest.fixture
-def settings(place: Place, manager: Manager) -> daemon.Settings:
-    return daemon.Settings(
+def settings(place: Place, manager: Manager) -> Settings:
+    return Settings(
         agent_id=place.agent_id,
         state_dir=place.directory / "state",
         scratch_dir=place.directory / "scratch",
@@ -171,7 +172,7 @@ def settings(place: Place, manager: Manager) -> daemon.Settings:
 
 
 @pytest.fixture
-async def agent(settings: daemon.Settings, manager: Manager) -> AsyncIterator[Agent]:
+async def agent(settings: Settings, manager: Manager) -> AsyncIterator[Agent]:
     agent = Agent(settings, manager)
     await agent.start()
     yield agent

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from tests.integration.agent.authority import Authority
 
 TOKEN = "join-token-for-tests"
-DEADLINE = 20.0
+DEADLINE = 120.0
 INCARNATION = "1ca4a71e-0000-4000-8000-000000000001"
 
 
 class Enrollment(enrollment_pb2_grpc.EnrollmentServiceServicer):
-    """Signs for whoever has the token, and keeps what is announced."""
+    """Signs certificates for callers with the token, and keeps what they announce."""
 
     def __init__(self, authority: Authority) -> None:
         self.authority = authority
@@ -115,6 +115,7 @@ class Conversation:
         self.call = self.stub.Sync()
         self.welcome = pb.Welcome()
         self.statuses: dict[str, pb.AttemptStatus] = {}
+        self.usages: dict[str, pb.AttemptUsage] = {}
         self.networks: set[str] = set()
         self.conditions: list[pb.NodeCondition] = []
         self.removed: set[str] = set()
@@ -155,6 +156,9 @@ class Conversation:
             return
         if response.WhichOneof("step") == "node_conditions":
             self.conditions = list(response.node_conditions.conditions)
+            return
+        if response.WhichOneof("step") == "usage":
+            self.usages |= {usage.attempt_id: usage for usage in response.usage.attempts}
             return
         report = response.report
         assert report.sequence == self.sequence + 1

@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from tests.eventually import eventually, eventually_blocking
+
 PROGRAM = "chromium"
 ARGUMENTS = (
     "--headless=new",
@@ -46,7 +48,7 @@ class Page:
         self._session = (await self.send("Target.attachToTarget", targetId=target, flatten=True))["sessionId"]
 
     async def send(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """One command and its answer; what is told besides is passed over."""
+        """One command and its answer; what is reported besides is ignored."""
         number = next(self._numbers)
         message = {"id": number, "method": method, "params": parameters}
         if self._session:
@@ -70,13 +72,8 @@ class Page:
     async def until(self, expression: str, seconds: float) -> Any:
         """The first value of an expression that is true."""
         try:
-            async with asyncio.timeout(seconds):
-                while True:
-                    with contextlib.suppress(BrowserError):
-                        if value := await self.evaluate(expression):
-                            return value
-                    await asyncio.sleep(0.1)
-        except TimeoutError:
+            return await eventually(lambda: self.evaluate(expression), seconds=seconds, ignoring=BrowserError)
+        except AssertionError:
             text = await self.evaluate("document.body.innerText")
             raise AssertionError(f"{expression} does not come true; the page shows {text[-1000:]!r}") from None
 
@@ -110,7 +107,7 @@ async def page() -> AsyncIterator[Page]:
         )
         try:
             made = Page(reader, asyncio.StreamWriter(writing, protocol, None, loop))
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 await made.attach()
             yield made
         finally:
@@ -124,13 +121,9 @@ async def page() -> AsyncIterator[Page]:
 
 def _wait_gone(directory: str) -> None:
     """Returns once no process of the browser writes to its directory any more."""
-    import time  # noqa: PLC0415
 
-    for _ in range(100):
-        if not any(
-            directory.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
-            for pid in os.listdir("/proc")
-            if pid.isdecimal() and Path(f"/proc/{pid}/cmdline").exists()
-        ):
-            return
-        time.sleep(0.05)
+    def writers() -> list[Path]:
+        return [place for place in Path("/proc").glob("[0-9]*/cmdline") if directory.encode() in place.read_bytes()]
+
+    # A process may end between its being listed and read.
+    eventually_blocking(writers, [].__eq__, ignoring=OSError)

@@ -1,4 +1,6 @@
-"""What answers HTTP in the kernel of the tests of the gateway. Runs with the Python of JupyterLab, which has tornado."""
+"""What answers HTTP in the kernel of the tests of the gateway. Runs with the Python of JupyterLab,
+which has tornado.
+"""
 
 # methods are named by tornado
 
@@ -18,9 +20,9 @@ class Headers(tornado.web.RequestHandler):
     """Says what came."""
 
     def get(self) -> None:
-        # As browsers read it, and as attackers write it.
-        spelling = "Domain =" if "spaced" in self.request.uri else "Domain="
-        self.set_header("Set-Cookie", f"own=1; {spelling}localhost; Path=/; HttpOnly")
+        self.set_header("Set-Cookie", "own=1; Domain=localhost; Path=/; HttpOnly")
+        for cookie in self.get_arguments("cookie", strip=False):
+            self.add_header("Set-Cookie", cookie)
         self.write(json.dumps({"path": self.request.uri, "headers": list(self.request.headers.get_all())}))
 
     async def post(self) -> None:
@@ -38,6 +40,15 @@ class Echo(tornado.websocket.WebSocketHandler):
         await self.write_message(f"echo {message!r}")
 
 
+class Endless(tornado.web.RequestHandler):
+    """Sends for as long as it is read."""
+
+    async def get(self) -> None:
+        while True:
+            self.write(bytes(1 << 16))
+            await self.flush()
+
+
 class Reset(tornado.web.RequestHandler):
     """Goes away without an answer."""
 
@@ -48,7 +59,9 @@ class Reset(tornado.web.RequestHandler):
 async def main() -> None:
     """Listens, and then says so; takes its time to end."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    tornado.web.Application([("/ws", Echo), ("/reset", Reset), ("/.*", Headers)]).listen(PORT, "127.0.0.1")
+    tornado.web.Application([("/ws", Echo), ("/endless", Endless), ("/reset", Reset), ("/.*", Headers)]).listen(
+        PORT, "127.0.0.1"
+    )
     print("listening", flush=True)  # noqa: T201
     await asyncio.Event().wait()
 

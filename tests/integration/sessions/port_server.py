@@ -33,7 +33,7 @@ def deaf(_connection: socket.socket) -> None:
 
 
 def endless(connection: socket.socket) -> None:
-    """Sends until nobody takes it."""
+    """Sends until the peer stops reading."""
     while True:
         connection.sendall(bytes(1 << 16))
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from retinue.client import Client, enum_names
+from retinue.client import enum_names
+from retinue.client.aio import Client
 from retinue.client.errors import CallError, NotFound
 from retinue.client.session import Session
 from retinue.devtools.cluster import Cluster
@@ -61,7 +62,7 @@ async def test_who_enters_is_in_the_journal(client: Client, cluster: Cluster, tm
                 slots={"cpu": "0.2", "mem": "128m"},
                 termination_grace=0,
                 ports=[("web", "http", 7001)],
-                services=[session_pb2.ServiceDefinition(name="web", command=["true"])],
+                apps=[session_pb2.AppDefinition(name="web", command=["true"])],
             )
             await session.wait("RUNNING", timeout=60)
             try:
@@ -102,9 +103,9 @@ async def test_who_enters_is_in_the_journal(client: Client, cluster: Cluster, tm
                     ("HTTP", "entering", "main1", 7001),
                     ("UPLOAD", "entering", "sub1", 0),
                     ("DOWNLOAD", "entering", "sub1", 0),
-                    ("SERVICE", "entering", "main1", 0),
-                    ("SERVICE_STOP", "entering", "main1", 0),
-                    ("SERVICE_STOP", "entering", "main1", 0),
+                    ("APP_START", "entering", "main1", 0),
+                    ("APP_STOP", "entering", "main1", 0),
+                    ("APP_STOP", "entering", "main1", 0),
                 ]
             finally:
                 await session.terminate(force=True)

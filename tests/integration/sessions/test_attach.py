@@ -14,7 +14,7 @@ import grpc.aio
 import pytest
 import pytest_asyncio
 
-from retinue.client import Client
+from retinue.client.aio import Client
 from retinue.client.attachment import Attachment
 from retinue.client.errors import (
     CallError,
@@ -28,10 +28,11 @@ from retinue.client.session import Session
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.types.v1 import terminal_pb2
+from tests.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-WAIT = 30.0
+WAIT = 120.0
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -127,12 +128,8 @@ async def test_nothing_is_left_of_a_caller_who_went_away(session: Session) -> No
     async with session.attach(["sh", "-c", "trap '' HUP; sleep 4321 & setsid sleep 4321 & echo on; wait"]) as command:
         await read(command, b"on")
         # They are the shell's own copies until they have become what they are to be.
-        async with asyncio.timeout(WAIT):
-            while await processes(session, "4321") != 2:
-                await asyncio.sleep(0.1)
-    async with asyncio.timeout(WAIT):
-        while await processes(session, "4321"):
-            await asyncio.sleep(0.1)
+        await eventually(lambda: processes(session, "4321"), lambda number: number == 2)
+    await eventually(lambda: processes(session, "4321"), lambda number: number == 0)
 
 
 async def test_who_does_not_read_holds_up_nobody_else(session: Session, client: Client, cluster: Cluster) -> None:

@@ -14,7 +14,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from google.rpc.error_details_pb2 import BadRequest, ErrorInfo
 from grpc_status import rpc_status
 
-from retinue.client import Client
+from retinue.client.aio import Client
 from retinue.client.settings import read_ca
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import (
@@ -75,7 +75,7 @@ CREATE = [
     (spec(cluster_mode=99), "spec.cluster_mode"),
     (session_pb2.SessionSpec(kernel=session_pb2.KernelSpec(command=["true"])), "spec.type"),
     (session_pb2.SessionSpec(type=UNDECLARED, kernel=session_pb2.KernelSpec(command=["true"])), "spec.type"),
-    (spec(type=session_pb2.SESSION_TYPE_SYSTEM), "spec.type"),
+    (session_pb2.SessionSpec(type=session_pb2.SESSION_TYPE_SYSTEM), "spec.mounts"),
     (spec(termination_grace=Duration(seconds=301)), "spec.termination_grace"),
     (spec(termination_grace=Duration(seconds=-1)), "spec.termination_grace"),
     (spec(termination_grace=Duration(seconds=1, nanos=2_000_000_000)), "spec.termination_grace"),
@@ -293,7 +293,7 @@ async def test_streaming(
 async def test_logs_past_the_end_and_of_unknown_kernels(client: Client, channel: grpc.aio.Channel) -> None:
     logs = kernel_service_pb2_grpc.KernelServiceStub(channel)
     session = await client.sessions.create(type="batch", command=["echo", "x"])
-    await session.wait_ended(30)
+    await session.wait_ended(60)
     for request, code, reason in (
         (kernel_service_pb2.StreamLogsRequest(session=session.id, offset=100), "OUT_OF_RANGE", "OFFSET_PAST_END"),
         (

@@ -9,9 +9,9 @@ from contextlib import aclosing
 
 import pytest
 
-from retinue.client import Client
+from retinue.client.aio import Client
 from retinue.devtools.cluster import Cluster
-from tests.integration.inside.reach import PROBE, PUBLIC, outside, protected
+from tests.integration.agent.inside.reach import PROBE, PUBLIC, outside, protected
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -20,7 +20,7 @@ async def probes(client: Client, places: list[str], **options: object) -> dict[s
     """What each kernel of a session found at the places, by host name."""
     command = ["/usr/bin/python3", "-c", PROBE, *places]
     session = await client.sessions.create(type="batch", command=command, sub_command=command, **options)  # type: ignore[arg-type]
-    await session.wait("RUNNING", timeout=30)
+    await session.wait("RUNNING", timeout=60)
     names = [kernel.hostname for kernel in session.kernels]
     await session.wait_ended(60)
     found = {}
@@ -37,7 +37,7 @@ async def test_kernels_reach_the_outside_and_no_part_of_the_platform(
 ) -> None:
     with outside(cluster) as host:
         public, forbidden = f"{PUBLIC}:{host.port}", protected(cluster)
-        # Each place is there for whoever is allowed to it.
+        # Each address answers those that are allowed to reach it.
         for place in forbidden:
             address, _, port = place.rpartition(":")
             socket.create_connection((address, int(port)), 5).close()
@@ -49,7 +49,7 @@ async def test_kernels_reach_the_outside_and_no_part_of_the_platform(
             assert set(answers.values()) == {"TimeoutError"}
 
 
-async def test_a_group_may_deny_the_way_out(client: Client, cluster: Cluster) -> None:
+async def test_a_group_may_deny_egress(client: Client, cluster: Cluster) -> None:
     await client.resource_groups.update("default", egress="deny")
     try:
         with outside(cluster) as host:
@@ -60,7 +60,7 @@ async def test_a_group_may_deny_the_way_out(client: Client, cluster: Cluster) ->
         await client.resource_groups.update("default", egress="allow")
 
 
-async def test_a_way_out_goes_with_its_kernel_also_amid_a_conversation(client: Client, cluster: Cluster) -> None:
+async def test_an_egress_link_goes_with_its_kernel_also_amid_a_conversation(client: Client, cluster: Cluster) -> None:
     connect = "c = socket.create_connection((sys.argv[1], int(sys.argv[2]))); print(c.recv(100), flush=True)"
     talk = f"import socket, sys, time; {connect}; time.sleep(1000)"
     with outside(cluster) as host:
@@ -68,7 +68,8 @@ async def test_a_way_out_goes_with_its_kernel_also_amid_a_conversation(client: C
         session = await client.sessions.create(type="interactive", command=command, termination_grace=0)
         async with aclosing(session.logs(follow=True)) as chunks, asyncio.timeout(60):
             await anext(chunks)
-    # Linux goes on telling the other end for minutes that the connection is over, and keeps the kernel's namespace for it.
+    # Linux continues for minutes to report the end of the connection to the other side,
+    # and keeps the kernel's namespace for it.
     await session.terminate(force=True)
     await session.wait_ended(60)
-    assert not await cluster.wait_clean(20)
+    assert not await cluster.wait_clean(60)

@@ -1,4 +1,4 @@
-"""Sessions that nobody needs are warned and ended, and those that are used are not; on real nodes, with short times."""
+"""Idle sessions are warned and ended, and sessions in use are not; on real nodes, with short times."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ import contextlib
 import datetime as dt
 from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing
+from http import HTTPStatus
 
 import pytest
 import pytest_asyncio
 from google.protobuf.duration_pb2 import Duration
 
-from retinue.client import Client, Session
+from retinue.client.aio import Client, Session
 from retinue.client.errors import FailedPrecondition, InvalidRequest, NotFound
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import idle_pb2 as pb
 from retinue.manager.v1 import session_pb2
+from tests.eventually import eventually
+from tests.integration.sessions.web import browser
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-SECONDS = 60.0
+SECONDS = 120.0
 SLOTS = {"cpu": "0.5", "mem": "64m"}
 
 
@@ -46,8 +49,8 @@ async def start(client: Client, *command: str, kind: str = "interactive") -> Ses
 
 
 async def story(client: Client, session: Session) -> list[str]:
-    """What its journal tells of warnings, and its end."""
-    told, known = [], set[str]()
+    """What its journal says of warnings, and its end."""
+    entries, known = [], set[str]()
     async with (
         asyncio.timeout(SECONDS),
         aclosing(
@@ -57,11 +60,11 @@ async def story(client: Client, session: Session) -> list[str]:
         async for event in events:
             if event.HasField("pending_reason_changed"):
                 now = {condition.type for condition in event.pending_reason_changed.conditions}
-                told += [f"+{name}" for name in now - known] + [f"-{name}" for name in known - now]
+                entries += [f"+{name}" for name in now - known] + [f"-{name}" for name in known - now]
                 known = now
             elif event.HasField("session_moved"):
-                told.append(event.session_moved.reason)
-    return [entry for entry in told if entry]
+                entries.append(event.session_moved.reason)
+    return [entry for entry in entries if entry]
 
 
 def check_of(session: session_pb2.Session, checker: pb.IdleChecker.ValueType) -> pb.IdleCheck:
@@ -74,24 +77,36 @@ async def run(session: Session, command: Iterable[str]) -> None:
             pass
 
 
+async def extend_once(client: Client, unused: Session, *, asked: bool) -> bool:
+    """Has a session that was warned continue, unless that was asked before; returns whether it was asked."""
+    warned = (await unused.refresh()).view
+    if not warned.conditions or asked:
+        return asked
+    assert check_of(warned, pb.IDLE_CHECKER_INTERACTION).status == pb.IDLE_STATUS_WARNED
+    await client.sessions.extend(unused.id)
+    assert (await unused.refresh()).view.conditions == []
+    return True
+
+
 async def test_the_used_stay_and_the_unused_go_after_a_warning(client: Client, group: str) -> None:
     await client.resource_groups.update(
-        group, idle_policy=pb.IdlePolicy(interaction_timeout=seconds(6), warning=seconds(3), max_extension=seconds(60))
+        group, idle_policy=pb.IdlePolicy(interaction_timeout=seconds(10), warning=seconds(5), max_extension=seconds(60))
     )
     serve = "import http.server as h; h.test(h.SimpleHTTPRequestHandler, port=8000, bind='127.0.0.1')"
-    unused, attended, tunnelled, batch, kept = await asyncio.gather(
-        start(client, "sleep", "1000"),
+    attended, tunnelled, browsed, batch, kept = await asyncio.gather(
         start(client, "sleep", "1000"),
         client.sessions.create(
             type="interactive", command=["python3", "-c", serve], slots=SLOTS, ports=[("web", "tcp", 8000)],
             termination_grace=0,
         ),
+        client.sessions.create(
+            type="interactive", command=["python3", "-c", serve], slots=SLOTS, ports=[("web", "http", 8000)],
+            termination_grace=0,
+        ),
         start(client, "sleep", "1000", kind="batch"),
         start(client, "sleep", "1000"),
     )  # fmt: skip
-    await tunnelled.wait("RUNNING", timeout=SECONDS)
-    shown = (await client.sessions.get(unused.id)).view
-    assert check_of(shown, pb.IDLE_CHECKER_INTERACTION).limit.seconds == 6
+    await asyncio.gather(*(session.wait("RUNNING", timeout=SECONDS) for session in (tunnelled, browsed)))
     assert (await client.sessions.get(batch.id)).view.idle_checks == []
     extended = (await client.sessions.extend(kept.id, dt.timedelta(seconds=60))).view
     assert check_of(extended, pb.IDLE_CHECKER_INTERACTION).remaining.seconds >= 50
@@ -112,23 +127,30 @@ async def test_the_used_stay_and_the_unused_go_after_a_warning(client: Client, g
                 await connection.end_data()
                 fetched.extend([data async for data in connection])
 
+    # Its time passes from here on, whatever the others took to start.
+    unused = await start(client, "sleep", "1000")
+    shown = (await client.sessions.get(unused.id)).view
+    assert check_of(shown, pb.IDLE_CHECKER_INTERACTION).limit.seconds == 10
     ending = asyncio.create_task(story(client, unused))
-    asked = False
-    while not ending.done():
-        await asyncio.gather(run(attended, ["true"]), fetch())
-        warned = (await unused.refresh()).view
-        if warned.conditions and not asked:
-            assert check_of(warned, pb.IDLE_CHECKER_INTERACTION).status == pb.IDLE_STATUS_WARNED
-            await client.sessions.extend(unused.id)
-            assert (await unused.refresh()).view.conditions == []
-            asked = True
-        await asyncio.wait((ending,), timeout=0.5)
+    asked, pages = False, 0
+    async with browser() as web:
+        ticket = await browsed.create_port_ticket("web")
+        async with web.get(ticket.url):
+            pass
+        while not ending.done():
+            await asyncio.gather(run(attended, ["true"]), fetch())
+            # Its bytes pass nothing that is Python.
+            async with web.get(ticket.origin) as page:
+                pages += page.status == HTTPStatus.OK
+            asked = await extend_once(client, unused, asked=asked)
+            await asyncio.wait((ending,), timeout=0.5)
+    assert pages
     assert fetched
     warning = "INTERACTION_WARNING"
     assert await ending == [f"+{warning}", f"-{warning}", f"+{warning}", "IDLE_TIMEOUT", "IDLE_TIMEOUT"]
     await unused.refresh()
-    assert unused.view.message.startswith("nobody has used it for ")
-    for session in (attended, tunnelled, batch, kept):
+    assert unused.view.message.startswith("it was not used for ")
+    for session in (attended, tunnelled, browsed, batch, kept):
         assert (await session.refresh()).state == "RUNNING"
 
 
@@ -137,8 +159,7 @@ async def test_use_under_thresholds_lifetime_and_overrides(client: Client, clust
     token = await client.tokens.create(user=user.name, description="idle")
     policy = pb.IdlePolicy(
         warning=seconds(1),
-        utilization=pb.UtilizationPolicy(window=seconds(3), thresholds={"cpu": 20.0, "mem": 90.0}),
-        max_lifetime=seconds(10),
+        utilization=pb.UtilizationPolicy(window=seconds(3), thresholds={"cpu": 1.0, "mem": 90.0}),
     )
     await client.resource_groups.update(group, idle_policy=policy)
     await client.idle_overrides.set(user.name, exempt=["lifetime", "utilization"])
@@ -156,11 +177,17 @@ async def test_use_under_thresholds_lifetime_and_overrides(client: Client, clust
             assert (await story(client, quiet))[-1] == "IDLE_UTILIZATION"
             await quiet.refresh()
             assert quiet.view.message.startswith("it used cpu ")
-            assert "(threshold 20 %), mem " in quiet.view.message
+            assert "(threshold 1 %), mem " in quiet.view.message
             assert quiet.result == "FAILURE"
-            assert (await busy.refresh()).state == "RUNNING"
-            use = check_of(busy.view, pb.IDLE_CHECKER_UTILIZATION)
-            assert use.status == pb.IDLE_STATUS_COUNTING, use
+
+            async def use() -> pb.IdleCheck:
+                assert (await busy.refresh()).state == "RUNNING"
+                return check_of(busy.view, pb.IDLE_CHECKER_UTILIZATION)
+
+            # What it uses is not known while its agent is late.
+            await eventually(use, lambda check: check.status == pb.IDLE_STATUS_COUNTING)
+            policy.max_lifetime.CopyFrom(seconds(1))
+            await client.resource_groups.update(group, idle_policy=policy)
             assert (await story(client, busy))[-1] == "IDLE_LIFETIME"
             assert (await exempt.refresh()).state == "RUNNING"
             assert exempt.view.idle_checks == []

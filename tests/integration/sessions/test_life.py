@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from functools import partial
 from typing import Any
 
 import pytest
 
-from retinue.client import Client
+from retinue.client.aio import Client
 from retinue.client.errors import Aborted, AlreadyExists, InvalidRequest
+from retinue.client.session import Session
 from retinue.devtools.cluster import Cluster
 from retinue.devtools.leftovers import network_namespaces
 from retinue.devtools.nodes import links_of_kind
 from retinue.manager.v1 import session_pb2
+from tests.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
+# The main kernel of a batch session ends all others with it: it waits until `finish`.
+UNTIL_FINISHED = "while [ ! -e finish ]; do sleep 0.05; done"
 SHOW_ENVIRONMENT = "env | grep BACKENDAI_ | sort; hostname; cat /etc/hosts; cat /proc/self/status | grep ^Uid"
 
 
@@ -24,9 +29,16 @@ async def output(client: Client, session: str, hostname: str = "main1") -> str:
     return b"".join([chunk.data async for chunk in client.sessions.logs(session, hostname)]).decode()
 
 
+async def finish(session: Session) -> None:
+    """Lets the main kernel end."""
+    async with session.attach(["touch", "finish"]) as command:
+        async for _ in command:
+            pass
+
+
 async def test_batch_has_output_exit_code_and_result(client: Client) -> None:
     session = await client.sessions.create(type="batch", command=["sh", "-c", "echo out; echo err >&2; exit 3"])
-    await session.wait_ended(30)
+    await session.wait_ended(60)
     assert (session.state, session.result, session.exit_code) == ("TERMINATED", "FAILURE", 3)
     assert await output(client, session.id) == "out\nerr\n"
 
@@ -34,13 +46,17 @@ async def test_batch_has_output_exit_code_and_result(client: Client) -> None:
 async def test_every_kernel_has_the_cluster_variables_and_names(client: Client) -> None:
     session = await client.sessions.create(
         type="batch",
-        command=["sh", "-c", f"{SHOW_ENVIRONMENT}; sleep 0.5"],
+        command=["sh", "-c", f"{SHOW_ENVIRONMENT}; {UNTIL_FINISHED}"],
         sub_command=["sh", "-c", f"{SHOW_ENVIRONMENT}; sleep infinity"],
         cluster_size=3,
         cluster_mode="multi-node",
         slots={"cpu": "2", "mem": "128m"},
     )
-    await session.wait_ended(30)
+    await session.wait("RUNNING", timeout=60)
+    for kernel in session.kernels:
+        await eventually(partial(output, client, session.id, kernel.hostname), lambda text: "Uid:" in text)
+    await finish(session)
+    await session.wait_ended(60)
     assert session.result == "SUCCESS"
     addresses = {kernel.hostname: kernel.address for kernel in session.kernels}
     for kernel in session.kernels:
@@ -63,9 +79,9 @@ async def test_kernels_reach_each_other_by_name_across_nodes(client: Client, clu
     ask = (
         "import socket\n"
         "for host in ('sub1', 'sub2'):\n"
-        "    for attempt in range(200):\n"
+        "    while True:\n"
         "        try: c = socket.create_connection((host, 7000), 5); break\n"
-        "        except ConnectionRefusedError: __import__('time').sleep(0.05)\n"
+        "        except OSError: __import__('time').sleep(0.05)\n"
         "    print(c.recv(100).decode(), flush=True)\n"
     )
     session = await client.sessions.create(
@@ -76,10 +92,10 @@ async def test_kernels_reach_each_other_by_name_across_nodes(client: Client, clu
         cluster_mode="multi-node",
         slots={"cpu": "2", "mem": "128m"},
     )
-    await session.wait("RUNNING", timeout=30)
+    await session.wait("RUNNING", timeout=60)
     assert len({kernel.agent for kernel in session.kernels}) == 2
     assert session.view.network == session_pb2.NETWORK_KIND_VXLAN
-    await session.wait_ended(30)
+    await session.wait_ended(60)
     assert (await output(client, session.id)).split("\n")[:2] == ["from sub1", "from sub2"]
     assert session.result == "SUCCESS"
 
@@ -88,16 +104,20 @@ async def test_cluster_that_fits_one_node_gets_a_bridge(client: Client, cluster:
     session = await client.sessions.create(
         type="interactive", cluster_size=3, cluster_mode="multi-node", slots={"cpu": "1", "mem": "64m"}
     )
-    await session.wait("RUNNING", timeout=30)
+    await session.wait("RUNNING", timeout=60)
     assert len({kernel.agent for kernel in session.kernels}) == 1
     assert session.view.network == session_pb2.NETWORK_KIND_BRIDGE
-    namespaces = [name for agent in cluster.agents for name in network_namespaces(agent.id)]
-    assert len(namespaces) == 1
-    assert await asyncio.to_thread(links_of_kind, namespaces[0], "bridge")
-    assert not await asyncio.to_thread(links_of_kind, namespaces[0], "vxlan")
+
+    def namespaces() -> list[str]:
+        return [name for agent in cluster.agents for name in network_namespaces(agent.id)]
+
+    # That of a session which has ended before goes a little later.
+    (namespace,) = await eventually(namespaces, lambda found: len(found) == 1)
+    assert await asyncio.to_thread(links_of_kind, namespace, "bridge")
+    assert not await asyncio.to_thread(links_of_kind, namespace, "vxlan")
     await session.terminate()
-    await session.wait_ended(30)
-    assert not await cluster.wait_clean(15)
+    await session.wait_ended(60)
+    assert not await cluster.wait_clean(60)
 
 
 async def test_session_that_fits_nowhere_waits_and_says_why(client: Client) -> None:
@@ -114,13 +134,13 @@ async def test_session_that_fits_nowhere_waits_and_says_why(client: Client) -> N
     assert session.view.reason == explanation.reason
     assert "cpu" in session.view.message
     await session.terminate()
-    await session.wait_ended(10)
+    await session.wait_ended(60)
     assert session.state == "CANCELLED"
 
 
 async def test_interactive_session_stays_until_terminated(client: Client, cluster: Cluster) -> None:
     session = await client.sessions.create(type="interactive", name="stays")
-    await session.wait("RUNNING", timeout=30)
+    await session.wait("RUNNING", timeout=60)
     with pytest.raises(AlreadyExists):
         await client.sessions.create(type="interactive", name="stays")
     assert (await client.sessions.get("stays")).id == session.id
@@ -128,17 +148,17 @@ async def test_interactive_session_stays_until_terminated(client: Client, cluste
     ending = await client.sessions.terminate("stays")
     assert (ending.state, ending.incarnation) == ("TERMINATING", session.incarnation)
     assert ending.revision > session.revision
-    await ending.wait_ended(30)
-    await session.wait_ended(30)
+    await ending.wait_ended(60)
+    await session.wait_ended(60)
     again = await client.sessions.terminate(session.id)
     assert again.state == "TERMINATED"
     assert (await client.sessions.get("stays")).id == session.id
-    assert not await cluster.wait_clean(15)
+    assert not await cluster.wait_clean(60)
 
 
 async def test_command_that_does_not_exist_fails_with_127(client: Client) -> None:
     session = await client.sessions.create(type="batch", command=["/no/such/program"])
-    await session.wait_ended(30)
+    await session.wait_ended(60)
     assert (session.result, session.exit_code) == ("FAILURE", 127)
     assert "/no/such/program" in await output(client, session.id)
 
@@ -151,7 +171,7 @@ async def test_a_session_with_an_image_waits_where_no_agent_runs_images(client: 
             assert event.pending_reason_changed.reason == "FEATURE_MISSING"
             break
     await session.terminate()
-    await session.wait_ended(30)
+    await session.wait_ended(60)
     assert session.state == "CANCELLED"
 
 
@@ -160,7 +180,7 @@ async def test_memory_limit_kills_with_its_reason(client: Client) -> None:
     session = await client.sessions.create(
         type="batch", command=["/usr/bin/python3", "-c", eat], slots={"cpu": "1", "mem": "64m"}
     )
-    await session.wait_ended(30)
+    await session.wait_ended(60)
     assert (session.result, session.exit_code, session.view.reason) == ("FAILURE", 137, "OOM_KILLED")
 
 
@@ -194,11 +214,13 @@ async def test_termination_checks_the_etag(client: Client) -> None:
 async def test_force_cuts_the_grace_of_a_session_that_is_ending(client: Client) -> None:
     stubborn = "trap 'echo asked' TERM; while true; do sleep 0.3; echo on; done"
     session = await client.sessions.create(type="interactive", command=["sh", "-c", stubborn], termination_grace=300)
-    await session.wait("RUNNING", timeout=30)
+    await session.wait("RUNNING", timeout=60)
+    # The trap is set.
+    await eventually(lambda: output(client, session.id), lambda text: "on\n" in text)
     await session.terminate()
-    # By then the agent has reported that it stops the kernel, and has nothing more to report before the end of the grace.
-    while "on\n" * 5 not in (await output(client, session.id)).partition("asked\n")[2]:
-        await asyncio.sleep(0.2)
+    # By then the agent has reported that it stops the kernel, and has nothing more to report
+    # before the end of the grace.
+    await eventually(lambda: output(client, session.id), lambda text: "on\n" * 5 in text.partition("asked\n")[2])
     await session.terminate(force=True)
     await session.wait_ended(timeout=60)
 
@@ -230,10 +252,10 @@ async def test_logs_are_followed_and_resumed_by_offset(client: Client) -> None:
     session = await client.sessions.create(
         type="batch", command=["sh", "-c", "for n in 1 2 3 4 5; do echo line $n; sleep 0.2; done"]
     )
-    await session.wait("RUNNING", timeout=30)
+    await session.wait("RUNNING", timeout=60)
     followed = b"".join([chunk.data async for chunk in session.logs(follow=True)])
     assert followed == b"".join(b"line %d\n" % n for n in range(1, 6))
-    await session.wait_ended(30)
+    await session.wait_ended(60)
     assert b"".join([chunk.data async for chunk in client.sessions.logs(session.id, offset=14)]) == followed[14:]
 
 
@@ -243,5 +265,5 @@ async def test_kernels_see_their_limits(client: Client) -> None:
         "cat /sys/fs/cgroup/pids/pids.max /sys/fs/cgroup/pids.max 2>/dev/null"
     )
     session = await client.sessions.create(type="batch", command=["sh", "-c", script], slots={"cpu": "1", "mem": "96m"})
-    await session.wait_ended(30)
+    await session.wait_ended(60)
     assert (await output(client, session.id)).split() == [str(96 * 2**20), "4096"]

@@ -14,17 +14,10 @@ import grpc.aio
 import pytest
 import pytest_asyncio
 
-from retinue.client import Client
-from retinue.client.errors import (
-    Aborted,
-    CallError,
-    FailedPrecondition,
-    InvalidRequest,
-    NotFound,
-    Unauthenticated,
-    from_rpc,
-)
+from retinue.client.aio import Client
+from retinue.client.errors import Aborted, CallError, FailedPrecondition, InvalidRequest, NotFound, Unauthenticated
 from retinue.client.port import LocalPort, PortConnection
+from retinue.client.rpc_errors import from_rpc
 from retinue.client.session import Session
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import kernel_service_pb2 as pb
@@ -33,7 +26,7 @@ from tests.integration.sessions import port_server
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-WAIT = 60.0
+WAIT = 120.0
 PORTS = [
     ("echo", "tcp", port_server.ECHO),
     ("digest", "tcp", port_server.DIGEST),
@@ -50,13 +43,15 @@ PROGRAM = Path(port_server.__file__).read_text()
 async def serving(client: Client, **options: Any) -> Session:
     """A session whose main kernel listens."""
     session = await client.sessions.create(
-        type="interactive",
-        command=["python3", "-c", PROGRAM],
-        slots={"cpu": "0.5", "mem": "256m"},
-        termination_grace=0,
-        ports=PORTS,
-        preopen_ports=[(7006, 7010)],
-        **options,
+        **{
+            "type": "interactive",
+            "command": ["python3", "-c", PROGRAM],
+            "slots": {"cpu": "0.5", "mem": "256m"},
+            "termination_grace": 0,
+            "ports": PORTS,
+            "preopen_ports": [(7006, 7010)],
+            **options,
+        }
     )
     await session.wait("RUNNING", timeout=WAIT)
     async with asyncio.timeout(WAIT):
@@ -131,7 +126,7 @@ async def test_who_does_not_read_fills_no_memory_and_holds_up_nobody(session: Se
     before = await asyncio.to_thread(_memory, cluster)
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(4):
-            # Here nobody reads what comes, there nobody what goes.
+            # Neither end reads what the other sends.
             await stack.enter_async_context(session.open_port("endless"))
             deaf = await stack.enter_async_context(session.open_port("deaf"))
             await stack.enter_async_context(stuffed(deaf))
@@ -255,7 +250,7 @@ async def test_it_ends_with_the_session_and_leaves_nothing(client: Client, clust
 
 
 async def _broken(connection: PortConnection) -> None:
-    """What came may look like the end of all; that the kernel has ended is told after it."""
+    """What came may look like the end of all; that the kernel has ended is sent after it."""
     async with asyncio.timeout(WAIT):
         while True:
             await connection._exchange.receive()  # noqa: SLF001

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
 import itertools
 
 import pytest
 
-from retinue.client import Client
+from retinue.client.aio import Client
 from retinue.client.errors import InvalidRequest
+from tests.eventually import eventually
+from tests.integration.sessions.test_life import UNTIL_FINISHED, finish
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -35,12 +36,17 @@ async def test_the_tail_of_a_long_output_is_kept_at_its_offset(client: Client) -
 
 async def test_output_of_all_kernels_at_once(client: Client) -> None:
     session = await client.sessions.create(
-        type="batch", command=["sh", "-c", "sleep 0.3; echo main"], sub_command=["sh", "-c", "echo sub; sleep 60"], cluster_size=3,
+        type="batch", command=["sh", "-c", f"{UNTIL_FINISHED}; echo main"], sub_command=["sh", "-c", "echo sub; sleep 60"], cluster_size=3,
         slots={"cpu": "0.5", "mem": "32m"}, termination_grace=0,
     )  # fmt: skip
+    await session.wait("RUNNING", timeout=60)
     seen: dict[str, bytes] = {}
+    finishing = False
     async for chunk in client.sessions.logs(session.id, all_kernels=True, follow=True):
         seen[chunk.hostname] = seen.get(chunk.hostname, b"") + chunk.data
+        if not finishing and [seen.get(name) for name in ("sub1", "sub2")] == [b"sub\n", b"sub\n"]:
+            finishing = True
+            await finish(session)
     assert seen == {"main1": b"main\n", "sub1": b"sub\n", "sub2": b"sub\n"}
     await session.wait_ended(60)
     assert session.result == "SUCCESS"
@@ -63,11 +69,9 @@ async def test_lines_and_times(client: Client) -> None:
         return b"".join([chunk.data async for chunk in session.logs(**values)])  # type: ignore[arg-type]
 
     async def until(text: bytes) -> None:
-        async with asyncio.timeout(30):
-            while not (await read()).endswith(text):
-                await asyncio.sleep(0.05)
+        await eventually(read, lambda found: found.endswith(text))
 
-    await session.wait("RUNNING", timeout=30)
+    await session.wait("RUNNING", timeout=60)
     await until(b"5\n")
     assert await read(tail=2) == b"4\n5\n"
     assert await read(tail=100) == b"1\n2\n3\n4\n5\n"
@@ -77,10 +81,8 @@ async def test_lines_and_times(client: Client) -> None:
     every = {chunk.hostname: chunk.data async for chunk in session.logs(all_kernels=True, tail=1)}
     assert every == {"main1": b"5\n"}
     since = dt.datetime.now(dt.UTC)
-    async with asyncio.timeout(30):
-        # Until the agent has looked, everything may still be new.
-        while await read(since=dt.datetime.now(dt.UTC)):
-            await asyncio.sleep(0.1)
+    # Until the agent has looked, everything may still be new.
+    await eventually(lambda: read(since=dt.datetime.now(dt.UTC)), lambda found: not found)
     assert await read(since=since - dt.timedelta(hours=1)) == b"1\n2\n3\n4\n5\n"
     since = dt.datetime.now(dt.UTC)
     async with session.attach(["touch", "go"]) as command:
@@ -89,10 +91,8 @@ async def test_lines_and_times(client: Client) -> None:
     await until(b"late\n")
     assert await read(since=since) == b"late\n"
     await session.terminate(force=True)
-    await session.wait_ended(30)
-    async with asyncio.timeout(30):
-        while await read(tail=1) != b"late\n":
-            await asyncio.sleep(0.1)
+    await session.wait_ended(60)
+    await eventually(lambda: read(tail=1), lambda found: found == b"late\n")
     assert (await read(since=since)).endswith(b"late\n")
     with pytest.raises(InvalidRequest) as caught:
         await read(tail=-1)

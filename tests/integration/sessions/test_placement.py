@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from retinue.client import Client
+from retinue.client.aio import Client
 from retinue.client.errors import InvalidRequest
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1.fleet_service_pb2 import MountRoot
+from tests.eventually import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,12 +25,12 @@ async def test_strict_and_preferred_agents(client: Client, cluster: Cluster) -> 
         for agent, choice in ((first, "strict"), (second, "strict"), (second, "preferred"))
     ]
     for session in sessions:
-        await session.wait("RUNNING", timeout=30)
+        await session.wait("RUNNING", timeout=60)
     assert [session.kernels[0].agent for session in sessions] == [first, second, second]
     assert list(sessions[0].view.spec.agents) == [first]
     for session in sessions:
         await session.terminate()
-        await session.wait_ended(30)
+        await session.wait_ended(60)
     with pytest.raises(InvalidRequest, match=r"spec.agents\[1\]"):
         await client.sessions.create(type="interactive", agents=[first, "elsewhere"])
 
@@ -41,11 +42,11 @@ async def test_replicas_of_an_endpoint_spread_or_pack(client: Client) -> None:
             for _ in range(2)
         ]
         for session in sessions:
-            await session.wait("RUNNING", timeout=30)
+            await session.wait("RUNNING", timeout=60)
         assert len({session.kernels[0].agent for session in sessions}) == agents
         for session in sessions:
             await session.terminate()
-            await session.wait_ended(30)
+            await session.wait_ended(60)
 
 
 async def test_an_architecture_that_no_agent_has(client: Client) -> None:
@@ -59,7 +60,7 @@ async def test_an_architecture_that_no_agent_has(client: Client) -> None:
 
 async def test_a_time_limit_is_kept(client: Client) -> None:
     session = await client.sessions.create(type="batch", command=["sleep", "60"], time_limit=1.0, termination_grace=1.0)
-    await session.wait_ended(30)
+    await session.wait_ended(60)
     assert (session.state, session.result) == ("TERMINATED", "FAILURE")
     assert session.view.reason == "TIME_LIMIT_EXCEEDED"
 
@@ -73,7 +74,12 @@ async def test_a_check_tells_where_a_session_would_go(client: Client, cluster: C
     assert not huge.kernels
     assert huge.reason == "EXCEEDS_LARGEST_AGENT"
     assert huge.shortfalls[0].slot == "cpu"
-    assert [session.id async for session in client.sessions.list()] == [], "nothing was made"
+
+    async def left() -> list[str]:
+        return [session.id async for session in client.sessions.list()]
+
+    # Nothing was made; what a test before this one has terminated may be listed for a moment.
+    await eventually(left, [].__eq__)
 
 
 async def test_an_explanation_says_what_would_start_now(client: Client, cluster: Cluster) -> None:
@@ -92,7 +98,9 @@ async def test_an_explanation_says_what_would_start_now(client: Client, cluster:
 
 
 async def test_an_explanation_names_other_groups_with_room(client: Client, cluster: Cluster, tmp_path: Path) -> None:
-    """Whoever asks for an empty group may go to the one with the agents, unless it does not grant the mounts."""
+    """A session in a group without agents may be offered the group that has some,
+    unless that one does not grant the mounts.
+    """
     await client.resource_groups.create("empty", mount_roots=[MountRoot(path=str(tmp_path))])
     try:
         mounts = [(str(tmp_path), "/mnt/shared", False)]
@@ -107,5 +115,5 @@ async def test_an_explanation_names_other_groups_with_room(client: Client, clust
     finally:
         async for session in client.sessions.list():
             await session.terminate(force=True)
-            await session.wait_ended(30)
+            await session.wait_ended(60)
         await client.resource_groups.delete("empty")

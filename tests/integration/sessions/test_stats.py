@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from retinue.client import Client
+from retinue.client.aio import Client
 from retinue.client.errors import InvalidRequest, NotFound
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import kernel_service_pb2 as pb
-from tests.integration.cli.conftest import Program, environment, retinue
+from tests.integration.client.command.conftest import Program, environment, retinue
 
 __all__ = ["environment", "retinue"]
 
@@ -28,9 +28,18 @@ async def test_a_sessions_kernels_until_it_is_over(client: Client, retinue: Prog
         type="interactive", name="for-stats", command=["sh", "-c", BUSY], sub_command=["sleep", "1000"], cluster_size=2,
         cluster_mode="multi-node", slots={"cpu": "0.5", "mem": "64m"}, termination_grace=0,
     )  # fmt: skip
-    await session.wait("RUNNING", timeout=30)
+    await session.wait("RUNNING", timeout=60)
     looks: list[dict[str, pb.KernelStats]] = []
-    async with asyncio.timeout(60), aclosing(client.sessions.stats(session.id, interval=1)) as responses:
+    last: dict[str, pb.KernelStats] = {}
+
+    def is_counted() -> bool:
+        first, now = looks[0], looks[-1]
+        return (
+            now["main1"].usage.sent_bytes >= first["main1"].usage.sent_bytes + 1000
+            and now["sub1"].usage.received_bytes >= first["sub1"].usage.received_bytes + 1000
+        )
+
+    async with asyncio.timeout(120), aclosing(client.sessions.stats(session.id, interval=1)) as responses:
         async for response in responses:
             looks.append({kernel.hostname: kernel for kernel in response.kernels})
             if len(looks) == 2:
@@ -39,17 +48,18 @@ async def test_a_sessions_kernels_until_it_is_over(client: Client, retinue: Prog
                 async with session.attach(["python3", "-c", send]) as command:
                     async for _ in command:
                         pass
-            if len(looks) == 4:
+            # Looks that were taken while it was sent come first.
+            if not last and len(looks) >= 4 and is_counted():
+                last = looks[-1]
                 top = await retinue("top", "--once", "--interval", "1s", session.name)
                 as_json = await retinue("top", "--once", "-o", "json", "-k", "sub1", session.name)
                 await session.terminate(force=True)
     assert looks[-1] == {}, "it ends with the session, after a last look"
-    first, last = looks[0], looks[3]
+    first = looks[0]
     assert set(first) == set(last) == {"main1", "sub1"}
     assert {kernel.agent for kernel in first.values()} == {agent.agent for agent in session.kernels}
     seconds = (last["main1"].usage.sample_time.ToNanoseconds() - first["main1"].usage.sample_time.ToNanoseconds()) / 1e9
     used = (last["main1"].usage.cpu_time.ToNanoseconds() - first["main1"].usage.cpu_time.ToNanoseconds()) / 1e9
-    assert 2 < seconds < 30
     assert 0 < used < seconds, "half a processor is its limit"
     assert last["sub1"].usage.cpu_time.ToNanoseconds() - first["sub1"].usage.cpu_time.ToNanoseconds() < used * 1e9
     for kernel in last.values():
@@ -58,8 +68,6 @@ async def test_a_sessions_kernels_until_it_is_over(client: Client, retinue: Prog
         assert kernel.usage.HasField("read_bytes")
         assert kernel.usage.HasField("received_bytes")
         assert kernel.usage.tasks >= 1
-    assert last["main1"].usage.sent_bytes >= first["main1"].usage.sent_bytes + 1000
-    assert last["sub1"].usage.received_bytes >= first["sub1"].usage.received_bytes + 1000
     lines = top.out.splitlines()
     assert lines[0].split()[:4] == ["SESSION", "KERNEL", "CPU", "MEMORY"]
     assert [line.split()[:2] for line in lines[1:]] == [["for-stats", "main1"], ["for-stats", "sub1"]]
@@ -69,7 +77,7 @@ async def test_a_sessions_kernels_until_it_is_over(client: Client, retinue: Prog
 
 async def test_all_of_the_callers_and_of_nobody_else(client: Client, cluster: Cluster) -> None:
     session = await client.sessions.create(type="interactive", slots={"cpu": "0.2", "mem": "32m"}, termination_grace=0)
-    await session.wait("RUNNING", timeout=30)
+    await session.wait("RUNNING", timeout=60)
     user = await client.users.create("stats-user", projects={"default": "member"})
     token = await client.tokens.create(user=user.name, description="stats")
     settings = cluster.settings
@@ -84,7 +92,7 @@ async def test_all_of_the_callers_and_of_nobody_else(client: Client, cluster: Cl
     finally:
         await client.users.delete(user.name)
         await session.terminate(force=True)
-        await session.wait_ended(30)
+        await session.wait_ended(60)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""A session of another user answers as one that does not exist, whatever is asked of it: every method that names a session, from the contract."""
+"""A session of another user answers as one that does not exist, whatever is asked of it:
+every method that names a session, from the contract.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,13 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from google.protobuf import descriptor_pool, message_factory
 from google.rpc.error_details_pb2 import ErrorInfo
 from grpc_status import rpc_status
 
-from retinue.client import Client
+from retinue.client.aio import Client
 from retinue.client.settings import read_ca
 from retinue.devtools.cluster import Cluster
 from retinue.manager.listeners import SERVICES
@@ -21,7 +25,8 @@ from retinue.manager.listeners import SERVICES
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 # What else a request needs to be right, by field.
-NEEDED: dict[str, Any] = {"files": [{"path": "x"}], "port": "8000", "app": "x"}
+PUBLIC_KEY = Ed25519PrivateKey.generate().public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+NEEDED: dict[str, Any] = {"files": [{"path": "x"}], "port": "8000", "app": "x", "public_key": PUBLIC_KEY}
 
 
 def naming_sessions() -> list[tuple[Any, dict[str, Any]]]:
@@ -33,9 +38,10 @@ def naming_sessions() -> list[tuple[Any, dict[str, Any]]]:
             inner = {field.name: field.message_type for field in method.input_type.fields}
             places = {"": method.input_type, **{name: kind for name, kind in inner.items() if kind is not None}}
             for place, kind in places.items():
-                names = {field.name for field in kind.fields}
+                names = {field.name for field in kind.fields if field.message_type is None}
                 if name := next((name for name in ("session", "session_id") if name in names), None):
-                    content = {name: "SESSION", **{key: value for key, value in NEEDED.items() if key in names}}
+                    fields = {field.name for field in kind.fields}
+                    content = {name: "SESSION", **{key: value for key, value in NEEDED.items() if key in fields}}
                     found.append((method, {place: content} if place else content))
     return found
 
@@ -66,7 +72,7 @@ async def answer(
         yield request
 
     call = made(
-        steps() if method.client_streaming else request, metadata=(("authorization", f"Bearer {token}"),), timeout=30
+        steps() if method.client_streaming else request, metadata=(("authorization", f"Bearer {token}"),), timeout=60
     )
     try:
         if method.server_streaming:

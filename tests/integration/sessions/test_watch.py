@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 import pytest
 
-from retinue.client import Client
+from retinue.client.aio import Client
 from retinue.client.errors import InvalidRequest, OutOfRange
 from retinue.client.session_view import fold
 from retinue.manager.v1 import session_pb2

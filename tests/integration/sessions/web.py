@@ -12,7 +12,9 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 
 class Loopback(AbstractResolver):
-    """Every name is this machine, as browsers take all names under `localhost`; and with `instead`, every port that one."""
+    """Every name is this machine, as browsers take all names under `localhost`;
+    and with `instead`, every port that one.
+    """
 
     def __init__(self, instead: int | None = None) -> None:
         self._instead = instead

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from retinue.client import Client, RetryBudget
+from retinue.client.aio import Client, RetryBudget
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,4 +1,4 @@
-"""A journal of sessions and a servicer that serves it, breaking off as told."""
+"""A journal of sessions and a servicer that serves it, breaking off as asked."""
 
 from __future__ import annotations
 

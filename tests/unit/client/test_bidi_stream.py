@@ -1,7 +1,8 @@
-"""What is told of a call that the server ends while requests are on their way to it."""
+"""What is reported of a call that the server ends while requests are on their way to it."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
@@ -19,9 +20,18 @@ ROUNDS = 30
 
 
 class Handler(grpc.GenericRpcHandler):
-    """Reads one request, sends three responses, and ends the call as the method is named."""
+    """Reads one request, sends three responses, and ends the call as the method is named;
+    or sends back what it reads.
+    """
 
     def service(self, handler_call_details: Any) -> Any:
+        async def echo(requests: AsyncIterator[bytes], _context: Any) -> Any:
+            async for request in requests:
+                yield request[:1]
+
+        if handler_call_details.method == "/test/Echo":
+            return grpc.stream_stream_rpc_method_handler(echo)
+
         async def serve(requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]) -> Any:
             await anext(requests)
             for number in (b"1", b"2", b"3"):
@@ -65,7 +75,7 @@ async def received(exchange: BidiStream[bytes, bytes], came: list[bytes]) -> Non
         ("/test/Return", Unavailable, "the server ended the stream"),
     ],
 )
-async def test_what_came_before_the_end_is_read_and_the_end_is_as_the_server_told_it(
+async def test_what_came_before_the_end_is_read_and_the_end_is_as_the_server_sent_it(
     method: str, kind: type[CallError], message: str, read_first: int
 ) -> None:
     async with served() as channel:
@@ -79,6 +89,16 @@ async def test_what_came_before_the_end_is_read_and_the_end_is_as_the_server_tol
                 await received(exchange, came)
             assert came == [b"1", b"2", b"3"]
             assert exchange.ended_well is (method == "/test/Return")
+
+
+async def test_tasks_send_at_the_same_time() -> None:
+    async with served() as channel:
+        exchange = BidiStream[bytes, bytes](channel.stream_stream("/test/Echo")(), "")
+        # More than the window of the stream: the first is on its way while the others are to be sent.
+        sending = [asyncio.create_task(exchange.send(letter * 1_000_000)) for letter in (b"a", b"b", b"c")]
+        # The end of the requests waits for its turn, too.
+        await asyncio.gather(*sending, exchange.end_requests())
+        assert [await exchange.receive() for _ in sending] == [b"a", b"b", b"c"]
 
 
 async def test_nothing_can_be_sent_behind_the_end_of_the_requests() -> None:

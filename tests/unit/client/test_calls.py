@@ -13,8 +13,8 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2
 
-from retinue.client import Client, InvalidRequest, ServerFault, Unavailable, UsageError
-from retinue.client.channel import RETRIED_METHODS, parse_endpoint, service_config
+from retinue.client.aio import Client, InvalidRequest, ServerFault, Unavailable, UsageError
+from retinue.client.channel import parse_endpoint, service_config
 from retinue.manager.v1 import (
     account_service_pb2,
     app_service_pb2,
@@ -32,7 +32,7 @@ Connect = Callable[[Callable[[grpc.aio.Server], None]], Awaitable[Client]]
 
 
 class Creating(service_grpc.SessionServiceServicer):
-    """Accepts sessions, after refusing as often as told."""
+    """Accepts sessions, after refusing as often as asked."""
 
     def __init__(self, refusals: int = 0, code: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE) -> None:
         self.refusals = refusals
@@ -55,7 +55,7 @@ def _register(servicer: service_grpc.SessionServiceServicer) -> Callable[[grpc.a
 
 
 class Crowded(Creating):
-    """Says that the caller makes too many calls, as often as told."""
+    """Says that the caller makes too many calls, as often as asked."""
 
     async def GetSession(
         self, request: service_pb.GetSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -110,7 +110,7 @@ async def test_unavailable_is_raised_in_the_end(connect: Connect) -> None:
     assert caught.value.retry_after == 5e-9
 
 
-async def test_field_violations_are_told(connect: Connect) -> None:
+async def test_field_violations_are_reported(connect: Connect) -> None:
     class Strict(service_grpc.SessionServiceServicer):
         async def CreateSession(
             self, request: service_pb.CreateSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -187,7 +187,8 @@ def test_only_calls_that_may_be_repeated_are() -> None:
         for service in file.DESCRIPTOR.services_by_name.values()
         for method in service.methods
     }
-    retried = {f"{service}/{method}" for service, names in RETRIED_METHODS.items() for method in names}
+    config = json.loads(service_config())
+    retried = {f"{name['service']}/{name['method']}" for name in config["methodConfig"][0]["name"]}
     assert retried <= methods.keys()
     idempotent = {
         "TerminateSession",
@@ -196,6 +197,7 @@ def test_only_calls_that_may_be_repeated_are() -> None:
         "DrainAgent",
         "UndrainAgent",
         "EndOrphans",
+        "RevokeRouter",
         "SetMembership",
         "RemoveMembership",
         "RevokeToken",
@@ -208,7 +210,6 @@ def test_only_calls_that_may_be_repeated_are() -> None:
         or method.name in idempotent
     }
     assert retried == expected
-    config = json.loads(service_config())
     assert config["methodConfig"][0]["retryPolicy"]["retryableStatusCodes"] == ["UNAVAILABLE"]
     assert len(config["methodConfig"]) == 1
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from retinue.client.errors import TransferError
-from retinue.client.local_files import Arriving, check_room, found, local_places
+from retinue.client.local_files import IncomingFiles, check_room, found, local_paths
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.types.v1 import file_pb2
 
@@ -22,18 +22,18 @@ def regular(path: str, size: int = 1) -> file_pb2.FileEntry:
 )
 def test_names_that_lead_out(tmp_path: Path, path: str) -> None:
     with pytest.raises(TransferError):
-        local_places([regular(path), regular("out/fine")], "out", tmp_path / "target", recursive=True)
+        local_paths([regular(path), regular("out/fine")], "out", tmp_path / "target", recursive=True)
 
 
-def test_places(tmp_path: Path) -> None:
-    assert local_places([regular("a/b")], "a/b", tmp_path / "x", recursive=False) == {"a/b": tmp_path / "x"}
-    places = local_places([regular("a/b/c")], "a", tmp_path, recursive=True)
-    assert places == {"a/b/c": tmp_path / "b" / "c"}
+def test_local_paths(tmp_path: Path) -> None:
+    assert local_paths([regular("a/b")], "a/b", tmp_path / "x", recursive=False) == {"a/b": tmp_path / "x"}
+    paths = local_paths([regular("a/b/c")], "a", tmp_path, recursive=True)
+    assert paths == {"a/b/c": tmp_path / "b" / "c"}
     link = file_pb2.FileEntry(path="a", type=file_pb2.FILE_TYPE_LINK)
     with pytest.raises(TransferError):
-        local_places([link], "a", tmp_path, recursive=True)
+        local_paths([link], "a", tmp_path, recursive=True)
     with pytest.raises(TransferError):
-        local_places([regular("a/b")], "a", tmp_path, recursive=False)
+        local_paths([regular("a/b")], "a", tmp_path, recursive=False)
 
 
 def begin(path: str, offset: int = 0) -> pb.DownloadFilesResponse:
@@ -49,40 +49,40 @@ def end(content: bytes) -> pb.DownloadFilesResponse:
     return pb.DownloadFilesResponse(end=file_pb2.FileEnd(size=len(content), sha256=digest))
 
 
-def test_a_file_goes_on_after_a_break(tmp_path: Path) -> None:
+def test_a_file_continues_after_a_break(tmp_path: Path) -> None:
     target = tmp_path / "x"
-    arriving = Arriving(target, {"x": target}, None)
+    incoming = IncomingFiles(target, {"x": target}, None)
     for step in (begin("x"), data(b"ab")):
-        arriving.take(step)
+        incoming.take(step)
     assert not target.exists()
-    assert list(arriving.wanted(["x"])) == [file_pb2.FileRange(path="x", offset=2, version="1")]
+    assert list(incoming.wanted(["x"])) == [file_pb2.FileRange(path="x", offset=2, version="1")]
     for step in (begin("x", 2), data(b"cd"), end(b"abcd")):
-        arriving.take(step)
+        incoming.take(step)
     assert target.read_bytes() == b"abcd"
-    assert (arriving.files, arriving.bytes, list(arriving.wanted(["x"]))) == (1, 4, [])
-    arriving.close()
+    assert (incoming.files, incoming.bytes, list(incoming.wanted(["x"]))) == (1, 4, [])
+    incoming.close()
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
-def test_a_file_that_changed_begins_anew(tmp_path: Path) -> None:
+def test_a_file_that_changed_begins_again(tmp_path: Path) -> None:
     target = tmp_path / "x"
-    arriving = Arriving(target, {"x": target}, None)
+    incoming = IncomingFiles(target, {"x": target}, None)
     for step in (begin("x"), data(b"ab"), begin("x"), data(b"wxyz"), end(b"wxyz")):
-        arriving.take(step)
+        incoming.take(step)
     assert target.read_bytes() == b"wxyz"
-    arriving.close()
+    incoming.close()
 
 
 def test_what_is_not_whole_leaves_nothing(tmp_path: Path) -> None:
     target = tmp_path / "x"
     target.write_text("before")
     for steps in ((begin("x"), data(b"ab"), end(b"abcd")), (begin("y"),), (data(b"a"),), (begin("x", 3),)):
-        arriving = Arriving(target, {"x": target}, None)
+        incoming = IncomingFiles(target, {"x": target}, None)
         for step in steps[:-1]:
-            arriving.take(step)
+            incoming.take(step)
         with pytest.raises(TransferError):
-            arriving.take(steps[-1])
-        arriving.close()
+            incoming.take(steps[-1])
+        incoming.close()
     assert target.read_text() == "before"
     assert list(tmp_path.iterdir()) == [target]
 
@@ -92,10 +92,10 @@ def test_a_local_link_that_leads_out(tmp_path: Path) -> None:
     target.mkdir()
     outside.mkdir()
     (target / "sub").symlink_to(outside)
-    arriving = Arriving(target, local_places([regular("sub/x")], "", target, recursive=True), None)
+    incoming = IncomingFiles(target, local_paths([regular("sub/x")], "", target, recursive=True), None)
     with pytest.raises(TransferError):
-        arriving.take(begin("sub/x"))
-    arriving.close()
+        incoming.take(begin("sub/x"))
+    incoming.close()
     assert not list(outside.iterdir())
 
 

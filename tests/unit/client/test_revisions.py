@@ -1,4 +1,4 @@
-"""What a call that changes a session returns is where following it goes on: nothing is read again."""
+"""What a call that changes a session returns is where following it continues: nothing is read again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc.aio
 
-from retinue.client import Client
+from retinue.client.aio import Client
 from retinue.client.session import Session
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.manager.v1 import session_service_pb2 as service_pb

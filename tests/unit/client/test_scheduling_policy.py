@@ -36,7 +36,7 @@ def test_options_become_fields() -> None:
         *("--agents", "dispersed", "--slot-priority", "cuda,cpu", "--max-kernels-per-agent", "4"),
         *("--preemption", "terminate", "--preemption-order", "smallest-resources", "--reserve-after", "90s"),
         *("--pending-timeout", "1h"),
-    ) == {"session_strategy", "agent_strategy", "preemption", "reservation", "pending_timeout"}
+    ) == {"session_strategy", "agent_strategy", "preemption", "reservation", "pending_timeout", "max_kernels_per_agent"}
     assert policy.session_strategy.fair_share.half_life.seconds == 3 * 86_400
     assert policy.preemption.mode == pb.PREEMPTION_MODE_TERMINATE
     assert options_text(policy) == (

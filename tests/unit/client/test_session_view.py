@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from retinue.client import fold
+from retinue.client.aio import fold
 from retinue.manager.v1 import session_pb2 as pb
 from tests.unit.client.journal import ID, Journal, session
 
@@ -76,6 +76,17 @@ def test_a_pending_reason_replaces_reason_and_conditions() -> None:
     gone = fold(after, pb.SessionEvent(revision=5, session_id=ID, pending_reason_changed=again))
     assert gone is not None
     assert (gone.reason, gone.message, len(gone.conditions)) == ("NO_CAPACITY", "", 0)
+
+
+def test_an_update_replaces_name_priority_and_hold() -> None:
+    updated = pb.SessionUpdated(name="other", priority=7, hold=True, user="ann")
+    after = fold(session(), pb.SessionEvent(revision=4, session_id=ID, session_updated=updated))
+    assert after is not None
+    assert (after.spec.name, after.spec.priority, after.spec.hold, after.etag) == ("other", 7, True, "")
+    again = pb.SessionUpdated(name="other", priority=7)
+    released = fold(after, pb.SessionEvent(revision=5, session_id=ID, session_updated=again))
+    assert released is not None
+    assert not released.spec.hold
 
 
 def test_what_does_not_concern_the_session_changes_nothing() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from retinue.client import Settings, UsageError
+from retinue.client.aio import Settings, UsageError
 from retinue.client.settings import contexts_path, read_ca, read_contexts, resolve, write_context
 
 if TYPE_CHECKING:

@@ -12,14 +12,15 @@ import grpc
 import grpc.aio
 import pytest
 
-from retinue.client import Client, Unavailable
 from retinue.client import shared_watch as sharing
+from retinue.client.aio import Client, Unavailable
 from retinue.client.session import Session
 from retinue.client.sessions import OWN_STREAMS
 from retinue.client.shared_watch import SharedWatch
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.manager.v1 import session_service_pb2 as service_pb
 from retinue.manager.v1 import session_service_pb2_grpc as service_grpc
+from tests.eventually import eventually
 from tests.unit.client.journal import refuse
 
 Connect = Callable[[Callable[[grpc.aio.Server], None]], Awaitable[Client]]
@@ -57,7 +58,8 @@ class Servicer(service_grpc.SessionServiceServicer):
                 for event in self.events[position:]:
                     position = event.revision
                     if request.session_id in ("", event.session_id):
-                        # Not by `yield`: a generator whose caller goes while it writes is left to the garbage collector.
+                        # Not by `yield`: a generator whose caller goes while it writes is left
+                        # to the garbage collector.
                         response = service_pb.WatchSessionsResponse(revision=position, incarnation="i", events=[event])
                         await context.write(response)
                 await grown.wait()
@@ -89,8 +91,7 @@ async def test_a_thousand_waits_take_a_few_streams(connect: Connect) -> None:
         for session_id in ids:
             servicer.add(session_id, pb.SESSION_STATE_TERMINATED)
         assert {handle.state for handle in await asyncio.gather(*ends)} == {"TERMINATED"}
-        while servicer.open:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: not servicer.open)
     # While one ends on either side, the next may begin.
     assert servicer.most <= 2 * (OWN_STREAMS + 1)
 

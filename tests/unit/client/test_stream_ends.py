@@ -9,7 +9,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from retinue.client import Client
+from retinue.client.aio import Client
 from retinue.client.code import MAX_UNREAD
 from retinue.client.port import LocalPort
 from retinue.manager.v1 import kernel_service_pb2 as pb

@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from retinue.client import (
+from retinue.client.aio import (
     Client,
     NotFound,
     OutOfRange,
@@ -63,7 +63,7 @@ async def test_a_watch_gives_every_event_once_from_every_revision(connect: Conne
         assert len(servicer.watches) > len(everything)
 
 
-async def test_a_watch_without_a_revision_goes_on_where_it_began(connect: Connect) -> None:
+async def test_a_watch_without_a_revision_continues_where_it_began(connect: Connect) -> None:
     """It broke before the first event: what happened since the bookmark is not passed over."""
     journal = Journal()
     journal.created(session())
@@ -86,7 +86,7 @@ async def test_a_watch_without_a_revision_goes_on_where_it_began(connect: Connec
     assert servicer.watches[1] == 1
 
 
-async def test_a_slow_reader_goes_on(connect: Connect) -> None:
+async def test_a_slow_reader_continues(connect: Connect) -> None:
     journal = Journal()
     journal.whole_life()
 
@@ -250,7 +250,7 @@ async def test_logs_of_all_kernels_start_again_and_come_once(connect: Connect) -
     assert len(servicer.log_offsets) > 3
 
 
-def test_a_gap_is_told_and_a_repetition_left_out() -> None:
+def test_a_gap_is_reported_and_a_repetition_left_out() -> None:
     def response(offset: int, data: bytes) -> kernel_service_pb2.StreamLogsResponse:
         return kernel_service_pb2.StreamLogsResponse(hostname="main1", offset=offset, data=data)
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import grpc.aio
 import pytest
 
-from retinue.client import Client, RetryBudget, Unavailable
+from retinue.client.aio import Client, RetryBudget, Unavailable
 
 Register = Callable[[grpc.aio.Server], None]
 QUICK = RetryBudget(first=0.001, longest=0.002, total=0.0)

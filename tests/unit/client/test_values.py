@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-import random
-
+import grpc
 import pytest
 
-from retinue.client import UsageError, enum_names, session_spec
+from retinue.client import enum_names
+from retinue.client.aio import ResourceExhausted, Unavailable, UsageError, session_spec
 from retinue.client.backoff import Backoff, RetryBudget
 from retinue.manager.v1 import session_pb2 as pb
+from retinue.types.v1 import isolation_pb2
+
+
+def test_isolations_of_a_request_from_options() -> None:
+    spec = session_spec(type="interactive", image="i:1", isolation="vm", cluster_size=2, sub_isolation="Process")
+    assert spec.kernel.isolation == isolation_pb2.ISOLATION_VM
+    assert [(role.role, role.kernel.isolation) for role in spec.roles] == [("sub", isolation_pb2.ISOLATION_PROCESS)]
+    assert not session_spec(type="interactive").kernel.isolation
+    with pytest.raises(UsageError, match="PROCESS, CONTAINER, VM"):
+        session_spec(type="interactive", isolation="enclave")
 
 
 def test_a_request_from_options() -> None:
@@ -60,7 +70,7 @@ def test_requests_that_make_no_sense() -> None:
         session_spec(command=["true"])
     with pytest.raises(UsageError, match="list of arguments"):
         session_spec(type="batch", command="echo hello")
-    with pytest.raises(UsageError, match="unknown options: comand"):
+    with pytest.raises(UsageError, match="unknown option 'comand': did you mean command"):
         session_spec(type="batch", comand=["true"])  # type: ignore[call-arg]
 
 
@@ -83,26 +93,66 @@ def test_words_are_the_inverse_of_numbers() -> None:
             enum_names.number(enum_names.SESSION_STATE, wrong)
 
 
-def test_waits_double_up_to_the_longest_with_full_jitter() -> None:
-    retry_budget = RetryBudget(first=1.0, longest=8.0, total=100.0)
+UNAVAILABLE = Unavailable("away", code=grpc.StatusCode.UNAVAILABLE)
+
+
+class Clock:
+    """Seconds that pass only in sleep, which it records."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        self.waits: list[float] = []
+        monkeypatch.setattr("tenacity.time.monotonic", lambda: self.now)
+
+    async def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.now += seconds
+
+
+async def test_waits_double_up_to_the_longest_with_full_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
     ceilings = [1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
-    for seed in range(50):
-        backoff = Backoff(retry_budget, random.Random(seed))
-        waits = [backoff.next_wait(now=0.0) for _ in ceilings]
-        assert all(wait is not None and 0 <= wait <= ceiling for wait, ceiling in zip(waits, ceilings, strict=True))
-    backoff = Backoff(retry_budget, random.Random(1))
-    assert max(wait or 0 for wait in (backoff.next_wait(now=0.0) for _ in range(500))) > 7
+    for _ in range(50):
+        clock.waits.clear()
+        backoff = Backoff(RetryBudget(first=1.0, longest=8.0, total=100.0), clock.sleep)
+        for _ in ceilings:
+            await backoff.failed(UNAVAILABLE)
+        assert all(0 <= wait <= ceiling for wait, ceiling in zip(clock.waits, ceilings, strict=True))
+    clock.waits.clear()
+    backoff = Backoff(RetryBudget(first=1.0, longest=8.0, total=10_000.0), clock.sleep)
+    for _ in range(500):
+        await backoff.failed(UNAVAILABLE)
+    assert max(clock.waits) > 7
 
 
-def test_patience_counts_from_the_first_failure_since_progress() -> None:
-    backoff = Backoff(RetryBudget(total=10.0), random.Random(1))
-    assert backoff.next_wait(now=100.0) is not None
-    assert backoff.next_wait(now=109.9) is not None
-    assert backoff.next_wait(now=110.0) is None
+async def test_patience_counts_from_the_first_failure_since_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    backoff = Backoff(RetryBudget(first=0.0, total=10.0), clock.sleep)
+    # The work went well for long before.
+    clock.now += 1000.0
+    await backoff.failed(UNAVAILABLE)
+    clock.now += 9.9
+    await backoff.failed(UNAVAILABLE)
+    clock.now += 0.1
+    with pytest.raises(Unavailable):
+        await backoff.failed(UNAVAILABLE)
     backoff.progressed()
-    assert backoff.next_wait(now=200.0) is not None
-    assert backoff.next_wait(now=209.0) is not None
+    clock.now += 100.0
+    await backoff.failed(UNAVAILABLE)
+    clock.now += 9.0
+    await backoff.failed(UNAVAILABLE)
 
 
-def test_the_server_may_ask_for_a_longer_wait() -> None:
-    assert (Backoff(RetryBudget(first=0.1), random.Random(1)).next_wait(now=0.0, at_least=3.0) or 0) >= 3.0
+async def test_the_server_may_ask_for_a_longer_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    asking = Unavailable("away", code=grpc.StatusCode.UNAVAILABLE, retry_after=3.0)
+    await Backoff(RetryBudget(first=0.1), clock.sleep).failed(asking)
+    assert clock.waits == [3.0]
+
+
+async def test_what_will_not_pass_is_raised_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    full = ResourceExhausted("full", code=grpc.StatusCode.RESOURCE_EXHAUSTED, reason="QUOTA")
+    with pytest.raises(ResourceExhausted):
+        await Backoff(RetryBudget(), clock.sleep).failed(full)
+    assert clock.waits == []

@@ -10,6 +10,7 @@ import click
 
 import retinue.agent.main
 import retinue.manager.main
+import retinue.router.main
 from docs.generator import ROOT
 from retinue.client.command.application import cli
 from tests.unit.docs.test_pages import listed
@@ -17,11 +18,16 @@ from tests.unit.docs.test_pages import listed
 _FENCE = re.compile(r"^```[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"^ {4}\S.*$", re.MULTILINE)
 _INLINE = re.compile(r"`([^`\n]+)`")
-_PATH = re.compile(r"(?:manager|agent|client|protos|tests|docs|scripts|examples|demo)/[\w/.-]*\w/?")
+_PATH = re.compile(r"(?:manager|agent|client|router|devtools|protos|tests|docs|scripts|examples|demo)/[\w/.-]*\w/?")
 _MODULE = re.compile(r"\w+\.py")
-_CALL = re.compile(r".*(?:^|[\s/])(retinue(?:-manager|-agent)?)(?=\s+[a-z]|\s*$)(.*)")
-_PROGRAMS = {"retinue": cli, "retinue-manager": retinue.manager.main.main, "retinue-agent": retinue.agent.main.main}
-# What is told of the past may be gone.
+_CALL = re.compile(r".*(?:^|[\s/])(retinue(?:-manager|-agent|-router)?)(?=\s+[a-z]|\s*$)(.*)")
+_PROGRAMS = {
+    "retinue": cli,
+    "retinue-manager": retinue.manager.main.main,
+    "retinue-agent": retinue.agent.main.main,
+    "retinue-router": retinue.router.main.main,
+}
+# What is said of the past may be gone.
 _PAST = {"CHANGELOG.md"}
 
 
@@ -43,7 +49,8 @@ def _lines(text: str) -> Iterator[str]:
 def _wrong(line: str) -> str:
     """What is wrong with a line of shell that calls a program of ours; empty for nothing, and for all other lines."""
     called = _CALL.fullmatch(re.split(r"\s[|&>#]\s?|;", line)[0])
-    if called is None:
+    # The namespace of kubectl may be called so.
+    if called is None or line.lstrip().startswith("kubectl "):
         return ""
     program = _PROGRAMS[called[1]]
     try:

@@ -1,4 +1,6 @@
-"""Memory of a daemon: threads share the allocator's arenas."""
+"""Memory of a daemon: threads share the allocator's arenas, free pages go back to the system,
+but not those of each message.
+"""
 
 from __future__ import annotations
 
@@ -42,3 +44,56 @@ def test_threads_share_arenas(tmp_path: Path, how: str, few: bool) -> None:
     command = [sys.executable, "-c", _PROGRAM, how, str(tmp_path / "info")]
     arenas = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert (arenas <= 2) == few
+
+
+# Frees what lies between blocks in use, and prints the resident pages until they are few.
+_FREEING = """
+import sys, time
+from pathlib import Path
+from retinue.rpc import memory
+
+memory._TRIM_SECONDS = 0.05
+if sys.argv[1] == "prepared":
+    memory.prepare()
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1])
+
+before = resident()
+blocks = [(bytes(60_000), bytes(1_000)) for _ in range(2_000)]
+full = resident() - before
+kept = [small for _, small in blocks]
+del blocks
+end = time.monotonic() + (30.0 if sys.argv[1] == "prepared" else 0.5)
+while resident() - before > full / 2 and time.monotonic() < end:
+    time.sleep(0.05)
+print(resident() - before <= full / 2)
+"""
+
+
+@pytest.mark.parametrize(("how", "returned"), [("prepared", "True"), ("default", "False")])
+def test_free_pages_go_back_to_the_system(how: str, returned: str) -> None:
+    command = [sys.executable, "-c", _FREEING, how]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == returned
+
+
+# Copies a large message again and again, and prints whether the kernel had to give a page for each of its pages.
+_COPYING = """
+import resource, sys
+from retinue.rpc import memory
+
+if sys.argv[1] == "prepared":
+    memory.reuse_freed()
+view = memoryview(bytes(512 * 1024))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(200):
+    data = b"".join((b"prefix", bytes(view)))
+    del data
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before > 200 * 64)
+"""
+
+
+@pytest.mark.parametrize(("how", "mapped"), [("prepared", "False"), ("default", "True")])
+def test_large_messages_use_memory_again(how: str, mapped: str) -> None:
+    command = [sys.executable, "-c", _COPYING, how]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == mapped

@@ -1,4 +1,4 @@
-"""How many streams a user may have open, and when one is over because a right is."""
+"""How many streams a user may have open, and when one ends because a right ends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from retinue.manager.identity.principal import Kind, Membership, Principal
 from retinue.manager.server.authorization import METHODS
-from retinue.manager.server.stream_limits import LIMITS
+from retinue.manager.server.call_limits import STREAM_LIMITS
 from retinue.rpc.errors import StreamLimit
 from retinue.rpc.stream_limits import OpenStreams
 
@@ -36,8 +36,18 @@ def test_a_refused_stream_counts_for_nothing() -> None:
             pass
 
 
+def test_a_lower_limit_of_one_stream_holds_for_it() -> None:
+    streams = OpenStreams({}, default=2)
+    with streams.hold("/a", "ann", 1):
+        with pytest.raises(StreamLimit) as caught, streams.hold("/a", "ann", 1):
+            pass
+        assert caught.value.metadata == {"limit": "1"}
+        with streams.hold("/a", "ann", 1000), pytest.raises(StreamLimit), streams.hold("/a", "ann", 1000):
+            pass
+
+
 def test_limits_are_of_methods_there_are() -> None:
-    assert set(LIMITS) <= set(METHODS)
+    assert set(STREAM_LIMITS) <= set(METHODS)
 
 
 @pytest.mark.parametrize(

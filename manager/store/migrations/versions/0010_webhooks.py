@@ -1,4 +1,4 @@
-"""Webhooks, what they are still to be told, and how far the journal was gone through for that."""
+"""Webhooks, what is still to be sent to them, and how far the journal was gone through for that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions that are over are found by their names."""
+"""Sessions that have ended are found by their names."""
 
 from __future__ import annotations
 

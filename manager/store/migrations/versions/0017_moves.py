@@ -1,4 +1,6 @@
-"""A session's move writes less: kernels and attempts have room beside them for the next state, and nothing is looked up for what is known."""
+"""A session's move writes less: kernels and attempts have room beside them for the next state,
+and nothing is looked up for what is known.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ def upgrade() -> None:
         op.execute(f"ALTER TABLE {table} SET (fillfactor = 50)")
     # The identity is unique by itself.
     op.drop_constraint("session_sequence_key", "session")
-    # Attempts are made from the rows of their kernels: a look for each of them is for nothing. They still go with those.
+    # Attempts are made from the rows of their kernels: a look for each of them is for nothing.
+    # They still go with those.
     op.drop_constraint("attempt_kernel_id_fkey", "attempt")
     op.execute(
         "CREATE FUNCTION forget_attempts() RETURNS trigger LANGUAGE plpgsql AS $$ "

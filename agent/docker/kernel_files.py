@@ -1,0 +1,171 @@
+"""The node's side of a container kernel: its files, user, work directory and area on the disk. All of it blocks.
+
+Every attempt has, under its id: files in a directory given by its record (start barrier, output, names), and a work
+directory under the scratch directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from retinue.agent.docker.barrier import at_barrier
+from retinue.agent.docker.core.container_spec import BOUND, Files, runs_as_root
+from retinue.agent.docker.image_defaults import INVALID
+from retinue.agent.errors import KernelStartError
+from retinue.agent.host.processes import PROC, Process, alive, identify, owner_of
+from retinue.agent.host.seccomp import build_container_filter
+from retinue.agent.host.users import Users
+from retinue.agent.inside.output_pump import make_pipe, pumping
+from retinue.agent.inside.provision import WITHOUT_RESOLVER, Provision, Ssh, provision_kernel, ssh_of
+from retinue.agent.kernel.build import ATTACH, PUMP, build, store
+from retinue.agent.runtime.disk_use import Area, devices_of, host_directory
+from retinue.agent.runtime.rebuild import BARRIER
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from retinue.agent.attempts import AttemptSpec
+    from retinue.agent.docker.core.container_state import Written
+    from retinue.agent.runtime.attempt_records import Record
+    from retinue.agent.runtime.options import RuntimeOptions
+
+HOSTS, RESOLVER = "hosts", "resolv.conf"
+READY_TIMEOUT = 30.0
+"""Seconds that a started container may take to be at its start barrier."""
+READY_POLL = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The files of an attempt, the user that its container is to have, and its ssh keys if it gets any."""
+
+    files: Files
+    user: str
+    ssh: Ssh | None
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A kernel's first process, which waits at the start barrier, and whom it runs as."""
+
+    init: Process
+    uid: int
+    gid: int
+
+
+class KernelFiles:
+    """The files of all containers of one agent."""
+
+    def __init__(self, options: RuntimeOptions, bound: Sequence[str] = BOUND) -> None:
+        """Makes the agent's directories, and the first process of containers if need be;
+        `bound` are the paths of what is mounted there.
+
+        Raises BuildError, FilterError, OSError.
+        """
+        self._options = options
+        self._bound = bound
+        options.scratch_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._users = Users(options.scratch_dir, options.users, options.uid, options.gid)
+        self._init = build(options.cache_dir)
+        self._attach = build(options.cache_dir, ATTACH)
+        self._pump = build(options.cache_dir, PUMP)
+        self._filter = store("filter", build_container_filter(), options.cache_dir)
+        self.open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        if self.open_files == resource.RLIM_INFINITY:
+            self.open_files = 1 << 20
+
+    def make(
+        self, spec: AttemptSpec, hosts: str, user: str, directory: Path, until_started: contextlib.ExitStack
+    ) -> Made:
+        """Makes the attempt's files in `directory`, and starts the pump of its output, which `until_started` keeps.
+
+        `user` is the image's. Raises UsersError, OSError.
+        """
+        options = self._options
+        files = self._make_files(spec, hosts, directory)
+        if runs_as_root(user):
+            user = f"{self._users.assign(files.home, spec.mounts)}:{options.gid}"
+        until_started.enter_context(pumping(self._pump, directory, options.output_limit))
+        return Made(files, user, ssh_of(spec, hosts, options.cache_dir))
+
+    def _make_files(self, spec: AttemptSpec, hosts: str, directory: Path) -> Files:
+        """Makes the attempt's files; the directory around them is closed to all but root,
+        so their modes can be open.
+        """
+        home = self._options.scratch_dir / spec.id
+        home.mkdir(mode=0o700, exist_ok=True)
+        # Its owner is set once the kernel is there.
+        os.mkfifo(directory / BARRIER, 0o600)
+        (directory / BARRIER).chmod(0o666)
+        output = make_pipe(directory, 0o666)
+        resolver = self._options.resolver if spec.egress else WITHOUT_RESOLVER
+        for name, text in ((HOSTS, hosts), (RESOLVER, resolver)):
+            (directory / name).write_text(text)
+            (directory / name).chmod(0o644)
+        return Files(
+            self._init,
+            self._attach,
+            self._filter,
+            directory / BARRIER,
+            output,
+            directory / HOSTS,
+            directory / RESOLVER,
+            home,
+        )
+
+    def provision(self, waiting: Waiting, ssh: Ssh | None, spec: AttemptSpec, directory: Path) -> None:
+        """Prepares what a kernel finds inside. Raises KernelStartError, MountRefusedError, UnfitFileError, OSError."""
+        uid, gid = waiting.uid, waiting.gid
+        if uid == 0:
+            raise KernelStartError(f"image {spec.image} cannot be used: its user is root by another name", INVALID)
+        # Only now is the number known that goes with the name of an image's user.
+        options = self._options
+        home = options.scratch_dir / spec.id
+        os.chown(home, uid, gid)
+        os.chown(directory / BARRIER, uid, gid)
+        home.chmod(0o700)
+        forbidden = (options.state_dir, options.scratch_dir)
+        on_disk = options.uid if uid in options.users else None
+        provision_kernel(waiting.init.pid, Provision(uid, gid, ssh, spec.mounts, forbidden, on_disk, self._bound))
+
+
+def wait_ready(pid: int, directory: Path) -> Waiting:
+    """Returns the first process of a container once it waits at its start barrier; `pid` is 0 where there is none.
+    Raises KernelStartError.
+    """
+    init = identify(pid) if pid > 0 else None
+    deadline = time.monotonic() + READY_TIMEOUT
+    while init is not None and alive(init):
+        with at_barrier(directory) as pipe:
+            if pipe is not None:
+                return Waiting(init, *owner_of(init))
+        if time.monotonic() > deadline:
+            raise KernelStartError("it took too long to be ready")
+        time.sleep(READY_POLL)
+    raise KernelStartError("it ended before it was ready")
+
+
+def area_of(record: Record, work: Path, upper: Path | None, written: Written) -> Area:
+    """Returns the disk area of a kernel; `upper` has what was written over the image, if that can be examined."""
+    found = (upper, *map(host_directory, written.volumes))
+    directories = (work, *(directory for directory in found if directory is not None))
+    processes: tuple[int, ...] = ()
+    with contextlib.suppress(OSError):
+        processes = tuple(map(int, (Path(record.memory_group) / "cgroup.procs").read_text().split()))
+    roots = [PROC / str(record.init.pid) / "root"] if record.init is not None else []
+    layer = written.layer if upper is None else 0
+    return Area(directories, processes, devices_of(*directories, *roots), layer)
+
+
+def boot_time() -> float:
+    """Returns the time at which the node was started, in seconds since the epoch."""
+    for line in Path("/proc/stat").read_text().splitlines():
+        if line.startswith("btime "):
+            return float(line.split()[1])
+    raise OSError("/proc/stat does not say when the node was started")

@@ -1,0 +1,226 @@
+/*
+ * First command of a jail, which holds no other program than a server: gives up all rights, waits at a gate,
+ * then becomes the server.
+ *
+ * Usage: jail UID GID PORT KEY BYTES SERVER [ARGUMENT...]
+ *
+ * Writes a newline to standard output once it is ready, and reads lines from standard input: an empty one lets the
+ * server go, and others mean nothing to it. The server's output goes to standard error, a line for each write: names in
+ * it, which anyone may choose who connects, begin no line of their own. KEY is a file that belongs to UID, and that the
+ * server reads at its start only: it is emptied as soon as something listens on PORT of the loopback,
+ * because users of the server could read it otherwise.
+ *
+ * No file is written beyond BYTES, unless these are 0. What programs of the jail send to /dev/log, which is made here,
+ * goes to standard error by the same way: `internal-sftp` says there which files it opens and closes.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define CANNOT_RUN 126
+/* Above all capabilities; Linux has some forty. */
+#define CAPABILITIES 64
+#define VERSION_3 0x20080522
+/* For a server that is being started: between two looks, and at the most. */
+#define PAUSE_NANOSECONDS 5000000
+#define LOOKS 6000
+#define LOG "/dev/log"
+/*
+ * Names of files of four bytes for each of theirs, as the server writes bytes that are no letters, twice,
+ * and some words.
+ */
+#define LINE 40000
+/* "<PRIORITY>Mmm dd hh:mm:ss ": how long what comes after the priority is. */
+#define TIME 16
+
+static void fail(const char *what)
+{
+	dprintf(STDERR_FILENO, "jail: %s: %s\n", what, strerror(errno));
+	_exit(CANNOT_RUN);
+}
+
+static void give_up_rights(uid_t user, gid_t group)
+{
+	struct {
+		uint32_t version;
+		int process;
+	} header = {VERSION_3, 0};
+	uint32_t none[6] = {0};
+
+	for (int capability = 0; capability < CAPABILITIES; capability++)
+		if (prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) && errno != EINVAL)
+			fail("capabilities cannot be dropped");
+	if (setgroups(0, NULL) || setresgid(group, group, group) || setresuid(user, user, user))
+		fail("the user cannot be changed");
+	if (syscall(SYS_capset, &header, none) || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+		fail("rights cannot be given up");
+}
+
+/* Returns once the gate is open. */
+static void wait_at_gate(void)
+{
+	char character, last = '\n';
+
+	for (;;) {
+		if (read(STDIN_FILENO, &character, 1) != 1)
+			_exit(CANNOT_RUN);
+		if (character == '\n' && last == '\n')
+			return;
+		last = character;
+	}
+}
+
+static int listens(int port)
+{
+	struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port)};
+	int connection = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), found;
+
+	address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	found = connection >= 0 && connect(connection, (struct sockaddr *)&address, sizeof address) == 0;
+	if (connection >= 0)
+		close(connection);
+	return found;
+}
+
+/* Empties the key once the server has read it, in a process that the server is not the parent of. */
+static void empty_later(const char *key, int port)
+{
+	struct timespec pause = {0, PAUSE_NANOSECONDS};
+	pid_t child = fork();
+
+	if (child < 0)
+		fail("fork");
+	if (child > 0) {
+		while (waitpid(child, NULL, 0) < 0 && errno == EINTR)
+			;
+		return;
+	}
+	if (fork() != 0)
+		_exit(0);
+	for (int look = 0; look < LOOKS && !listens(port); look++)
+		nanosleep(&pause, NULL);
+	if (chmod(key, 0600) || truncate(key, 0) || chmod(key, 0))
+		fail(key);
+	_exit(0);
+}
+
+/* Returns a socket at the place that logs are sent to. */
+static int listen_log(void)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = LOG};
+	int log = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+	if (log < 0 || bind(log, (struct sockaddr *)&address, sizeof address) || chmod(LOG, 0666))
+		fail(LOG);
+	return log;
+}
+
+/* Returns a socket that sends there what is written to it, a line for each write. */
+static int connect_log(void)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = LOG};
+	int output = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+	if (output < 0 || connect(output, (struct sockaddr *)&address, sizeof address))
+		fail(LOG);
+	return output;
+}
+
+/*
+ * Copies logs to standard error, in a process that the server is not the parent of.
+ * A line is what one write takes whole, in pieces else.
+ */
+static void copy_logs(int log)
+{
+	static char line[LINE];
+	pid_t child = fork();
+
+	if (child < 0)
+		fail("fork");
+	if (child > 0) {
+		while (waitpid(child, NULL, 0) < 0 && errno == EINTR)
+			;
+		close(log);
+		return;
+	}
+	if (fork() != 0)
+		_exit(0);
+	for (;;) {
+		ssize_t size = recv(log, line, sizeof line - 1, 0), start = 0, place;
+
+		if (size < 0 && errno == EINTR)
+			continue;
+		if (size < 0)
+			_exit(0);
+		if (size > 0 && line[0] == '<')
+			while (start < size && line[start++] != '>')
+				;
+		/* What comes without a priority is the server's output, and has no time. */
+		if (start > 0 && start + TIME < size && line[start + TIME - 1] == ' ')
+			start += TIME;
+		/* What the server writes is printable; nothing else makes more lines of one. */
+		for (place = start; place < size; place++)
+			if ((unsigned char)line[place] < ' ' || line[place] == 127)
+				line[place] = '?';
+		while (size > start && line[size - 1] == '?')
+			size--;
+		line[size++] = '\n';
+		while (start < size) {
+			ssize_t written = write(STDERR_FILENO, line + start, size - start);
+
+			if (written < 0 && errno != EINTR)
+				_exit(0);
+			if (written > 0)
+				start += written;
+		}
+	}
+}
+
+int main(int count, char **arguments)
+{
+	char *environment[] = {"PATH=/usr/sbin", "LANG=C.UTF-8", NULL};
+	struct rlimit no_core = {0, 0}, largest;
+	int null, log, errors, output;
+
+	if (count < 7)
+		return CANNOT_RUN;
+	log = listen_log();
+	output = connect_log();
+	give_up_rights(strtoul(arguments[1], NULL, 10), strtoul(arguments[2], NULL, 10));
+	setrlimit(RLIMIT_CORE, &no_core);
+	largest.rlim_cur = largest.rlim_max = strtoull(arguments[5], NULL, 10);
+	/* A write beyond it fails, instead of ending who writes. */
+	if (largest.rlim_cur > 0 && (signal(SIGXFSZ, SIG_IGN) == SIG_ERR || setrlimit(RLIMIT_FSIZE, &largest)))
+		fail("the size of files cannot be limited");
+	umask(022);
+	if (write(STDOUT_FILENO, "\n", 1) != 1)
+		fail("no agent waits at the start barrier");
+	wait_at_gate();
+	null = open("/dev/null", O_RDONLY);
+	if (null < 0 || dup2(null, STDIN_FILENO) < 0 || dup2(STDERR_FILENO, STDOUT_FILENO) < 0)
+		fail("input and output");
+	copy_logs(log);
+	empty_later(arguments[4], atoi(arguments[3]));
+	errors = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+	if (errors < 0 || dup2(output, STDOUT_FILENO) < 0 || dup2(output, STDERR_FILENO) < 0)
+		fail("output");
+	execve(arguments[6], arguments + 6, environment);
+	dup2(errors, STDERR_FILENO);
+	fail(arguments[6]);
+}

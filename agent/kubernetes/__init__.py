@@ -1,0 +1,1 @@
+"""Kernels as pods of a Kubernetes cluster, on the node that the agent runs on."""

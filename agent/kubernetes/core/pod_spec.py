@@ -1,0 +1,197 @@
+"""The specification of a pod: hardening, limits, files and labels, in this one place. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lightkube.models.core_v1 import (
+    Capabilities,
+    Container,
+    EmptyDirVolumeSource,
+    EnvVar,
+    HostPathVolumeSource,
+    LocalObjectReference,
+    PodSecurityContext,
+    PodSpec,
+    ResourceRequirements,
+    SeccompProfile,
+    SecurityContext,
+    Toleration,
+    Volume,
+    VolumeMount,
+)
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Pod
+
+from retinue.agent.attempts import CPU, MEMORY
+from retinue.agent.docker.core.container_spec import BOUND, INSIDE, SHARED_SIZE, TEMPORARY_SIZE
+from retinue.agent.kernel.paths import HOME
+from retinue.agent.resources.core.allocation import WHOLE
+from retinue.agent.resources.core.holdings import CUDA
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from retinue.agent.attempts import AttemptSpec
+    from retinue.agent.docker.core.container_spec import Files
+
+DOMAIN = "retinue.io"
+AGENT_LABEL, ATTEMPT_LABEL = f"{DOMAIN}/agent", f"{DOMAIN}/attempt"
+SESSION_LABEL, KERNEL_LABEL = f"{DOMAIN}/session", f"{DOMAIN}/kernel"
+FINALIZER = f"{DOMAIN}/attempt"
+"""Keeps a pod, and how it ended, until its attempt is removed."""
+CONTAINER = "kernel"
+STOP_TIMEOUT = 1
+"""Seconds. The agent never asks the cluster to stop a pod: it signals first processes directly."""
+GPU = "nvidia.com/gpu"
+TEMPORARY, SHARED = "/tmp", "/dev/shm"  # noqa: S108
+MOUNTED = (*BOUND, TEMPORARY, SHARED)
+"""The paths in a pod of what is mounted from the node, or from its memory."""
+_UNREACHABLE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+MAX_LABEL = 63
+
+
+@dataclass(frozen=True, slots=True)
+class PodPlan:
+    """A pod to be made on `node`. `uid` and `gid` are its user, `server` the command of the server beside its own."""
+
+    agent_id: str
+    node: str
+    spec: AttemptSpec
+    image: str
+    uid: int
+    gid: int
+    files: Files
+    server: tuple[str, ...] = ()
+    priority_class: str = ""
+    pull_secrets: tuple[str, ...] = ()
+
+
+def pod_name(attempt_id: str) -> str:
+    """Returns the name of an attempt's pod: the cluster refuses a second one of that name."""
+    return f"retinue-{attempt_id}"
+
+
+def image_reference(spec: AttemptSpec) -> str:
+    """Returns the image by its digest where that is known: its tag may have moved on since."""
+    if not spec.image_identity.digest:
+        return spec.image
+    name = spec.image.partition("@")[0]
+    slash, colon = name.rfind("/"), name.rfind(":")
+    return f"{name[:colon] if colon > slash else name}@{spec.image_identity.digest}"
+
+
+def body(plan: PodPlan) -> Pod:
+    """Returns the pod. Nothing restarts it, nothing in it reaches the cluster,
+    and only this node's kubelet starts it.
+    """
+    spec, files = plan.spec, _files(plan.files)
+    mounts = [
+        VolumeMount(mountPath=target, name=f"file-{number}", readOnly=read_only)
+        for number, (target, _, read_only) in enumerate(files)
+    ]
+    volumes = [
+        Volume(name=f"file-{number}", hostPath=HostPathVolumeSource(path=str(source)))
+        for number, (_, source, _) in enumerate(files)
+    ]
+    for name, target, size in (("temporary", TEMPORARY, _temporary_size(spec)), ("shared", SHARED, _shared_size(spec))):
+        mounts.append(VolumeMount(mountPath=target, name=name))
+        volumes.append(Volume(name=name, emptyDir=EmptyDirVolumeSource(medium="Memory", sizeLimit=str(size))))
+    amounts = resources(spec.slots)
+    words = [f"{INSIDE}/{name}" for name in ("init", "barrier", "output", "filter")]
+    words += [str(len(plan.server)), *plan.server, *spec.command]
+    container = Container(
+        name=CONTAINER,
+        image=plan.image,
+        imagePullPolicy="IfNotPresent",
+        command=list(map(literal, words)),
+        workingDir=HOME,
+        env=[
+            EnvVar(name=name, value=literal(value)) for name, value in ({"HOME": HOME} | dict(spec.environment)).items()
+        ],
+        resources=ResourceRequirements(limits=dict(amounts), requests=dict(amounts)),
+        securityContext=SecurityContext(
+            allowPrivilegeEscalation=False, capabilities=Capabilities(drop=["ALL"]), privileged=False
+        ),
+        volumeMounts=mounts,
+        # The output of the command never gets here, only what the first process says when it cannot start.
+        terminationMessagePolicy="FallbackToLogsOnError",
+    )
+    labels = {
+        AGENT_LABEL: plan.agent_id,
+        ATTEMPT_LABEL: spec.id,
+        SESSION_LABEL: spec.session_id,
+        KERNEL_LABEL: spec.kernel_id,
+    }
+    return Pod(
+        metadata=ObjectMeta(
+            name=pod_name(spec.id),
+            labels={name: value for name, value in labels.items() if 0 < len(value) <= MAX_LABEL},
+            finalizers=[FINALIZER],
+        ),
+        spec=PodSpec(
+            containers=[container],
+            nodeName=plan.node,
+            restartPolicy="Never",
+            hostname=spec.hostname or None,
+            automountServiceAccountToken=False,
+            enableServiceLinks=False,
+            terminationGracePeriodSeconds=STOP_TIMEOUT,
+            # Its own file is mounted over what the cluster makes of this.
+            dnsPolicy="Default",
+            securityContext=PodSecurityContext(
+                runAsNonRoot=True,
+                runAsUser=plan.uid,
+                runAsGroup=plan.gid,
+                seccompProfile=SeccompProfile(type="RuntimeDefault"),
+            ),
+            # A node that is away for a while keeps what runs there: managers decide when it is lost.
+            tolerations=[Toleration(key=key, operator="Exists", effect="NoExecute") for key in _UNREACHABLE],
+            priorityClassName=plan.priority_class or None,
+            imagePullSecrets=[LocalObjectReference(name=name) for name in plan.pull_secrets] or None,
+            volumes=volumes,
+        ),
+    )
+
+
+def literal(word: str) -> str:
+    """Returns a word so that the cluster does not take `$(NAME)` in it for a variable."""
+    return word.replace("$", "$$")
+
+
+def resources(slots: Mapping[str, int]) -> dict[str, str]:
+    """Returns the amounts of a pod, as requests and limits alike: a node never promises the same twice."""
+    amounts = {}
+    if (cpu := slots.get(CPU)) is not None:
+        amounts["cpu"] = f"{cpu}m"
+    if (memory := slots.get(MEMORY)) is not None:
+        amounts["memory"] = str(memory)
+    if gpus := slots.get(CUDA, 0) // WHOLE:
+        amounts[GPU] = str(gpus)
+    return amounts
+
+
+def _temporary_size(spec: AttemptSpec) -> int:
+    memory = spec.slots.get(MEMORY)
+    return TEMPORARY_SIZE if memory is None else max(1, memory // 2)
+
+
+def _shared_size(spec: AttemptSpec) -> int:
+    memory = spec.slots.get(MEMORY)
+    return spec.shared_memory or (SHARED_SIZE if memory is None else max(1, memory // 2))
+
+
+def _files(files: Files) -> list[tuple[str, Path, bool]]:
+    """Returns the files of the node in the pod: where, which, and whether for reading only."""
+    return [
+        (f"{INSIDE}/init", files.init, True),
+        (f"{INSIDE}/attach", files.attach, True),
+        (f"{INSIDE}/filter", files.filter, True),
+        ("/etc/hosts", files.hosts, True),
+        ("/etc/resolv.conf", files.resolver, True),
+        (f"{INSIDE}/barrier", files.barrier, False),
+        (f"{INSIDE}/output", files.output, False),
+        (HOME, files.home, False),
+    ]

@@ -1,0 +1,264 @@
+"""The pods of one agent: created, held, entered, ended and removed,
+by the cluster and by what is theirs on the node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from dataclasses import dataclass
+from signal import SIGKILL
+from typing import TYPE_CHECKING
+
+from retinue.agent.attempts import Phase
+from retinue.agent.docker.barrier import at_barrier, bar, outcome
+from retinue.agent.docker.image_defaults import INVALID
+from retinue.agent.docker.kernel_files import KernelFiles, Waiting
+from retinue.agent.errors import KernelRuntimeError, KernelStartError
+from retinue.agent.host.lanes import KERNELS, Lane
+from retinue.agent.host.processes import owner_of, send_signal, wait_end
+from retinue.agent.host.users import UsersError
+from retinue.agent.inside.provision import MOUNT_REFUSED, MountRefusedError, UnfitFileError
+from retinue.agent.inside.workdir import empty_work, remove_work
+from retinue.agent.kernel.core.ssh import server_command
+from retinue.agent.kubernetes.cluster import ClusterError, ClusterUnavailableError, PodExistsError
+from retinue.agent.kubernetes.core.pod_spec import MOUNTED, PodPlan, body, image_reference, pod_name
+from retinue.agent.kubernetes.core.pod_state import OUT_OF_MEMORY, PodState, eviction_of, failure_of
+from retinue.agent.kubernetes.pod_processes import first_process_of
+from retinue.agent.network.errors import NetworkError
+from retinue.agent.network.links import remove_links
+from retinue.agent.network.namespaces import NamespaceOf
+from retinue.agent.runtime.exit_reason import KILLED, Remains
+from retinue.agent.runtime.exit_reason import OUT_OF_MEMORY as USED_UP
+from retinue.rpc.core.reasons import AttemptReason
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from retinue.agent.attempts import AttemptSpec
+    from retinue.agent.host.processes import Process
+    from retinue.agent.kubernetes.cluster import Cluster
+    from retinue.agent.kubernetes.options import KubernetesOptions
+    from retinue.agent.kubernetes.pod_watch import PodWatch
+    from retinue.agent.runtime.attempt_records import Record
+
+API_PATIENCE = 60.0
+"""Seconds for which a pod is tried to be created while the API does not answer."""
+RETRY = 1.0
+START_TIMEOUT = 3600.0
+"""Seconds that a pod may take to be at its start barrier, its image fetched."""
+HELD_POLL = 0.02
+"""Seconds between two looks at the start barrier, whose opening no event of the cluster says in time."""
+END_TIMEOUT = 5.0
+"""Seconds to wait at a time for killed processes to be gone."""
+WITNESS_TIMEOUT = 10.0
+"""Seconds that kubelet may take to say how a container ended that has not said so itself."""
+_SIGNALLED = frozenset({KILLED, 128 + 15})
+"""Exit codes of what was asked to end, or killed, by anyone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A pod that waits at its start barrier, and its first process."""
+
+    pod: PodState
+    init: Process
+
+
+class Pods:
+    """All pods of one agent."""
+
+    def __init__(self, options: KubernetesOptions, cluster: Cluster, watch: PodWatch) -> None:
+        """Touches nothing before `open`."""
+        self._options = options
+        self._cluster = cluster
+        self._watch = watch
+        self._lane = Lane("kubernetes", options.starts)
+        self._made: KernelFiles | None = None
+        # Attempts that are to be given up while they are started.
+        self._given_up: set[str] = set()
+
+    async def open(self) -> None:
+        """Makes what pods are started with. Raises BuildError, FilterError, OSError."""
+        if self._made is None:
+            self._made = await asyncio.to_thread(KernelFiles, self._options, MOUNTED)
+
+    def give_up(self, attempt_id: str) -> None:
+        """Has a start that is under way fail, soon."""
+        self._given_up.add(attempt_id)
+
+    async def start(self, spec: AttemptSpec, hosts: str, directory: Path) -> Held:
+        """Creates a pod and returns once it is held at its start barrier, without the cluster's network.
+
+        `directory` is for its files. Raises KernelStartError; whether anything runs then is not known.
+        """
+        try:
+            if self._made is None:
+                raise KernelRuntimeError("pods cannot be created yet")
+            with contextlib.ExitStack() as until_started:
+                made = await self._lane.run(self._made.make, spec, hosts, "", directory, until_started)
+                uid, _, gid = made.user.partition(":")
+                plan = PodPlan(
+                    self._options.agent_id,
+                    self._options.node_name,
+                    spec,
+                    image_reference(spec),
+                    int(uid),
+                    int(gid),
+                    made.files,
+                    () if made.ssh is None else tuple(server_command(spec.hostname)),
+                    self._options.priority_class,
+                    self._options.pull_secrets,
+                )
+                pod = await self._create(plan)
+                waiting = await self._held(pod, spec, directory)
+            # Nothing of the user's has run: the cluster's network was there for the first process only,
+            # which uses none.
+            await self._lane.run(remove_links, NamespaceOf(waiting.init))
+            await self._lane.run(self._made.provision, waiting, made.ssh, spec, directory)
+            return Held(self._watch.get(spec.id) or pod, waiting.init)
+        except MountRefusedError as error:
+            raise KernelStartError(str(error), MOUNT_REFUSED) from error
+        except UnfitFileError as error:
+            raise KernelStartError(f"image {spec.image} cannot be used: {error}", INVALID) from error
+        except (ClusterError, KernelRuntimeError, NetworkError, UsersError, OSError) as error:
+            raise KernelStartError(str(error)) from error
+        finally:
+            self._given_up.discard(spec.id)
+
+    async def _create(self, plan: PodPlan) -> PodState:
+        """Creates a pod; the name sees to it that a repeated call, after an answer that was lost,
+        makes no second one.
+        """
+        deadline, attempt_id = time.monotonic() + API_PATIENCE, plan.spec.id
+        while True:
+            self._check(attempt_id)
+            try:
+                pod = await self._cluster.create(body(plan))
+            except PodExistsError as error:
+                there = await self.find(attempt_id)
+                if there is None:
+                    raise KernelStartError(f"there is a pod {pod_name(attempt_id)} already") from error
+                pod = there
+            except ClusterUnavailableError as error:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(max(RETRY, error.pause))
+                continue
+            except ClusterError as error:
+                # Another node's kubelet would not be asked either, but another group's namespace may have room.
+                raise KernelStartError(
+                    str(error), AttemptReason.NODE_REFUSED if error.status == _FORBIDDEN else ""
+                ) from error
+            self._watch.note(pod)
+            return pod
+
+    async def _held(self, pod: PodState, spec: AttemptSpec, directory: Path) -> Waiting:
+        """Returns the first process of a pod once it waits at the start barrier: seen on the node, not by the API."""
+        deadline = time.monotonic() + START_TIMEOUT
+        while True:
+            init = await self._lane.run(_waiting_process, directory, pod.uid)
+            if init is not None:
+                return Waiting(init, *owner_of(init))
+            self._check(spec.id)
+            shown = self._watch.get(spec.id)
+            if shown is not None and shown.uid == pod.uid and (failure := failure_of(shown, spec.image)) is not None:
+                raise KernelStartError(failure.message, failure.reason)
+            if time.monotonic() > deadline:
+                raise KernelStartError("it took too long to be ready")
+            await self._watch.wait(HELD_POLL)
+
+    def _check(self, attempt_id: str) -> None:
+        if attempt_id in self._given_up:
+            raise KernelStartError("it was stopped before it was ready")
+
+    async def find(self, attempt_id: str) -> PodState | None:
+        """Asks for the attempt's own pod; None when there is none, or another one has its name. Raises ClusterError."""
+        pod = await self._cluster.get(pod_name(attempt_id))
+        if pod is None or (pod.agent_id, pod.attempt_id) != (self._options.agent_id, attempt_id):
+            return None
+        self._watch.note(pod)
+        return pod
+
+    async def end(self, record: Record, init: Process | None, directory: Path) -> Remains | None:
+        """Ends what is left of a pod, and returns how it ended; None when something does not end in time.
+
+        What the node shows decides, whatever the cluster says of the pod. Raises ClusterError, OSError.
+        """
+        # From now on nothing of it starts any more, should the cluster still be about to.
+        await KERNELS.run(bar, directory)
+        if init is None and record.boot_id == self._options.boot_id:
+            pod = await self.find(record.id)
+            if pod is not None:
+                # Its processes are found by its uid; until kubelet has seen it, there are none.
+                init = await KERNELS.run(first_process_of, pod.uid)
+                if not pod.deleted and not pod.terminal:
+                    await self._cluster.delete(pod.name)
+        if init is not None:
+            await KERNELS.run(send_signal, init, SIGKILL)
+            if not await KERNELS.run(wait_end, init, END_TIMEOUT):
+                return None
+        return await self._remains(record, directory)
+
+    async def _remains(self, record: Record, directory: Path) -> Remains:
+        if record.start_time is None:
+            return Remains()
+        found = await KERNELS.run(outcome, directory)
+        code = None if found is None else found.exit_code
+        end_time = None if found is None else found.end_time
+        used_up = (found is not None and found.used_up) or record.out_of_memory
+        pod = self._watch.get(record.id)
+        own = record.phase is not Phase.RUNNING or record.reason != "" or record.boot_id != self._options.boot_id
+        if not own and not used_up and (code is None or code in _SIGNALLED):
+            # Its first process was killed, or someone has asked it to end: kubelet may know more.
+            pod = await self._witness(record.id)
+        evicted = "" if own or pod is None else eviction_of(pod)
+        if pod is not None and pod.ended is not None and code is None:
+            code, end_time = pod.ended.exit_code, pod.ended.time
+            used_up = used_up or pod.ended.reason == OUT_OF_MEMORY
+        return Remains(code, end_time, USED_UP if used_up else "", evicted=evicted)
+
+    async def _witness(self, attempt_id: str) -> PodState | None:
+        """Returns the pod once kubelet has said that it ended, or as it is known when that takes too long."""
+        deadline = time.monotonic() + WITNESS_TIMEOUT
+        while True:
+            pod = self._watch.get(attempt_id)
+            if pod is not None and pod.terminal:
+                return pod
+            if (left := deadline - time.monotonic()) <= 0:
+                return pod
+            await self._watch.wait(left)
+
+    async def remove(self, attempt_id: str) -> None:
+        """Removes all of a pod but the directory of its record. Raises ClusterError, OSError."""
+        await self._remove_pod(attempt_id)
+        await self._lane.run(remove_work, self.work(attempt_id))
+
+    async def empty(self, attempt_id: str) -> None:
+        """Gives back the space of a pod that has ended; its directory stays, as what says that it was there.
+        Raises ClusterError.
+        """
+        await self._lane.run(empty_work, self.work(attempt_id))
+        await self._remove_pod(attempt_id)
+
+    async def _remove_pod(self, attempt_id: str) -> None:
+        pod = self._watch.get(attempt_id) or await self.find(attempt_id)
+        if pod is None:
+            return
+        # The finalizer goes last: a name that is free could be another pod's.
+        await self._cluster.delete(pod.name)
+        await self._cluster.release(pod.name, pod.uid)
+
+    def work(self, attempt_id: str) -> Path:
+        """Returns the attempt's work directory on the node."""
+        return self._options.scratch_dir / attempt_id
+
+
+_FORBIDDEN = 403
+
+
+def _waiting_process(directory: Path, uid: str) -> Process | None:
+    """Returns the first process of a pod that waits at its start barrier. Blocks."""
+    with at_barrier(directory) as pipe:
+        return None if pipe is None else first_process_of(uid)

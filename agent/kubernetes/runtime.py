@@ -1,0 +1,251 @@
+"""The runtime for pods: each kernel is a pod of a Kubernetes cluster on this node,
+held at a start barrier by its first process.
+
+The cluster is asked to create a pod and to forget it. All between is seen and done on the node: that it is held, its
+network, its release, commands beside its own, its end and its exit code. A pod's name is its attempt's, and its first
+process releases no command twice, so that neither a restarted agent, a lost answer nor a
+kubelet that starts over runs an attempt again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from retinue.agent.attempts import ImageFacts, Phase
+from retinue.agent.docker.container_runtime import ContainerRuntime
+from retinue.agent.docker.core.container_state import ContainerState, Written
+from retinue.agent.docker.kernel_files import area_of
+from retinue.agent.errors import KernelRuntimeError, KernelStartError, NotRunningError
+from retinue.agent.host.cgroups import memory_group
+from retinue.agent.host.lanes import KERNELS
+from retinue.agent.host.seccomp import FilterError, build_filter
+from retinue.agent.kernel.build import ATTACH, BuildError, build
+from retinue.agent.kubernetes.cluster import Cluster
+from retinue.agent.kubernetes.core.pod_state import eviction_of, identity_of
+from retinue.agent.kubernetes.options import KubernetesOptions
+from retinue.agent.kubernetes.pod_processes import confinement_of, environment_of, first_process_of
+from retinue.agent.kubernetes.pod_watch import PodWatch
+from retinue.agent.kubernetes.pods import Pods
+from retinue.agent.process.entry import enter
+from retinue.agent.runtime.attempt_records import Record
+from retinue.agent.runtime.attempt_runtime import RETRY
+from retinue.agent.runtime.contract import RuntimeStatus
+from retinue.agent.runtime.disk_use import upper_layer
+from retinue.rpc.core.reasons import AgentConditionReason, AttemptReason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from retinue.agent.attempts import AttemptSpec
+    from retinue.agent.host.processes import Process
+    from retinue.agent.inside.exec_session import Wire
+    from retinue.agent.kubernetes.core.pod_state import PodState
+    from retinue.agent.runtime.disk_use import Area
+    from retinue.agent.runtime.exit_reason import Remains
+    from retinue.agent.runtime.options import Shared
+
+log = logging.getLogger(__name__)
+
+OPEN_TIMEOUT = 5.0
+"""Seconds that an agent's start waits for the API; native processes need none."""
+UNFORESEEN = "it could not be started; the agent's log says more"
+
+
+class KubernetesRuntime(ContainerRuntime[KubernetesOptions]):
+    """Runs attempts as pods; a Runtime."""
+
+    name = "kubernetes"
+    directory = "kubernetes"
+    condition = AgentConditionReason.KUBERNETES
+
+    def __init__(self, options: KubernetesOptions, shared: Shared | None = None) -> None:
+        """Touches nothing before `open`."""
+        super().__init__(options, shared)
+        self._cluster = Cluster(options.config, options.namespace)
+        self._watched = PodWatch(self._cluster, options.agent_id, self._show)
+        self._pods = Pods(options, self._cluster, self._watched)
+        self._under_way = asyncio.Semaphore(options.starts)
+        self._calls = b""
+        self._trouble = ""
+        self._prepared = asyncio.Event()
+
+    @property
+    def statuses(self) -> tuple[RuntimeStatus, ...]:
+        """Returns whether attempts can be created now."""
+        available = self._prepared.is_set()
+        return (RuntimeStatus(self.name, available, "" if available else self._trouble or self._watched.trouble),)
+
+    async def open(self, listener: Callable[[], None]) -> None:
+        """Takes over what a former process of this agent left, as far as the node shows it;
+        the rest once the API answers.
+        """
+        await self._take_over_records(listener)
+        self._tasks.spawn(self._watched.run(self._conditions), "follow pods")
+        self._tasks.spawn(self._prepare_always(), "prepare pods")
+        self._options.scratch_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._look_after()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(OPEN_TIMEOUT):
+                await self._prepared.wait()
+
+    async def close(self) -> None:
+        """Releases all resources; kernels continue to run."""
+        await super().close()
+        await self._cluster.close()
+
+    async def _prepare_always(self) -> None:
+        """Makes the runtime ready to create, and takes over pods without a record; tries until both are done."""
+        while True:
+            try:
+                self._calls = await asyncio.to_thread(build_filter)
+                await self._pods.open()
+                break
+            except (KernelRuntimeError, BuildError, FilterError, OSError) as error:
+                if str(error) != self._trouble:
+                    log.warning("pods cannot be created: %s", error)
+                self._trouble = str(error)
+                await asyncio.sleep(RETRY)
+        self._trouble = ""
+        await self._watched.listed.wait()
+        known = {record.id for record in self._store} - self._lost.keys()
+        for attempt_id in sorted((self._watched.own().keys() | self._lost.keys()) - known):
+            await self._recover(attempt_id, self._watched.get(attempt_id))
+        self._prepared.set()
+        self._store.changed()
+
+    async def _recover(self, attempt_id: str, pod: PodState | None) -> None:
+        """Makes a record of an attempt that has none, from its pod."""
+        log.error("the record of attempt %s was lost and is rebuilt from its pod", attempt_id)
+        state = None
+        if pod is not None:
+            state = _container_state(pod, await KERNELS.run(first_process_of, pod.uid))
+        await self._rebuild(attempt_id, state)
+
+    def _show(self, pod: PodState) -> None:
+        """Logs what the cluster does to a pod that runs: its end itself is seen on the node."""
+        if pod.attempt_id in self._store and (why := eviction_of(pod)):
+            record = self._store.record(pod.attempt_id)
+            if record.phase is Phase.RUNNING:
+                log.warning("the pod of attempt %s is being ended: %s", pod.attempt_id, why)
+
+    async def _enter(self, record: Record) -> Wire:
+        if record.init is None:
+            raise NotRunningError(f"attempt {record.id} does not run")
+        try:
+            program = await asyncio.to_thread(build, self._options.cache_dir, ATTACH)
+        except BuildError as error:
+            raise KernelRuntimeError(str(error)) from error
+        confinement = await asyncio.to_thread(confinement_of, record.init, self._calls)
+        return await enter(program, record.init, confinement, environment_of)
+
+    def _refusal(self, spec: AttemptSpec) -> tuple[str, str] | None:
+        if not spec.image:
+            return AttemptReason.IMAGE_UNSUPPORTED, "a pod needs an image"
+        if spec.sftp is not None:
+            return AttemptReason.ISOLATION_UNSUPPORTED, "an SFTP server is no pod"
+        return None
+
+    async def _create(self, spec: AttemptSpec, hosts: str) -> None:
+        if not self._prepared.is_set():
+            # Without the cluster, not even a record is made.
+            raise KernelRuntimeError(self.statuses[0].message)
+        async with self._store.lock(spec.id):
+            # Lasting before anything is asked for: what is not recorded must not run.
+            if not await self._store.add(Record.of(spec, self._options.boot_id)):
+                return
+        self._tasks.spawn(self._start(spec, hosts), f"start {spec.id}")
+
+    async def _start(self, spec: AttemptSpec, hosts: str) -> None:
+        async with self._under_way, self._store.lock(spec.id):
+            if self._store.record(spec.id).phase.ended:
+                return
+            failure: KernelStartError | None = None
+            try:
+                held = await self._pods.start(spec, hosts, self._store.directory(spec.id))
+                record = replace(
+                    self._store.record(spec.id),
+                    phase=Phase.CREATED,
+                    init=held.init,
+                    memory_group=str(memory_group(held.init.pid) or ""),
+                    image=ImageFacts(identity_of(held.pod.image_id)),
+                )
+                # A later agent could not reach a kernel that is not recorded.
+                await self._store.write(record)
+            except KernelStartError as error:
+                failure = KernelStartError(f"it could not be started: {error}", error.reason)
+            except OSError as error:
+                failure = KernelStartError(f"it could not be started: {error}")
+            except Exception:
+                # It would be held in its phase: no other task would end it.
+                log.exception("attempt %s could not be started", spec.id)
+                failure = KernelStartError(UNFORESEEN)
+            if failure is not None:
+                await self._fail(spec.id, failure)
+            else:
+                self._take_over(record)
+
+    async def stop(self, attempt_id: str, grace: float) -> None:
+        """Asks the command to end; after `grace` seconds it is due to be killed.
+        One that is created or held is due at once.
+        """
+        self._give_up(attempt_id)
+        await super().stop(attempt_id, grace)
+
+    async def kill(self, attempt_id: str) -> None:
+        """Ends all processes of the attempt."""
+        self._give_up(attempt_id)
+        await super().kill(attempt_id)
+
+    def _give_up(self, attempt_id: str) -> None:
+        # Before the lock: one that is created has it.
+        if (record := self._store.record(attempt_id)).phase is Phase.CREATING:
+            self._store.show(replace(record, phase=Phase.STOPPING))
+            self._pods.give_up(attempt_id)
+
+    async def _finish(self, attempt_id: str, failure: KernelStartError | None = None) -> None:
+        await self._look_at_memory(attempt_id)
+        await super()._finish(attempt_id, failure)
+
+    async def _end(self, record: Record, init: Process | None) -> Remains | None:
+        return await self._pods.end(record, init, self._store.directory(record.id))
+
+    async def _empty(self, attempt_id: str) -> None:
+        await self._pods.empty(attempt_id)
+
+    async def _remove(self, attempt_id: str) -> None:
+        await self._pods.remove(attempt_id)
+
+    async def areas(self) -> Mapping[str, Area]:
+        """Returns the disk areas of running attempts, by id: work directory, and what is written over the image."""
+        return {
+            record.id: await asyncio.to_thread(
+                area_of,
+                record,
+                self._pods.work(record.id),
+                await asyncio.to_thread(upper_layer, record.init.pid),
+                Written(),
+            )
+            for record in self._store
+            if record.init is not None
+        }
+
+
+def _container_state(pod: PodState, init: Process | None) -> ContainerState:
+    """Returns a pod's container as engines describe theirs."""
+    ended = pod.ended
+    return ContainerState(
+        attempt_id=pod.attempt_id,
+        agent_id=pod.agent_id,
+        fresh=init is None and ended is None,
+        running=init is not None,
+        pid=0 if init is None else init.pid,
+        exit_code=255 if ended is None or ended.exit_code is None else ended.exit_code,
+        out_of_memory=False,
+        error="",
+        end_time=None if ended is None else ended.time or time.time(),
+    )

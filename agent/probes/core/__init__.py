@@ -1,0 +1,1 @@
+"""What decides about probes: pure, times are passed in."""

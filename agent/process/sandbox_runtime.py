@@ -1,0 +1,102 @@
+"""The life of attempts in sandboxes of the node, whatever runs in the sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from retinue.agent.errors import KernelRuntimeError
+from retinue.agent.host.lanes import KERNELS
+from retinue.agent.process.options import ProcessOptions
+from retinue.agent.process.sandbox_kernels import CLOSE_TIMEOUT, SandboxKernels
+from retinue.agent.runtime.attempt_runtime import AttemptRuntime
+from retinue.agent.runtime.rebuild import recovered
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from retinue.agent.host.processes import Process
+    from retinue.agent.runtime.attempt_records import Record
+    from retinue.agent.runtime.disk_use import Area
+    from retinue.agent.runtime.options import Shared
+
+Options = TypeVar("Options", bound=ProcessOptions)
+Kernels = TypeVar("Kernels", bound=SandboxKernels[Any])
+
+
+class SandboxRuntime(AttemptRuntime[Options], Generic[Options, Kernels]):
+    """An AttemptRuntime whose kernels are children of the agent that started them. Methods belong on one event loop."""
+
+    def __init__(self, options: Options, shared: Shared | None = None) -> None:
+        """Touches nothing before `open`."""
+        super().__init__(options, shared)
+        self._node: Kernels | None = None
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+
+    @property
+    def _kernels(self) -> Kernels:
+        if self._node is None:
+            raise KernelRuntimeError(f"no kernel of kind `{self.name}` was made yet")
+        return self._node
+
+    async def _take_over_all(self, lost: Mapping[str, Record | None], names: set[str]) -> None:
+        """Takes over what a former process left: records, attempts whose record is `lost`,
+        and what runs without one by `names`.
+        """
+        for attempt_id in sorted(lost.keys() | names - {record.id for record in self._store}):
+            found = await asyncio.to_thread(self._kernels.find, attempt_id)
+            copy = lost.get(attempt_id)
+            await self._store.restore(recovered(attempt_id, self._options.boot_id, copy, found, time.time()))
+        for record in self._store:
+            await self._adopt(record)
+
+    async def close(self) -> None:
+        """Releases all resources; kernels continue to run."""
+        await super().close()
+        for child in self._children.values():
+            # This process will not wait for it any more; without a code, the object would complain of that.
+            child.returncode = 0
+        self._children.clear()
+        if self._node is not None:
+            await asyncio.to_thread(self._node.close)
+
+    async def areas(self) -> Mapping[str, Area]:
+        """Returns the disk areas of running attempts, by id. All but work directories lies in memory."""
+        running = [record.id for record in self._store if record.init is not None]
+        return {attempt_id: await asyncio.to_thread(self._kernels.area, attempt_id) for attempt_id in running}
+
+    async def _kill(self, attempt_id: str, init: Process | None) -> None:
+        if self._node is not None:
+            await KERNELS.run(self._node.kill, attempt_id, init)
+
+    async def _empty(self, attempt_id: str) -> None:
+        await asyncio.to_thread(self._kernels.empty, attempt_id)
+
+    async def _remove(self, attempt_id: str) -> None:
+        if self._node is not None:
+            await asyncio.to_thread(self._node.remove, attempt_id)
+
+    def _protect(self, record: Record) -> None:
+        if record.monitor is not None:
+            self._tasks.spawn(asyncio.to_thread(self._kernels.shelter, record.monitor), f"shelter {record.id}")
+
+    def _command_has_ended(self, attempt_id: str) -> bool:
+        return self._kernels.status(self._store.directory(attempt_id)).exit_code is not None
+
+    def _ended(self, attempt_id: str) -> None:
+        if (child := self._children.get(attempt_id)) is not None:
+            # One that was not waited for would still count as running.
+            child.poll()
+        super()._ended(attempt_id)
+
+    def _reap(self, attempt_id: str) -> int | None:
+        """Returns the exit code of the process that watched over an attempt; None when it is not known. Blocks."""
+        if (child := self._children.pop(attempt_id, None)) is None:
+            return None
+        try:
+            return child.wait(CLOSE_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            child.returncode = 0
+            return None

@@ -1,0 +1,361 @@
+"""The life of attempts on a node, the same for every kind of kernel: recorded, held, released, stopped,
+ended and removed.
+
+Whatever is done is recorded before it is done, so that a restarted agent always knows how far the former one may have
+come. A kind says only how its kernels are made, reached and ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+
+from retinue.agent.attempts import Phase
+from retinue.agent.errors import KernelRuntimeError, KernelStartError
+from retinue.agent.fencing.watchdog import was_ended
+from retinue.agent.kernel.build import PUMP, built_path
+from retinue.agent.runtime.attempt_records import Record, Records, ended, identified
+from retinue.agent.runtime.attempt_store import AttemptStore
+from retinue.agent.runtime.disk_use import DISK_EXCEEDED, DiskWatch, bounds_of
+from retinue.agent.runtime.exit_reason import verdict
+from retinue.agent.runtime.killed import Killed
+from retinue.agent.runtime.options import RuntimeOptions, Shared
+from retinue.agent.runtime.tasks import Tasks, Watches
+from retinue.agent.state.damaged import DIRECTORY, DamagedFiles
+from retinue.rpc.core.reasons import AgentConditionReason, AttemptReason
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from retinue.agent.attempts import AttemptSpec, ObservedAttempt
+    from retinue.agent.host.processes import Process
+    from retinue.agent.inside.log_file import Output
+    from retinue.agent.runtime.disk_use import Area
+    from retinue.agent.runtime.exit_reason import Remains
+
+RETRY = 1.0
+"""Seconds before the end of an attempt is recorded again after that failed."""
+TAIL = 2_000
+"""Bytes of output in the message of an attempt that could not be created."""
+
+Options = TypeVar("Options", bound=RuntimeOptions)
+
+log = logging.getLogger(__name__)
+
+
+class AttemptRuntime(ABC, Generic[Options]):
+    """A Runtime without what is particular to its kind. Methods belong on one event loop."""
+
+    name: ClassVar[str]
+    directory: ClassVar[str] = ""
+    """The directory of the records, beneath that of the agent's state."""
+    condition: ClassVar[AgentConditionReason] = AgentConditionReason.PROCESS
+    """The reason of the condition UNKILLABLE."""
+
+    def __init__(self, options: Options, shared: Shared | None = None) -> None:
+        """Touches nothing before `open`."""
+        shared = shared or Shared()
+        self._options = options
+        self._holdings = shared.holdings
+        self._clock = shared.clock
+        self._conditions = shared.conditions
+        self._damaged = shared.damaged or DamagedFiles(options.state_dir / DIRECTORY)
+        self._records = Records(options.state_dir / self.directory / "attempts", self._damaged, shared.disk)
+        self._store = AttemptStore(self._records)
+        self._killed = Killed(self._conditions, self.condition)
+        self._watches = Watches(self._ended)
+        self._tasks = Tasks()
+
+    # What differs between kinds.
+
+    @abstractmethod
+    def _refusal(self, spec: AttemptSpec) -> tuple[str, str] | None:
+        """Returns why an attempt cannot be one of this kind here, as reason and message."""
+
+    @abstractmethod
+    async def _create(self, spec: AttemptSpec, hosts: str) -> None:
+        """Creates an attempt that is not known and holds it at its start barrier."""
+
+    @abstractmethod
+    async def _connect(self, record: Record) -> None:
+        """Has an attempt know that its network is there; a second time does no harm."""
+
+    @abstractmethod
+    async def _release(self, record: Record) -> None:
+        """Releases the command; a second time does no harm."""
+
+    @abstractmethod
+    async def _ask_to_end(self, attempt_id: str, init: Process) -> None:
+        """Asks the command to end."""
+
+    @abstractmethod
+    async def _kill(self, attempt_id: str, init: Process | None) -> None:
+        """Ends all processes; called without the lock, too."""
+
+    @abstractmethod
+    async def _end(self, record: Record, init: Process | None) -> Remains | None:
+        """Ends what is left of an attempt, and returns what that was; None when something does not end in time.
+
+        After a restart of the node, there is no `init`. Raises KernelRuntimeError, OSError.
+        """
+
+    @abstractmethod
+    async def _empty(self, attempt_id: str) -> None:
+        """Gives back the space of an attempt that has ended. Raises KernelRuntimeError, OSError."""
+
+    @abstractmethod
+    async def _remove(self, attempt_id: str) -> None:
+        """Removes all of an ended attempt but the directory of its record. Raises KernelRuntimeError, OSError."""
+
+    @abstractmethod
+    async def areas(self) -> Mapping[str, Area]:
+        """Returns the disk areas of running attempts, by id."""
+
+    async def _cancel_create(self, attempt_id: str) -> None:
+        """Waits no more for what an attempt needs before it can be created."""
+
+    def _protect(self, record: Record) -> None:
+        """Protects what watches over an attempt from the attempt's own limits."""
+
+    # What is the same.
+
+    def knows(self, attempt_id: str) -> bool:
+        """Returns whether there is a record of the attempt."""
+        return attempt_id in self._store
+
+    def observe(self) -> Mapping[str, ObservedAttempt]:
+        """Returns all attempts there is a record of, by id."""
+        return self._store.observed()
+
+    def output(self, attempt_id: str) -> Output:
+        """Returns the output of the attempt. Raises UnknownAttemptError."""
+        return self._store.output(attempt_id)
+
+    async def prepare(self, spec: AttemptSpec, hosts: str) -> None:
+        """Creates the attempt and holds it at its start barrier; what cannot be created is recorded as FAILED.
+
+        Returns at once when something has to be fetched before: it is PULLING then, and continues by itself.
+        """
+        if spec.id in self._store and self._store.record(spec.id).phase is not Phase.WAITING:
+            return
+        refusal = self._refusal(spec)
+        if self._store.was_removed(spec.id):
+            refusal = AttemptReason.ALREADY_REMOVED, "the attempt was here before, and was removed"
+        if refusal is not None:
+            await self.decline(spec, Phase.FAILED, *refusal)
+            return
+        await self._create(spec, hosts)
+
+    async def decline(self, spec: AttemptSpec, phase: Phase, reason: str, message: str) -> None:
+        """Records that the attempt ended before anything of it was created."""
+        record = ended(Record.of(spec, self._options.boot_id), phase, reason, message, time.time())
+        if not await self._store.add(record) and self._store.record(spec.id).phase is Phase.WAITING:
+            await self._store.write(record)
+
+    async def identify(self, spec: AttemptSpec) -> None:
+        """Completes the record of an attempt that was rebuilt from its processes."""
+        async with self._store.lock(spec.id):
+            await self._store.note(identified(self._store.record(spec.id), spec))
+
+    async def mark_attached(self, attempt_id: str) -> None:
+        """Records that the attempt is attached to its network, and has it know.
+        Raises KernelRuntimeError, NetworkError.
+        """
+        async with self._store.lock(attempt_id):
+            await self._connect(self._store.record(attempt_id))
+            await self._store.note(replace(self._store.record(attempt_id), attached=True))
+
+    async def authorize(self, attempt_id: str, keys: tuple[str, ...]) -> None:
+        """Raises KernelRuntimeError: only native processes may serve SFTP."""
+        raise KernelRuntimeError(f"attempt {attempt_id} has no SFTP server for {len(keys)} keys")
+
+    async def start(self, attempt_id: str) -> None:
+        """Releases the command; nothing to do unless it is held."""
+        async with self._store.lock(attempt_id):
+            record = self._store.record(attempt_id)
+            if record.phase is not Phase.CREATED:
+                return
+            record = replace(record, phase=Phase.RUNNING, start_time=time.time())
+            # Shown last: one that is reported to run is not held any more, whatever happens to this process.
+            await self._store.save(record)
+            await self._release(record)
+            self._store.show(record)
+
+    async def stop(self, attempt_id: str, grace: float) -> None:
+        """Asks the command to end; after `grace` seconds it is due to be killed. One that is held is due at once."""
+        async with self._store.lock(attempt_id):
+            record = self._store.record(attempt_id)
+            if record.phase in {Phase.WAITING, Phase.PULLING}:
+                message = "it was stopped before it was created"
+                await self._store.note(ended(record, Phase.EXITED, AttemptReason.STOPPED, message, time.time()))
+                self._holdings.release(attempt_id)
+                await self._cancel_create(attempt_id)
+            if record.phase not in {Phase.CREATING, Phase.CREATED, Phase.RUNNING, Phase.STOPPING}:
+                return
+            if record.start_time is None:
+                grace = 0.0
+            self._store.kill_at[attempt_id] = self._clock() + grace
+            await self._store.note(replace(record, phase=Phase.STOPPING, stop_grace=grace))
+            if record.init is not None and grace > 0:
+                await self._ask_to_end(attempt_id, record.init)
+            if record.phase is Phase.CREATING:
+                # Nothing of it was started yet, or it could not be.
+                self._finish_soon(attempt_id)
+
+    async def kill(self, attempt_id: str) -> None:
+        """Ends all processes of the attempt."""
+        async with self._store.lock(attempt_id):
+            record = self._store.record(attempt_id)
+            self._store.kill_at.pop(attempt_id, None)
+            await self._kill(attempt_id, record.init)
+            if record.init is not None and not record.phase.ended:
+                self._killed.begin(attempt_id)
+        self._store.changed()
+
+    async def end(self, attempt_id: str, reason: str, message: str) -> None:
+        """Kills an attempt, and records why."""
+        if await self._store.give_reason(attempt_id, reason, message):
+            await self.kill(attempt_id)
+
+    async def remove(self, attempt_id: str) -> None:
+        """Removes all traces of an ended attempt but the knowledge that it was."""
+        async with self._store.lock(attempt_id):
+            if not self._store.record(attempt_id).phase.ended:
+                raise KernelRuntimeError(f"attempt {attempt_id} has not ended")
+            await self._remove(attempt_id)
+            await self._store.remove(attempt_id)
+
+    async def close(self) -> None:
+        """Releases all resources; kernels continue to run."""
+        await self._tasks.close()
+        self._watches.close()
+
+    def _look_after(self) -> None:
+        """Begins what is done for attempts all the time."""
+        options = self._options
+        pump, spawn = built_path(options.cache_dir, PUMP), self._tasks.spawn
+        bounds = bounds_of(options.scratch_dir, options.work_size, options.work_files)
+        spawn(self._store.bound_outputs(options.output_limit, pump), "bound outputs")
+        spawn(self._store.write_late(), "write records late")
+        spawn(self._killed.watch(self._kill_again, self._store.show_unkillable), "watch killed attempts")
+        spawn(DiskWatch(self, options.scratch_dir, bounds).run(), "bound work directories")
+
+    async def _kill_again(self, attempt_id: str) -> None:
+        # Without the lock: what waits for the end may have it.
+        if attempt_id in self._store:
+            await self._kill(attempt_id, self._store.record(attempt_id).init)
+
+    async def _adopt(self, record: Record) -> None:
+        """Takes one attempt over from a former process of this agent."""
+        if record.phase.ended:
+            return
+        self._holdings.restore(record.id, record.holding)
+        if record.boot_id == self._options.boot_id and record.phase is Phase.PULLING:
+            self._store.show(replace(record, phase=Phase.WAITING))
+            return
+        if record.boot_id != self._options.boot_id or record.phase is Phase.CREATING:
+            self._finish_soon(record.id)
+            return
+        if record.phase is Phase.STOPPING:
+            self._store.kill_at[record.id] = self._clock() + record.stop_grace
+        await self._repeat(record)
+        self._take_over(record)
+
+    async def _repeat(self, record: Record) -> None:
+        """Does what the former process recorded, as it may have ended before it was done;
+        a second time does no harm.
+        """
+        if record.phase is Phase.RUNNING:
+            await self._release(record)
+        elif record.phase is Phase.CREATED and record.attached:
+            await self._connect(record)
+
+    def _take_over(self, record: Record) -> None:
+        """Waits for the end of an attempt that is held or runs."""
+        self._watch(record)
+        self._protect(record)
+
+    def _watch(self, record: Record) -> None:
+        """Waits for the end of the attempt: of its watching process or, when that is gone too early, of its init."""
+        for process in (record.monitor, record.init):
+            if process is not None and self._watches.begin(record.id, process):
+                return
+            if self._command_has_ended(record.id):
+                break
+        self._finish_soon(record.id)
+
+    def _command_has_ended(self, attempt_id: str) -> bool:
+        """Returns whether the watching process said so: what else is left does not count."""
+        del attempt_id
+        return False
+
+    def _ended(self, attempt_id: str) -> None:
+        self._watch(self._store.record(attempt_id))
+
+    def _finish_soon(self, attempt_id: str, failure: KernelStartError | None = None) -> None:
+        # Not waited for: processes that do not end must not keep the agent from starting.
+        self._tasks.spawn(self._finish(attempt_id, failure), f"finish {attempt_id}")
+
+    async def _finish(self, attempt_id: str, failure: KernelStartError | None = None) -> None:
+        """Records the end of an attempt, once nothing of it is left; tries until that is done."""
+        while True:
+            async with self._store.lock(attempt_id):
+                if attempt_id not in self._store or await self._try_finish(attempt_id, failure):
+                    return
+            await asyncio.sleep(RETRY)
+
+    async def _fail(self, attempt_id: str, failure: KernelStartError) -> None:
+        """Records that an attempt could not be created; what cannot be done now is done soon. Its lock is held."""
+        log.warning("attempt %s could not be created: %s", attempt_id, failure)
+        if not await self._try_finish(attempt_id, failure):
+            self._finish_soon(attempt_id, failure)
+
+    async def _try_finish(self, attempt_id: str, failure: KernelStartError | None) -> bool:
+        """Ends what is left and records it; False when that has to be tried again. The attempt's lock is held."""
+        record = self._store.record(attempt_id)
+        if record.phase.ended:
+            return True
+        rebooted = record.boot_id != self._options.boot_id
+        try:
+            # After a restart of the node, the numbers belong to other processes.
+            remains = await self._end(record, None if rebooted else record.init)
+            if remains is None:
+                log.warning("processes of attempt %s do not end", attempt_id)
+                self._killed.begin(attempt_id)
+                return False
+            await self._record_end(record, remains, rebooted, failure)
+        except (KernelRuntimeError, OSError) as error:
+            log.warning("the end of attempt %s cannot be recorded: %s", attempt_id, error)
+            return False
+        if self._store.record(attempt_id).reason == DISK_EXCEEDED:
+            # Not only once a manager, which may be away, has it removed.
+            with contextlib.suppress(KernelRuntimeError, OSError):
+                await self._empty(attempt_id)
+        return True
+
+    async def _record_end(
+        self, record: Record, remains: Remains, rebooted: bool, failure: KernelStartError | None
+    ) -> None:
+        self._store.kill_at.pop(record.id, None)
+        fenced = await asyncio.to_thread(was_ended, self._options.state_dir, record.id)
+        if record.start_time is None:
+            # What is held has no command that could have exited.
+            remains = replace(remains, exit_code=None)
+        if failure is not None:
+            record = replace(record, reason=failure.reason, message=str(failure))
+        phase, reason, message = verdict(record, remains, rebooted=rebooted, fenced=fenced)
+        output = self._store.output(record.id)
+        await asyncio.to_thread(output.drain)
+        if phase is Phase.FAILED and (said := await asyncio.to_thread(output.tail, TAIL)):
+            message = f"{message}: {said}"
+        # Times of files are coarse; an end never lies before its start.
+        when = time.time() if remains.end_time is None else max(remains.end_time, record.start_time or 0.0)
+        record = replace(record, exit_code=remains.exit_code, log_size=output.size(), monitor=None, init=None)
+        await self._store.note(ended(record, phase, reason, message, when))
+        self._killed.end(record.id)
+        self._holdings.release(record.id)

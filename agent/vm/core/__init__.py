@@ -1,0 +1,1 @@
+"""Frames, machines and archives of virtual machines. Pure."""

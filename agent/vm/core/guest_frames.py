@@ -1,0 +1,178 @@
+"""Frames between the agent and the first process of a virtual machine, `agent/kernel/guest.c`. Pure.
+
+All that comes from a guest is read as the bytes of an adversary: what makes no sense is a GuestFrameError,
+and costs the channel.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+HEADER = struct.Struct(">cI")
+ANSWER = struct.Struct(">4sI")
+MAX_ANSWER = 64
+"""Bytes of the longest frame that a guest may send."""
+MAX_REQUEST = 4 << 20
+"""Bytes of the longest frame that a guest takes."""
+MAX_FIELDS = 8192
+SPECIFY, NETWORK, SERVE, GO, SIGNAL = b"S", b"N", b"V", b"G", b"K"
+BOOTED, ANSWERED = b"B", b"A"
+GREETING = struct.Struct(">c8s")
+"""The begin of a stream, which the guest repeats."""
+
+
+class GuestFrameError(Exception):
+    """A guest sent what is no frame of ours, or is to be sent what is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file that the guest finds; `private` ones belong to the kernel's user."""
+
+    path: str
+    mode: int
+    content: bytes
+    private: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SharedDirectory:
+    """A directory of the share that the guest shows at `target`."""
+
+    target: str
+    name: str
+    writable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GuestSpec:
+    """The specification of what runs in a guest. `image` says that its root is an image's, and not the node's own.
+
+    `programs` of the agent get a name where an image has none; `ssh_config` comes before the
+    configuration of an image's own ssh.
+    """
+
+    hostname: str
+    uid: int
+    gid: int
+    image: bool = False
+    shared_memory: int = 0
+    processes: int = 0
+    files: tuple[File, ...] = ()
+    mounts: tuple[SharedDirectory, ...] = ()
+    programs: tuple[str, ...] = ()
+    ssh_config: str = ""
+    server: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    environment: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """An interface of a guest: hardware address at birth and as it shall be, IPv4 address with prefix, MTU,
+    and a gateway with its own, or none.
+    """
+
+    device: str
+    mac: str
+    address: str
+    prefix: int
+    mtu: int
+    gateway: str = ""
+    gateway_mac: str = ""
+
+
+def specification(spec: GuestSpec) -> list[bytes]:
+    """Returns the fields of a specification."""
+    fields = [f"h{spec.hostname}", f"r{'squashfs' if spec.image else '9p'}", f"u{spec.uid}", f"g{spec.gid}"]
+    if spec.shared_memory:
+        fields.append(f"s{spec.shared_memory}")
+    if spec.processes:
+        fields.append(f"n{spec.processes}")
+    fields += [f"v{word}" for word in spec.server]
+    fields += [f"a{word}" for word in spec.command]
+    fields += [f"e{variable}" for variable in spec.environment]
+    encoded = [field.encode(errors="surrogateescape") for field in fields]
+    for file in spec.files:
+        encoded += [f"f{file.path}".encode(), f"{file.mode:o}".encode(), b"u" if file.private else b"", file.content]
+    for mount in spec.mounts:
+        encoded += [f"m{mount.target}".encode(), mount.name.encode(), b"w" if mount.writable else b"r"]
+    if spec.ssh_config:
+        encoded.append(f"c{spec.ssh_config}".encode())
+    encoded += [f"p{name}".encode() for name in spec.programs]
+    return encoded
+
+
+def interface(value: Interface) -> list[bytes]:
+    """Returns the fields of an interface."""
+    texts = (
+        value.device,
+        value.mac,
+        value.address,
+        str(value.prefix),
+        str(value.mtu),
+        value.gateway,
+        value.gateway_mac,
+    )
+    return [text.encode() for text in texts]
+
+
+def request(kind: bytes, number: bytes, fields: Iterable[bytes] = ()) -> bytes:
+    """Returns a frame to the guest. Raises GuestFrameError when it is more than a guest takes."""
+    words = list(fields)
+    body = number + b"".join(struct.pack(">I", len(word)) + word + b"\0" for word in words)
+    if len(body) > MAX_REQUEST or len(words) > MAX_FIELDS:
+        raise GuestFrameError("the command, its environment and its files are too much for a virtual machine")
+    return HEADER.pack(kind, len(body)) + body
+
+
+def signal_request(number: bytes, signal: int) -> bytes:
+    """Returns the frame that sends the command a signal."""
+    body = number + bytes([signal])
+    return HEADER.pack(SIGNAL, len(body)) + body
+
+
+def parse_header(data: bytes) -> tuple[bytes, int]:
+    """Returns kind and length of a frame from the guest. Raises GuestFrameError."""
+    try:
+        kind, length = HEADER.unpack(data)
+    except struct.error as error:
+        raise GuestFrameError("a frame of the guest is cut off") from error
+    if kind not in {BOOTED, ANSWERED} or length > MAX_ANSWER:
+        raise GuestFrameError("what comes from the guest is no frame")
+    return kind, length
+
+
+def parse_answer(data: bytes) -> tuple[bytes, int]:
+    """Returns the number of the request, and the error number of the answer. Raises GuestFrameError."""
+    try:
+        number, error = ANSWER.unpack(data)
+    except struct.error as problem:
+        raise GuestFrameError("an answer of the guest has no such length") from problem
+    return number, error
+
+
+_STATUS_WORDS = 3
+
+
+def parse_status(data: bytes) -> tuple[int | None, bool]:
+    """Returns the exit code of the command, None while there is none, and whether the guest's memory was used up.
+    Never raises.
+    """
+    line, newline, _ = data[:64].partition(b"\n")
+    words = line.split(b" ")
+    if (
+        not newline
+        or len(words) != _STATUS_WORDS
+        or words[0] != b"exit"
+        or not all(word.isdigit() for word in words[1:])
+    ):
+        return None, False
+    code, memory = int(words[1]), int(words[2])
+    # What a process cannot have was not written by our first process.
+    return (code, bool(memory)) if code <= 255 else (None, False)  # noqa: PLR2004

@@ -1,0 +1,278 @@
+"""The files, machine and groups of a virtual machine kernel on the node, and the blocking operations on them.
+
+Every attempt has, under its id: files in a directory given by its record (status, output and its pipe), control groups,
+and a work directory under the scratch directory; its sockets lie in a directory of their own,
+because their paths must be short.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import shutil
+import socket
+import subprocess
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from retinue.agent.errors import KernelStartError
+from retinue.agent.host.cgroups import CgroupError, Cgroups, Limits
+from retinue.agent.host.processes import Process, identify
+from retinue.agent.inside.host_kernel import mount_directory
+from retinue.agent.inside.output_pump import OUTPUT, drain, make_pipe, pumping
+from retinue.agent.inside.provision import Provision
+from retinue.agent.process.sandbox_kernels import STATUS, SandboxKernels, as_start_errors, on_cores
+from retinue.agent.runtime.bwrap_status import parse_status as parse_monitor_status
+from retinue.agent.runtime.exit_reason import KILLED, Remains
+from retinue.agent.runtime.rebuild import Found
+from retinue.agent.vm.core.guest_frames import parse_status
+from retinue.agent.vm.core.machine import CONTROL, SHARE, SHARED_PROGRAMS, STREAMS, TooSmallError, machine_of, stream
+from retinue.agent.vm.guest_linux import NoLinuxError, find
+from retinue.agent.vm.options import VmOptions
+from retinue.agent.vm.sandbox import Ends, VmSandbox, show_mounts, start_qemu
+
+if TYPE_CHECKING:
+    from retinue.agent.attempts import AttemptSpec
+    from retinue.agent.state.damaged import DamagedFiles
+
+MACHINE_STATUS, CONSOLE = "machine-status", "console"
+"""Names of the directories of what the guest says last, and of its console."""
+CONSOLE_LIMIT, STATUS_LIMIT = 64 << 10, 64 << 10
+"""Bytes that are kept of them."""
+CONSOLE_TAIL = 2_000
+DRAIN_TIMEOUT = 5.0
+"""Seconds that a process which takes what the guest said may take for the rest."""
+_LONGEST = 64
+CLOSE_TIMEOUT = 1.0
+START_TIMEOUT, START_POLL = 30.0, 0.01
+END_TIMEOUT = 5.0
+SPARES = 2
+"""Threads kept ready to start machines."""
+FAMILY = "{}.vm"
+"""Control groups of virtual machines lie beside those of the agent's native processes; no agent's id has a dot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A machine to be started: `directory` is for its files, `image` the root of its image,
+    `programs` those of the agent for ssh.
+
+    It runs on `cores`; none means on any.
+    """
+
+    spec: AttemptSpec
+    directory: Path
+    accelerator: str
+    cores: tuple[int, ...] = ()
+    image: Path | None = None
+    programs: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A machine that boots: the process that watches over it, which is a child of this one, its first process,
+    and its user.
+    """
+
+    child: subprocess.Popen[bytes]
+    monitor: Process
+    init: Process
+    uid: int
+
+
+class Machines(SandboxKernels[VmOptions]):
+    """All virtual machines of one agent on the node. Every method blocks: none belongs on an event loop."""
+
+    words = "virtual machines"
+    programs = ("bwrap", "setpriv", "tc")
+    spares = 2
+
+    def __init__(self, options: VmOptions, damaged: DamagedFiles) -> None:
+        """Looks at the node and makes the agent's own directories and control groups. Raises KernelRuntimeError."""
+        super().__init__(options, damaged, FAMILY.format(options.agent_id), "vm-mount")
+        options.run_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
+
+    def start(self, start: Start) -> Started:
+        """Starts a machine, which boots then. Raises KernelStartError."""
+        with as_start_errors(NoLinuxError, TooSmallError):
+            return self._start(start)
+
+    def _start(self, start: Start) -> Started:
+        spec, directory = start.spec, start.directory
+        machine = machine_of(spec.slots, start.accelerator)
+        linux = find(self._options.cache_dir)
+        limits = Limits.of(spec.slots, self._options.tasks)
+        uid = self._make_work(spec.id, spec.mounts)
+        sockets = self.sockets(spec.id)
+        self._remove_sockets(spec.id)
+        sockets.mkdir(mode=0o700)
+        os.chown(sockets, uid, self._options.gid)
+        ends = self._ends(directory, sockets)
+        taps = int(spec.networked) + int(spec.has_egress_link)
+        sandbox = VmSandbox(machine, self.work(spec.id), uid, self._options.gid, taps, start.image)
+        with contextlib.ExitStack() as stack:
+            for place, limit in (
+                (directory, self._options.output_limit),
+                *pipes(directory),
+            ):
+                stack.enter_context(pumping(self._pump, place, limit))
+            try:
+                action = functools.partial(start_qemu, sandbox, self._settings, ends, linux)
+                child = self._launchers.launch(spec.id, on_cores(start.cores, action))
+            finally:
+                self._launchers.refill()
+            try:
+                self._cgroups.limit(spec.id, limits)
+                monitor, init = self._wait_started(child, ends)
+                self._show(spec, init, uid, start.programs)
+                self._cgroups.limit_cpu(spec.id, limits)
+            except BaseException:
+                self._cgroups.kill(spec.id)
+                child.kill()
+                child.wait()
+                raise
+        return Started(child, monitor, init, uid)
+
+    def _show(self, spec: AttemptSpec, init: Process, uid: int, programs: Path | None) -> None:
+        """Shows the guest directories of the node."""
+        options = self._options
+        forbidden = (options.state_dir, options.scratch_dir, *options.hidden)
+        show_mounts(init, spec.mounts, Provision(uid, options.gid, forbidden=forbidden, on_disk=options.uid))
+        if programs is not None:
+            mount_directory(init, programs, f"{SHARE}/{SHARED_PROGRAMS}")
+
+    def _ends(self, directory: Path, sockets: Path) -> Ends:
+        for name in (MACHINE_STATUS, CONSOLE):
+            (directory / name).mkdir(mode=0o700, exist_ok=True)
+        return Ends(
+            directory / STATUS,
+            make_pipe(directory, 0o600),
+            make_pipe(directory / CONSOLE, 0o600),
+            make_pipe(directory / MACHINE_STATUS, 0o600),
+            sockets,
+        )
+
+    def _wait_started(self, child: subprocess.Popen[bytes], ends: Ends) -> tuple[Process, Process]:
+        """Returns the processes of a machine once QEMU listens for the agent."""
+        deadline = time.monotonic() + START_TIMEOUT
+        while time.monotonic() < deadline:
+            if child.poll() is not None:
+                raise KernelStartError("QEMU ended as soon as it was started")
+            with contextlib.suppress(OSError):
+                number = self.status(ends.status.parent).init
+                with socket.socket(socket.AF_UNIX) as probe:
+                    # The last one that it makes.
+                    probe.connect(str(ends.sockets / stream(STREAMS - 1)))
+                monitor, init = identify(child.pid), None if number is None else identify(number)
+                if monitor is not None and init is not None:
+                    return monitor, init
+            time.sleep(START_POLL)
+        raise KernelStartError("QEMU took too long to start")
+
+    def find(self, attempt_id: str) -> Found | None:
+        """Looks for a machine by its control groups alone; None when nothing of it runs."""
+        found = super().find(attempt_id)
+        return None if found is None else replace(found, waiting=not self._released(attempt_id).exists())
+
+    def note_release(self, attempt_id: str) -> None:
+        """Notes on the node that the command is about to be released, in case the record is lost."""
+        self._released(attempt_id).touch(mode=0o600)
+
+    def end(self, attempt_id: str, init: Process | None) -> bool | None:
+        """Ends what is left of the machine, its sockets as well; None when something does not end in time.
+
+        Else, says whether the node ended QEMU because the kernel's memory was used up.
+        """
+        out_of_memory = super().end(attempt_id, init)
+        if out_of_memory is not None:
+            self._remove_sockets(attempt_id)
+        return out_of_memory
+
+    def remove(self, attempt_id: str) -> None:
+        """Removes all of a machine but the directory of its record.
+        Raises KernelRuntimeError when something does not end.
+        """
+        super().remove(attempt_id)
+        self._remove_sockets(attempt_id)
+
+    def _remove_sockets(self, attempt_id: str) -> None:
+        shutil.rmtree(self.sockets(attempt_id), ignore_errors=True)
+        self._released(attempt_id).unlink(missing_ok=True)
+
+    def _released(self, attempt_id: str) -> Path:
+        # Beside the directory of the sockets, which is QEMU's own.
+        return self.sockets(attempt_id).with_suffix(".released")
+
+    def sockets(self, attempt_id: str) -> Path:
+        """Returns the directory of the machine's sockets."""
+        return sockets_of(self._options, attempt_id)
+
+    def control(self, attempt_id: str) -> Path:
+        """Returns the socket of the guest's first process."""
+        return self.sockets(attempt_id) / CONTROL
+
+
+def sockets_of(options: VmOptions, attempt_id: str) -> Path:
+    """Returns the directory of the sockets of an attempt's machine."""
+    name = hashlib.sha256(f"{options.agent_id}/{attempt_id}".encode()).hexdigest()[:16]
+    return options.run_dir / name
+
+
+def have_groups(options: VmOptions) -> bool:
+    """Returns whether a former process of the agent made control groups for virtual machines. Blocks."""
+    try:
+        return bool(Cgroups(FAMILY.format(options.agent_id)).names())
+    except CgroupError:
+        return False
+
+
+def pipes(directory: Path) -> tuple[tuple[Path, int], ...]:
+    """Returns the directories of a machine's pipes beside its output,
+    each with the bytes that are kept of what comes.
+    """
+    return (directory / MACHINE_STATUS, STATUS_LIMIT), (directory / CONSOLE, CONSOLE_LIMIT)
+
+
+def console(directory: Path) -> str:
+    """Returns the end of what the guest's console, and QEMU itself, said. Blocks."""
+    try:
+        with (directory / CONSOLE / OUTPUT).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - CONSOLE_TAIL))
+            said = file.read(CONSOLE_TAIL).decode(errors="replace")
+    except OSError:
+        return ""
+    return "".join(character for character in said if character.isprintable() or character == "\n").strip()
+
+
+def look_at_end(directory: Path, killed: bool) -> Remains:
+    """Returns what is left of a machine that has ended; `directory` has its files. Blocks.
+
+    `killed` says that the node ended QEMU for its memory.
+    """
+    for pipe, _ in pipes(directory):
+        drain(pipe, DRAIN_TIMEOUT)
+    said = directory / MACHINE_STATUS / OUTPUT
+    code, when, used_up = None, None, False
+    with contextlib.suppress(OSError), said.open("rb") as file:
+        code, used_up = parse_status(file.read(_LONGEST))
+        if code is not None:
+            when = os.fstat(file.fileno()).st_mtime
+    words = console(directory)
+    whose = "its node ended its virtual machine: the machine used more than its memory" if killed else ""
+    if used_up:
+        whose = "the memory of its virtual machine was used up"
+    failure = f"its virtual machine failed: {words}" if _ended_by_itself(directory) else ""
+    return Remains(code, when, whose, failure, words)
+
+
+def _ended_by_itself(directory: Path) -> bool:
+    """Returns whether QEMU ended without being killed: a guest that panics, or a defect of QEMU's own."""
+    try:
+        code = parse_monitor_status((directory / STATUS).read_text(errors="replace")).exit_code
+    except OSError:
+        return False
+    return code is not None and code != KILLED

@@ -1,0 +1,207 @@
+"""Starts QEMU in a sandbox: a user of its own, no capability, and namespaces of its own,
+with a tap for each network of the kernel.
+
+All it sees of the node is what a native process sees, read-only, the directory of its sockets, and what the guest is
+shown: the work directory and mounts, and the node's root for kernels without an image.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import struct
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from retinue.agent.host import syscalls
+from retinue.agent.host.id_mapped import user_namespace
+from retinue.agent.host.launch_threads import in_own_thread
+from retinue.agent.inside.provision import open_shared
+from retinue.agent.process import bubblewrap
+from retinue.agent.vm.core.machine import (
+    MOUNT,
+    ROOT,
+    SHARE,
+    SHARED_PROGRAMS,
+    SHARED_PYTHON,
+    SOCKETS,
+    Descriptors,
+    Machine,
+    arguments,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from retinue.agent.attempts import Mount
+    from retinue.agent.host.processes import Process
+    from retinue.agent.inside.provision import Provision
+    from retinue.agent.vm.guest_linux import GuestLinux
+
+CLONE_NEWNET = 0x40000000
+TUN = "/dev/net/tun"
+KVM = Path("/dev/kvm")
+_TUNSETIFF = 0x400454CA
+# A tap without packet information, whose frames say which checksums are to be made.
+_TAP_FLAGS = 0x0002 | 0x1000 | 0x4000
+TAP = "tap{}"
+WORK = "work"
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Files by which a machine is reached. `output`, `console` and `machine_status` are FIFOs that exist;
+    `status` is made.
+    """
+
+    status: Path
+    output: Path
+    console: Path
+    machine_status: Path
+    sockets: Path
+
+
+@dataclass(frozen=True, slots=True)
+class VmSandbox:
+    """One virtual machine to be started. `image` is the file of an image's root; None shows the node's own.
+    `uid` is QEMU's user.
+    """
+
+    machine: Machine
+    work: Path
+    uid: int
+    gid: int
+    taps: int
+    image: Path | None = None
+
+
+def start_qemu(
+    sandbox: VmSandbox, settings: bubblewrap.Settings, ends: Ends, linux: GuestLinux, prefix: Sequence[str]
+) -> subprocess.Popen[bytes]:
+    """Starts QEMU in a thread that is used for nothing else; the result is the process that watches over it.
+    Raises OSError.
+
+    `prefix` is the start of the argument vector.
+    """
+    with contextlib.ExitStack() as stack:
+
+        def opened(path: Path, flags: int) -> int:
+            descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+            stack.callback(os.close, descriptor)
+            return descriptor
+
+        status = opened(ends.status, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        # For reading as well: the death of a reader must lose nothing.
+        fifos = (ends.machine_status, ends.output, ends.console)
+        readers = [opened(fifo, os.O_RDONLY | os.O_NONBLOCK) for fifo in fifos]
+        writers = [opened(fifo, os.O_WRONLY | os.O_APPEND) for fifo in fifos]
+        files = (opened(linux.linux, os.O_RDONLY), opened(linux.initramfs, os.O_RDONLY))
+        image = None if sandbox.image is None else opened(sandbox.image, os.O_RDONLY)
+        syscalls.unshare(CLONE_NEWNET)
+        taps = tuple(stack.enter_context(open_tap(TAP.format(number))) for number in range(sandbox.taps))
+        view = bubblewrap.Sandbox("vm", (), {}, {}, {}, sandbox.work, sandbox.uid)
+        root = bubblewrap.mount_root(view, settings)
+        descriptors = Descriptors(writers[0], writers[1], writers[2], files[0], files[1], taps, image)
+        passed = [status, *readers, *writers, *files, *taps, *([] if image is None else [image])]
+        return subprocess.Popen(  # noqa: S603
+            [
+                *(*prefix, *_outer(sandbox, settings, ends, root, status), *_become(sandbox)),
+                *arguments(sandbox.machine, descriptors),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=writers[2],
+            pass_fds=passed,
+            env={"PATH": bubblewrap.SEARCH_PATH},
+            start_new_session=True,
+        )
+
+
+@contextlib.contextmanager
+def open_tap(name: str) -> Iterator[int]:
+    """Makes a tap in the calling thread's network namespace; QEMU never opens a device by itself."""
+    descriptor = os.open(TUN, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.ioctl(descriptor, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _TAP_FLAGS))
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _become(sandbox: VmSandbox) -> list[str]:
+    groups = ["--clear-groups"]
+    if sandbox.machine.accelerator == "kvm":
+        groups = [f"--groups={KVM.stat().st_gid}"]
+    user = [f"--reuid={sandbox.uid}", f"--regid={sandbox.gid}"]
+    return ["setpriv", *user, *groups, "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all"]
+
+
+def _outer(
+    sandbox: VmSandbox, settings: bubblewrap.Settings, ends: Ends, root: bubblewrap.Root, status: int
+) -> list[str]:
+    """Returns the argument vector of bubblewrap, up to the inner command."""
+    words = ["bwrap", *_node(root, settings, "/"), "--dev", "/dev", "--proc", "/proc"]
+    if sandbox.machine.accelerator == "kvm":
+        words += ["--dev-bind", str(KVM), str(KVM)]
+    if sandbox.image is None:
+        words += _node(root, settings, ROOT)
+    for path in (SHARE, f"{SHARE}/{SHARED_PROGRAMS}", f"{SHARE}/{SHARED_PYTHON}"):
+        # Bubblewrap would make them for root alone.
+        words += ["--perms", "0755", "--dir", path]
+    words += ["--bind", str(ends.sockets), SOCKETS, "--bind", str(sandbox.work), f"{SHARE}/{WORK}"]
+    words += ["--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try", "--new-session"]
+    words += ["--cap-drop", "ALL"]
+    # Only what is needed to become another user and to give the rest up; gone once that is done.
+    for capability in ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"):
+        words += ["--cap-add", capability]
+    return [*words, "--json-status-fd", str(status), "--"]
+
+
+def _node(root: bubblewrap.Root, settings: bubblewrap.Settings, at: str) -> list[str]:
+    """Returns the arguments that show the node's root, as native processes see it, read-only."""
+    prefix = at.rstrip("/")
+    words = ["--ro-bind", root.path, at]
+    for path, shown in root.separate.items():
+        words += ["--ro-bind", shown, prefix + path]
+    for path in ("/tmp", *bubblewrap.MASKED, *settings.hidden):  # noqa: S108
+        if Path(path).is_dir():
+            words += ["--tmpfs", prefix + path]
+        elif Path(path).exists():
+            words += ["--ro-bind", "/dev/null", prefix + path]
+    return words
+
+
+def show_mounts(init: Process, mounts: Sequence[Mount], provision: Provision) -> None:
+    """Shows directories of the node in the share of a machine, whose first process is `init`. Blocks.
+    Raises MountRefusedError, OSError.
+    """
+    with contextlib.ExitStack() as stack:
+
+        def closing(descriptor: int) -> int:
+            stack.callback(os.close, descriptor)
+            return descriptor
+
+        namespace = closing(os.open(f"/proc/{init.pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC))
+        owners = None
+        if provision.on_disk not in {None, provision.uid}:
+            owners = stack.enter_context(user_namespace(provision.on_disk, provision.uid))
+        # In the node's own view: what is mounted later cannot be exchanged.
+        shown = [closing(open_shared(mount, provision, owners)) for mount in mounts]
+
+        def inside() -> None:
+            syscalls.unshare(syscalls.CLONE_FS)
+            syscalls.enter(namespace, syscalls.CLONE_NEWNS)
+            os.umask(0o022)
+            for number, mount in enumerate(shown):
+                target = Path(SHARE, MOUNT.format(number))
+                target.mkdir(mode=0o755)
+                place = os.open(target, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+                try:
+                    syscalls.attach_mount(mount, place)
+                finally:
+                    os.close(place)
+
+        in_own_thread(inside)

@@ -1,0 +1,129 @@
+"""Runs the asynchronous library for callers that block: one event loop, in a thread of its own,
+for all clients of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from retinue.client.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine, Iterator
+
+_T = TypeVar("_T")
+
+
+class _LoopThread:
+    """An event loop that runs in a thread until the process ends; a forked process makes its own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._process = 0
+        self._thread = 0
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Returns the loop, which is started by the first call. Raises UsageError in its own thread,
+        which must not wait for itself.
+        """
+        with self._lock:
+            if self._loop is None or self._process != os.getpid():
+                self._loop, self._process = asyncio.new_event_loop(), os.getpid()
+                thread = threading.Thread(target=self._loop.run_forever, name="retinue client", daemon=True)
+                thread.start()
+                self._thread = thread.ident or 0
+            if threading.get_ident() == self._thread:
+                raise UsageError("a callback of the client must not call the client: it would wait for itself")
+            return self._loop
+
+    def discard(self, items: AsyncIterator[Any]) -> None:
+        """Closes an iterator that is not read any more, and waits for nothing: any thread may collect garbage."""
+        loop = self._loop
+        close = getattr(items, "aclose", None)
+        if close is None or loop is None or self._process != os.getpid() or not loop.is_running():
+            return
+        asyncio.run_coroutine_threadsafe(close(), loop)
+
+
+_THREAD = _LoopThread()
+
+
+class _Call:
+    """A coroutine that the loop's thread runs for another one, which may be interrupted at any moment.
+
+    That one waits for a plain lock: an interrupt inside of a condition, as of a future, may leave it locked,
+    and the loop with it.
+    """
+
+    def __init__(self, work: Coroutine[Any, Any, Any]) -> None:
+        self._work = work
+        self._task: asyncio.Task[None] | None = None
+        self._ended = threading.Lock()
+        self._ended.acquire()
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def start(self) -> None:
+        """Starts it, in the loop."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def cancel(self) -> None:
+        """Cancels it, in the loop, whether or not it was started."""
+        if self._task is None:
+            self._work.close()
+        else:
+            self._task.cancel()
+
+    def wait(self) -> None:
+        """Waits until it has ended, in the other thread."""
+        self._ended.acquire()
+
+    async def _run(self) -> None:
+        try:
+            self.result = await self._work
+        except BaseException as error:  # noqa: BLE001  # raised in the other thread
+            self.error = error
+        finally:
+            self._ended.release()
+
+
+def run(work: Coroutine[Any, Any, _T]) -> _T:
+    """Returns what a coroutine returns; an interrupt of this thread cancels it.
+    Raises what it raises, and UsageError.
+    """
+    try:
+        loop = _THREAD.loop()
+    except UsageError:
+        work.close()
+        raise
+    call = _Call(work)
+    try:
+        loop.call_soon_threadsafe(call.start)
+        call.wait()
+    except BaseException:
+        loop.call_soon_threadsafe(call.cancel)
+        raise
+    if call.error is not None:
+        raise call.error
+    result: _T = call.result
+    return result
+
+
+def iterate(items: AsyncIterator[_T]) -> Iterator[_T]:
+    """Yields what an asynchronous iterator yields, and closes it when the caller leaves.
+    Raises what it raises, and UsageError.
+    """
+    end = object()
+
+    async def following() -> Any:
+        return await anext(items, end)
+
+    try:
+        while (item := run(following())) is not end:
+            yield item
+    finally:
+        _THREAD.discard(items)

@@ -1,0 +1,73 @@
+"""Shows endpoints and their replicas."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from retinue.client import enum_names
+from retinue.client.command.output import Column, print_one
+from retinue.client.command.printable import safe
+from retinue.client.command.text import or_dash, since
+from retinue.manager.v1 import endpoint_pb2 as epb
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+STATE = epb.EndpointState.DESCRIPTOR
+_REPLICA, _ROLLOUT = epb.ReplicaState.DESCRIPTOR, epb.RolloutState.DESCRIPTOR
+
+
+def columns(now: float) -> Sequence[Column[epb.Endpoint]]:
+    """Returns the columns of a list of endpoints; `now` is the time, in seconds since 1970."""
+    return (
+        Column("NAME", lambda item: safe(item.spec.name)),
+        Column("PROJECT", lambda item: safe(item.spec.project)),
+        Column("STATE", lambda item: enum_names.name_of(STATE, item.state)),
+        Column("READY", lambda item: f"{item.ready_replicas}/{item.target}"),
+        Column("REVISIONS", _traffic),
+        Column("URL", lambda item: or_dash(item.url)),
+        Column("OWNER", lambda item: safe(item.owner), wide=True),
+        Column("ID", lambda item: safe(item.id), wide=True),
+        Column("AGE", lambda item: since(item, "create_time", now)),
+    )
+
+
+def replica_columns(now: float) -> Sequence[Column[epb.Replica]]:
+    """Returns the columns of a list of replicas; `now` is the time, in seconds since 1970."""
+    return (
+        Column("REPLICA", lambda item: safe(item.session)),
+        Column("REVISION", lambda item: str(item.revision)),
+        Column("STATE", lambda item: enum_names.name_of(_REPLICA, item.state)),
+        Column("FOR", lambda item: since(item, "since_time", now)),
+        Column("AGENT", lambda item: or_dash(item.agent)),
+        Column("ADDRESS", lambda item: or_dash(item.address)),
+        Column("WHY", lambda item: or_dash(item.message)),
+    )
+
+
+def _traffic(item: epb.Endpoint) -> str:
+    """Returns shares as `1: 90%, 2: 10%`, with what is in force where that differs."""
+    parts = []
+    for share in item.traffic:
+        now = "" if share.percent == share.effective_percent else f" (now {share.effective_percent}%)"
+        parts.append(f"{share.revision}: {share.percent}%{now}")
+    return ", ".join(parts) or "-"
+
+
+def print_endpoint(output: str, item: epb.Endpoint) -> None:
+    """Prints an endpoint."""
+    now = time.time()
+    facts = [(column.title.lower(), column.value(item)) for column in columns(now)]
+    facts.append(("host label", safe(item.host_label)))
+    facts.append(("wanted because", safe(item.target_reason)))
+    if item.rollout.state:
+        facts.append(
+            (
+                "rollout",
+                f"{item.rollout.from_revision} to {item.rollout.to_revision}: "
+                f"{enum_names.name_of(_ROLLOUT, item.rollout.state)}: {safe(item.rollout.message)}",
+            )
+        )
+    facts += [(safe(item.type), safe(item.message)) for item in item.conditions]
+    print_one(output, item, facts, item.spec.name)

@@ -1,0 +1,49 @@
+"""Chooses sessions by their labels: the option `-l`, and which sessions a command for many of them means."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+_Command = TypeVar("_Command", bound="Callable[..., object]")
+
+
+def selector_option(command: _Command) -> _Command:
+    """Returns the option `-l`."""
+    return click.option(
+        "-l",
+        "--selector",
+        "selectors",
+        multiple=True,
+        callback=_terms,
+        metavar="NAME=VALUE",
+        help="Only sessions with this label, or NAME!=VALUE without; may be repeated.",
+    )(command)
+
+
+def selected(filter_: str, terms: Iterable[str]) -> str:
+    """Returns a filter of the API that a session matches if it matches all of these."""
+    return " AND ".join(filter(None, (filter_, *terms)))
+
+
+def term(field: str, value: str, *, operator: str = "=") -> str:
+    """Returns a term of a filter of the API, such as `labels.team = "x"`."""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'{field} {operator} "{escaped}"'
+
+
+def _terms(_context: click.Context, parameter: click.Parameter, values: Iterable[str]) -> list[str]:
+    found = []
+    for value in values:
+        for part in value.split(","):
+            name, equals, content = part.partition("=")
+            operator = "!=" if name.endswith("!") else "="
+            name, content = name.removesuffix("!"), content.removeprefix("=")
+            if not equals or not name:
+                raise click.BadParameter(f"{part!r} is not NAME=VALUE or NAME!=VALUE", param=parameter)
+            found.append(term(f"labels.{name}", content, operator=operator))
+    return found

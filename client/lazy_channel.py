@@ -1,0 +1,85 @@
+"""A channel that its first call opens, in the event loop of that call."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class LazyChannel(grpc.aio.Channel):
+    """Stands for a channel that may be made where no event loop runs, or another one than that of its calls.
+
+    A call in another loop than the one before opens another channel: the former one broke off with its loop.
+    """
+
+    def __init__(self, open_channel: Callable[[], grpc.aio.Channel]) -> None:
+        """Opens nothing yet."""
+        self._open = open_channel
+        self._channel: grpc.aio.Channel | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def _current(self) -> grpc.aio.Channel:
+        loop = asyncio.get_running_loop()
+        if self._channel is None or self._loop is not loop:
+            self._channel, self._loop = self._open(), loop
+        return self._channel
+
+    def _method(self, kind: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        made: tuple[grpc.aio.Channel, Any] | None = None
+
+        def method(*values: Any, **named: Any) -> Any:
+            nonlocal made
+            channel = self._current()
+            if made is None or made[0] is not channel:
+                made = channel, getattr(channel, kind)(*arguments, **options)
+            return made[1](*values, **named)
+
+        return method
+
+    def unary_unary(self, *arguments: Any, **options: Any) -> Any:
+        """Returns a method of the channel that is open when it is called."""
+        return self._method("unary_unary", arguments, options)
+
+    def unary_stream(self, *arguments: Any, **options: Any) -> Any:
+        """Returns a method of the channel that is open when it is called."""
+        return self._method("unary_stream", arguments, options)
+
+    def stream_unary(self, *arguments: Any, **options: Any) -> Any:
+        """Returns a method of the channel that is open when it is called."""
+        return self._method("stream_unary", arguments, options)
+
+    def stream_stream(self, *arguments: Any, **options: Any) -> Any:
+        """Returns a method of the channel that is open when it is called."""
+        return self._method("stream_stream", arguments, options)
+
+    async def close(self, grace: float | None = None) -> None:
+        """Closes the channel, if one is open in this loop; a later call opens another."""
+        channel, self._channel = self._channel, None
+        if channel is not None and self._loop is asyncio.get_running_loop():
+            await channel.close(grace)
+
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        """Returns the state of the open channel."""
+        return self._current().get_state(try_to_connect)
+
+    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
+        """Waits until the state of the open channel is another one."""
+        await self._current().wait_for_state_change(last_observed_state)
+
+    async def channel_ready(self) -> None:
+        """Waits until the open channel is connected."""
+        await self._current().channel_ready()
+
+    async def __aenter__(self) -> LazyChannel:
+        """Returns itself."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Closes the channel."""
+        await self.close()

@@ -1,0 +1,111 @@
+"""The form of `retinue.client.client` for callers that block.
+
+Written by scripts/generate-sync-client; do not edit it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from retinue.client import client as aio_client
+from retinue.client.blocking import run
+from retinue.client.sync.accounts import IdleOverrides, Projects, SshKeys, Tokens, Users
+from retinue.client.sync.endpoints import Endpoints
+from retinue.client.sync.fleet import Agents, ResourceGroups, Routers
+from retinue.client.sync.quotas import Quotas
+from retinue.client.sync.sessions import Sessions
+from retinue.client.sync.templates import Templates
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+    from typing import TYPE_CHECKING, Self, Unpack
+
+    from retinue.client.backoff import RetryBudget
+    from retinue.client.completed import Completed
+    from retinue.client.logs import LogChunk
+    from retinue.client.settings import Settings
+    from retinue.client.spec import SessionOptions
+
+
+class Client:
+    """A connection to a manager; one serves any number of tasks of one event loop.
+
+    with Client.connect("127.0.0.1:7440", token=token, ca="ca.pem") as client:
+        session = client.sessions.create(type="batch", command=["echo", "hello"])
+        for chunk in session.logs(follow=True):
+            print(chunk.data.decode(), end="")
+        session.wait_ended()
+    """
+
+    def __init__(self, asynchronous: aio_client.Client) -> None:
+        """Takes the asynchronous form."""
+        self._asynchronous = asynchronous
+        self.sessions = Sessions(asynchronous.sessions)
+        self.templates = Templates(asynchronous.templates)
+        self.endpoints = Endpoints(asynchronous.endpoints)
+        self.agents = Agents(asynchronous.agents)
+        self.routers = Routers(asynchronous.routers)
+        self.resource_groups = ResourceGroups(asynchronous.resource_groups)
+        self.projects = Projects(asynchronous.projects)
+        self.users = Users(asynchronous.users)
+        self.tokens = Tokens(asynchronous.tokens)
+        self.ssh_keys = SshKeys(asynchronous.ssh_keys)
+        self.quotas = Quotas(asynchronous.quotas)
+        self.idle_overrides = IdleOverrides(asynchronous.idle_overrides)
+
+    @classmethod
+    def connect(
+        cls,
+        endpoint: str,
+        *,
+        token: str | None = None,
+        ca: str | bytes | os.PathLike[str] | None = None,
+        retry_budget: RetryBudget | None = None,
+    ) -> Self:
+        """Returns a client of the manager at `HOST:PORT`; the first call connects.
+
+        `ca` is the CA that signed the manager's certificate: PEM, or the path of a PEM file; None trusts the machine's
+        usual CAs. Raises UsageError.
+        """
+        return cls(aio_client.Client.connect(endpoint, token=token, ca=ca, retry_budget=retry_budget))
+
+    @classmethod
+    def from_settings(cls, settings: Settings | None = None, *, retry_budget: RetryBudget | None = None) -> Self:
+        """Returns a client by settings; by default those of the environment and of the current context.
+        Raises UsageError.
+        """
+        return cls(aio_client.Client.from_settings(settings, retry_budget=retry_budget))
+
+    def run(
+        self,
+        command: Sequence[str],
+        /,
+        *,
+        output: Callable[[LogChunk], None] | None = None,
+        **options: Unpack[SessionOptions],
+    ) -> Completed:
+        """Runs a command in a session, by default a batch session, and returns how it ended;
+        a command that fails raises nothing.
+
+        `output` is called with each piece of what `main1` prints, when it comes. `options` are those of
+        `Sessions.create`. A caller that leaves before the end, by an interrupt or by an error, ends the session.
+        Raises CallError, UsageError.
+        """
+        return run(self._asynchronous.run(command, output=output, **options))
+
+    def close(self) -> None:
+        """Closes the connection; calls in progress are cancelled."""
+        run(self._asynchronous.close())
+
+    def __enter__(self) -> Self:
+        """Returns the client itself."""
+        run(self._asynchronous.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Closes the connection."""
+        run(self._asynchronous.__aexit__(kind, error, traceback))

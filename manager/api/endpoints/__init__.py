@@ -1,0 +1,1 @@
+"""Servicers of inference endpoints."""

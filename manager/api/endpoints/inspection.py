@@ -1,0 +1,136 @@
+"""What is to be seen of an endpoint now: why there are as many replicas as there are,
+and its numbers over each interval.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import time
+from collections.abc import AsyncGenerator, Callable
+
+from retinue.manager.api.endpoints.convert import (
+    bounded,
+    decision_message,
+    duration,
+    endpoint_message,
+    replica_message,
+    revision_message,
+)
+from retinue.manager.api.endpoints.requests import find_endpoint, read_endpoint, shown_endpoint
+from retinue.manager.api.visibility import full_view
+from retinue.manager.endpoints.controller import EndpointController
+from retinue.manager.endpoints.core import measures
+from retinue.manager.endpoints.core.model import EndpointTraffic, RevisionTraffic
+from retinue.manager.endpoints.core.replicas import ready_counts
+from retinue.manager.endpoints.core.states import ReplicaState
+from retinue.manager.endpoints.fleet import EndpointView
+from retinue.manager.server import errors
+from retinue.manager.server.fields import Violations
+from retinue.manager.session.core.spec_views import SpecView
+from retinue.manager.store import endpoint_replicas, endpoints, leadership
+from retinue.manager.store.database import Database, Transaction
+from retinue.manager.v1 import endpoint_service_pb2 as pb
+
+# Of the output of a replica that failed.
+_OUTPUT_BYTES = 4_096
+_FAILED_SHOWN, _CHANGES_SHOWN = 5, 20
+_DEFAULT_SECONDS = 2.0
+_SHORTEST, _LONGEST = dt.timedelta(seconds=1), dt.timedelta(seconds=60)
+_MEDIAN, _P95 = 500, 950
+
+
+async def explain(
+    tx: Transaction, view: EndpointView, controller: EndpointController | None, domain: str
+) -> pb.ExplainEndpointResponse:
+    """Returns the answer; without a `controller`, at a manager that does not lead, only what is stored."""
+    record = view.record
+    found = await endpoint_replicas.read(tx, [record.id], gone=_FAILED_SHOWN)
+    replicas = found.get(record.id, [])
+    failed = [item for item in replicas if not item.was_ready and item.state is ReplicaState.GONE]
+    output = b""
+    if failed:
+        output = await endpoint_replicas.read_last_output(tx, failed[-1].session_id, _OUTPUT_BYTES)
+    changes = await endpoints.read_decisions(tx, record.id, _CHANGES_SHOWN)
+    response = pb.ExplainEndpointResponse(
+        endpoint=await shown_endpoint(tx, view, domain),
+        changes=[decision_message(decision, time) for decision, time in changes],
+        replicas=[replica_message(item) for item in replicas],
+        revisions=[revision_message(item, full_view(record.owner), replicas) for item in record.revisions],
+        failure_output=output.decode(errors="replace"),
+    )
+    if controller is None:
+        response.leader = await leadership.read_holder(tx)
+        return response
+    traffic = controller.traffic()
+    response.routers, response.routers_current = traffic.live, traffic.current
+    if (decision := controller.last_decision(record.id)) is not None:
+        response.last_decision.CopyFrom(decision_message(decision, await endpoints.read_clock(tx)))
+    return response
+
+
+async def stream_stats(
+    database: Database, controller: Callable[[], EndpointController | None], request: pb.StreamEndpointStatsRequest
+) -> AsyncGenerator[pb.StreamEndpointStatsResponse, None]:
+    """Serves one stream; it ends when another manager leads."""
+    seconds = _DEFAULT_SECONDS
+    if request.HasField("interval"):
+        violations = Violations()
+        seconds = violations.duration("interval", request.interval, _SHORTEST, _LONGEST).total_seconds()
+        violations.raise_any()
+    async with database.transaction() as tx:
+        endpoint_id = (await find_endpoint(tx, request.endpoint)).record.id
+    before: EndpointTraffic | None = None
+    began = time.monotonic()
+    while True:
+        leading = controller()
+        if leading is None:
+            async with database.transaction() as tx:
+                holder = await leadership.read_holder(tx)
+            raise errors.Unavailable(f"this manager does not lead: ask {holder or 'another'}")
+        traffic = leading.traffic()
+        async with database.transaction() as tx:
+            view = await read_endpoint(tx, endpoint_id)
+            now = await endpoints.read_clock(tx)
+        of_endpoint = traffic.endpoints.get(endpoint_id, EndpointTraffic())
+        shown = endpoint_message(view, now, SpecView.BASIC)
+        elapsed = max(0.001, time.monotonic() - began)
+        began = time.monotonic()
+        response = pb.StreamEndpointStatsResponse(
+            state=shown.state,
+            target=shown.target,
+            ready_replicas=shown.ready_replicas,
+            held=bounded(of_endpoint.held),
+            revisions=_revisions(view, now, before, of_endpoint, elapsed),
+            routers=traffic.live,
+            routers_missing=traffic.missing,
+        )
+        response.time.FromDatetime(now)
+        yield response
+        before = of_endpoint
+        await asyncio.sleep(seconds)
+
+
+def _revisions(
+    view: EndpointView, now: dt.datetime, before: EndpointTraffic | None, traffic: EndpointTraffic, elapsed: float
+) -> list[pb.RevisionStats]:
+    ready = ready_counts(view.fleet(now).replicas)
+    found = []
+    for record in view.record.revisions:
+        this = traffic.revisions.get(record.number, RevisionTraffic())
+        last = this if before is None else before.revisions.get(record.number, RevisionTraffic())
+        requests, wrong = measures.since(this, last)
+        buckets = measures.difference(dict(last.latency_buckets), dict(this.latency_buckets))
+        message = pb.RevisionStats(
+            revision=record.number,
+            ready_replicas=ready.get(record.number, 0),
+            in_flight=bounded(this.in_flight),
+            pending=bounded(this.pending),
+            requests_per_second=requests / elapsed,
+            errors_per_second=wrong / elapsed,
+        )
+        for field, thousandths in ((message.latency_p50, _MEDIAN), (message.latency_p95, _P95)):
+            if (slowest := measures.quantile(buckets, thousandths)) is not None:
+                field.CopyFrom(duration(slowest))
+        found.append(message)
+    return found

@@ -1,0 +1,234 @@
+"""Reads what endpoints and revisions are asked for in requests, and finds the endpoint that one refers to."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+from google.protobuf.field_mask_pb2 import FieldMask
+
+from retinue.manager.api.endpoints.convert import endpoint_message
+from retinue.manager.api.endpoints.settings_convert import Reader
+from retinue.manager.api.sessions.refusal_convert import to_error
+from retinue.manager.api.sessions.spec_convert import MAX_SPEC_BYTES, to_spec
+from retinue.manager.api.sessions.template_rendering import render
+from retinue.manager.api.visibility import caller_visibility, full_view
+from retinue.manager.endpoints.core.spec import ReplicaSpec, RevisionSpec
+from retinue.manager.endpoints.fleet import EndpointView, UnreadableEndpointError, view_of
+from retinue.manager.server import errors
+from retinue.manager.server.fields import Violations
+from retinue.manager.server.interceptors import current_principal
+from retinue.manager.session.core.pending_limit import PendingLimit
+from retinue.manager.session.core.refusals import InvalidFields, NameTaken, QuotaExceeded, Refused
+from retinue.manager.session.core.spec_views import SpecView
+from retinue.manager.session.drafts import Request, prepare
+from retinue.manager.session.submit import submit
+from retinue.manager.store import endpoint_replicas, endpoints, groups, routers
+from retinue.manager.store.database import Transaction
+from retinue.manager.store.endpoints import EndpointRecord
+from retinue.manager.v1 import endpoint_pb2 as pb
+from retinue.manager.v1 import endpoint_service_pb2 as service_pb
+from retinue.manager.v1 import session_pb2
+
+_log = logging.getLogger(__name__)
+
+# Fields of a session that replicas do not have, or that their endpoint gives them.
+_NOT_OF_REPLICAS = (
+    "name",
+    "project",
+    "endpoint",
+    "depends_on",
+    "runs_after",
+    "earliest_start_time",
+    "hold",
+    "time_limit",
+    "retry",
+    "webhooks",
+)
+_PARTS = ("scaling", "routing", "access", "rollout", "labels")
+_NAME = "replica"
+
+
+async def read_revision_spec(
+    tx: Transaction, message: pb.RevisionSpec, path: str, project: str, pending: PendingLimit
+) -> RevisionSpec:
+    """Returns a revision as it is stored. Raises what CreateSession would raise for its session,
+    but for full quotas: replicas wait.
+    """
+    replica, asked = checked_revision(message, path)
+    asked.project = project
+    if asked.HasField("template"):
+        (rendered,) = await render(tx, [asked])
+        if isinstance(rendered, Refused):
+            raise _session_error(rendered, path)
+        asked = rendered
+    asked.type, asked.project = session_pb2.SESSION_TYPE_INFERENCE, project
+    # Where replicas go is for sessions of an endpoint only.
+    asked.endpoint = _NAME
+    try:
+        spec = to_spec(asked, default_name=_NAME, default_project=project)
+    except ValueError as error:
+        raise errors.InvalidRequest([(_inner(path, error.args[0]), error.args[1])]) from None
+    caller = current_principal()
+    (prepared,) = prepare([Request(_NAME, spec)], caller)
+    if isinstance(prepared, Refused):
+        raise _session_error(prepared, path)
+    submission = await submit(tx, caller.name, [prepared], pending, validate_only=True, replicas=True)
+    (outcome,) = submission.outcomes
+    if isinstance(outcome, Refused) and not isinstance(outcome.reason, QuotaExceeded | NameTaken):
+        raise _session_error(outcome, path)
+    # Of the revision's own: its replicas stay what they are when the group's default changes.
+    policy = (await groups.read_isolation_policies(tx, [prepared.spec.resource_group]))[prepared.spec.resource_group]
+    return RevisionSpec(replace(prepared.spec, endpoint="", isolations=policy.resolve(prepared.spec)), replica)
+
+
+def checked_revision(message: pb.RevisionSpec, path: str) -> tuple[ReplicaSpec, session_pb2.SessionSpec]:
+    """Returns a revision's replicas as servers, and what is asked for of each as a session. Raises InvalidRequest."""
+    violations = Violations()
+    replica = Reader(violations).replica(message, path)
+    given = message.session
+    if given.ByteSize() > MAX_SPEC_BYTES:
+        violations.add(f"{path}.session", f"must be at most {MAX_SPEC_BYTES} bytes")
+    if given.type not in (session_pb2.SESSION_TYPE_UNSPECIFIED, session_pb2.SESSION_TYPE_INFERENCE):
+        violations.add(f"{path}.session.type", "must be SESSION_TYPE_INFERENCE, or left out")
+    for field, _ in given.ListFields():
+        if field.name in _NOT_OF_REPLICAS:
+            violations.add(f"{path}.session.{field.name}", "has no place in a revision")
+    violations.raise_any()
+    asked = session_pb2.SessionSpec()
+    asked.CopyFrom(given)
+    asked.type = session_pb2.SESSION_TYPE_INFERENCE
+    return replica, asked
+
+
+def _session_error(refused: Refused, path: str) -> errors.ApiError:
+    reason = refused.reason
+    if isinstance(reason, InvalidFields):
+        reason = InvalidFields(tuple((_inner(path, field), text) for field, text in reason.violations))
+    return to_error(reason)
+
+
+def _inner(path: str, field: str) -> str:
+    return f"{path}.session{field.removeprefix('spec')}"
+
+
+def home_project(given: str) -> str:
+    """Returns the project of a new endpoint. Raises InvalidRequest and ProjectDenied."""
+    caller = current_principal()
+    project = given or (caller.projects[0] if len(caller.projects) == 1 else "")
+    if not project:
+        raise errors.InvalidRequest([("spec.project", "is required: you are not a member of exactly one project")])
+    if project not in caller.projects:
+        raise errors.ProjectDenied(project)
+    return project
+
+
+async def find_endpoint(tx: Transaction, reference: str, *, lock: bool = False) -> EndpointView:
+    """Returns the endpoint of a reference. Raises NotFound, also for what the caller may not see,
+    and InvalidRequest when several match.
+    """
+    found = await endpoints.find(tx, reference, caller_visibility())
+    if len(found) > 1 and str(found[0]) != reference.lower():
+        raise errors.InvalidRequest([("endpoint", "several projects have one of this name: say PROJECT/NAME")])
+    if not found:
+        raise errors.NotFound("endpoint", reference)
+    return await read_endpoint(tx, found[0], lock=lock)
+
+
+async def read_endpoint(tx: Transaction, endpoint_id: uuid.UUID, *, lock: bool = False) -> EndpointView:
+    """Returns an endpoint by its id. Raises NotFound."""
+    record = (
+        await endpoints.lock(tx, endpoint_id) if lock else (await endpoints.read(tx, [endpoint_id])).get(endpoint_id)
+    )
+    if record is None:
+        raise errors.NotFound("endpoint", str(endpoint_id))
+    replicas = await endpoint_replicas.read(tx, [endpoint_id])
+    return view_of(record, replicas.get(endpoint_id, ()))
+
+
+async def shown_endpoint(tx: Transaction, view: EndpointView, domain: str) -> pb.Endpoint:
+    """Returns an endpoint as its reader sees it, with the address that routers serve it at below `domain`."""
+    now, base = await endpoints.read_clock(tx), await routers.read_url(tx)
+    return endpoint_message(view, now, full_view(view.record.owner), url=_url(base, view.record, domain))
+
+
+async def shown_endpoints(tx: Transaction, records: Sequence[EndpointRecord], domain: str) -> list[pb.Endpoint]:
+    """Returns endpoints as a list shows them; of one that cannot be read, what is known of it without."""
+    now, base = await endpoints.read_clock(tx), await routers.read_url(tx)
+    replicas = await endpoint_replicas.read(tx, [record.id for record in records])
+    shown = []
+    for record in records:
+        try:
+            view = view_of(record, replicas.get(record.id, ()))
+            message = endpoint_message(view, now, SpecView.BASIC, url=_url(base, record, domain))
+        except UnreadableEndpointError as error:
+            _log.error("endpoint %s of project %s is shown in part: %s", record.name, record.project, error)
+            spec = pb.EndpointSpec(name=record.name, project=record.project)
+            message = pb.Endpoint(id=str(record.id), spec=spec, owner=record.owner, host_label=record.host_label)
+        shown.append(message)
+    return shown
+
+
+def _url(base: str, record: EndpointRecord, domain: str) -> str:
+    found = urlsplit(base)
+    port = "" if found.port is None else f":{found.port}"
+    return f"{found.scheme}://{record.host_label}.{domain}{port}" if found.scheme else ""
+
+
+def updated_spec(
+    before: pb.EndpointSpec, given: pb.EndpointSpec, mask: FieldMask
+) -> tuple[pb.EndpointSpec, Sequence[str]]:
+    """Returns what is asked for after an update, and the fields that it names. Raises InvalidRequest."""
+    paths = list(dict.fromkeys(mask.paths)) or [field.name for field, _ in given.ListFields() if field.name in _PARTS]
+    made = pb.EndpointSpec()
+    made.CopyFrom(before)
+    wrong = []
+    for path in paths:
+        part, _, field = path.partition(".")
+        if part not in _PARTS or (field and (part == "labels" or field not in _fields(part))):
+            wrong.append(
+                (
+                    "update_mask",
+                    f"unknown path {path[:64]!r}; known are {', '.join(_PARTS)} and fields of the first four",
+                )
+            )
+        elif not field:
+            made.ClearField(part)  # type: ignore[arg-type]  # one of the names above
+            only = pb.EndpointSpec()
+            only.CopyFrom(given)
+            for other in [name for name in only.DESCRIPTOR.fields_by_name if name != part]:
+                only.ClearField(other)  # type: ignore[arg-type]  # a field of it
+            made.MergeFrom(only)
+        else:
+            _copy_field(getattr(given, part), getattr(made, part), field)
+    if wrong:
+        raise errors.InvalidRequest(wrong)
+    return made, paths
+
+
+def _fields(part: str) -> Sequence[str]:
+    message = pb.EndpointSpec.DESCRIPTOR.fields_by_name[part].message_type
+    return list(message.fields_by_name) if message is not None else ()
+
+
+def _copy_field(given: object, made: object, field: str) -> None:
+    """Copies one field between two messages of a type; one that is not given goes back to its default."""
+    only = type(given)()
+    only.CopyFrom(given)  # type: ignore[attr-defined]  # a message
+    for other in [name for name in only.DESCRIPTOR.fields_by_name if name != field]:  # type: ignore[attr-defined]
+        only.ClearField(other)  # type: ignore[attr-defined]
+    made.ClearField(field)  # type: ignore[attr-defined]
+    made.MergeFrom(only)  # type: ignore[attr-defined]
+
+
+def checked_action(request: service_pb.ControlRolloutRequest) -> service_pb.RolloutAction.ValueType:
+    """Returns what to do with a rollout. Raises InvalidRequest."""
+    violations = Violations()
+    violations.enum("action", request.action, service_pb.RolloutAction.DESCRIPTOR)
+    if request.to_revision and request.action != service_pb.ROLLOUT_ACTION_ROLL_BACK:
+        violations.add("to_revision", "is for ROLLOUT_ACTION_ROLL_BACK")
+    violations.raise_any()
+    return request.action

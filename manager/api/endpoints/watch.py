@@ -1,0 +1,87 @@
+"""WatchEndpoints: what happens to endpoints, as its reader may see it, from a revision on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+
+from retinue.manager.api.endpoints.convert import decision_message
+from retinue.manager.api.endpoints.requests import find_endpoint
+from retinue.manager.api.sessions.watch import portions
+from retinue.manager.api.visibility import caller_visibility
+from retinue.manager.endpoints.core import events
+from retinue.manager.server import errors
+from retinue.manager.store import journal
+from retinue.manager.store.database import Database
+from retinue.manager.store.journal_tail import JournalTail
+from retinue.manager.v1 import endpoint_pb2
+from retinue.manager.v1 import endpoint_service_pb2 as pb
+from retinue.rpc.times import timestamp
+
+
+async def serve_endpoint_watch(
+    database: Database, tail: JournalTail, request: pb.WatchEndpointsRequest
+) -> AsyncGenerator[pb.WatchEndpointsResponse, None]:
+    """Serves one stream."""
+    if request.after_revision < 0:
+        raise errors.InvalidRequest([("after_revision", "must not be negative")])
+    visibility = caller_visibility()
+    async with database.transaction() as tx:
+        newest, oldest, incarnation = await journal.head(tx)
+        only = (await find_endpoint(tx, request.endpoint)).record.id if request.endpoint else None
+        resumed = request.HasField("after_revision")
+        after = newest if not resumed else request.after_revision or oldest
+        # Refuses a revision that is gone or not there yet before the stream begins.
+        await journal.read(tx, after, 1, incarnation=request.incarnation if resumed else "")
+    yield pb.WatchEndpointsResponse(revision=after, incarnation=incarnation)
+    async with aclosing(portions(tail, after, only)) as found:
+        async for revision, entries in found:
+            shown = [
+                event_message(event, event.what)
+                for event in entries
+                if isinstance(event.what, events.HAPPENINGS)
+                and request.project in {"", event.project}
+                and visibility.can_read(event.owner, event.project)
+            ]
+            yield pb.WatchEndpointsResponse(revision=revision, incarnation=incarnation, events=shown)
+
+
+def event_message(event: journal.Event, what: events.EndpointHappening) -> endpoint_pb2.EndpointEvent:
+    """Returns an entry of the journal."""
+    message = endpoint_pb2.EndpointEvent(
+        revision=event.revision, create_time=timestamp(event.create_time), endpoint_id=str(event.session_id)
+    )
+    match what:
+        case events.EndpointCreated():
+            created = message.created
+            created.id, created.owner, created.host_label = str(event.session_id), event.owner, what.host_label
+            created.spec.name, created.spec.project, created.target = what.name, event.project, what.target
+        case events.EndpointUpdated():
+            message.updated.fields.extend(what.fields)
+        case events.RevisionDeployed():
+            message.revision_deployed.revision, message.revision_deployed.author = what.revision, what.author
+        case events.RolloutMoved():
+            rollout = message.rollout_moved
+            rollout.from_revision, rollout.to_revision = what.old, what.new
+            rollout.state = endpoint_pb2.RolloutState.Value(f"ROLLOUT_STATE_{what.state}")
+            rollout.step, rollout.message = max(0, what.step - 1), what.message
+        case events.TrafficChanged():
+            message.traffic_changed.traffic.extend(_shares(what.shares))
+        case events.TargetChanged():
+            message.target_changed.CopyFrom(decision_message(what.decision, event.create_time))
+        case events.ReplicaMoved():
+            replica = message.replica_moved
+            replica.session_id, replica.session, replica.revision = str(what.session_id), what.session, what.revision
+            replica.state = endpoint_pb2.ReplicaState.Value(f"REPLICA_STATE_{what.state}")
+            replica.message, replica.agent = what.message, what.agent
+        case events.EndpointEnded():
+            message.deleted.state = endpoint_pb2.EndpointState.Value(f"ENDPOINT_STATE_{what.state}")
+        case events.FloorSet():
+            message.floor_set.replicas = what.replicas
+            if what.end_time is not None:
+                message.floor_set.end_time.FromDatetime(what.end_time)
+    return message
+
+
+def _shares(shares: Sequence[tuple[int, int]]) -> list[endpoint_pb2.RevisionShare]:
+    return [endpoint_pb2.RevisionShare(revision=revision, percent=percent) for revision, percent in shares]

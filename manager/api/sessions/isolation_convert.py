@@ -1,0 +1,15 @@
+"""Isolations between the wire and the values that are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from retinue.manager.session.core.isolation import Isolation
+from retinue.types.v1 import isolation_pb2
+
+ISOLATIONS: Mapping[int, Isolation] = {isolation_pb2.Isolation.Value(f"ISOLATION_{item}"): item for item in Isolation}
+
+
+def isolation_number(isolation: Isolation | None) -> isolation_pb2.Isolation.ValueType:
+    """Returns the number of an isolation on the wire; unspecified for None."""
+    return isolation_pb2.Isolation.Value("ISOLATION_UNSPECIFIED" if isolation is None else f"ISOLATION_{isolation}")

@@ -1,0 +1,108 @@
+"""UpdateSession: what of a session its callers may still change."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from dataclasses import dataclass
+
+from retinue.manager.api.visibility import find_session
+from retinue.manager.server import errors, preconditions
+from retinue.manager.server.etags import check_etag
+from retinue.manager.server.fields import Violations
+from retinue.manager.server.interceptors import current_principal
+from retinue.manager.session import admission_quota
+from retinue.manager.session.core.admission import MAX_PRIORITY, wrong_name
+from retinue.manager.session.core.events import SessionUpdated
+from retinue.manager.session.core.spec import UnreadableSpecError
+from retinue.manager.session.core.states import LIVE_SESSION_STATES, SessionState
+from retinue.manager.session.transaction import UnreadableSessionError
+from retinue.manager.store import endpoints, journal, sessions
+from retinue.manager.store.database import Transaction
+from retinue.manager.store.session_records import SessionRecord
+from retinue.manager.v1 import session_service_pb2 as pb
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Changeable:
+    """What of a session may change."""
+
+    name: str
+    priority: int
+    hold: bool
+
+
+async def update_session(tx: Transaction, request: pb.UpdateSessionRequest) -> uuid.UUID:
+    """Changes a session, and returns its id."""
+    session_id = await find_session(tx, request.session)
+    session = (await sessions.read(tx, [session_id], lock=True))[session_id]
+    check_etag(request.etag, session.version)
+    before = _changeable(session)
+    after = Changeable(
+        request.name if request.HasField("name") else before.name,
+        request.priority if request.HasField("priority") else before.priority,
+        request.hold if request.HasField("hold") else before.hold,
+    )
+    if after == before:
+        return session_id
+    _check_state(session, before, after)
+    await _check_endpoint(tx, session)
+    caller = current_principal()
+    if after.priority > before.priority and not caller.is_admin:
+        wrong = await admission_quota.priority_violations(
+            tx, session.owner, session.project, session.resource_group, after.priority
+        )
+        if wrong:
+            raise errors.QuotaExceeded(wrong)
+    _log.info("%s changes session %s from %s to %s", caller.name, session_id, before, after)
+    try:
+        await sessions.change(tx, session_id, after.name, after.priority, hold=after.hold)
+    except sessions.LiveNameTaken as error:
+        raise errors.NameTaken("session", after.name) from error
+    updated = SessionUpdated(after.name, after.priority, after.hold, caller.name)
+    await journal.append(tx, [journal.Entry(session_id, session.owner, session.project, updated)])
+    return session_id
+
+
+def check_update(request: pb.UpdateSessionRequest) -> None:
+    """Raises InvalidRequest."""
+    violations = Violations()
+    violations.request_id(request.request_id)
+    if request.HasField("name"):
+        for path, words in wrong_name(request.name):
+            violations.add(path.removeprefix("spec."), words)
+    violations.integer("priority", request.priority, 0, MAX_PRIORITY)
+    violations.raise_any()
+
+
+def _changeable(session: SessionRecord) -> Changeable:
+    try:
+        spec = session.spec.read()
+    except UnreadableSpecError as error:
+        raise UnreadableSessionError(session.id) from error
+    if session.state is None:
+        raise UnreadableSessionError(session.id)
+    return Changeable(session.name, session.priority, spec.hold)
+
+
+def _check_state(session: SessionRecord, before: Changeable, after: Changeable) -> None:
+    """Raises StateForbids when the state of the session does not allow the change."""
+    if session.state is SessionState.PENDING:
+        return
+    if (after.priority, after.hold) != (before.priority, before.hold):
+        wrong = "only a pending session changes its priority or is held"
+    elif session.state not in LIVE_SESSION_STATES:
+        wrong = "a session that has ended keeps its name"
+    else:
+        return
+    metadata = {"state": str(session.state)}
+    raise preconditions.StateForbids(f"{wrong}: it is {session.state}", f"session/{session.id}", metadata)
+
+
+async def _check_endpoint(tx: Transaction, session: SessionRecord) -> None:
+    """Raises EndpointManaged on a replica, which is its endpoint's."""
+    endpoint = session.spec.text("endpoint")
+    if endpoint and await endpoints.names_taken(tx, {(session.project, endpoint)}):
+        raise preconditions.EndpointManaged(endpoint)

@@ -1,0 +1,1 @@
+"""The table's revisions and the sums of traffic. Pure."""

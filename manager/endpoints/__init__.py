@@ -1,0 +1,1 @@
+"""Inference endpoints: revisions, replicas, rollouts and autoscaling. `core` decides, the controller acts."""

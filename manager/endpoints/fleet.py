@@ -1,0 +1,231 @@
+"""An endpoint as stored, as the values that are decided on and the routers' side gets."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from retinue.manager.endpoints.core.measures import CONCURRENCY
+from retinue.manager.endpoints.core.model import RoutedEndpoint, RoutedReplica, RoutedRevision
+from retinue.manager.endpoints.core.observation import replica_state
+from retinue.manager.endpoints.core.replicas import Fleet, Replica, Revision
+from retinue.manager.endpoints.core.rollout import Rollout, RolloutPolicy, effective_shares
+from retinue.manager.endpoints.core.scaling import Metric, ScalingPolicy
+from retinue.manager.endpoints.core.spec import EndpointSettings, RevisionSpec, default_target
+from retinue.manager.endpoints.core.states import SERVING, Lifecycle, ReplicaState
+from retinue.manager.session.core.states import SessionState
+from retinue.manager.store.documents import Unreadable
+from retinue.manager.store.endpoint_replicas import ReplicaRecord
+from retinue.manager.store.endpoint_rollouts import RolloutRecord
+from retinue.manager.store.endpoints import EndpointRecord
+
+_LOST = "LOST"
+_T = TypeVar("_T", EndpointSettings, RevisionSpec, RolloutPolicy)
+
+
+class UnreadableEndpointError(Exception):
+    """A stored endpoint, revision or rollout that this version cannot read: another version wrote it,
+    or it is damaged.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """What the routers know: replicas of which every live router knows that they drain, their requests,
+    and whether all hold new requests.
+
+    Without a router no replica has any; those of a replica that is not in `requests` are unknown.
+    """
+
+    draining: Collection[uuid.UUID] = ()
+    requests: Mapping[uuid.UUID, int] | None = None
+    gated: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointView:
+    """An endpoint as stored and read: settings, revisions, and its replicas as they are now."""
+
+    record: EndpointRecord
+    settings: EndpointSettings
+    revisions: Mapping[int, RevisionSpec]
+    replicas: tuple[ReplicaRecord, ...]
+    # By session; of those that are not gone.
+    states: Mapping[uuid.UUID, ReplicaState]
+
+    @property
+    def is_active(self) -> bool:
+        """Returns whether it is not being deleted."""
+        return self.record.lifecycle is Lifecycle.ACTIVE
+
+    @property
+    def ready(self) -> int:
+        """Returns the number of replicas that are ready."""
+        return sum(state is ReplicaState.READY for state in self.states.values())
+
+    @property
+    def starting(self) -> int:
+        """Returns the number of replicas that start."""
+        return sum(state is ReplicaState.STARTING for state in self.states.values())
+
+    @property
+    def live(self) -> int:
+        """Returns the number of replicas that neither drain nor stop."""
+        return sum(state in SERVING for state in self.states.values())
+
+    @property
+    def serving(self) -> list[uuid.UUID]:
+        """Returns the sessions of the replicas that neither drain nor stop."""
+        return [session_id for session_id, state in self.states.items() if state in SERVING]
+
+    @property
+    def running(self) -> list[uuid.UUID]:
+        """Returns those of them that run."""
+        found = {item.session_id for item in self.replicas if item.session_state is SessionState.RUNNING}
+        return [session_id for session_id in self.serving if session_id in found]
+
+    def policy(self) -> ScalingPolicy:
+        """Returns the scaling policy, with the metric of the newest revision unless others were asked for."""
+        newest = self.revisions.get(self.record.newest_revision)
+        if not self.settings.default_metric or newest is None:
+            return self.settings.scaling
+        return replace(self.settings.scaling, metrics=(Metric(CONCURRENCY, default_target(newest.replica)),))
+
+    def fleet(self, now: dt.datetime, known: Acknowledged = Acknowledged()) -> Fleet:  # it never changes
+        """Returns what a plan looks at."""
+        requests = known.requests
+        return Fleet(
+            target=self.record.target if self.is_active else 0,
+            revisions={
+                item.number: Revision(
+                    item.number,
+                    item.percent,
+                    self.revisions[item.number].replica.start_timeout,
+                    self.revisions[item.number].replica.drain_timeout,
+                    _ms(item.retry_time) if item.retry_time else 0,
+                    item.failures,
+                )
+                for item in self.record.revisions
+            },
+            replicas=[
+                Replica(
+                    item.session_id,
+                    item.revision,
+                    self.states[item.session_id],
+                    item.serial,
+                    _ms(item.since_time),
+                    _ms(item.start_time) if item.start_time else None,
+                    # One that was never in the table has none.
+                    0 if requests is None or not item.address else requests.get(item.session_id),
+                    _ms(item.drain_time) if item.drain_time else 0,
+                    item.session_id in known.draining,
+                    item.agent_drained,
+                    item.agent_state == _LOST,
+                )
+                for item in self.replicas
+                if self.states[item.session_id] is not ReplicaState.GONE
+            ],
+            now=_ms(now),
+            gated=known.gated,
+        )
+
+    def routed(self, now: dt.datetime, rollout: Rollout | None) -> RoutedEndpoint:
+        """Returns what routers are to serve."""
+        fleet = self.fleet(now)
+        shares = effective_shares(fleet, rollout)
+        record = self.record
+        revisions = tuple(
+            RoutedRevision(
+                number,
+                shares.get(number, 0),
+                spec.replica.protocol,
+                spec.replica.max_concurrency,
+                spec.replica.queue,
+                self._routed_replicas(number),
+                spec.replica.liveness is not None,
+            )
+            for number, spec in sorted(self.revisions.items())
+        )
+        serves = any(shares.values())
+        return RoutedEndpoint(
+            id=record.id,
+            project=record.project,
+            name=record.name,
+            host_label=record.host_label,
+            routing=self.settings.routing,
+            access=self.settings.access,
+            revisions=revisions,
+            gate=fleet.target == 0 or not serves,
+            deleted=record.lifecycle is Lifecycle.DELETED,
+        )
+
+    def _routed_replicas(self, number: int) -> tuple[RoutedReplica, ...]:
+        """Returns the replicas of a revision that can be reached, and get requests or finish what they have."""
+        return tuple(
+            RoutedReplica(item.session_id, item.address, item.port, state)
+            for item in self.replicas
+            if item.revision == number
+            and item.address
+            and (state := self.states[item.session_id]) in (ReplicaState.READY, ReplicaState.DRAINING)
+        )
+
+    def changed(self, states: Mapping[uuid.UUID, ReplicaState]) -> EndpointView:
+        """Returns the endpoint with replicas in other states."""
+        return replace(self, states={**self.states, **states})
+
+
+def readable(decoded: _T | Unreadable) -> _T:
+    """Returns what was decoded. Raises UnreadableEndpointError."""
+    if isinstance(decoded, Unreadable):
+        raise UnreadableEndpointError(decoded.error)
+    return decoded
+
+
+def view_of(record: EndpointRecord, replicas: Sequence[ReplicaRecord]) -> EndpointView:
+    """Returns an endpoint as stored. Raises UnreadableEndpointError."""
+    return EndpointView(
+        record,
+        readable(record.settings),
+        {item.number: readable(item.spec) for item in record.revisions},
+        tuple(replicas),
+        {item.session_id: observed_state(item) for item in replicas},
+    )
+
+
+def observed_state(record: ReplicaRecord) -> ReplicaState:
+    """Returns the state of a replica by what is stored now."""
+    return replica_state(
+        record.state,
+        record.session_state,
+        record.health,
+        lost=record.agent_state == _LOST,
+        published=bool(record.address),
+    )
+
+
+def rollout_of(
+    record: RolloutRecord | None, *, progress_at: int | None = None, requests: int = 0, errors: int = 0
+) -> Rollout | None:
+    """Returns a rollout as a plan looks at it. Raises UnreadableEndpointError."""
+    if record is None:
+        return None
+    since = _ms(record.since_time)
+    return Rollout(
+        record.from_revision,
+        record.to_revision,
+        record.state,
+        record.step,
+        since,
+        readable(record.policy),
+        record.promoted,
+        since if progress_at is None else progress_at,
+        requests,
+        errors,
+    )
+
+
+def _ms(time: dt.datetime) -> int:
+    return int(time.timestamp() * 1_000)

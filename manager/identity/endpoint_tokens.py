@@ -1,0 +1,69 @@
+"""Tokens of endpoints: JSON Web Tokens signed with a key that comes of the authority's,
+so that no key is stored and all managers have the same.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+import uuid
+from dataclasses import dataclass, field
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from retinue.manager.identity.authority import Authority
+
+ISSUER = "retinue"
+_PURPOSE = "endpoint tokens"
+
+
+class EndpointTokenSigner:
+    """Signs tokens."""
+
+    def __init__(self, authority: Authority) -> None:
+        self._key = Ed25519PrivateKey.from_private_bytes(authority.derive_key(_PURPOSE))
+
+    @property
+    def public_key(self) -> bytes:
+        """Returns the key that tokens are checked with, 32 bytes."""
+        return self._key.public_key().public_bytes_raw()
+
+    def sign(self, endpoint_id: uuid.UUID, token_id: uuid.UUID, *, now: dt.datetime, expire_time: dt.datetime) -> str:
+        """Returns a token for an endpoint; to be shown once."""
+        claims = {
+            "iss": ISSUER,
+            "aud": str(endpoint_id),
+            "jti": str(token_id),
+            "iat": int(now.timestamp()),
+            "exp": int(expire_time.timestamp()),
+        }
+        signed = f"{_part({'alg': 'EdDSA', 'typ': 'JWT'})}.{_part(claims)}"
+        return f"{signed}.{_encoded(self._key.sign(signed.encode()))}"
+
+
+def _part(value: dict[str, object]) -> str:
+    return _encoded(json.dumps(value, separators=(",", ":")).encode())
+
+
+def _encoded(value: bytes) -> str:
+    return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointDomain:
+    """What endpoints are reached by: the domain that their host names are in, its certificate and key in PEM,
+    and the key of tokens.
+    """
+
+    domain: str
+    public_key: bytes
+    certificate: str
+    private_key: str = field(repr=False)
+
+    @classmethod
+    def make(cls, authority: Authority, domain: str) -> EndpointDomain:
+        """Returns a domain with a new certificate of the authority."""
+        issued = authority.issue_gateway(domain)
+        key = EndpointTokenSigner(authority).public_key
+        return cls(domain, key, issued.certificate.decode(), issued.key.decode())

@@ -1,0 +1,209 @@
+"""What happens to sessions, as the journal records it: JSON by the names of the fields,
+of which none may hold a secret. Pure.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from pydantic import TypeAdapter, ValidationError
+
+from retinue.manager.reasons import ConditionType
+from retinue.manager.session.core.attempts import LayerReport
+from retinue.manager.session.core.images import NO_IMAGE, SeenImage
+from retinue.manager.session.core.new_session import NewKernel, NewSession
+from retinue.manager.session.core.states import KernelState, Result, SessionState
+
+
+@dataclass(frozen=True, slots=True)
+class SessionCreated:
+    """A session was accepted, without variables and scripts, and waits for `reason`:
+    journals are read by more people than its owner.
+    """
+
+    session: NewSession
+    kernels: tuple[NewKernel, ...]
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionMoved:
+    """The session moved; values as they were after the move, `network` empty without one."""
+
+    from_state: SessionState
+    to_state: SessionState
+    result: Result
+    exit_code: int | None = None
+    reason: str = ""
+    message: str = ""
+    retries: int = 0
+    network: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelMoved:
+    """A kernel moved; values as they were after the move, agent and epoch those of the attempt it is about."""
+
+    kernel_id: uuid.UUID
+    hostname: str
+    from_state: KernelState
+    to_state: KernelState
+    agent_id: str | None
+    epoch: int
+    address: str = ""
+    exit_code: int | None = None
+    reason: str = ""
+    image: SeenImage = NO_IMAGE
+    # Of one that has terminated: when its agent observed that.
+    end_time: dt.datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PulledBytes:
+    """Bytes of an image that an agent has pulled, of those layers whose size is known."""
+
+    bytes: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePulled:
+    """The pull of an image for a kernel progressed."""
+
+    kernel_id: uuid.UUID
+    hostname: str
+    agent_id: str
+    epoch: int
+    image: str
+    progress: PulledBytes
+    layers: tuple[LayerReport, ...]
+
+
+class AccessMethod(StrEnum):
+    """A way in which a kernel is accessed."""
+
+    ATTACH = "ATTACH"
+    CODE = "CODE"
+    PORT = "PORT"
+    HTTP = "HTTP"
+    UPLOAD = "UPLOAD"
+    DOWNLOAD = "DOWNLOAD"
+    APP_START = "APP_START"
+    APP_STOP = "APP_STOP"
+    SFTP = "SFTP"
+    SSH_CERTIFICATE = "SSH_CERTIFICATE"
+    SSH_KEYS = "SSH_KEYS"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelAccess:
+    """A kernel was accessed: who, where and how; `port` only by a port, `app` only where one is started or stopped.
+
+    `source` is the address of the caller, `connection_address` the one that logs of an SFTP server name,
+    `key_fingerprint` of a key that was certified.
+
+    What is run or sent is not recorded: it may hold secrets.
+    """
+
+    method: AccessMethod
+    hostname: str
+    user: str
+    token_id: uuid.UUID | None
+    port: int = 0
+    app: str = ""
+    source: str = ""
+    connection_address: str = ""
+    key_fingerprint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition of a session, of `agent` where it follows from one."""
+
+    type: str
+    message: str
+    since: dt.datetime | None = None
+    agent: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReasonChanged:
+    """The reason or the conditions of a session changed without a move;
+    `new` are the types of conditions that were not there before.
+
+    `forced`: its grace was shortened while it ended.
+    """
+
+    reason: str
+    message: str
+    conditions: tuple[Condition, ...] = ()
+    new: tuple[str, ...] = ()
+    forced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SessionUpdated:
+    """A caller changed a session: all that can be changed, as it was then, and who did."""
+
+    name: str
+    priority: int
+    hold: bool
+    user: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableEvent:
+    """An entry that another version of the manager wrote, or that is damaged."""
+
+    kind: str
+    error: str
+
+
+Happening: TypeAlias = (
+    SessionCreated | SessionMoved | KernelMoved | ImagePulled | KernelAccess | ReasonChanged | SessionUpdated
+)
+KINDS: Mapping[type[Happening], str] = {
+    SessionCreated: "CREATED",
+    SessionMoved: "SESSION_MOVED",
+    KernelMoved: "KERNEL_MOVED",
+    ImagePulled: "IMAGE_PULL",
+    KernelAccess: "KERNEL_ACCESSED",
+    ReasonChanged: "REASON_CHANGED",
+    SessionUpdated: "SESSION_UPDATED",
+}
+_PARSERS: Mapping[str, TypeAdapter[Happening]] = {kind: TypeAdapter(what) for what, kind in KINDS.items()}
+_CONDITION, _PULLED_BYTES = TypeAdapter(Condition), TypeAdapter(PulledBytes)
+
+
+def parse_event(kind: str, stored: str) -> Happening | UnreadableEvent:
+    """Returns an entry of the journal from its kind and its JSON. Never raises."""
+    try:
+        return _PARSERS[kind].validate_json(stored)
+    except (LookupError, ValidationError) as error:
+        return UnreadableEvent(kind, repr(error))
+
+
+def parse_pulled_bytes(stored: object) -> PulledBytes | None:
+    """Returns the progress of a pull; None when there is none, or it cannot be read. Never raises."""
+    try:
+        return _PULLED_BYTES.validate_python(stored) if stored else None
+    except ValidationError:
+        return None
+
+
+def parse_conditions(stored: object) -> tuple[Condition, ...]:
+    """Returns the conditions of a session, in their order; one that cannot be read is UNREADABLE. Never raises."""
+    return tuple(map(_condition, stored if isinstance(stored, list) else [stored]))
+
+
+def _condition(stored: object) -> Condition:
+    try:
+        return stored if isinstance(stored, Condition) else _CONDITION.validate_python(stored)
+    except ValidationError:
+        return Condition(ConditionType.UNREADABLE, "a condition that another version of the manager wrote")

@@ -1,0 +1,68 @@
+"""A session and its kernels before they are inserted."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from retinue.manager.session.core.spec_views import basic
+
+
+@dataclass(frozen=True, slots=True)
+class NewSession:
+    """A session to be inserted; `spec` is the request as it is stored.
+
+    It is what `SessionSpec.to_json` made, and nothing but the store reads it: the row and the journal hold it as it is,
+    thousands a second. Decisions read the typed request beside it, `Draft.spec`.
+    """
+
+    id: uuid.UUID
+    name: str
+    owner: str
+    project: str
+    resource_group: str
+    type: str
+    cluster_mode: str
+    cluster_size: int
+    priority: int
+    spec: Mapping[str, Any]
+    endpoint: str
+
+    def renamed(self, session_id: uuid.UUID, name: str) -> NewSession:
+        """Returns a session of the same request but for the name."""
+        return self._with(session_id, name, {**self.spec, "name": name})
+
+    def basic(self) -> NewSession:
+        """Returns the session without variables and scripts in its request."""
+        return self._with(self.id, self.name, basic(self.spec))
+
+    def _with(self, session_id: uuid.UUID, name: str, spec: Mapping[str, Any]) -> NewSession:
+        # By hand: for very many, `replace` takes most of the time.
+        return NewSession(
+            session_id,
+            name,
+            self.owner,
+            self.project,
+            self.resource_group,
+            self.type,
+            self.cluster_mode,
+            self.cluster_size,
+            self.priority,
+            spec,
+            self.endpoint,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NewKernel:
+    """A kernel to be inserted; amounts are in smallest units."""
+
+    id: uuid.UUID
+    session_id: uuid.UUID
+    role: str
+    role_index: int
+    local_rank: int
+    hostname: str
+    slots: Mapping[str, int]

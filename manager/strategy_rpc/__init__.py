@@ -1,0 +1,1 @@
+"""Calls of external strategies, by `retinue.strategy.v1`."""

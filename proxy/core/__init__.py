@@ -1,0 +1,1 @@
+"""Pure parts: how configuration is written."""

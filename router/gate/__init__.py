@@ -1,0 +1,1 @@
+"""Holds requests in the engine while no replica is ready."""

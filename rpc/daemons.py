@@ -1,0 +1,36 @@
+"""Starts the programs of servers, which are installed with every client: without what they need,
+they say what to install.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+
+# What only the extra of a program brings.
+_NEEDED = {"manager": "sqlmodel", "agent": "pyroute2", "router": "xds"}
+
+
+def manager() -> None:
+    """Runs `retinue-manager`."""
+    _run("manager")
+
+
+def agent() -> None:
+    """Runs `retinue-agent`."""
+    _run("agent")
+
+
+def router() -> None:
+    """Runs `retinue-router`."""
+    _run("router")
+
+
+def _run(name: str) -> None:
+    if importlib.util.find_spec(_NEEDED[name]) is None:
+        sys.stderr.write(
+            f"retinue-{name}: the {name} is not installed, only the client: pip install 'retinue[{name}]'\n"
+        )
+        sys.exit(2)
+    importlib.import_module(f"retinue.{name}.main").main()

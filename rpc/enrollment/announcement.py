@@ -1,0 +1,147 @@
+"""Calls that a node makes to the manager by itself: announces its address, and asks to renew its certificate."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import grpc
+
+from retinue.manager.v1 import enrollment_service_pb2, enrollment_service_pb2_grpc
+from retinue.rpc.enrollment.enrollment import channel_options
+from retinue.rpc.enrollment.identity import new_key
+from retinue.rpc.enrollment.managers import ManagerChoice, agent_endpoints
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from retinue.rpc.enrollment.identity import IdentityStore
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ANNOUNCE_INTERVAL = 30.0
+"""Seconds between two announcements while no manager is connected."""
+RENEWAL_INTERVAL = 60.0
+"""Seconds between two looks at the certificate's age."""
+FIRST_DELAY = 0.2
+"""Seconds before an announcement that failed is tried again, the first time."""
+TIMEOUT = 10.0
+"""Seconds for one call."""
+
+
+def now_utc() -> dt.datetime:
+    """Returns the time now, in UTC."""
+    return dt.datetime.now(dt.UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """An announcement and its recipients: `address` is where the managers dial this node."""
+
+    managers: Sequence[str]
+    address: str
+    instance: str
+    version: str
+
+
+class Announcer:
+    """Announces a node and renews its certificate."""
+
+    def __init__(
+        self,
+        announcement: Announcement,
+        identities: IdentityStore,
+        random_numbers: random.Random,
+        now: Callable[[], dt.datetime] = now_utc,
+    ) -> None:
+        """`now` is the wall clock, that validity of certificates is checked against."""
+        self._announcement = announcement
+        self._identities = identities
+        self._random = random_numbers
+        self._now = now
+        self._choice = ManagerChoice()
+
+    async def announce_always(self, wait_disconnected: Callable[[], Awaitable[None]]) -> None:
+        """Announces now, and again while no manager is connected, until cancelled."""
+        delay = FIRST_DELAY
+        while True:
+            try:
+                await self.announce()
+                delay, pause = FIRST_DELAY, ANNOUNCE_INTERVAL
+            except (grpc.aio.AioRpcError, ValueError) as error:
+                log.warning("cannot announce this node: %s", _in_words(error))
+                pause, delay = delay, min(ANNOUNCE_INTERVAL, delay * 2)
+            await asyncio.sleep(pause * self._random.uniform(0.8, 1.2))
+            await wait_disconnected()
+
+    async def renew_always(self) -> None:
+        """Renews the certificate after two thirds of its lifetime, until cancelled."""
+        while True:
+            if self._identities.current().due(self._now()):
+                try:
+                    await self.renew()
+                    log.info("the certificate was renewed")
+                except (grpc.aio.AioRpcError, ValueError, OSError) as error:
+                    log.warning("cannot renew the certificate: %s", _in_words(error))
+            await asyncio.sleep(RENEWAL_INTERVAL * self._random.uniform(0.8, 1.2))
+
+    async def announce(self) -> None:
+        """Announces once. Raises grpc.aio.AioRpcError."""
+        about = self._announcement
+        request = enrollment_service_pb2.AnnounceRequest(
+            agent_id=self._identities.current().agent_id,
+            address=about.address,
+            instance=about.instance,
+            version=about.version,
+        )
+
+        async def announce(stub: enrollment_service_pb2_grpc.EnrollmentServiceAsyncStub) -> None:
+            await stub.Announce(request, timeout=TIMEOUT)
+
+        await self._call(announce)
+
+    async def renew(self) -> None:
+        """Renews once, with a new key. Raises grpc.aio.AioRpcError, and OSError when it cannot be stored."""
+        agent_id = self._identities.current().agent_id
+        key = new_key(agent_id)
+        request = enrollment_service_pb2.RenewCertificateRequest(
+            agent_id=agent_id, certificate_request=key.certificate_request
+        )
+
+        async def renew(
+            stub: enrollment_service_pb2_grpc.EnrollmentServiceAsyncStub,
+        ) -> enrollment_service_pb2.RenewCertificateResponse:
+            return await stub.RenewCertificate(request, timeout=TIMEOUT)
+
+        response = await self._call(renew)
+        await asyncio.to_thread(self._identities.renew, key, response.certificate)
+
+    async def _call(self, work: Callable[[enrollment_service_pb2_grpc.EnrollmentServiceAsyncStub], Awaitable[T]]) -> T:
+        """Returns what a call says, of the first manager that answers."""
+        identity = self._identities.current()
+        credentials = grpc.ssl_channel_credentials(
+            identity.ca_certificate.encode(), identity.private_key.encode(), identity.certificate.encode()
+        )
+
+        async def at(address: str) -> T:
+            async with grpc.aio.secure_channel(address, credentials, options=channel_options()) as channel:
+                stub: enrollment_service_pb2_grpc.EnrollmentServiceAsyncStub = (
+                    enrollment_service_pb2_grpc.EnrollmentServiceStub(channel)
+                )
+                return await work(stub)
+
+        return await self._choice.call(agent_endpoints(identity.agent_endpoint, self._announcement.managers), at)
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, grpc.aio.AioRpcError):
+        with contextlib.suppress(AttributeError):
+            return f"{error.code().name}: {error.details()}"
+    return str(error)

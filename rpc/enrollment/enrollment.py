@@ -1,0 +1,109 @@
+"""Enrolls a node as an agent: exchanges a join token and a key for a certificate,
+over a connection pinned to the manager's CA.
+
+The manager's certificate cannot be verified before its CA is known. So the chain is fetched first by a handshake that
+verifies nothing and sends nothing, the one certificate in it with the given SHA-256 fingerprint is picked, and the real
+connection, which carries the token, trusts that certificate only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+import socket
+import ssl
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from retinue.manager.v1 import enrollment_service_pb2, enrollment_service_pb2_grpc
+from retinue.rpc.enrollment.identity import Identity, IdentityError, new_key
+from retinue.rpc.enrollment.managers import ManagerChoice, split_address
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+MANAGER_NAME = "manager.retinue"
+"""Name in the manager's certificate, whatever the address it is dialled by."""
+TIMEOUT = 20.0
+"""Seconds for one step of enrolling."""
+
+
+def normal_fingerprint(text: str) -> str:
+    """Returns a SHA-256 fingerprint as 64 small hexadecimal digits; colons and case do not matter.
+    Raises ValueError.
+    """
+    digits = text.replace(":", "").strip().lower()
+    if len(digits) != hashlib.sha256().digest_size * 2 or any(digit not in "0123456789abcdef" for digit in digits):
+        raise ValueError("the fingerprint is not 64 hexadecimal digits")
+    return digits
+
+
+def pick(chain: Iterable[bytes], fingerprint: str) -> str:
+    """Returns the certificate with that fingerprint, from DER, in PEM. Raises IdentityError when there is none."""
+    for certificate in chain:
+        if hashlib.sha256(certificate).hexdigest() == fingerprint:
+            return ssl.DER_cert_to_PEM_cert(certificate)
+    raise IdentityError("the manager shows no CA certificate with the expected fingerprint")
+
+
+def fetch_chain(host: str, port: int) -> list[bytes]:
+    """Returns the certificates a server shows, in DER, verified by nothing. Blocks; raises OSError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    with (
+        socket.create_connection((host, port), timeout=TIMEOUT) as plain,
+        context.wrap_socket(plain, server_hostname=MANAGER_NAME) as secure,
+    ):
+        if hasattr(secure, "get_unverified_chain"):
+            # Python 3.13 and later.
+            return list(secure.get_unverified_chain())
+        # The only access to the chain before Python 3.13.
+        inner: Any = getattr(secure, "_sslobj")  # noqa: B009
+        return [certificate.public_bytes(2) for certificate in inner.get_unverified_chain()]
+
+
+async def enroll(
+    agent_id: str,
+    managers: Sequence[str],
+    join_token: str,
+    fingerprint: str,
+    kind: enrollment_service_pb2.NodeKind.ValueType = enrollment_service_pb2.NODE_KIND_AGENT,
+) -> Identity:
+    """Enrols a node of a kind at the first of `managers` that answers (`host:port` of their ports for users).
+
+    Raises IdentityError, ValueError on an address or fingerprint that is none, OSError, and grpc.aio.AioRpcError.
+    """
+    expected = normal_fingerprint(fingerprint)
+    return await ManagerChoice().call(managers, lambda manager: _enroll(agent_id, manager, join_token, expected, kind))
+
+
+async def _enroll(
+    agent_id: str, manager: str, join_token: str, expected: str, kind: enrollment_service_pb2.NodeKind.ValueType
+) -> Identity:
+    chain = await asyncio.to_thread(fetch_chain, *split_address(manager))
+    authority = pick(chain, expected)
+    key = new_key(agent_id)
+    credentials = grpc.ssl_channel_credentials(authority.encode())
+    async with grpc.aio.secure_channel(manager, credentials, options=channel_options()) as channel:
+        stub = enrollment_service_pb2_grpc.EnrollmentServiceStub(channel)
+        request = enrollment_service_pb2.EnrollRequest(
+            join_token=join_token, agent_id=agent_id, certificate_request=key.certificate_request, kind=kind
+        )
+        response = await stub.Enroll(request, timeout=TIMEOUT)
+    # The pinned certificate, not the one in the answer, is what is trusted from now on.
+    return Identity(
+        agent_id, key.private_key, response.certificate, authority, response.agent_endpoint, secrets.token_hex(16)
+    )
+
+
+def channel_options() -> tuple[tuple[str, str | int], ...]:
+    """Options of every channel to a manager."""
+    return (
+        ("grpc.ssl_target_name_override", MANAGER_NAME),
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.enable_http_proxy", 0),
+    )

@@ -1,0 +1,11 @@
+"""What past usage counts for, by its definition: the statement of `manager/store/usage.py` has to come to the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+
+def decayed_usage(buckets: Iterable[tuple[float, float]], half_life: float) -> float:
+    """Returns the sum of (age, usage) pairs, each halved once per `half_life`; ages in the unit of `half_life`."""
+    return sum(usage * math.exp2(-age / half_life) for age, usage in buckets)

@@ -1,0 +1,212 @@
+"""The first process of containers, run as it is: barrier, signals, codes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from retinue.agent.docker.barrier import bar, open_barrier, outcome
+from retinue.agent.host.seccomp import build_container_filter
+from retinue.agent.kernel import build as building
+from retinue.agent.kernel.build import BuildError, build, built_path
+from tests.eventually import eventually
+from tests.integration.agent.docker.engine import install
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Start = Callable[..., "Run"]
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    install()
+    return build(tmp_path_factory.mktemp("cache"))
+
+
+class Run:
+    """One run of the program, its barrier and its output."""
+
+    def __init__(self, program: Path, directory: Path, *command: str) -> None:
+        filter_file = directory / "filter"
+        filter_file.write_bytes(build_container_filter())
+        self.barrier, self.output = directory / "barrier", directory / "output"
+        os.mkfifo(self.barrier)
+        self.output.touch()
+        arguments = [str(program), str(self.barrier), str(self.output), str(filter_file), "0", *command]
+        self.process = subprocess.Popen(arguments, stderr=subprocess.PIPE, env=os.environ | {"GREETING": "hello"})
+
+    async def ready(self) -> int:
+        """Waits until it is at its barrier; the writing end of that."""
+        descriptors: list[int] = []
+
+        def opened() -> bool:
+            try:
+                descriptors.append(os.open(self.barrier, os.O_WRONLY | os.O_NONBLOCK))
+            except OSError:
+                return False
+            return True
+
+        await eventually(opened)
+        return descriptors[0]
+
+    async def release(self) -> None:
+        descriptor = await self.ready()
+        os.write(descriptor, b"\n")
+        os.close(descriptor)
+
+    async def printed(self, text: str) -> None:
+        await eventually(lambda: self.output.read_text() == text)
+
+
+@pytest.fixture
+def runs(program: Path, tmp_path: Path) -> Iterator[list[Run]]:
+    runs: list[Run] = []
+    yield runs
+    for run in runs:
+        if run.process.poll() is None:
+            run.process.kill()
+        run.process.communicate()
+
+
+@pytest.fixture
+def start(runs: list[Run], program: Path, tmp_path: Path) -> Start:
+    def start(*command: str) -> Run:
+        runs.append(Run(program, tmp_path, *command))
+        return runs[-1]
+
+    return start
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "text"),
+    [
+        (("sh", "-c", "echo $GREETING; echo err >&2; exit 5"), 5, "hello\nerr\n"),
+        (("sh", "-c", "kill -SEGV $$"), 139, ""),
+        (("no-such-command", "x"), 127, "init: no-such-command: No such file or directory\n"),
+        (("/etc/passwd",), 126, "init: /etc/passwd: Permission denied\n"),
+        (("sh", "-c", "cat; wc -c </proc/self/fd/0; exit 0"), 0, "0\n"),
+    ],
+)
+async def test_codes(start: Start, command: tuple[str, ...], code: int, text: str) -> None:
+    run = start(*command)
+    await run.release()
+    assert run.process.wait(60) == code
+    assert run.output.read_text() == text
+
+
+@pytest.mark.parametrize(("command", "code"), [(("true",), 0), (("sh", "-c", "exit 200"), 200), ((), 143)])
+async def test_the_exit_code_outlives_the_process(start: Start, command: tuple[str, ...], code: int) -> None:
+    run = start(*command)
+    os.close(await run.ready())
+    assert outcome(run.barrier.parent) is None
+    open_barrier(run.barrier.parent, None)
+    if not command:
+        run.process.send_signal(signal.SIGTERM)
+    assert run.process.wait(60) == code
+    found = outcome(run.barrier.parent)
+    assert found is not None
+    assert (found.exit_code, found.used_up) == (code, False)
+
+
+@pytest.mark.parametrize("released", [True, False])
+async def test_a_command_is_released_once_whoever_starts_the_container_again(
+    start: Start, tmp_path: Path, released: bool
+) -> None:
+    run = start("sh", "-c", "echo ran; sleep 1000")
+    os.close(await run.ready())
+    if released:
+        open_barrier(tmp_path, None)
+        await run.printed("ran\n")
+    else:
+        bar(tmp_path)
+    run.process.kill()
+    run.process.wait(60)
+    words = [word if isinstance(word, str) else os.fsdecode(word) for word in cast("list[str]", run.process.args)]
+    again = await asyncio.create_subprocess_exec(*words)
+    async with asyncio.timeout(60):
+        assert await again.wait() == 137
+    assert run.output.read_text() == ("ran\n" if released else "")
+
+
+async def test_gate(start: Start) -> None:
+    run = start("echo", "out")
+    for _ in range(3):
+        # A process that opens it and goes away without a word does not open it.
+        os.close(await run.ready())
+    assert run.process.poll() is None
+    assert run.output.read_text() == ""
+    await run.release()
+    assert run.process.wait(60) == 0
+    assert run.output.read_text() == "out\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
+@pytest.mark.parametrize("released", [True, False])
+async def test_ends_on_signals_without_a_command(start: Start, number: signal.Signals, released: bool) -> None:
+    run = start()
+    if released:
+        await run.release()
+    else:
+        os.close(await run.ready())
+    run.process.send_signal(signal.SIGUSR1)
+    run.process.send_signal(number)
+    assert run.process.wait(60) == 128 + number
+
+
+async def test_signals_are_passed_on(start: Start) -> None:
+    run = start(
+        "sh", "-c", "trap 'echo usr1' USR1; trap 'echo term; exit 3' TERM; echo on; while :; do sleep 0.02; done"
+    )
+    await run.release()
+    await run.printed("on\n")
+    run.process.send_signal(signal.SIGUSR1)
+    await run.printed("on\nusr1\n")
+    run.process.send_signal(signal.SIGTERM)
+    assert run.process.wait(60) == 3
+
+
+async def test_command_has_a_session_of_its_own_and_no_blocked_signals(start: Start) -> None:
+    # Not into a pipe: the shell would have it open too while `ls` looks.
+    run = start("sh", "-c", "grep SigBlk /proc/self/status; cut -d' ' -f6 /proc/$$/stat; echo $$; ls /proc/$$/fd; true")
+    await run.release()
+    assert run.process.wait(60) == 0
+    blocked, session, pid, *descriptors = run.output.read_text().splitlines()
+    assert blocked == "SigBlk:\t0000000000000000"
+    assert session == pid
+    assert descriptors == ["0", "1", "2"]
+
+
+def test_missing_files_and_arguments(program: Path, tmp_path: Path) -> None:
+    for arguments in ([], ["barrier"], [tmp_path / "none", tmp_path / "none", "true"]):
+        done = subprocess.run([program, *arguments], capture_output=True, timeout=60, check=False)
+        assert done.returncode == 126
+        assert done.stderr.startswith((b"usage:", b"init: cannot open"))
+    for content in (None, b"", b"cut off", bytes(8), bytes(8 * 4097)):
+        if content is not None:
+            (tmp_path / "filter").write_bytes(content)
+        words: list[Path | str] = [tmp_path / "none", tmp_path / "none", tmp_path / "filter", "0", "true"]
+        done = subprocess.run([program, *words], capture_output=True, timeout=60, check=False)
+        assert (done.returncode, done.stderr[:40]) == (126, b"init: cannot set the filter of system calls"[:40])
+
+
+def test_built_once(program: Path) -> None:
+    assert built_path(program.parent) == program
+    before = program.stat()
+    assert build(program.parent) == program
+    assert program.stat().st_mtime_ns == before.st_mtime_ns
+    assert [entry.name for entry in program.parent.iterdir()] == [program.name]
+    # Static: it names no loader that an image would have to have.
+    assert b"/ld-" not in program.read_bytes()[:4096]
+
+
+def test_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(building, "COMPILERS", ("no-such-compiler",))
+    with pytest.raises(BuildError, match="no C compiler"):
+        build(tmp_path / "cache")

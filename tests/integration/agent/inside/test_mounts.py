@@ -1,0 +1,153 @@
+"""Mounts as users ask for them, what resource groups grant, and where keys are not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+
+from retinue.agent.attempts import Mount
+from retinue.agent.inside.provision import MountRefusedError, Provision, open_shared
+from retinue.agent.kernel.core.ssh import HOST_KEY
+from retinue.agent.kernel.paths import FILES
+from retinue.client.errors import CallError
+from retinue.manager.v1 import fleet_service_pb2
+from tests.integration.agent.inside.keys import Keys, host_keys
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from retinue.client.aio import Client
+    from retinue.devtools.cluster import Cluster
+
+SWAPS = 1000
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def shared(client: Client, tmp_path: Path) -> AsyncIterator[Path]:
+    """A directory that the default group grants to every user for reading, and a part of it for writing."""
+    await asyncio.to_thread(tmp_path.chmod, 0o755)
+    (tmp_path / "team").mkdir()
+    (tmp_path / "team").chmod(0o777)
+    (tmp_path / "file").write_text("content\n")
+    (tmp_path / "link").symlink_to("/etc")
+    roots = [
+        fleet_service_pb2.MountRoot(path=str(tmp_path)),
+        fleet_service_pb2.MountRoot(path=str(tmp_path / "team"), writable=True),
+    ]
+    await client.resource_groups.update("default", mount_roots=roots)
+    yield tmp_path
+    await client.resource_groups.update("default", mount_roots=[])
+
+
+async def printed(client: Client, session: str) -> str:
+    return b"".join([chunk.data async for chunk in client.sessions.logs(session, "main1")]).decode()
+
+
+async def test_the_same_mounts_in_every_kernel(client: Client, shared: Path) -> None:
+    script = (
+        "cat /data/file; ssh sub1 'cat /data/file; echo from $(hostname) >/team/sub'; cat /team/sub; echo x >/data/x"
+    )
+    session = await client.sessions.create(
+        type="batch",
+        command=["sh", "-c", script],
+        mounts=[(str(shared), "/data", False), (str(shared / "team"), "/team", True)],
+        cluster_size=2,
+        cluster_mode="multi-node",
+        slots={"cpu": "2.5", "mem": "64m"},
+    )
+    await session.wait_ended(60)
+    assert (await printed(client, session.id)).splitlines()[:3] == ["content", "content", "from sub1"]
+    assert session.exit_code != 0
+    assert [(mount.source, mount.writable) for mount in session.view.spec.mounts] == [
+        (str(shared), False),
+        (str(shared / "team"), True),
+    ]
+
+
+@pytest.mark.parametrize("source", ["/", "/etc", "/proc", "/var/run/docker.sock", "{}/../etc", "{}x"])
+async def test_what_is_not_granted(client: Client, shared: Path, source: str) -> None:
+    for writable in (False, True):
+        with pytest.raises(CallError) as refused:
+            await client.sessions.create(
+                type="batch", command=["true"], mounts=[(source.format(shared), "/data", writable)]
+            )
+        assert "MOUNT_NOT_ALLOWED" in repr(refused.value) + str(vars(refused.value))
+    with pytest.raises(CallError):
+        await client.sessions.create(type="batch", command=["true"], mounts=[(str(shared), "/data", True)])
+
+
+async def test_what_leads_elsewhere_ends_the_session(client: Client, shared: Path) -> None:
+    session = await client.sessions.create(
+        type="batch", command=["cat", "/data/passwd"], mounts=[(str(shared / "link"), "/data", False)]
+    )
+    await session.wait_ended(60)
+    assert (session.view.reason, session.result) == ("MOUNT_REFUSED", "FAILURE")
+    assert "a link leads out" in session.view.message
+
+
+async def test_what_is_exchanged_meanwhile_leads_nowhere_else(tmp_path: Path) -> None:
+    """A directory that is swapped for a link to elsewhere, while it is mounted: the mount shows it, or is refused."""
+    root, elsewhere = tmp_path / "root", tmp_path / "elsewhere"
+    for directory, name in ((root / "data", "inside"), (elsewhere, "outside")):
+        directory.mkdir(parents=True)
+        (directory / name).touch()
+    (root / "link").symlink_to(elsewhere)
+    over = threading.Event()
+
+    def swap() -> None:
+        try:
+            for _ in range(SWAPS):
+                for old, new in (("data", "kept"), ("link", "data"), ("data", "link"), ("kept", "data")):
+                    (root / old).rename(root / new)
+        finally:
+            over.set()
+
+    def mount() -> Counter[str]:
+        outcomes: Counter[str] = Counter()
+        while not over.is_set():
+            try:
+                shown = open_shared(Mount(str(root), "data", "/data", writable=False), Provision(0, 0))
+            except MountRefusedError:
+                outcomes["refused"] += 1
+                continue
+            try:
+                outcomes.update(os.listdir(f"/proc/self/fd/{shown}"))
+            finally:
+                os.close(shown)
+        return outcomes
+
+    outcomes, _ = await asyncio.gather(asyncio.to_thread(mount), asyncio.to_thread(swap))
+    assert outcomes["inside"]
+    assert outcomes["refused"]
+    assert not outcomes["outside"]
+
+
+async def test_keys_are_nowhere_but_in_kernels(cluster: Cluster, client: Client) -> None:
+    session = await client.sessions.create(
+        type="interactive", cluster_size=2, cluster_mode="multi-node", slots={"cpu": "2.5", "mem": "64m"}
+    )
+    await session.wait("RUNNING", timeout=60)
+
+    def found() -> list[str]:
+        keys = Keys(cluster, session)
+        # The search would have found them: there they are, inside.
+        running = subprocess.run(["ps", "-eo", "pid,comm"], capture_output=True, text=True, check=True).stdout  # noqa: S607
+        servers = [line.split()[0] for line in running.splitlines() if line.endswith("dropbear")]
+        assert keys.files.host_key in host_keys(Path(f"/proc/{pid}/root{FILES}/{HOST_KEY}") for pid in servers)
+        return keys.found(cluster.directory)
+
+    try:
+        assert not await asyncio.to_thread(found)
+    finally:
+        await session.terminate(force=True)
+        await session.wait_ended(60)

@@ -1,0 +1,441 @@
+"""A Kubernetes cluster of one node for tests, with everything of its own: network namespace, control groups,
+containers and files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightkube import ApiError, Client, KubeConfig
+from lightkube.codecs import load_all_yaml
+from lightkube.core.exceptions import ConfigError
+from lightkube.models.core_v1 import Container, PodSpec, SecurityContext
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Namespace, Node, Pod, ServiceAccount
+
+from tests.eventually import eventually_blocking
+from tests.integration.agent.docker.engine import BUSYBOX
+from tests.integration.agent.kubernetes.kube_programs import kube_programs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NAMESPACE = "retinue-kernels"
+NODE = "n1"
+IMAGE = "docker.io/retinue-test/busybox:1"
+PAUSE = "docker.io/retinue-test/pause:1"
+CNI = Path("/usr/lib/cni")
+MANIFESTS = Path(__file__).resolve().parents[4] / "deploy/kubernetes"
+HIERARCHIES = Path("/sys/fs/cgroup")
+TIMEOUT = 180.0
+"""Seconds that the cluster may take to be ready on a machine that does much else."""
+_STOP_ORDER = ("kubelet", "scheduler", "controllers", "api", "etcd")
+
+
+class KubeCluster:
+    """The cluster. Its processes are ended by their numbers, and nothing is left of it after `stop`."""
+
+    def __init__(self) -> None:
+        self.label = secrets.token_hex(3)
+        # The path of a socket must be short.
+        self.directory = Path(tempfile.mkdtemp(prefix="rk-", dir="/tmp"))
+        self.namespace = f"rk-{self.label}"
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._binaries = kube_programs()
+        third = secrets.randbelow(250)
+        self._host, self.address = f"10.231.{third}.1", f"10.231.{third}.2"
+        self._uplink = f"rk{self.label}"
+
+    @property
+    def server(self) -> str:
+        """The address of the API."""
+        return f"https://{self.address}:6443"
+
+    @property
+    def root(self) -> str:
+        """Name of the control group that all pods are beneath."""
+        return f"rk-{self.label}"
+
+    @property
+    def config(self) -> Path:
+        """The configuration of an agent."""
+        return self.directory / "agent.kc"
+
+    def client(self, user: str = "admin") -> Client:
+        """Returns a client that the caller closes."""
+        return Client(KubeConfig.from_file(self.directory / f"{user}.kc"), namespace=NAMESPACE)
+
+    def start(self) -> None:
+        """Starts all of it and waits until pods can be created."""
+        for name in ("certs", "cni", "kubelet"):
+            (self.directory / name).mkdir()
+        self._make_network()
+        self._write_files()
+        self.run("containerd", "containerd", "--config", str(self.directory / "containerd.toml"))
+        self.run("etcd", *self._etcd())
+        eventually_blocking(lambda: self._ctr("version") == 0, seconds=TIMEOUT)
+        self._import_images()
+        self.start_api()
+        for name in ("controllers", "scheduler", "kubelet"):
+            self.start_program(name)
+        self._settle()
+
+    def start_program(self, name: str) -> None:
+        """Starts one of the programs that talk to the API, again if it was ended."""
+        directory = self.directory
+        arguments = {
+            "controllers": [
+                *("kube-controller-manager", f"--kubeconfig={directory}/controllers.kc", "--leader-elect=false"),
+                *(f"--service-account-private-key-file={directory}/sa.key", "--use-service-account-credentials"),
+                *("--bind-address=127.0.0.1", "--node-monitor-grace-period=20s"),
+            ],
+            "scheduler": [
+                *("kube-scheduler", f"--kubeconfig={directory}/scheduler.kc", "--leader-elect=false"),
+                "--bind-address=127.0.0.1",
+            ],
+            "kubelet": [
+                *("kubelet", f"--config={directory}/kubelet.yaml", f"--kubeconfig={directory}/node.kc"),
+                *(f"--hostname-override={NODE}", "--node-ip=172.31.0.1", f"--root-dir={directory}/kubelet"),
+                f"--cert-dir={directory}/certs",
+            ],
+        }[name]
+        self.run(name, str(self._binaries / arguments[0]), *arguments[1:])
+
+    def start_api(self) -> None:
+        """Starts the API server and waits until it is ready."""
+        directory = self.directory
+        self.run(
+            "api",
+            str(self._binaries / "kube-apiserver"),
+            *("--etcd-servers=http://127.0.0.1:2379", "--bind-address=0.0.0.0", "--secure-port=6443"),
+            *(f"--cert-dir={directory}/certs", f"--token-auth-file={directory}/tokens.csv"),
+            *("--authorization-mode=Node,RBAC", f"--service-account-key-file={directory}/sa.pub"),
+            f"--service-account-signing-key-file={directory}/sa.key",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            *("--service-cluster-ip-range=10.96.0.0/16", "--advertise-address=172.31.0.1"),
+            *("--allow-privileged=true", "--enable-admission-plugins=NodeRestriction"),
+        )
+        with contextlib.closing(_Closing(self.client())) as closing:
+            eventually_blocking(lambda: _answers(closing.client), seconds=TIMEOUT)
+
+    def run(self, name: str, *command: str) -> None:
+        """Starts a process of the cluster inside its network namespace."""
+        with (self.directory / f"{name}.log").open("ab") as log:
+            words = ["nsenter", f"--net=/run/netns/{self.namespace}", *command]
+            self.processes[name] = subprocess.Popen(
+                words,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Sends a signal to one of its processes."""
+        self.processes[name].send_signal(number)
+
+    def end(self, name: str) -> None:
+        """Kills one of its processes and waits for its end."""
+        process = self.processes.pop(name)
+        process.kill()
+        process.wait(60)
+
+    def remove_pods(self) -> None:
+        """Removes all pods of kernels, and waits until no process of theirs is left."""
+        with contextlib.closing(_Closing(self.client())) as closing:
+            for pod in closing.client.list(Pod, namespace=NAMESPACE):
+                assert pod.metadata is not None
+                name = str(pod.metadata.name)
+                with contextlib.suppress(ApiError):
+                    closing.client.patch(Pod, name, {"metadata": {"finalizers": None}}, namespace=NAMESPACE)
+                    closing.client.delete(Pod, name, namespace=NAMESPACE, grace_period=0)
+
+    def refused(self, user: str, namespace: str = NAMESPACE) -> str:
+        """Returns why a user may not make a pod with privileges."""
+        rights = SecurityContext(privileged=True)
+        spec = PodSpec(
+            containers=[Container(name="c", image=IMAGE, securityContext=rights)], nodeName=NODE, restartPolicy="Never"
+        )
+        with contextlib.closing(_Closing(self.client(user))) as closing:
+            try:
+                closing.client.create(Pod(metadata=ObjectMeta(name="other", namespace=namespace), spec=spec))
+            except ApiError as error:
+                return str(error.status.message)
+        return ""
+
+    def delete(self, name: str) -> None:
+        """Asks for the end of a pod, as others may."""
+        with contextlib.closing(_Closing(self.client())) as closing:
+            closing.client.delete(Pod, name, namespace=NAMESPACE)
+
+    def pods(self) -> set[str]:
+        """Names of the pods of kernels that are there."""
+        with contextlib.closing(_Closing(self.client())) as closing:
+            return {str(pod.metadata.name) for pod in closing.client.list(Pod, namespace=NAMESPACE) if pod.metadata}
+
+    def stop(self) -> None:
+        """Ends all of it, containers with it, and removes what it has made."""
+        for name in _STOP_ORDER:
+            if (process := self.processes.pop(name, None)) is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.send_signal(signal.SIGCONT)
+                process.kill()
+                process.wait(60)
+        for pid in self._members():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for shim in self._shims():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(shim, signal.SIGKILL)
+        if (containerd := self.processes.pop("containerd", None)) is not None:
+            containerd.terminate()
+            containerd.wait(60)
+        eventually_blocking(lambda: not self._members() and not self._shims(), seconds=TIMEOUT)
+        mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+        for mount in sorted(mounts, reverse=True):
+            if mount.startswith(f"{self.directory}/"):
+                _run("umount", "--lazy", mount, check=False)
+        for result in Path("/var/lib/cni/results").glob(f"{self.directory.name}-*"):
+            result.unlink()
+        _run("ip", "netns", "del", self.namespace, check=False)
+        _run("ip", "link", "del", self._uplink, check=False)
+        for group in self._groups():
+            for directory, _, _ in os.walk(group, topdown=False):
+                with contextlib.suppress(OSError):
+                    Path(directory).rmdir()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _settle(self) -> None:
+        with contextlib.closing(_Closing(self.client())) as closing:
+            client = closing.client
+            for file in sorted(MANIFESTS.glob("*.yaml")):
+                for resource in load_all_yaml(file.read_text()):
+                    client.create(resource)
+            with contextlib.suppress(ApiError):
+                # The controllers make it as well, some seconds later.
+                client.create(ServiceAccount(metadata=ObjectMeta(name="default", namespace=NAMESPACE)))
+            eventually_blocking(lambda: _is_ready(client), seconds=TIMEOUT)
+
+    def _make_network(self) -> None:
+        name, inside = self.namespace, ["ip", "-n", self.namespace]
+        peer = ["peer", "name", "up0", "netns", name]
+        for command in (
+            ["ip", "netns", "add", name],
+            [*inside, "link", "set", "lo", "up"],
+            [*inside, "link", "add", "kbr0", "type", "bridge"],
+            [*inside, "addr", "add", "172.31.0.1/24", "dev", "kbr0"],
+            [*inside, "link", "set", "kbr0", "up"],
+            [*inside, "route", "add", "default", "dev", "kbr0"],
+            ["ip", "link", "add", self._uplink, "type", "veth", *peer],
+            ["ip", "addr", "add", f"{self._host}/24", "dev", self._uplink],
+            ["ip", "link", "set", self._uplink, "up"],
+            [*inside, "addr", "add", f"{self.address}/24", "dev", "up0"],
+            [*inside, "link", "set", "up0", "up"],
+        ):
+            _run(*command)
+
+    def _etcd(self) -> list[str]:
+        client, peer = "http://127.0.0.1:2379", "http://127.0.0.1:2380"
+        options = {
+            "data-dir": f"{self.directory}/etcd",
+            "listen-client-urls": client,
+            "advertise-client-urls": client,
+            "listen-peer-urls": peer,
+            "initial-advertise-peer-urls": peer,
+            "initial-cluster": f"default={peer}",
+        }
+        return ["etcd", *(f"--{name}={value}" for name, value in options.items()), "--unsafe-no-fsync"]
+
+    def _write_files(self) -> None:
+        directory = self.directory
+        users = {
+            "admin": "admin,a,system:masters",
+            "scheduler": "system:kube-scheduler,s",
+            "controllers": "system:kube-controller-manager,m",
+            "node": f"system:node:{NODE},n,system:nodes",
+            "agent": "system:serviceaccount:retinue:retinue-agent,r",
+            "other": "system:serviceaccount:retinue-kernels:other,o,system:masters",
+        }
+        (directory / "tokens.csv").write_text("".join(f"{name}-token,{rest}\n" for name, rest in users.items()))
+        for name in users:
+            server = self.server if name in {"admin", "agent", "other"} else "https://127.0.0.1:6443"
+            (directory / f"{name}.kc").write_text(json.dumps(_kubeconfig(server, f"{name}-token")))
+        key, public = directory / "sa.key", directory / "sa.pub"
+        _run("openssl", "genrsa", "-out", str(key), "2048")
+        _run("openssl", "rsa", "-in", str(key), "-pubout", "-out", str(public))
+        (directory / "containerd.toml").write_text(_CONTAINERD.format(directory=directory, pause=PAUSE, cni=CNI))
+        (directory / "cni/10-kube.conflist").write_text(json.dumps(_network(directory)))
+        for group in self._groups():
+            group.mkdir()
+        (directory / "kubelet.yaml").write_text(json.dumps(_kubelet(directory, f"/{self.root}")))
+
+    def _import_images(self) -> None:
+        for reference, command in ((IMAGE, None), (PAUSE, ["/bin/busybox", "sleep", "2147483647"])):
+            archive = self.directory / "image.tar"
+            archive.write_bytes(_image(reference, command))
+            assert self._ctr("-n", "k8s.io", "images", "import", str(archive)) == 0
+
+    def _ctr(self, *arguments: str) -> int:
+        command = ["ctr", "-a", str(self.directory / "containerd.sock"), *arguments]
+        return subprocess.run(command, check=False, capture_output=True).returncode
+
+    def _groups(self) -> list[Path]:
+        if (HIERARCHIES / "cgroup.controllers").exists():
+            return [HIERARCHIES / self.root]
+        return [path / self.root for path in HIERARCHIES.iterdir() if path.is_dir() and not path.is_symlink()]
+
+    def _members(self) -> set[int]:
+        """Processes in the control groups of pods."""
+        found: set[int] = set()
+        for group in self._groups():
+            for procs in group.rglob("cgroup.procs"):
+                with contextlib.suppress(OSError):
+                    found |= set(map(int, procs.read_text().split()))
+        return found
+
+    def _shims(self) -> set[int]:
+        """What watches over the containers."""
+        found = set()
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                words = (process / "cmdline").read_bytes().decode().split("\0")
+                if "shim" in words[0] and any(word.startswith(f"{self.directory}/") for word in words):
+                    found.add(int(process.name))
+        return found
+
+
+def _run(*command: str, check: bool = True) -> None:
+    subprocess.run(command, check=check, capture_output=True)
+
+
+class _Closing:
+    """A client that is closed: lightkube's blocking one has no `close`."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    def close(self) -> None:
+        self.client._client.close()  # type: ignore[no-untyped-call]  # noqa: SLF001
+
+
+def _answers(client: Client) -> bool:
+    with contextlib.suppress(Exception):
+        next(iter(client.list(Namespace)), None)
+        return True
+    return False
+
+
+def _is_ready(client: Client) -> bool:
+    with contextlib.suppress(ApiError, ConfigError):
+        status = client.get(Node, NODE).status
+        conditions = (status.conditions if status is not None else None) or []
+        client.get(ServiceAccount, "default", namespace=NAMESPACE)
+        return any(condition.type == "Ready" and condition.status == "True" for condition in conditions)
+    return False
+
+
+def _kubeconfig(server: str, token: str) -> Mapping[str, object]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": server, "insecure-skip-tls-verify": True}}],
+        "users": [{"name": "u", "user": {"token": token}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u", "namespace": NAMESPACE}}],
+        "current-context": "x",
+    }
+
+
+def _network(directory: Path) -> Mapping[str, object]:
+    addresses = {
+        "type": "host-local",
+        "subnet": "10.244.0.0/24",
+        "routes": [{"dst": "0.0.0.0/0"}],
+        "dataDir": f"{directory}/ipam",
+    }
+    bridge = {"type": "bridge", "bridge": "kbr0", "isGateway": False, "ipam": addresses}
+    return {"cniVersion": "0.4.0", "name": directory.name, "plugins": [bridge, {"type": "loopback"}]}
+
+
+def _kubelet(directory: Path, root: str) -> Mapping[str, object]:
+    return {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "failCgroupV1": False,
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": root,
+        "enforceNodeAllocatable": [],
+        "failSwapOn": False,
+        "makeIPTablesUtilChains": False,
+        "containerRuntimeEndpoint": f"unix://{directory}/containerd.sock",
+        "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
+        "authorization": {"mode": "AlwaysAllow"},
+        "address": "172.31.0.1",
+        "oomScoreAdj": 0,
+        "evictionHard": {"memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+        "imageGCHighThresholdPercent": 100,
+        "podLogsDir": f"{directory}/pod-logs",
+        "nodeStatusUpdateFrequency": "5s",
+    }
+
+
+def _image(reference: str, command: list[str] | None) -> bytes:
+    """Returns an archive of an image of a static busybox and nothing else."""
+    names = subprocess.run([str(BUSYBOX), "--list"], capture_output=True, text=True, check=True).stdout.split()
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as archive:
+        archive.add(BUSYBOX.resolve(), "bin/busybox")
+        for applet in set(names) - {"busybox"}:
+            link = tarfile.TarInfo(f"bin/{applet}")
+            link.type, link.linkname = tarfile.SYMTYPE, "busybox"
+            archive.addfile(link)
+    digest = hashlib.sha256(layer.getvalue()).hexdigest()
+    machine = {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine]
+    settings = {"Env": ["PATH=/bin"]} | ({} if command is None else {"Entrypoint": command})
+    described = {
+        "architecture": machine,
+        "os": "linux",
+        "config": settings,
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
+    }
+    config = json.dumps(described).encode()
+    name = f"{hashlib.sha256(config).hexdigest()}.json"
+    manifest = [{"Config": name, "RepoTags": [reference], "Layers": [f"{digest}/layer.tar"]}]
+    whole = io.BytesIO()
+    contents = {name: config, f"{digest}/layer.tar": layer.getvalue(), "manifest.json": json.dumps(manifest).encode()}
+    with tarfile.open(fileobj=whole, mode="w") as archive:
+        for path, content in contents.items():
+            entry = tarfile.TarInfo(path)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return whole.getvalue()
+
+
+_CONTAINERD = """version = 2
+root = "{directory}/containerd"
+state = "{directory}/run"
+disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.aufs",
+  "io.containerd.snapshotter.v1.devmapper", "io.containerd.tracing.processor.v1.otlp"]
+[grpc]
+  address = "{directory}/containerd.sock"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{pause}"
+  restrict_oom_score_adj = true
+  disable_apparmor = true
+  netns_mounts_under_state_dir = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "{cni}"
+    conf_dir = "{directory}/cni"
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+"""

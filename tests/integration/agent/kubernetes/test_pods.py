@@ -1,0 +1,231 @@
+"""Pods of a real cluster pass the suite that every runtime passes, and are lost and run twice by nothing that
+happens to the cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+from lightkube.core.async_client import AsyncClient
+from lightkube.resources.core_v1 import Pod
+
+from retinue.agent.attempts import Phase
+from retinue.agent.kubernetes.cluster import Cluster, ClusterUnavailableError
+from retinue.agent.kubernetes.core.pod_spec import SHARED, pod_name
+from tests.eventually import eventually
+from tests.integration.agent.kubernetes.conftest import HOSTS
+from tests.runtime_contract import *  # noqa: F403 - the tests
+from tests.runtime_contract import held, running
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from retinue.agent.kubernetes.core.pod_state import PodState
+    from tests.integration.agent.kubernetes.conftest import KubePods
+
+NAME = pod_name("k.1")
+UNTIL_TOLD = ("sh", "-c", "echo on; until [ -e go ]; do sleep 0.05; done; exit 9")
+
+
+@pytest.fixture
+def harness(pods: KubePods) -> KubePods:
+    return pods
+
+
+@contextlib.contextmanager
+def standing_still(pods: KubePods, name: str) -> Iterator[None]:
+    pods.cluster.signal(name, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        pods.cluster.signal(name, signal.SIGCONT)
+
+
+def go(pods: KubePods) -> None:
+    (pods.place.directory / "scratch/k.1/go").touch()
+
+
+async def test_a_pod_has_no_network_of_the_cluster_no_account_and_no_rights(pods: KubePods) -> None:
+    script = (
+        "ls /sys/class/net; cat /etc/hosts /etc/resolv.conf; id -u; grep -E '^(CapBnd|NoNewPrivs|Seccomp):' /proc/self/status; "
+        "ls /var/run/secrets; echo $(echo $HOME); ls -d /tmp/x /dev/shm; cat /proc/1/environ; grep -c . /proc/net/route"
+    )
+    observed, printed = await pods.ran(pods.spec("k", "sh", "-c", script, environment={"A": "$(HOME)"}))
+    assert observed.exit_code == 0
+    lines = printed.splitlines()
+    assert lines[0] == "lo"
+    assert lines[1:3] == ["127.0.0.1\tlocalhost", "10.1.2.3\tsub1"]
+    assert {"CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2", "/home/work", SHARED} <= set(lines)
+    assert "KUBERNETES_" not in printed
+    assert "No such file" in next(line for line in lines if "secrets" in line)
+    assert not pods.left()
+
+
+async def test_only_agents_make_pods_beside_kernels(pods: KubePods) -> None:
+    await held(pods, "true")
+    for user, why in (("other", "only agents"), ("agent", "no privileges")):
+        refused = pods.cluster.refused(user)
+        assert why in refused, refused
+    for namespace in ("default", "retinue"):
+        # Nor has the agent any other right.
+        assert "forbidden" in pods.cluster.refused("agent", namespace)
+
+
+async def test_an_end_is_seen_without_the_api(pods: KubePods) -> None:
+    runtime, _ = await running(pods, *UNTIL_TOLD)
+    with standing_still(pods, "api"):
+        go(pods)
+        ended = await pods.until("k.1", Phase.EXITED)
+        assert (ended.exit_code, ended.reason) == (9, "EXITED")
+    await runtime.remove("k.1")
+    assert not pods.left()
+
+
+async def test_a_kernel_outlives_kubelet_and_the_api(pods: KubePods) -> None:
+    runtime, _ = await running(pods, *UNTIL_TOLD)
+    for name in ("kubelet", "api"):
+        pods.cluster.end(name)
+    try:
+        runtime = await pods.open_anyhow()
+        assert runtime.observe()["k.1"].phase is Phase.RUNNING
+        go(pods)
+        assert (await pods.until("k.1", Phase.EXITED)).exit_code == 9
+    finally:
+        await asyncio.to_thread(pods.cluster.start_api)
+        pods.cluster.start_program("kubelet")
+    await eventually(lambda: runtime.statuses[0].available)
+    await runtime.remove("k.1")
+    await eventually(lambda: not pods.left())
+
+
+async def test_a_lost_answer_makes_no_second_pod(pods: KubePods, monkeypatch: pytest.MonkeyPatch) -> None:
+    create, asked = Cluster.create, 0
+
+    async def lost(cluster: Cluster, pod: Pod) -> PodState:
+        nonlocal asked
+        asked += 1
+        found = await create(cluster, pod)
+        if asked == 1:
+            raise ClusterUnavailableError("the connection broke")
+        return found
+
+    monkeypatch.setattr(Cluster, "create", lost)
+    runtime = await held(pods, "echo", "once")
+    assert (asked, pods.cluster.pods()) == (2, {NAME})
+    assert runtime.observe()["k.1"].phase is Phase.CREATED
+    await runtime.start("k.1")
+    await pods.until("k.1", Phase.EXITED)
+    assert pods.printed("k.1") == "once\n"
+
+
+@pytest.mark.parametrize("after", ["record", "create"])
+async def test_an_agent_that_dies_while_it_creates_leaves_nothing(
+    pods: KubePods, monkeypatch: pytest.MonkeyPatch, after: str
+) -> None:
+    create, reached = Cluster.create, asyncio.Event()
+
+    async def hangs(cluster: Cluster, pod: Pod) -> PodState:
+        if after == "create":
+            await create(cluster, pod)
+        reached.set()
+        return await asyncio.Future()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Cluster, "create", hangs)
+        runtime = await pods.open()
+        await runtime.prepare(pods.spec("k", "echo", "once"), HOSTS)
+        await reached.wait()
+        await runtime.close()
+        pods.current = None
+    runtime = await pods.open()
+    ended = await pods.until("k.1", Phase.FAILED)
+    assert (ended.reason, ended.message) == ("START_FAILED", "the agent ended while it was being created")
+    await runtime.prepare(pods.spec("k", "echo", "once"), HOSTS)
+    assert pods.printed("k.1") == ""
+    await runtime.remove("k.1")
+    await eventually(lambda: not pods.left())
+
+
+async def test_a_lost_record_is_rebuilt_from_the_pod(pods: KubePods) -> None:
+    runtime, _ = await running(pods, *UNTIL_TOLD)
+    await runtime.close()
+    pods.current = None
+    for directory in ("attempts.copies/k.1.json", "attempts/k.1/record.json"):
+        (pods.place.directory / "state/kubernetes" / directory).unlink()
+    runtime = await pods.open()
+    found = runtime.observe()["k.1"]
+    assert (found.phase, found.rebuilt) == (Phase.RUNNING, True)
+    go(pods)
+    assert (await pods.until("k.1", Phase.EXITED)).exit_code == 9
+
+
+async def test_a_pod_that_is_deleted_by_others_is_evicted(pods: KubePods) -> None:
+    runtime, _ = await running(pods, "sh", "-c", "trap 'exit 7' TERM; while :; do sleep 0.1; done")
+    pods.cluster.delete(NAME)
+    ended = await pods.until("k.1", Phase.EXITED)
+    assert ended.reason == "EVICTED"
+    await runtime.remove("k.1")
+    assert not pods.left()
+
+
+async def test_a_killed_kernel_is_distinguished_from_one_without_memory(pods: KubePods) -> None:
+    observed, _ = await pods.ran(pods.spec("k", "sh", "-c", "x=x; while :; do x=$x$x; done"))
+    assert observed.reason == "OOM_KILLED"
+    runtime = await pods.held(pods.spec("j", "sleep", "1000"))
+    await runtime.start("j.1")
+    target = runtime.kernel("j.1").fence_target()
+    assert target is not None
+    os.kill(target.process.pid, signal.SIGKILL)
+    ended = await pods.until("j.1", Phase.EXITED)
+    assert (ended.reason, ended.exit_code) == ("EXITED", 137)
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"image": "registry.invalid/UPPER"}, "IMAGE_INVALID"),
+        ({"slots": {"cpu": 1_000_000, "mem": 64 << 20}}, "NODE_REFUSED"),
+        ({"hostname": "not a name"}, "START_FAILED"),
+    ],
+)
+async def test_what_cannot_run_fails_in_words(pods: KubePods, values: dict[str, object], reason: str) -> None:
+    runtime = await pods.open()
+    await runtime.prepare(pods.spec("k", "true", **values), HOSTS)
+    failed = await pods.until("k.1", Phase.FAILED)
+    assert failed.reason == reason, failed.message
+    assert failed.message
+    await runtime.remove("k.1")
+    assert not pods.left()
+
+
+async def test_a_start_is_given_up_when_it_is_stopped(pods: KubePods) -> None:
+    runtime = await pods.open()
+    with standing_still(pods, "kubelet"):
+        await runtime.prepare(pods.spec("k", "true"), HOSTS)
+        await eventually(lambda: pods.cluster.pods() == {NAME})
+        await runtime.stop("k.1", 10)
+        stopped = await pods.until("k.1", Phase.EXITED)
+        assert stopped.reason == "STOPPED"
+    await runtime.remove("k.1")
+    await eventually(lambda: not pods.left())
+
+
+async def test_an_attempt_takes_few_calls(pods: KubePods, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    for name in ("create", "get", "delete", "patch"):
+        original = getattr(AsyncClient, name)
+
+        def counted(
+            client: AsyncClient, *args: object, _name: str = name, _call: object = original, **more: object
+        ) -> object:
+            calls.append(_name)
+            return _call(client, *args, **more)  # type: ignore[operator]
+
+        monkeypatch.setattr(AsyncClient, name, counted)
+    await pods.ran(pods.spec("k", "true"))
+    assert calls == ["create", "delete", "patch"]

@@ -1,0 +1,294 @@
+"""What only native processes have, by the real bubblewrap: isolation and limits in full, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from retinue.agent.attempts import AttemptSpec, ObservedAttempt, Phase
+from retinue.agent.host.cgroups import Cgroups
+from retinue.agent.host.launch_threads import SPARE
+from retinue.agent.host.users import UserRange
+from retinue.agent.network import namespaces
+from tests.eventually import eventually
+
+if TYPE_CHECKING:
+    from retinue.agent.process.runtime import ProcessRuntime
+    from tests.integration.agent.conftest import Backends, Place
+
+HOSTS = "127.0.0.1\tlocalhost\n10.1.2.3\tsub1\n"
+PYTHON = "/usr/bin/python3"
+POOLS = ("asyncio_", "records_", "state_", "kernels_", "network_")
+"""Names of threads of bounded pools: the loop's own, and those of `retinue.agent.host.lanes`,
+which start as they are needed.
+"""
+
+
+def spec(name: str, *command: str, **values: object) -> AttemptSpec:
+    settings: dict[str, object] = {
+        "slots": {"cpu": 1000, "mem": 256 << 20},
+        "hostname": "main1",
+        "command": command,
+    }
+    return AttemptSpec(f"{name}.1", "session", name, 1, **(settings | values))  # type: ignore[arg-type]
+
+
+def printed(backend: ProcessRuntime, attempt_id: str) -> str:
+    piece = backend.output(attempt_id).read(0)
+    return "" if piece is None else piece.data.decode()
+
+
+async def ran(backends: Backends, wanted: AttemptSpec) -> tuple[ObservedAttempt, str]:
+    """Runs an attempt to its end and removes it; what became of it and what it printed."""
+    backend = backends.current or await backends.open()
+    await backend.prepare(wanted, HOSTS)
+    assert backend.observe()[wanted.id].phase is Phase.CREATED, backend.observe()[wanted.id].message
+    await backend.start(wanted.id)
+    observed = await backends.until(wanted.id, Phase.EXITED)
+    output = printed(backend, wanted.id)
+    await backend.remove(wanted.id)
+    return observed, output
+
+
+async def test_inside(backends: Backends) -> None:
+    program = """
+import os, socket, json, pathlib
+status = dict(line.split(":\\t", 1) for line in pathlib.Path("/proc/self/status").read_text().splitlines())
+def can(path, flags):
+    try:
+        os.close(os.open(path, flags, 0o600)); return True
+    except OSError:
+        return False
+print(json.dumps({
+    "environment": dict(os.environ), "user": [os.getuid(), os.getgid(), os.getgroups()], "cwd": os.getcwd(),
+    "capabilities": [status[name] for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")],
+    "no_new_privileges": status["NoNewPrivs"], "host": socket.gethostname(), "hosts": open("/etc/hosts").read(),
+    "sub1": socket.gethostbyname("sub1"), "name": __import__("pwd").getpwuid(os.getuid()).pw_name,
+    "processes": sorted(int(p) for p in os.listdir("/proc") if p.isdigit()),
+    "empty": [os.listdir(path) for path in ("/run", "/root", "/mnt", "/media", "/tmp")], "home": os.listdir("/home"),
+    "shadow": can("/etc/shadow", os.O_RDONLY), "write_etc": can("/etc/passwd", os.O_WRONLY), "write_usr": can("/usr/x", os.O_CREAT),
+    "write_home": can("/home/work/x", os.O_CREAT), "write_tmp": can("/tmp/x", os.O_CREAT), "write_shm": can("/dev/shm/x", os.O_CREAT),
+    "write_cgroup": can("/sys/fs/cgroup/memory/memory.limit_in_bytes", os.O_WRONLY),
+    "interfaces": [name for _, name in socket.if_nameindex()], "descriptors": len(os.listdir("/proc/self/fd")),
+    "groups": open("/proc/self/cgroup").read(), "resolve": open("/etc/resolv.conf").read(),
+}))
+"""
+    environment = {
+        "BACKENDAI_CLUSTER_ROLE": "main",
+        "STRANGE": "two\nlines \"$(id)\" 'x'",
+        "LD_PRELOAD": "/none.so",
+        "a.b-c": "1",
+    }
+    observed, output = await ran(backends, spec("k", PYTHON, "-c", program, environment=environment))
+    assert observed.exit_code == 0, output
+    # The loader inside complains of the preload that does not exist, as it should: the variable arrived.
+    seen = json.loads(output[output.index("{") :])
+    defaults = {"HOME": "/home/work", "USER": "work", "LANG": "C.UTF-8"}
+    assert environment.items() <= seen["environment"].items()
+    assert defaults.items() <= seen["environment"].items()
+    assert not [name for name in seen["environment"] if name.startswith("e0")]
+    uid, gid, groups = seen["user"]
+    assert uid in UserRange()
+    assert gid == 60_000
+    assert set(groups) <= {60_000}
+    assert seen["name"] == "work"
+    assert seen["capabilities"] == ["0000000000000000"] * 5
+    assert seen["no_new_privileges"] == "1"
+    assert (seen["host"], seen["hosts"], seen["sub1"]) == ("main1", HOSTS, "10.1.2.3")
+    assert seen["processes"] == [1, 2]
+    assert seen["empty"] == [[]] * 5
+    assert (seen["home"], seen["cwd"]) == (["work"], "/home/work")
+    assert not any(seen[name] for name in ("shadow", "write_etc", "write_usr", "write_cgroup"))
+    assert all(seen[name] for name in ("write_home", "write_tmp", "write_shm"))
+    assert seen["interfaces"] == ["lo"]
+    assert seen["descriptors"] == 4
+    assert all(line.endswith(":/") for line in seen["groups"].split())
+    assert "nameserver" not in seen["resolve"]
+
+
+async def test_host_is_not_changed_and_secrets_are_hidden(backends: Backends) -> None:
+    secret = Path("/var/tmp") / f"{backends.place.agent_id}-hidden"  # noqa: S108
+    secret.mkdir()
+    (secret / "token").write_text("secret")
+    try:
+        await backends.open(hidden=(secret,))
+        script = f"ls -a {secret}; echo changed >/var/tmp/{backends.place.agent_id}-made && cat /var/tmp/*-made"
+        observed, output = await ran(backends, spec("k", "sh", "-c", script))
+        assert observed.exit_code == 0
+        assert output == ".\n..\nchanged\n"
+        assert f"{backends.place.agent_id}-made" not in os.listdir("/var/tmp")  # noqa: S108
+    finally:
+        (secret / "token").unlink()
+        secret.rmdir()
+
+
+async def test_memory_limit(backends: Backends) -> None:
+    hog = spec("k", PYTHON, "-c", "x = bytearray(200 << 20)", slots={"cpu": 1000, "mem": 64 << 20})
+    observed, _ = await ran(backends, hog)
+    assert (observed.exit_code, observed.reason) == (137, "OOM_KILLED")
+    modest = spec(
+        "m",
+        "sh",
+        "-c",
+        "cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max 2>&1 | grep -v No",
+        slots={"mem": 64 << 20},
+    )
+    observed, output = await ran(backends, modest)
+    assert output == f"{64 << 20}\n"
+
+
+async def test_memory_of_files_counts(backends: Backends) -> None:
+    command = ("dd", "if=/dev/zero", "of=/tmp/x", "bs=1M", "count=200")
+    observed, _ = await ran(backends, spec("k", *command, slots={"mem": 64 << 20}))
+    assert observed.exit_code != 0
+    assert observed.reason == "OOM_KILLED"
+
+
+async def test_processor_limit(backends: Backends) -> None:
+    program = "import time\nend = time.monotonic() + 1\nwhile time.monotonic() < end: pass\nprint(time.process_time())"
+    observed, output = await ran(backends, spec("k", PYTHON, "-c", program, slots={"cpu": 200, "mem": 64 << 20}))
+    assert observed.exit_code == 0
+    # How much it got depends on what else runs; that it got no more does not.
+    assert 0 < float(output) < 0.4
+
+
+async def test_an_image_is_refused(backends: Backends) -> None:
+    backend = await backends.open()
+    await backend.prepare(spec("k", "true", image="debian:12"), HOSTS)
+    observed = backend.observe()["k.1"]
+    assert (observed.phase, observed.reason, observed.exit_code) == (Phase.FAILED, "IMAGE_UNSUPPORTED", None)
+
+
+async def test_output_is_bounded_and_offsets_stay_true(backends: Backends) -> None:
+    backend = await backends.open(output_limit=1 << 20)
+    script = "i=0; while [ $i -lt 40 ]; do head -c 102400 /dev/zero | tr '\\0' x; i=$((i+1)); done; echo end; exec sleep 1000"
+    await backend.prepare(spec("k", "sh", "-c", script), HOSTS)
+    await backend.start("k.1")
+    output = backend.output("k.1")
+    size = 40 * 102_400 + 4
+
+    def first_byte() -> int:
+        piece = output.read(0)
+        return 0 if piece is None else piece.offset
+
+    async with asyncio.timeout(120):
+        async with contextlib.aclosing(output.stream(0, follow=True)) as pieces:
+            end, tail = 0, b""
+            async for piece in pieces:
+                assert piece.offset >= end
+                end, tail = piece.offset + len(piece.data), tail[-4:] + piece.data
+                if tail.endswith(b"end\n"):
+                    break
+        assert end == size
+    await eventually(lambda: first_byte() > 0)
+    first = first_byte()
+    assert output.size() == size
+    assert 0 < first <= size - (1 << 20)
+    left = [piece async for piece in output.stream(0, follow=False)]
+    assert left[0].offset == first
+    assert sum(len(piece.data) for piece in left) == size - first
+    await backend.kill("k.1")
+    await backends.until("k.1", Phase.EXITED)
+
+
+def groups_of(agent_id: str) -> list[Path]:
+    """Control groups of an agent."""
+    return list(Path("/sys/fs/cgroup").glob(f"*/retinue/{agent_id}"))
+
+
+def things(place: Place) -> dict[str, object]:
+    """What there is on the node that a backend may leave behind."""
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    return {
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "groups": {name for name in Cgroups(place.agent_id).names() if not name.startswith(SPARE)},
+        "mounts": [line for line in mounts if str(place.directory) in line],
+        "children": Path(f"/proc/self/task/{os.getpid()}/children").read_text().split(),
+        "files": sorted(path.relative_to(place.directory) for path in place.directory.rglob("*")),
+    }
+
+
+def threads_outside_pools() -> int:
+    return sum(not thread.name.startswith(POOLS) for thread in threading.enumerate())
+
+
+async def test_fifty_leave_nothing(backends: Backends) -> None:
+    backend = await backends.open()
+    await ran(backends, spec("warm", "true"))
+    before, threads = things(backends.place), threads_outside_pools()
+    semaphore = asyncio.Semaphore(4)
+
+    async def one(number: int) -> None:
+        async with semaphore:
+            wanted = spec(f"k{number}", "sh", "-c", "mkdir -p a/b; echo x >a/b/c; echo y >/var/tmp/z; exit 1")
+            await backend.prepare(wanted, HOSTS)
+            await backend.start(wanted.id)
+            await backends.until(wanted.id, Phase.EXITED)
+            await backend.remove(wanted.id)
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(one(number) for number in range(50)))
+    assert things(backends.place) == before
+    # Those of other tests may have ended meanwhile.
+    assert threads_outside_pools() <= threads
+    await backend.close()
+    assert not groups_of(backends.place.agent_id)
+
+
+async def test_tree_deeper_than_the_stack_is_removed(backends: Backends) -> None:
+    program = "import os\nfor _ in range(3000): os.mkdir('d'); os.chdir('d')"
+    observed, _ = await ran(backends, spec("k", PYTHON, "-c", program))
+    assert observed.exit_code == 0
+    assert not list((backends.place.directory / "scratch").iterdir())
+
+
+async def test_a_kernel_that_names_itself_oddly_is_taken_over_and_stopped(backends: Backends) -> None:
+    """Names of processes are any bytes but NUL: neither no text nor an end of a line in them is in the agent's way."""
+    name = b"\xff\x1cNSpid:\t9"
+    program = f"""
+import ctypes, signal, sys
+ctypes.CDLL(None).prctl(15, {name!r})
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+print("named", flush=True)
+signal.pause()
+"""
+    backend = await backends.open()
+    await backend.prepare(spec("k", PYTHON, "-c", program), HOSTS)
+    await backend.start("k.1")
+    await eventually(lambda: printed(backend, "k.1") == "named\n")
+    backend = await backends.open()
+    assert backend.observe()["k.1"].phase is Phase.RUNNING
+    await backend.stop("k.1", 20.0)
+    observed = await backends.until("k.1", Phase.EXITED)
+    assert (observed.reason, observed.exit_code) == ("STOPPED", 7)
+    await backend.remove("k.1")
+
+
+async def test_kernel_pins_no_network_namespace(backends: Backends) -> None:
+    """A network namespace that was there when a kernel started ends when its name goes, whatever still runs."""
+    name = f"{backends.place.agent_id}-pin"
+    namespaces.create(name, {})
+    try:
+        backend = await backends.open()
+        # Those that start with the first backend were prepared before; so is what they see.
+        for number in range(6):
+            await backend.prepare(spec(f"k{number}"), HOSTS)
+        assert name in mounts_of("self")
+        for number in range(6):
+            monitor = json.loads((backends.place.directory / f"state/attempts/k{number}.1/record.json").read_bytes())[
+                "monitor"
+            ]["pid"]
+            assert "nsfs" not in mounts_of(monitor)
+            assert name not in mounts_of(monitor)
+    finally:
+        namespaces.delete(name)
+
+
+def mounts_of(pid: object) -> str:
+    """What a process sees mounted."""
+    return Path(f"/proc/{pid}/mountinfo").read_text()

@@ -1,0 +1,137 @@
+"""Both kinds of backends, opened the same way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from retinue.agent.attempts import AttemptSpec, ObservedAttempt, Phase
+from retinue.agent.docker.core.container_spec import AGENT_LABEL, ATTEMPT_LABEL
+from retinue.agent.docker.options import DockerOptions
+from retinue.agent.docker.registry_addresses import RegistryAddresses
+from retinue.agent.docker.runtime import DockerRuntime
+from retinue.agent.host.cgroups import Cgroups
+from retinue.agent.host.launch_threads import SPARE
+from retinue.agent.process.runtime import ProcessRuntime
+from retinue.agent.resources.core.holdings import Holdings
+from retinue.agent.runtime.options import Shared
+from tests.integration.agent.conftest import Backends, Place, manager, place, settings
+from tests.integration.agent.docker.conftest import engine
+from tests.integration.agent.docker.engine import IMAGE, TestEngine
+from tests.integration.agent.reconcile.test_restart import process
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from retinue.agent.runtime.contract import Runtime
+
+__all__ = ["engine", "manager", "place", "process", "settings"]
+
+HOSTS = "127.0.0.1\tlocalhost\n10.1.2.3\tsub1\n"
+
+LIMITS = ("uid", "gid", "tasks", "output_limit", "work_size", "work_files")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of kernels: what its attempts name as image, and where its records are below the agent's state."""
+
+    name: str
+    image: str
+    records: str
+    engine: TestEngine | None
+
+
+@pytest.fixture(params=["process", "docker"])
+def kind(request: pytest.FixtureRequest, place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kind]:
+    if request.param == "process":
+        yield Kind("process", "", "attempts", None)
+        return
+    engine: TestEngine = request.getfixturevalue("engine")
+    monkeypatch.setenv("DOCKER_HOST", engine.host)
+    yield Kind("docker", IMAGE, "docker/attempts", engine)
+    engine.remove_containers(place.agent_id)
+
+
+class Contract(Backends):
+    """Opens backends of one kind at one place, one after another, as an agent does when it is restarted."""
+
+    def __init__(self, place: Place, kind: Kind) -> None:
+        super().__init__(place)
+        self.kind = kind
+        # Of each new backend; without any, nothing is pinned.
+        self.cores: dict[int, list[int]] = {}
+
+    async def open(self, **values: object) -> Runtime:  # type: ignore[override]
+        if self.current is not None:
+            await self.current.close()
+        options = self.place.options(**values)
+        shared = Shared(Holdings(self.cores))
+        if self.kind.engine is None:
+            self.current = ProcessRuntime(options, shared)
+        else:
+            common = {name: getattr(options, name) for name in ("agent_id", "state_dir", "scratch_dir", "boot_id")}
+            limits = {name: getattr(options, name) for name in LIMITS}
+            self.current = DockerRuntime(  # type: ignore[assignment]
+                DockerOptions(
+                    host=self.kind.engine.host,
+                    registry_addresses=RegistryAddresses(("127.0.0.0/8",)),
+                    **common,
+                    **limits,
+                ),
+                shared,
+            )
+        await self.current.open(self._changed)  # type: ignore[union-attr]
+        return self.current  # type: ignore[return-value]
+
+    def spec(self, name: str, *command: str, **values: object) -> AttemptSpec:
+        settings: dict[str, object] = {
+            "slots": {"cpu": 1000, "mem": 256 << 20},
+            "hostname": "main1",
+            "command": command,
+            "image": self.kind.image,
+        }
+        return AttemptSpec(f"{name}.1", "session", name, 1, **(settings | values))  # type: ignore[arg-type]
+
+    def printed(self, attempt_id: str) -> str:
+        assert self.current is not None
+        piece = self.current.output(attempt_id).read(0)
+        return "" if piece is None else piece.data.decode()
+
+    async def held(self, wanted: AttemptSpec) -> Runtime:
+        """Creates an attempt, which then waits at its start barrier."""
+        backend: Runtime = self.current or await self.open()
+        await backend.prepare(wanted, HOSTS)
+        assert backend.observe()[wanted.id].phase is Phase.CREATED, backend.observe()[wanted.id].message
+        return backend
+
+    async def ran(self, wanted: AttemptSpec) -> tuple[ObservedAttempt, str]:
+        """Runs an attempt to its end and removes it; what became of it and what it printed."""
+        backend = await self.held(wanted)
+        await backend.start(wanted.id)
+        observed = await self.until(wanted.id, Phase.EXITED)
+        output = self.printed(wanted.id)
+        await backend.remove(wanted.id)
+        return observed, output
+
+    def left(self) -> set[str]:
+        """Attempts of which anything is left on the node."""
+        found = {name for name in Cgroups(self.place.agent_id).names() if not name.startswith(SPARE)}
+        for directory in (self.place.directory / "scratch", self.place.directory / "state" / self.kind.records):
+            found |= {entry.name for entry in directory.iterdir() if entry.is_dir()}
+        if self.kind.engine is not None:
+            client = self.kind.engine.client()
+            labelled = client.containers(all=True, filters={"label": f"{AGENT_LABEL}={self.place.agent_id}"})
+            found |= {container["Labels"][ATTEMPT_LABEL] for container in labelled}
+            client.close()
+        return found
+
+
+@pytest.fixture
+async def contract(place: Place, kind: Kind) -> AsyncIterator[Contract]:
+    contract = Contract(place, kind)
+    yield contract
+    if contract.current is not None:
+        await contract.current.close()

@@ -1,0 +1,104 @@
+"""Virtual machines and processes of one session reach each other by name, through the network that any kernel has."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from retinue.agent.attempts import Phase
+from retinue.agent.network.egress import Egress
+from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.types.v1 import isolation_pb2
+from tests.eventually import eventually
+from tests.integration.agent.conftest import agent, manager, settings
+from tests.integration.agent.manager_side import attempt
+from tests.integration.agent.network.test_network_session import ASK, KERNELS, NAMES, SERVE, SESSION, network
+from tests.integration.agent.opened import TIMEOUT
+
+if TYPE_CHECKING:
+    from tests.integration.agent.conftest import Agent
+    from tests.integration.agent.vm.conftest import Vms
+
+__all__ = ["agent", "manager", "settings"]
+
+SSH = """
+import subprocess
+for name in ("sub1", "sub2", "main1"):
+    done = subprocess.run(["ssh", name, "hostname"], capture_output=True, text=True)
+    print("by ssh:", done.stdout.strip() or done.stderr, flush=True)
+for name in ("sub1", "sub2"):
+    socket.create_connection((name, 7000), timeout=300)
+"""
+AGAIN = "server.accept()\n"
+
+
+async def test_an_egress_link_leads_into_a_machine(vms: Vms) -> None:
+    egress = Egress(vms.place.agent_id, 1500)
+    runtime = await vms.held(vms.spec("k", "/usr/bin/python3", "-c", SERVE + AGAIN, egress=True))
+    kernel = runtime.kernel("k.1")
+    await egress.attach("k.1", kernel.network_attachment())
+    # A second time, as after an interface was made again.
+    await runtime.mark_attached("k.1")
+    await runtime.mark_attached("k.1")
+    await runtime.start("k.1")
+    address = (await egress.addresses(["k.1"]))["k.1"]
+
+    async def answer() -> bytes:
+        reader, writer = await asyncio.open_connection(address, 7000)
+        try:
+            return await reader.read(100)
+        finally:
+            writer.close()
+            await writer.wait_closed()
+
+    assert await eventually(answer, ignoring=OSError, seconds=TIMEOUT) == b"main1"
+    usage = await asyncio.to_thread(kernel.usage)
+    assert usage is not None
+    assert usage.received is not None
+    assert usage.received > 0
+    # Ports are reached from the agent as well, on the guest's loopback.
+    connection = await runtime.kernel("k.1").connect(7000, ("127.0.0.1",))
+    connection.close()
+    ended = await vms.until("k.1", Phase.EXITED)
+    assert ended.exit_code == 0, vms.printed("k.1")
+    await egress.remove("k.1")
+    await runtime.remove("k.1")
+    assert not vms.left()
+
+
+async def test_a_session_of_machines_and_a_process(agent: Agent) -> None:
+    manager = await agent.converse()
+    programs = {"main1": ASK + SSH, "sub1": SERVE + AGAIN, "sub2": SERVE + AGAIN}
+    kinds = {
+        "main1": isolation_pb2.ISOLATION_VM,
+        "sub1": isolation_pb2.ISOLATION_PROCESS,
+        "sub2": isolation_pb2.ISOLATION_VM,
+    }
+    attempts = [
+        attempt(
+            KERNELS[name],
+            *("/usr/bin/python3", "-c", programs[name]),
+            session_id=SESSION,
+            hostname=name,
+            networked=True,
+            session_secret=bytes(32),
+            isolation=kinds[name],
+            slots={"cpu": 1000, "mem": 256 << 20},
+        )
+        for name in NAMES
+    ]
+    await manager.snapshot(*attempts, networks=(network(),))
+
+    def statuses() -> list[pb.AttemptStatus]:
+        found = (manager.statuses.get(wanted.id, pb.AttemptStatus()) for wanted in attempts)
+        return [status for status in found if status.state in {pb.ATTEMPT_STATE_EXITED, pb.ATTEMPT_STATE_FAILED}]
+
+    async with asyncio.timeout(TIMEOUT):
+        while len(statuses()) < len(attempts):
+            await manager.step()
+    assert [(status.exit_code, status.reason) for status in statuses()] == [(0, "EXITED")] * 3, statuses()
+    logs = [piece.data async for piece in manager.stub.StreamLogs(pb.StreamLogsRequest(attempt_id=attempts[0].id))]
+    expected = ["sub1 sub1", "sub2 sub2", "by ssh: sub1", "by ssh: sub2", "by ssh: main1"]
+    assert b"".join(logs).decode().splitlines() == expected
+    await manager.change(removed_attempt_ids=[wanted.id for wanted in attempts])
+    await manager.until(lambda: not manager.statuses)

@@ -1,0 +1,126 @@
+"""`retinue exec`: without and with a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import pty
+import signal
+import struct
+import termios
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+
+from tests.eventually import eventually
+from tests.integration.client.command.conftest import PROGRAM, SECONDS, Program
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from retinue.client.aio import Client
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def name(client: Client) -> AsyncIterator[str]:
+    session = await client.sessions.create(
+        type="interactive", name="for-exec", cluster_size=2, slots={"cpu": "0.5", "mem": "64m"}, termination_grace=0
+    )
+    await session.wait("RUNNING", timeout=SECONDS)
+    yield session.name
+    await session.terminate(force=True)
+    await session.wait_ended(SECONDS)
+
+
+async def test_streams_and_codes(retinue: Program, name: str) -> None:
+    ran = await retinue("exec", "-w", "/tmp", name, "-k", "sub1", "-e", "A=b c", "--", "sh", "-c", 'hostname; pwd; echo "$A" >&2; exit 3')  # noqa: S108  # fmt: skip
+    assert (ran.code, ran.out, ran.err) == (3, "sub1\n/tmp\n", "b c\n")
+    assert (await retinue("exec", name, "--", "cat")).code == 0, "without -i, there is no input"
+    assert (await retinue("exec", name, "no-such-program", "-k")).code == 127
+    missing = await retinue("exec", "no-such-session", "--", "true")
+    assert (missing.code, missing.out) == (3, "")
+    assert (await retinue("exec", "-k", "sub7", name, "--", "true")).code == 1
+
+
+async def test_input_through_a_pipe(environment: dict[str, str], name: str) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(PROGRAM, "exec", "-i", name, "--", "sort"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        env=environment,
+    )
+    async with asyncio.timeout(SECONDS):
+        out, _ = await process.communicate(b"b\nc\na\n" * 20_000)
+    assert process.returncode == 0
+    assert out == b"a\n" * 20_000 + b"b\n" * 20_000 + b"c\n" * 20_000
+
+
+async def test_an_interrupt_is_the_commands(retinue: Program, name: str) -> None:
+    process = await retinue.start(
+        "exec", name, "--", "sh", "-c", "trap 'exit 9' INT; echo on; while :; do sleep 0.05; done"
+    )
+    assert process.stdout is not None
+    async with asyncio.timeout(SECONDS):
+        assert await process.stdout.readline() == b"on\n"
+        process.send_signal(signal.SIGINT)
+        assert await process.wait() == 9
+
+
+async def test_a_shell_on_this_terminal(environment: dict[str, str], name: str) -> None:
+    main, side = pty.openpty()
+    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 31, 71, 0, 0))
+    before = termios.tcgetattr(side)
+    process = await asyncio.create_subprocess_exec(
+        *(PROGRAM, "exec", name),
+        stdin=side,
+        stdout=side,
+        stderr=side,
+        # The terminal knows its size better.
+        env={**environment, "TERM": "xterm", "LINES": "11", "COLUMNS": "51"},
+        start_new_session=True,
+    )
+    seen = b""
+
+    async def until(text: bytes) -> None:
+        nonlocal seen
+
+        def read() -> bytes:
+            nonlocal seen
+            with suppress(BlockingIOError):
+                seen += os.read(main, 65536)
+            return seen
+
+        await eventually(read, lambda found: text in found)
+        seen = b""
+
+    os.set_blocking(main, False)
+    try:
+        # What is typed before it is handed over is handed over too.
+        os.write(main, b"stty size; echo $TERM\n")
+        await until(b"31 71\r\nxterm")
+        fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 41, 81, 0, 0))
+        process.send_signal(signal.SIGWINCH)
+        # It comes when it comes.
+        os.write(main, b"until stty size | grep '41'\\ '81'; do sleep 0.1; done\n")
+        await until(b"41 81")
+        # What prints it is what the key interrupts: the terminal is in its foreground by then.
+        os.write(main, b"sh -c \"echo 'fir''st'; exec sleep 1000\"\n")
+        await until(b"first")
+        # A key like any other, until it is there.
+        os.write(main, b"\x03")
+        os.write(main, b"echo 'al''ive'; exit 4\n")
+        await until(b"alive")
+        async with asyncio.timeout(SECONDS):
+            assert await process.wait() == 4
+        assert termios.tcgetattr(side) == before
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        os.close(main)
+        os.close(side)

@@ -1,0 +1,237 @@
+"""Clients of SFTP that people have, beside OpenSSH's: libraries, tools that copy trees, and file systems."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import struct
+import subprocess
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import asyncssh
+import paramiko
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from retinue.client.port import LocalPort
+from retinue.devtools.cluster import free_ports
+from tests.eventually import eventually
+from tests.integration.client.command.conftest import SECONDS, Program
+from tests.integration.client.command.sftp_sessions import Clients, serve
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from retinue.client.client import Client
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+MIB = 1 << 20
+USER = "work"
+
+
+async def run(*command: str | Path, **variables: str) -> tuple[int, str]:
+    """Runs a program; returns its exit code and all that it printed."""
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        env={**os.environ, **variables},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        async with asyncio.timeout(SECONDS):
+            out, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return process.returncode or 0, out.decode(errors="replace")
+
+
+@asynccontextmanager
+async def local_port(client: Client, name: str) -> AsyncIterator[tuple[str, int]]:
+    """A port of this machine that leads to the server of a session."""
+    session = await client.sessions.get(name)
+    async with LocalPort(lambda: session.open_port("sftp")) as port:
+        yield port.address
+
+
+class SecurityKey(paramiko.PKey):
+    """A key in a device that a user touches at once."""
+
+    kind, application = "sk-ssh-ed25519@openssh.com", b"ssh:"
+
+    def __init__(self) -> None:
+        self._key = Ed25519PrivateKey.generate()
+
+    def get_name(self) -> str:
+        return self.kind
+
+    def asbytes(self) -> bytes:
+        public = self._key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+        return b"".join(len(part).to_bytes(4) + part for part in (self.kind.encode(), public, self.application))
+
+    @property
+    def line(self) -> str:
+        return f"{self.kind} {self.get_base64()}"
+
+    def can_sign(self) -> bool:
+        return True
+
+    def sign_ssh_data(self, data: bytes, algorithm: str | None = None) -> paramiko.Message:
+        del algorithm
+        touched = struct.pack(">BI", 1, 7)
+        digests = [hashlib.sha256(part).digest() for part in (self.application, data)]
+        message = paramiko.Message()
+        message.add_string(self.kind)
+        message.add_string(self._key.sign(digests[0] + touched + digests[1]))
+        message.add_bytes(touched)
+        return message
+
+
+async def test_libraries(files: Program, client: Client, shared: Path, tmp_path: Path) -> None:
+    await serve(client, files, shared, "libraries")
+    content = os.urandom(MIB)
+    host_key = (await client.sessions.create_ssh_certificate("libraries", public_key(tmp_path))).known_hosts.split()
+    token, plain = SecurityKey(), paramiko.Ed25519Key.from_private_key_file(str(tmp_path / "key"))
+    for line in (token.line, f"{plain.get_name()} {plain.get_base64()}"):
+        await client.ssh_keys.add(line)
+    try:
+        async with local_port(client, "libraries") as (host, port):
+
+            def by_paramiko(key: paramiko.PKey) -> tuple[bytes, list[str]]:
+                with paramiko.Transport((host, port)) as transport:
+                    transport.disabled_algorithms = {}
+                    transport.start_client(timeout=SECONDS)
+                    transport.auth_publickey(USER, key)
+                    with paramiko.SFTPClient.from_transport(transport) as sftp:  # type: ignore[union-attr]
+                        with sftp.open("by-paramiko", "wb") as file:
+                            file.write(content)
+                        with sftp.open("by-paramiko", "rb") as file:
+                            return file.read(), sftp.listdir(".")
+
+            for key in (plain, token):
+                await until_let_in(by_paramiko, key)
+                assert await asyncio.to_thread(by_paramiko, key) == (content, ["by-paramiko"])
+                (shared / "by-paramiko").unlink()
+            known = asyncssh.import_known_hosts(f"@cert-authority {host_key[1]} {host_key[2]} {host_key[3]}\n")
+            async with (
+                asyncssh.connect(
+                    *(host, port),
+                    host_key_alias=host_key[1],
+                    username=USER,
+                    client_keys=[str(tmp_path / "key")],
+                    known_hosts=known,
+                ) as connection,
+                connection.start_sftp_client() as sftp,
+            ):
+                await sftp.put(tmp_path / "key.pub", "by-asyncssh")
+                assert sorted(await sftp.listdir()) == [".", "..", "by-asyncssh"]
+                with pytest.raises(asyncssh.SFTPNoSuchFile):
+                    await sftp.stat("/proc/1")
+                with pytest.raises(asyncssh.ChannelOpenError):
+                    await connection.open_connection("127.0.0.1", 2022)
+    finally:
+        for registered in [key async for key in client.ssh_keys.list()]:
+            await client.ssh_keys.remove(registered.fingerprint)
+    assert (shared / "by-asyncssh").read_bytes() == (tmp_path / "key.pub").read_bytes()
+
+
+def public_key(directory: Path) -> str:
+    """Makes a key in a directory; returns its public half."""
+    subprocess.run(["/usr/bin/ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", directory / "key"], check=True)
+    return (directory / "key.pub").read_text()
+
+
+async def until_let_in(connect: object, key: paramiko.PKey) -> None:
+    """Returns once the agent has learned of a key."""
+
+    async def let_in() -> bool:
+        try:
+            await asyncio.to_thread(connect, key)  # type: ignore[arg-type]
+        except paramiko.AuthenticationException:
+            return False
+        return True
+
+    await eventually(let_in)
+
+
+async def test_tools_that_copy_trees(files: Program, client: Client, shared: Path, tmp_path: Path) -> None:
+    clients = await serve(client, files, shared, "trees", keys=[public_key(tmp_path)])
+    tree = tmp_path / "tree"
+    for number in range(60):
+        (tree / f"d{number % 3}").mkdir(parents=True, exist_ok=True)
+        (tree / f"d{number % 3}" / f"f{number}").write_text(str(number))
+    async with local_port(client, "trees") as (host, port):
+        server = ("--sftp-host", host, "--sftp-port", str(port), "--sftp-user", USER)
+        how = ("--sftp-key-file", tmp_path / "key", "--sftp-disable-hashcheck", "--config", "/dev/null")
+        code, out = await run("rclone", *server, *how, "sync", tree, ":sftp:/data/rclone")
+    assert code == 0, out
+    ran = await clients("scp", "-r", str(tree), f"{clients.host}:scp")
+    assert ran.code == 0, ran.err
+    for place in ("rclone", "scp"):
+        found = {path.name: path.read_text() for path in (shared / place).rglob("f*")}
+        assert found == {f"f{number}": str(number) for number in range(60)}
+    # It runs a program at the other end, which no system session does.
+    ssh = f"ssh -F {clients.config}"
+    code, _ = await run("rsync", "-a", "-e", ssh, f"{tree}/", f"{clients.host}:/data/rsync", **files.environment)
+    assert code != 0
+    assert not (shared / "rsync").exists()
+
+
+async def test_a_mounted_session(files: Program, client: Client, shared: Path, tmp_path: Path) -> None:
+    await serve(client, files, shared, "mounted")
+    here = tmp_path / "here"
+    here.mkdir()
+    ran = await files("sftp-mount", "mounted:/data", str(here))
+    assert ran.code == 0, ran.err
+    try:
+        assert here.is_mount()
+        content = os.urandom(MIB)
+        await asyncio.to_thread((here / "written").write_bytes, content)
+        assert (shared / "written").read_bytes() == content
+        (shared / "other").write_text("other")
+        assert await asyncio.to_thread((here / "other").read_text) == "other"
+        await asyncio.to_thread((here / "written").rename, here / "renamed")
+        assert (shared / "renamed").exists()
+    finally:
+        code, out = await run("fusermount3", "-u", here)
+        assert code == 0, out
+
+
+async def test_an_ide(files: Program, client: Client, tmp_path: Path) -> None:
+    """What VS Code does by ssh: a script that installs a server, and ports to that."""
+    session = await client.sessions.create(type="interactive", name="ide", slots={"cpu": "0.5", "mem": "256m"})
+    await session.wait("RUNNING", timeout=SECONDS)
+    ran = await files("ssh-config", "ide")
+    assert ran.code == 0, ran.err
+    (tmp_path / "config").write_text(ran.out)
+    clients = Clients(files, tmp_path / "config", "ide.retinue")
+    install = (
+        "mkdir -p ~/.server && cd ~/.server && echo from the server >page && "
+        "(python3 -m http.server --bind 127.0.0.1 8765 >/dev/null 2>&1 </dev/null & echo pid==$!==)\n"
+    )
+    local, socks, *_ = free_ports()
+    forward = ("-L", f"127.0.0.1:{local}:127.0.0.1:8765", "-D", f"127.0.0.1:{socks}", "-o", "ExitOnForwardFailure=yes")
+    # One connection does all of it, for as long as its input is open.
+    process = await clients.start("ssh", "-T", *forward, clients.host, "sh", text=install)
+    try:
+        assert process.stdout is not None
+        assert (await asyncio.wait_for(process.stdout.readline(), SECONDS)).startswith(b"pid==")
+        for how in (
+            ("curl", "-s", f"http://127.0.0.1:{local}/page"),
+            ("curl", "-s", "--socks5", f"127.0.0.1:{socks}", "http://127.0.0.1:8765/page"),
+        ):
+
+            async def page(how: tuple[str, ...] = how) -> bool:
+                return (await run(*how, "--max-time", "5"))[1] == "from the server\n"
+
+            await eventually(page)
+    finally:
+        process.kill()
+        await process.wait()

@@ -1,0 +1,264 @@
+"""SFTP past the stream: connections to the node itself or to the manager, what ends them,
+and what carries them where neither is reached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+from contextlib import aclosing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from retinue.client.errors import CallError
+from retinue.manager.v1 import session_pb2 as pb
+from retinue.rpc.direct_port import connect
+from retinue.types.v1.port_pb2 import DirectPort
+from tests.eventually import eventually
+from tests.integration.client.command.conftest import SECONDS, Program
+from tests.integration.client.command.sftp_sessions import Clients, companions, serve
+from tests.integration.client.command.test_sftp import MARKER, answered, opened
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Sequence
+
+    from retinue.client.aio import Client
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+MIB = 1 << 20
+TABLE = "sftp-direct-test"
+SILENT = 300
+
+
+def peers(sftp: asyncio.subprocess.Process) -> set[tuple[str, int]]:
+    """Returns the other ends of the TCP connections of OpenSSH's client that this one has started."""
+    children = Path(f"/proc/{sftp.pid}/task/{sftp.pid}/children").read_text().split()
+    assert len(children) == 1, children
+    links = []
+    for entry in Path(f"/proc/{children[0]}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            links.append(os.readlink(entry))
+    sockets = {found[1] for link in links if (found := re.fullmatch(r"socket:\[(\d+)\]", link))}
+    assert sockets
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    remote = [row[2].split(":") for row in rows if row[9] in sockets]
+    return {(socket.inet_ntoa(int(address, 16).to_bytes(4, "little")), int(port, 16)) for address, port in remote}
+
+
+async def ended(process: asyncio.subprocess.Process) -> None:
+    """Returns when a client has noticed that its connection ended, which it does with the next command."""
+    assert process.stdin is not None
+    async with asyncio.timeout(SECONDS):
+        while process.returncode is None:
+            with contextlib.suppress(ConnectionError):
+                process.stdin.write(b"ls -1\n")
+                await process.stdin.drain()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), 0.2)
+
+
+@contextlib.asynccontextmanager
+async def connected(clients: Clients) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A client whose connection stands."""
+    process = await opened(clients)
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def direct_port(client: Client, name: str) -> tuple[str, int]:
+    """Returns where the node of a session takes direct connections."""
+    async with client.sessions.open_port(name, "sftp", direct=True) as connection:
+        assert connection.direct_port is not None
+        return connection.direct_port.host, connection.direct_port.port
+
+
+async def relay_port(client: Client, name: str) -> tuple[str, int]:
+    """Returns where the manager takes connections to a session."""
+    async with client.sessions.open_port(name, "sftp", direct=True) as connection:
+        assert connection.relay_port is not None
+        return "127.0.0.1", connection.relay_port.port
+
+
+@contextlib.contextmanager
+def unreachable(places: Sequence[tuple[str, int]], verdict: str) -> Iterator[None]:
+    """A firewall before addresses and ports, which drops what is sent there or answers that it is refused."""
+    rules = "".join(f"ip daddr {address} tcp dport {port} {verdict}; " for address, port in places)
+    chain = f"chain out {{ type filter hook output priority 0; {rules} }}"
+    subprocess.run(["/usr/sbin/nft", "-f", "-"], check=True, text=True, input=f"table ip {TABLE} {{\n{chain}\n}}\n")
+    try:
+        yield
+    finally:
+        subprocess.run(["/usr/sbin/nft", "delete", "table", "ip", TABLE], check=True)
+
+
+async def test_no_byte_passes_a_program_of_ours(files: Program, client: Client, shared: Path, tmp_path: Path) -> None:
+    clients = await serve(client, files, shared, "direct")
+    (shared / MARKER).touch()
+    (tmp_path / "sent").write_bytes(os.urandom(MIB))
+    session = await client.sessions.get("direct")
+    async with connected(clients) as process:
+        assert peers(process) == {await direct_port(client, "direct")}
+        assert process.stdin is not None
+        process.stdin.write(f"put {tmp_path}/sent received\n".encode())
+        await answered(process)
+        assert len(companions(session.id)) == 1
+        process.stdin.close()
+        assert await asyncio.wait_for(process.wait(), SECONDS) == 0
+    assert (shared / "received").read_bytes() == (tmp_path / "sent").read_bytes()
+    # What stayed beside the connection ends with it.
+    await eventually(lambda: not companions(session.id))
+    # The journal and the log name it as they name any other.
+    entry = await first_access(client, session.id)
+    text = b"".join([chunk.data async for chunk in client.sessions.logs(session.id, follow=False)]).decode()
+    assert entry.source == "127.0.0.1"
+    assert entry.connection_address.startswith("127.")
+    assert f"Accepted publickey for work from {entry.connection_address} port " in text
+
+
+async def first_access(client: Client, session_id: str) -> pb.KernelAccessed:
+    """Returns the first entry of the journal by SFTP."""
+    async with aclosing(client.sessions.watch(after_revision=0, session_id=session_id)) as events:
+        async for event in events:
+            accessed = event.kernel_accessed
+            if event.WhichOneof("change") == "kernel_accessed" and accessed.method == pb.ACCESS_METHOD_SFTP:
+                return accessed
+    raise AssertionError("the journal has ended")
+
+
+@pytest.mark.parametrize("verdict", ["drop", "reject with tcp reset"])
+async def test_a_node_behind_a_firewall(
+    files: Program, client: Client, shared: Path, tmp_path: Path, verdict: str
+) -> None:
+    clients = await serve(client, files, shared, "behind")
+    (shared / MARKER).touch()
+    content = os.urandom(4 * MIB)
+    (tmp_path / "sent").write_bytes(content)
+    places = [await direct_port(client, "behind"), await relay_port(client, "behind")]
+    with unreachable(places, verdict):
+        async with connected(clients) as process:
+            assert not peers(process) & set(places)
+        ran = await clients.batch(f"put {tmp_path}/sent received", f"get received {tmp_path}/back")
+        assert (ran.code, ran.err) == (0, "")
+        # One that has not answered is let alone for a while; one that refuses answers at once.
+        assert len(list((tmp_path / "ssh").glob("silent-*"))) == (len(places) if verdict == "drop" else 0)
+    assert (tmp_path / "back").read_bytes() == content
+
+
+async def test_the_manager_leads_to_a_node_that_clients_do_not_reach(
+    files: Program, client: Client, shared: Path, tmp_path: Path
+) -> None:
+    clients = await serve(client, files, shared, "led")
+    (shared / MARKER).touch()
+    content = os.urandom(4 * MIB)
+    (tmp_path / "sent").write_bytes(content)
+    session, node = await client.sessions.get("led"), await direct_port(client, "led")
+    manager = {await relay_port(client, "led")}
+
+    def forget_node() -> None:
+        """As if the client had found within the last minute that it does not answer."""
+        (tmp_path / "ssh" / f"silent-{node[0]}%3A{node[1]}").touch()
+
+    forget_node()
+    async with connected(clients) as process:
+        assert peers(process) == manager
+        assert process.stdin is not None
+        process.stdin.write(f"put {tmp_path}/sent received\nget received {tmp_path}/back\n".encode())
+        await answered(process)
+        assert (tmp_path / "back").read_bytes() == (shared / "received").read_bytes() == content
+        # Whatever ends the stream ends the connection beside it.
+        for companion in companions(session.id):
+            os.kill(companion, signal.SIGKILL)
+        await ended(process)
+    forget_node()
+    async with connected(clients) as process:
+        assert peers(process) == manager
+        await session.terminate(force=True)
+        await ended(process)
+    await eventually(lambda: not companions(session.id))
+
+
+async def test_a_ticket_of_the_manager_is_refused_where_the_manager_does_not_reach_the_node(
+    files: Program, client: Client, shared: Path
+) -> None:
+    await serve(client, files, shared, "cut-off")
+    with unreachable([await direct_port(client, "cut-off")], "reject with tcp reset"):
+        async with client.sessions.open_port("cut-off", "sftp", direct=True) as stream:
+            assert stream.relay_port is not None
+            relay = DirectPort(host="127.0.0.1", port=stream.relay_port.port, ticket=stream.relay_port.ticket)
+            async with asyncio.timeout(SECONDS):
+                for ticket in (bytes(32), relay.ticket, relay.ticket):
+                    with pytest.raises(ConnectionRefusedError):
+                        await connect(DirectPort(host=relay.host, port=relay.port, ticket=ticket))
+                # The stream is there for all else.
+                await stream.refuse_direct()
+                assert (await anext(aiter(stream))).startswith(b"SSH-2.0-")
+
+
+async def test_silent_connections_keep_no_user_out(files: Program, client: Client, shared: Path) -> None:
+    clients = await serve(client, files, shared, "crowded")
+    place = await direct_port(client, "crowded")
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(SILENT):
+            _, writer = await asyncio.open_connection(*place)
+            stack.callback(writer.close)
+        ran = await clients.batch("pwd")
+        assert ran.code == 0, ran.err
+
+
+async def test_what_ends_a_direct_connection(
+    files: Program, client: Client, shared: Path, owner: str, owner_name: str
+) -> None:
+    (shared / MARKER).touch()
+    clients = await serve(client, files, shared, "ended")
+    session = await client.sessions.get("ended")
+    async with connected(clients) as process:
+        # What holds the right to it: a user who kills that has closed it.
+        for companion in companions(session.id):
+            os.kill(companion, signal.SIGKILL)
+        await ended(process)
+    own = Program({**files.environment, "RETINUE_TOKEN": owner})
+    ran = await own("run", "-t", "system", "-n", "theirs", "--mount", f"{shared}:/data")
+    assert ran.code == 0, ran.err
+    ran = await own("ssh-config", "theirs")
+    assert ran.code == 0, ran.err
+    (shared.parent / "theirs.config").write_text(ran.out)
+    async with connected(Clients(own, shared.parent / "theirs.config", "theirs.retinue")) as process:
+        assert peers(process)
+        # Who has no token any more has no connection either.
+        async for token in client.tokens.list(user=owner_name):
+            await client.tokens.revoke(token.id)
+        await ended(process)
+    async with connected(clients) as process:
+        assert peers(process)
+        await session.terminate(force=True)
+        await ended(process)
+    await eventually(lambda: not companions(session.id))
+
+
+async def test_only_what_speaks_ssh_is_reached_directly(client: Client) -> None:
+    session = await client.sessions.create(
+        type="interactive", name="plain", slots={"cpu": "0.1", "mem": "64m"}, ports=[("web", "http", 8000)]
+    )
+    await session.wait("RUNNING", timeout=SECONDS)
+    command = ["python3", "-m", "http.server", "--bind", "127.0.0.1", "8000"]
+    async with session.attach(command):
+
+        async def answers() -> bool:
+            async with client.sessions.open_port("plain", "web", direct=True) as connection:
+                assert connection.direct_port is None
+                await connection.write(b"GET / HTTP/1.0\r\n\r\n")
+                return (await anext(aiter(connection))).startswith(b"HTTP/1.0 200")
+
+        await eventually(answers, ignoring=CallError)

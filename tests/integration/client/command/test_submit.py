@@ -1,0 +1,78 @@
+"""`retinue submit`: scripts with options of their own and of Slurm, arrays, and what is refused whole."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.client.command.conftest import SECONDS, Program
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from retinue.client.aio import Client
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def output(client: Client, session: str) -> str:
+    return b"".join([chunk.data async for chunk in client.sessions.logs(session)]).decode()
+
+
+async def test_a_script_runs_with_its_options_and_arguments(retinue: Program, client: Client, tmp_path: Path) -> None:
+    script = tmp_path / "Count Down.sh"
+    script.write_text(
+        "#!/bin/bash\n#SBATCH --time=5 -o out.txt\n#RETINUE --slots cpu=0.1,mem=64m --label a=b\n"
+        'set -o pipefail; echo "$1 and $2, $JOB_SCRIPT"; printf "%s" "${FUNCNAME:-bash}" >&2; exit 3\n'
+    )
+    made = await retinue("submit", "--label", "c=d", str(script), "x y", "--z")
+    assert made.code == 0
+    assert "Count Down.sh:2: --output is left out" in made.err
+    session = await client.sessions.get(made.out.strip())
+    assert session.name.startswith("count-down-")
+    spec = session.view.spec
+    assert (dict(spec.labels), spec.time_limit.seconds, spec.kernel.slots["mem"]) == ({"a": "b", "c": "d"}, 300, "64m")
+    await session.wait_ended(SECONDS)
+    assert (session.exit_code, session.result) == (3, "FAILURE")
+    assert await output(client, session.id) == "x y and --z, \nbash"
+    # The same request again makes nothing twice, and others of the same script have other names.
+    request_id = str(uuid.uuid4())
+    once = await retinue("submit", "--request-id", request_id, str(script))
+    assert (await retinue("submit", "--request-id", request_id, str(script))).out == once.out
+    assert (await retinue("submit", str(script))).code == 0
+
+
+async def test_an_array_runs_so_many_at_a_time(retinue: Program, client: Client, tmp_path: Path) -> None:
+    script = tmp_path / "sweep.sh"
+    script.write_text(
+        "#!/bin/sh\n#SBATCH --array=1-4%1\n#RETINUE --slots cpu=0.1,mem=64m\n"
+        'echo "$ARRAY_INDEX $SLURM_ARRAY_TASK_ID of $SLURM_ARRAY_TASK_COUNT"; [ "$ARRAY_INDEX" != 2 ]\n'
+    )
+    refused = await retinue("submit", "-n", "sweep", "--priority", "100", "--depends-on", "nobody", str(script))
+    assert (refused.code, refused.out) == (1, "")
+    assert "is not a session of yours" in refused.err
+    assert not [session async for session in client.sessions.list(filter='labels.array = "sweep"')]
+
+    made = await retinue("submit", "-n", "sweep", str(script))
+    ids = made.out.split()
+    assert "retinue ls -l array=sweep" in made.err
+    sessions = [await client.sessions.get(identity) for identity in ids]
+    assert [session.name for session in sessions] == ["sweep-1", "sweep-2", "sweep-3", "sweep-4"]
+    for session in sessions:
+        await session.wait_ended(SECONDS)
+    assert [session.result for session in sessions] == ["SUCCESS", "FAILURE", "SUCCESS", "SUCCESS"]
+    assert [await output(client, identity) for identity in ids] == [f"{index} {index} of 4\n" for index in range(1, 5)]
+    for before, after in itertools.pairwise(sessions):
+        assert before.view.end_time.ToNanoseconds() <= after.view.schedule_time.ToNanoseconds()
+
+    wrong = await retinue("submit", "--array", "3-1", str(script))
+    assert wrong.code == 2
+    script.write_text("#!/bin/sh\n#SBATCH --exclusive\n")
+    wrong = await retinue("submit", str(script))
+    assert wrong.code == 2
+    assert "sweep.sh:2: --exclusive of sbatch has no counterpart" in wrong.err
+    assert (await retinue("submit", str(tmp_path / "none.sh"))).code == 2
+    assert (await retinue("submit")).code == 2

@@ -1,0 +1,112 @@
+"""The package as others install it: a wheel from the source distribution, in an environment with nothing else,
+by its oldest requirements.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+SECONDS = 300.0
+PROGRAM = """
+from retinue.client import Client
+from retinue.client.errors import NotFound
+
+
+def name(endpoint: str) -> str:
+    with Client.connect(endpoint, token="t", ca="c") as client:
+        try:
+            return client.sessions.get("lab").name
+        except NotFound as error:
+            return error.reason
+
+
+reveal_type(name)
+wrong: int = name("localhost")
+"""
+
+
+def run(*command: str | Path, cwd: Path, code: int = 0) -> str:
+    """Runs a program that ends with `code`; returns all that it prints."""
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(cwd), "LANG": "C.UTF-8"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == code, f"{command} ended with {done.returncode}:\n{done.stdout}"
+    return done.stdout
+
+
+def pip(python: str | Path, *arguments: str | Path, cwd: Path) -> None:
+    """Runs pip with this machine's settings: its index may be another than the public one."""
+    subprocess.run(
+        [python, "-m", "pip", "--disable-pip-version-check", *arguments], cwd=cwd, check=True, timeout=SECONDS
+    )
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("dist")
+    hatchling = (sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(directory))
+    subprocess.run(hatchling, cwd=ROOT, check=True, timeout=SECONDS)
+    (source,) = directory.glob("*.tar.gz")
+    # In an environment of its own, as of everyone who builds it.
+    pip(sys.executable, "wheel", "--quiet", "--no-deps", "--wheel-dir", directory, source, cwd=directory)
+    (built,) = directory.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the programs of an installed client are."""
+    directory = tmp_path_factory.mktemp("venv")
+    subprocess.run([sys.executable, "-m", "venv", directory], check=True, timeout=SECONDS)
+    dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    oldest = [dependency.partition(",")[0].replace(">=", "==") for dependency in dependencies]
+    pip(directory / "bin" / "python", "install", "--quiet", "--only-binary", ":all:", wheel, *oldest, cwd=directory)
+    return directory / "bin"
+
+
+def test_an_installed_client_runs_without_warnings(programs: Path, tmp_path: Path) -> None:
+    assert run(programs / "retinue", "--version", cwd=tmp_path).startswith("retinue ")
+    assert "Sessions" in run(programs / "retinue", "--help", cwd=tmp_path)
+    imports = "import retinue.client.aio, retinue.client, retinue.client.client, retinue.client.command.run"
+    assert run(programs / "python", "-W", "error", "-c", imports, cwd=tmp_path) == ""
+    refused = run(programs / "retinue", "--endpoint", "x y", "ls", cwd=tmp_path, code=2)
+    assert "Traceback" not in refused
+
+
+@pytest.mark.parametrize("server", ["manager", "agent", "router"])
+def test_servers_say_what_is_not_installed(programs: Path, tmp_path: Path, server: str) -> None:
+    said = run(programs / f"retinue-{server}", "--help", cwd=tmp_path, code=2)
+    assert f"pip install 'retinue[{server}]'" in said
+    assert len(said.splitlines()) == 1
+
+
+def test_types_are_published(programs: Path, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    checker = (sys.executable, "-m", "mypy", "--strict", "--python-executable", str(programs / "python"))
+    said = run(*checker, "--cache-dir", tmp_path / "cache", "program.py", cwd=tmp_path, code=1).splitlines()
+    assert [line.partition(": ")[2] for line in said[:2]] == [
+        'note: Revealed type is "def (endpoint: str) -> str"',
+        'error: Incompatible types in assignment (expression has type "str", variable has type "int")  [assignment]',
+    ]
+    assert said[2:] == ["Found 1 error in 1 file (checked 1 source file)"]
+
+
+def test_protos_come_with_the_client(programs: Path, tmp_path: Path) -> None:
+    run(programs / "retinue", "protos", tmp_path / "api", cwd=tmp_path)
+    kept = ROOT / "protos"
+    for source in kept.rglob("*.proto"):
+        assert (tmp_path / "api" / source.relative_to(kept)).read_bytes() == source.read_bytes()

@@ -1,0 +1,93 @@
+"""Stands in for systemd on machines of tests, which have no init: starts units as their files say.
+
+It applies the settings that our units have and refuses others, so that none is taken for tested without being applied.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+import pwd
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+UNITS = Path("/etc/systemd/system")
+SERVICES = Path("/var/lib/services")
+SECONDS = 200.0
+# What makes a difference to a whole system only, or to what a test does not do here.
+LEFT_OUT = {
+    *("TimeoutStartSec", "KillMode", "Delegate", "Restart", "RestartSec", "LimitNOFILE", "TasksMax"),
+    *("NoNewPrivileges", "ProtectSystem", "ProtectHome", "PrivateTmp"),
+}
+
+
+def start(name: str) -> None:
+    """Starts a unit and waits until it says that it is ready."""
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # as documented
+    parser.read(UNITS / f"{name}.service")
+    service = {key: value for key, value in parser["Service"].items() if key not in LEFT_OUT}
+    command = shlex.split(service.pop("ExecStart"))
+    user, group = service.pop("User", "root"), service.pop("Group", "root")
+    mode = int(service.pop("StateDirectoryMode", "0755"), 8)
+    if directory := service.pop("StateDirectory", ""):
+        state = Path("/var/lib", directory)
+        state.mkdir(parents=True, exist_ok=True)
+        state.chmod(mode)
+        os.chown(state, pwd.getpwnam(user).pw_uid, -1)
+    Path("/var/cache", service.pop("CacheDirectory", "")).mkdir(parents=True, exist_ok=True)
+    if service.pop("Type") != "notify" or service:
+        sys.exit(f"{name}: this systemctl does not apply {service}")
+    SERVICES.mkdir(exist_ok=True)
+    log, notified = SERVICES / f"{name}.log", SERVICES / f"{name}.notify"
+    notified.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready, log.open("ab") as output:
+        ready.bind(str(notified))
+        notified.chmod(0o777)
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            # A service has none of the variables of its caller.
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "NOTIFY_SOCKET": str(notified)},
+            user=user,
+            group=group,
+            extra_groups=[],
+            cwd="/",
+            start_new_session=True,
+        )
+        (SERVICES / f"{name}.pid").write_text(str(process.pid))
+        if not _wait(ready, process):
+            sys.exit(f"{name} did not start: {log.read_text()}")
+
+
+def _wait(ready: socket.socket, process: subprocess.Popen[bytes]) -> bool:
+    """Returns whether the service says that it is ready before it ends."""
+    ready.settimeout(0.1)
+    deadline = time.monotonic() + SECONDS
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            return ready.recv(4096) == b"READY=1"
+        except TimeoutError:
+            continue
+    return False
+
+
+def main(words: list[str]) -> None:
+    """Does what the words of a command line say."""
+    command, *units = [word for word in words if word != "--now"]
+    if command == "daemon-reload":
+        return
+    if command not in {"enable", "start"}:
+        sys.exit(f"this systemctl does not know {command}")
+    for name in units:
+        start(name)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,33 @@
+"""One real PostgreSQL for all tests here, a database for each, and servers over them that speak TLS."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest_asyncio
+
+from retinue.manager.store.database import Database
+from tests.integration.databases import Postgres, fresh_database
+from tests.integration.manager.rig import Service, served
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def database_url(postgres: Postgres) -> AsyncIterator[str]:
+    async with fresh_database(postgres) as url:
+        yield url
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def database(database_url: str) -> AsyncIterator[Database]:
+    made = Database(database_url)
+    try:
+        yield made
+    finally:
+        await made.dispose()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def service(database_url: str, tmp_path: Path) -> AsyncIterator[Service]:
+    async with served(database_url, tmp_path) as made:
+        yield made

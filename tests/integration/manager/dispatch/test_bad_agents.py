@@ -1,0 +1,151 @@
+"""An agent that sends nonsense costs itself only: the leader's term continues, and others are placed as before."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.manager.dispatch import agent_link
+from retinue.manager.dispatch.convert import Conditions, Rejected, parse
+from retinue.manager.dispatch.reports import Reports
+from retinue.manager.session.core.attempts import NodeFacts, NodeReport
+from retinue.manager.store.database import Database
+from tests.eventually import eventually
+from tests.fuzz import Fuzz
+from tests.integration.manager.dispatch.test_reports import committing
+from tests.integration.manager.leading import FakeAgent, count, leading
+from tests.integration.manager.reporting_node import TERM, enrol
+from tests.integration.manager.scheduler.test_quotas import submit
+
+ODD_WELCOMES: tuple[dict[str, Any], ...] = (
+    {"network_session_ids": ["not-a-uuid"]},
+    {"version": "1\0"},
+    {"architecture": "x86\0"},
+    {"capacity": {"c\0pu": 1}},
+    {"capacity": {"cpu": 2**63 - 1}},
+    {"underlay_address": "not-an-address"},
+    {"agent_id": "honest"},
+    {
+        "attempts": [
+            pb.AttemptStatus(
+                attempt_id="00000000-0000-0000-0000-000000000001.99999999999", state=pb.ATTEMPT_STATE_RUNNING
+            )
+        ]
+    },
+    {"attempts": [pb.AttemptStatus(attempt_id="x", state=pb.ATTEMPT_STATE_RUNNING, message="\0")]},
+)
+
+
+async def conditions(database: Database, agent_id: str) -> list[str]:
+    async with database.transaction() as tx:
+        rows = await tx.execute(text("SELECT found_conditions FROM agent WHERE id = :id"), {"id": agent_id})
+        return [row["type"] for row in rows.scalar_one()]
+
+
+async def test_nonsense_costs_its_agent_only(
+    database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(agent_link, "_MIN_QUARANTINE", 0.01)
+    monkeypatch.setattr(agent_link, "_MAX_QUARANTINE", 0.05)
+
+    async def rave(agent: FakeAgent, requests: AsyncIterator[pb.SyncRequest]) -> AsyncIterator[pb.SyncResponse]:
+        yield agent.welcome(**ODD_WELCOMES[agent.dialled % len(ODD_WELCOMES)])
+        await anext(requests, None)
+        yield pb.SyncResponse(report=pb.Report(sequence=1, removed_network_session_ids=["not-a-uuid"]))
+
+    honest, rogue = FakeAgent("honest"), FakeAgent("rogue", rave)
+    with caplog.at_level(logging.ERROR):
+        async with leading(database, honest, rogue):
+            for number in range(1, 4):
+                await submit(database, "ann", f"s{number}", agents=("honest",), agents_strict=True)
+                await eventually(partial(_running, database, number))
+                await eventually(partial(_dialled, rogue, number * len(ODD_WELCOMES)))
+            await eventually(partial(_has, database, "rogue", "QUARANTINED"))
+            assert await conditions(database, "honest") == []
+    assert honest.dialled == 1
+    assert not [record for record in caplog.records if record.name.startswith("manager")]
+
+
+async def _running(database: Database, number: int) -> bool:
+    return await count(database, "state = 'RUNNING'") == number
+
+
+async def _dialled(agent: FakeAgent, number: int) -> bool:
+    return agent.dialled >= number
+
+
+async def _has(database: Database, agent_id: str, condition: str) -> bool:
+    return condition in await conditions(database, agent_id)
+
+
+async def test_pauses_grow_and_a_sound_welcome_ends_the_quarantine(database: Database) -> None:
+    pauses: list[float] = []
+    sane = asyncio.Event()
+
+    async def rave(agent: FakeAgent, requests: AsyncIterator[pb.SyncRequest]) -> AsyncIterator[pb.SyncResponse]:
+        yield agent.welcome(**({} if sane.is_set() else {"underlay_address": "0.0.0.0"}))  # noqa: S104  # to be refused
+        async for _ in requests:
+            pass
+
+    class Quick(agent_link.AgentLink):
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            async def sleep(seconds: float) -> None:
+                pauses.append(seconds)
+                await asyncio.sleep(0)
+
+            super().__init__(*arguments, **named, sleep=sleep)
+
+    rogue = FakeAgent("rogue", rave)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("retinue.manager.dispatch.supervisor.AgentLink", Quick)
+        async with leading(database, rogue):
+            await eventually(partial(_dialled, rogue, 12))
+            assert await conditions(database, "rogue") == ["QUARANTINED"]
+            sane.set()
+            await eventually(partial(_lacks, database, "rogue", "QUARANTINED"))
+    assert max(pauses) > 150.0
+    assert pauses[0] <= 1.0
+    assert all(later > earlier for earlier, later in zip(pauses, pauses[2:8], strict=False))
+
+
+async def _lacks(database: Database, agent_id: str, condition: str) -> bool:
+    return condition not in await conditions(database, agent_id)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_whatever_is_parsed_is_committed(database: Database, seed: int, caplog: pytest.LogCaptureFixture) -> None:
+    await enrol(database, ["rogue"])
+    fuzz = Fuzz(seed)
+    sound = [FakeAgent("rogue").welcome(), pb.SyncResponse(report=pb.Report(sequence=1))]
+    sound[0].welcome.network_session_ids.append("00000000-0000-0000-0000-000000000001")
+    for message in (sound[0].welcome, sound[1].report):
+        status = message.attempts.add(attempt_id="00000000-0000-0000-0000-000000000001.1", state=4)
+        status.image.service_ports.add(name="x")
+        status.layers.add(id="x")
+    reports, committed = Reports(database, TERM, lambda _: None), 0
+    with caplog.at_level(logging.WARNING):
+        async with committing(reports):
+            for number in range(600):
+                match parse("rogue", fuzz.corrupt(sound[number % 2])):
+                    case NodeFacts() as facts:
+                        # Another instance would be a copy, which is refused whatever it sends.
+                        await reports.connected(replace(facts, instance="i"))
+                    case NodeReport() as report:
+                        await reports.reported(report)
+                    case Conditions(found):
+                        await reports.conditions_changed("rogue", found)
+                    case Rejected() as rejected:
+                        await reports.quarantined("rogue", rejected, 1.0)
+                    case _:
+                        continue
+                committed += 1
+    assert committed > 500
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]

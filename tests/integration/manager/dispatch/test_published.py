@@ -1,0 +1,65 @@
+"""The published port of an endpoint's replica: what its agent is sent, and what its agent reports of it,
+in the database.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from retinue.manager.dispatch.desired_state import read_desired
+from retinue.manager.endpoints.core.model import AppProtocol
+from retinue.manager.endpoints.core.spec import EndpointSettings, ReplicaSpec, RevisionSpec
+from retinue.manager.session.core.attempts import AttemptStatus, NodeReport
+from retinue.manager.session.core.probes import Health, Probe, ProbeKind, PublishedPort, PublishedStatus
+from retinue.manager.session.core.secrets import SessionSecrets
+from retinue.manager.session.core.spec import SessionSpec
+from retinue.manager.session.core.states import Observed, SessionType
+from retinue.manager.store import endpoint_replicas, endpoints
+from retinue.manager.store.database import Database
+from tests.integration.manager.dispatch.test_reports import two_nodes
+
+PROBE = Probe(ProbeKind.HTTP, path="/health")
+
+
+async def make_replica(database: Database, session_id: uuid.UUID) -> uuid.UUID:
+    """Makes a session that is there the replica of an endpoint."""
+    spec = RevisionSpec(
+        SessionSpec("llm", "default", "default", SessionType.INFERENCE),
+        ReplicaSpec(8000, AppProtocol.HTTP2, readiness=PROBE),
+    )
+    endpoint = uuid.uuid4()
+    new = endpoints.NewEndpoint(endpoint, "llm", "default", "ann", "default", "llm-x", EndpointSettings(), 1, spec)
+    async with database.transaction() as tx:
+        assert await endpoints.create(tx, new)
+        await endpoint_replicas.insert(tx, endpoint, 1, [session_id])
+    return endpoint
+
+
+async def test_a_replica_is_published_and_its_agents_word_reaches_the_endpoint(database: Database) -> None:
+    async with two_nodes(database) as (honest, _):
+        secrets = SessionSecrets(bytes(32))
+        first, second = sorted((await read_desired(database, "honest", secrets)).attempts.values(), key=lambda a: a.id)
+        assert (first.published, second.published) == (None, None)
+        session_id = uuid.UUID(first.session_id)
+        endpoint = await make_replica(database, session_id)
+        desired = (await read_desired(database, "honest", secrets)).attempts
+        assert desired[first.id].published == PublishedPort(8000, readiness=PROBE)
+        assert desired[second.id].published is None
+
+        async def said(published: PublishedStatus | None) -> tuple[str, str, str, int]:
+            statuses = [
+                AttemptStatus((uuid.UUID(a.kernel_id), a.epoch), Observed.RUNNING, published=published)
+                for a in (first, second)
+            ]
+            await honest.reports.reported(NodeReport("honest", tuple(statuses)))
+            async with database.transaction() as tx:
+                (found,) = (await endpoint_replicas.read(tx, [endpoint]))[endpoint]
+            return found.health, found.health_message, found.address, found.port
+
+        there = ("192.0.2.1", 30_001)
+        assert await said(None) == ("", "", "", 0)
+        assert await said(PublishedStatus(Health.STARTING, "wait", *there)) == ("STARTING", "wait", *there)
+        assert await said(PublishedStatus(Health.READY, "", *there)) == ("READY", "", *there)
+        # An agent that starts again says where, before it has asked.
+        assert await said(PublishedStatus(None, "", *there)) == ("READY", "", *there)
+        assert await said(None) == ("READY", "", *there)

@@ -1,0 +1,75 @@
+"""A user who asks for too much is refused before anything is done; others and administrators are served meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from google.rpc.error_details_pb2 import QuotaFailure, RetryInfo
+from grpc_status import rpc_status
+
+from retinue.manager.server.call_limits import DEFAULT_LIMITS, CallerClass, Weight
+from retinue.manager.store import sessions
+from retinue.manager.v1 import account_service_pb2, account_service_pb2_grpc, session_service_pb2_grpc
+from retinue.manager.v1 import session_service_pb2 as pb
+from tests.eventually import eventually
+from tests.integration.manager.rig import Service, bearer
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+CALLS = 40
+
+
+async def test_a_hostile_user_is_alone_with_heavy_lists(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    mallory, ada = bearer(await service.user("mallory")), bearer(await service.user("ada"))
+    root = bearer(await service.user("root", role="ADMIN"))
+    listing, gate, list_page = 0, asyncio.Event(), sessions.list_page
+
+    async def slow(tx: Any, visibility: sessions.Visibility, **query: Any) -> Any:
+        """Lists of mallory's hold their connections until the gate opens."""
+        nonlocal listing
+        if visibility.owner == "mallory":
+            listing += 1
+            await gate.wait()
+        return await list_page(tx, visibility, **query)
+
+    monkeypatch.setattr(sessions, "list_page", slow)
+    allowed = DEFAULT_LIMITS[CallerClass.USER, Weight.HEAVY].at_a_time
+    async with service.channel() as hostile, service.channel() as channel:
+        heavy = session_service_pb2_grpc.SessionServiceStub(hostile)
+        calls = [heavy.ListSessions(pb.ListSessionsRequest(), metadata=mallory, timeout=60) for _ in range(CALLS)]
+        results = [asyncio.ensure_future(_outcome(call)) for call in calls]
+        await eventually(lambda: sum(result.done() for result in results) >= CALLS - allowed and listing >= allowed)
+        assert listing == allowed
+        # What others ask for is answered while hers is under way.
+        for metadata in (ada, root):
+            stub = session_service_pb2_grpc.SessionServiceStub(channel)
+            assert not (await stub.ListSessions(pb.ListSessionsRequest(), metadata=metadata, timeout=60)).sessions
+            accounts = account_service_pb2_grpc.AccountServiceStub(channel)
+            assert (
+                await accounts.GetCaller(account_service_pb2.GetCallerRequest(), metadata=metadata, timeout=60)
+            ).user.name
+        gate.set()
+        outcomes = await asyncio.gather(*results)
+    refused = [outcome for outcome in outcomes if outcome is not None]
+    assert len(refused) == CALLS - allowed
+    for error in refused:
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        status = rpc_status.from_call(error)
+        assert status is not None
+        retry, quota = RetryInfo(), QuotaFailure()
+        assert any(detail.Unpack(retry) for detail in status.details)
+        assert any(detail.Unpack(quota) for detail in status.details)
+        assert retry.retry_delay.ToMilliseconds() > 0
+        assert [violation.subject for violation in quota.violations] == ["users/mallory"]
+
+
+async def _outcome(call: Any) -> grpc.aio.AioRpcError | None:
+    try:
+        await call
+    except grpc.aio.AioRpcError as error:
+        return error
+    return None

@@ -1,0 +1,129 @@
+"""Statements that go together: one round trip, one fate, and the same errors as any others."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psycopg
+import pytest
+from sqlalchemy import text
+
+from retinue.manager.store.database import Database, Query, Statement, StoreConflict, StoreUnavailable, fetch
+
+MAKE = "INSERT INTO project (name) VALUES (:name) RETURNING name"
+COUNT = "SELECT count(*) AS number FROM project WHERE name LIKE :like"
+PID = "SELECT pg_backend_pid() AS pid"
+
+
+def make(name: str) -> Query[list[str]]:
+    return Query(MAKE, {"name": name}, read=lambda rows: [row["name"] for row in rows])
+
+
+def count() -> Query[int]:
+    return Query(COUNT, {"like": "t-%"}, read=lambda rows: int(rows[0]["number"]))
+
+
+def backend() -> Query[int]:
+    return Query(PID, read=lambda rows: int(rows[0]["pid"]))
+
+
+async def number(database: Database) -> int:
+    async with database.transaction() as tx:
+        return await fetch(tx, count())
+
+
+async def test_each_sees_what_came_before_it(database: Database) -> None:
+    async with database.transaction() as tx:
+        made, counted = make("t-1"), count()
+        nothing = Query("UPDATE project SET name = name WHERE FALSE", read=len)
+        answers = await tx.pipeline(made, counted, nothing)
+        assert (answers.of(made), answers.of(counted), answers.of(nothing)) == (["t-1"], 1, 0)
+        assert await number(database) == 0
+    assert await number(database) == 1
+
+
+async def test_the_last_ones_end_the_transaction(database: Database) -> None:
+    async with database.transaction() as tx:
+        await tx.pipeline(make("t-1"))
+        await tx.pipeline(make("t-2"), commit=True)
+        assert await number(database) == 2
+
+
+async def test_when_one_fails_nothing_is_left(database: Database) -> None:
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        async with database.transaction() as tx:
+            await tx.pipeline(make("t-1"), Statement("SELECT 1 / 0"), make("t-2"), commit=True)
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        async with database.transaction() as tx:
+            await tx.pipeline(make("t-1"), make("t-1"))
+    assert await number(database) == 0
+
+
+async def test_rows_that_a_query_refuses_cost_only_its_transaction(database: Database) -> None:
+    def refuse(rows: object) -> None:
+        raise LookupError(rows)
+
+    async with database.transaction() as tx:
+        before = await fetch(tx, backend())
+    with pytest.raises(LookupError):
+        async with database.transaction() as tx:
+            await tx.pipeline(make("t-1"), Query(COUNT, {"like": "t-%"}, read=refuse), make("t-2"))
+    assert await number(database) == 0
+    async with database.transaction() as tx:
+        assert await fetch(tx, backend()) == before
+
+
+async def test_who_loses_against_another_may_try_again(database: Database) -> None:
+    async with database.transaction() as tx:
+        await tx.pipeline(make("t-1"), commit=True)
+    async with database.transaction() as first:
+        await first.pipeline(Statement("SELECT FROM project WHERE name = 't-1' FOR UPDATE"))
+        with pytest.raises(StoreConflict):
+            async with database.transaction() as second:
+                await second.pipeline(Statement("SELECT FROM project WHERE name = 't-1' FOR UPDATE NOWAIT"))
+
+
+async def test_a_lost_connection_costs_one_transaction_and_not_one_of_each_connection(database: Database) -> None:
+    async def pid(together: asyncio.Barrier) -> int:
+        async with database.transaction() as tx:
+            own = backend()
+            answers = await tx.pipeline(own)
+            await together.wait()
+            return answers.of(own)
+
+    barrier = asyncio.Barrier(3)
+    pids = await asyncio.gather(*(pid(barrier) for _ in range(3)))
+    assert len(set(pids)) == 3
+    other = await database.connect("test")
+    try:
+        # The server went, and came back.
+        await other.execute("SELECT pg_terminate_backend(pid, 5000) FROM unnest(%s::int[]) AS pid", (pids,))
+    finally:
+        await other.close()
+    with pytest.raises(StoreUnavailable):
+        await number(database)
+    barrier = asyncio.Barrier(3)
+    assert not set(pids) & set(await asyncio.gather(*(pid(barrier) for _ in range(3))))
+    async with database.transaction() as tx:
+        assert (await tx.execute(text("SELECT 1"))).scalar_one() == 1
+
+
+async def test_who_is_cancelled_leaves_nothing_and_holds_nothing(database: Database) -> None:
+    async def slow() -> None:
+        async with database.transaction() as tx:
+            await tx.pipeline(make("t-1"), Statement("SELECT pg_sleep(60)"), make("t-2"), commit=True)
+
+    sleeping = text("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()")
+    task = asyncio.create_task(slow())
+    async with asyncio.timeout(60):
+        asleep = False
+        while not asleep:
+            async with database.transaction() as tx:
+                asleep = (await tx.execute(sleeping)).first() is not None
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        # Nothing locks their rows.
+        async with database.transaction() as tx:
+            await tx.pipeline(*map(make, ("t-1", "t-2")), commit=True)
+    assert await number(database) == 2

@@ -1,0 +1,314 @@
+"""The manager as a process: ready, found again after a kill, gone in time, and usable from the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import stat
+import sys
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from retinue.devtools.cluster import free_ports
+from retinue.manager.store.embedded import running_server
+from retinue.manager.v1 import (
+    account_service_pb2,
+    account_service_pb2_grpc,
+    fleet_service_pb2,
+    fleet_service_pb2_grpc,
+    session_service_pb2,
+    session_service_pb2_grpc,
+)
+from tests.eventually import SECONDS, eventually, eventually_blocking
+from tests.integration.databases import Postgres, fresh_database, passable_directory
+from tests.integration.manager.rig import bearer, taken_apart
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    with passable_directory() as made:
+        yield made / "manager"
+        # A manager that was killed leaves its database running.
+        left = running_server(made / "manager" / "postgres")
+        if left is not None:
+            os.kill(left, signal.SIGQUIT)
+            eventually_blocking(lambda: running_server(made / "manager" / "postgres") is None)
+
+
+class Manager:
+    """A process, and what it said of itself."""
+
+    def __init__(self, process: asyncio.subprocess.Process, directory: Path) -> None:
+        self.process = process
+        self.directory = directory
+
+    @property
+    def said(self) -> dict[str, str]:
+        found: dict[str, str] = json.loads((self.directory / "dev.json").read_text())
+        return found
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        return bearer(self.said["token"])
+
+    def channel(self) -> grpc.aio.Channel:
+        said = self.said
+        credentials = grpc.ssl_channel_credentials(said["ca"].encode())
+        return grpc.aio.secure_channel(said["endpoint"], credentials, (("grpc.use_local_subchannel_pool", 1),))
+
+    async def ended(self) -> int:
+        async with asyncio.timeout(SECONDS):
+            return await self.process.wait()
+
+
+@contextlib.asynccontextmanager
+async def manager(directory: Path, *options: str, ready: bool = True, **environment: str) -> AsyncIterator[Manager]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-W", "error", "-m", "retinue.manager.main", "serve", "--data-dir", str(directory)),
+        *("--listen", "127.0.0.1:0", "--agent-listen", "127.0.0.1:0", *options),
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, **environment},
+    )
+    assert process.stderr is not None
+    lines: list[str] = []
+
+    async def drain(stream: asyncio.StreamReader, started: asyncio.Event) -> None:
+        async for line in stream:
+            lines.append(line.decode())
+            if line.startswith(b"ready:"):
+                started.set()
+        started.set()
+
+    started = asyncio.Event()
+    draining = asyncio.create_task(drain(process.stderr, started))
+    try:
+        if ready:
+            async with asyncio.timeout(SECONDS):
+                await started.wait()
+            assert process.returncode is None, "".join(lines)
+        yield Manager(process, directory)
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            try:
+                async with asyncio.timeout(SECONDS):
+                    await process.wait()
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+        await draining
+        assert "Traceback" not in "".join(lines), "".join(lines)
+
+
+async def to_the_end(stream: Any) -> None:
+    """Reads what a stream still has, up to the error it ends with."""
+    while True:
+        await stream.read()
+
+
+async def caller(running: Manager) -> str:
+    async with running.channel() as channel:
+        stub = account_service_pb2_grpc.AccountServiceStub(channel)
+        answer = await stub.GetCaller(account_service_pb2.GetCallerRequest(), metadata=running.metadata)
+    return str(answer.user.name)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+async def test_development_mode_and_a_stop_with_streams_open(directory: Path) -> None:
+    async with manager(directory, "--dev") as running:
+        assert mode(directory / "dev.json") == 0o600
+        assert mode(directory / "ca.key") == 0o600
+        assert mode(directory) == 0o711
+        assert set(running.said) == {
+            "endpoint",
+            "agent_endpoint",
+            "ca",
+            "token",
+            "join_token",
+            "ca_fingerprint",
+            "router_join_token",
+        }
+        assert await caller(running) == "admin"
+        async with running.channel() as channel:
+            health = health_pb2_grpc.HealthStub(channel)
+            assert (await health.Check(health_pb2.HealthCheckRequest())).status == SERVING
+            watching: Any = health.Watch(health_pb2.HealthCheckRequest())
+            assert (await watching.read()).status == SERVING
+            sessions = session_service_pb2_grpc.SessionServiceStub(channel)
+            watch = sessions.WatchSessions(session_service_pb2.WatchSessionsRequest(), metadata=running.metadata)
+            await watch.read()
+            running.process.send_signal(signal.SIGTERM)
+            for stream in (watch, watching):
+                # Neither would ever end by itself.
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await asyncio.wait_for(to_the_end(stream), 60)
+                ended = taken_apart(caught.value)
+                assert (ended.code, ended.reason) == (grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE")
+            assert await running.ended() == 0
+        assert running_server(directory / "postgres") is None
+
+
+async def test_a_killed_manager_leaves_everything_to_the_next(directory: Path) -> None:
+    async with manager(directory, "--dev") as running:
+        before = running.said
+        async with running.channel() as channel:
+            stub = account_service_pb2_grpc.AccountServiceStub(channel)
+            request = account_service_pb2.CreateProjectRequest(project=account_service_pb2.Project(name="kept"))
+            await stub.CreateProject(request, metadata=running.metadata)
+        database = running_server(directory / "postgres")
+        running.process.kill()
+        await running.ended()
+    assert database is not None
+    assert running_server(directory / "postgres") == database
+    async with manager(directory, "--dev") as running:
+        assert running_server(directory / "postgres") == database
+        after = running.said
+        for kept in ("ca", "token", "join_token", "ca_fingerprint"):
+            assert after[kept] == before[kept]
+        async with running.channel() as channel:
+            stub = account_service_pb2_grpc.AccountServiceStub(channel)
+            listed = await stub.ListProjects(account_service_pb2.ListProjectsRequest(), metadata=running.metadata)
+            assert [project.name for project in listed.projects] == ["default", "kept"]
+
+
+async def test_two_managers_on_one_directory(directory: Path) -> None:
+    async with manager(directory, "--dev") as running, manager(directory, "--dev", ready=False) as second:
+        assert await second.ended() == 1
+        assert await caller(running) == "admin"
+
+
+async def test_a_port_that_is_taken(directory: Path) -> None:
+    async with manager(directory, "--dev") as running:
+        with passable_directory() as other:
+            taken = running.said["endpoint"]
+            async with manager(other / "m", "--listen", taken, ready=False) as second:
+                assert await second.ended() == 1
+            assert running_server(other / "m" / "postgres") is None
+
+
+async def test_the_loss_of_the_database_is_survived(directory: Path) -> None:
+    async with manager(directory, "--dev") as running:
+        database = running_server(directory / "postgres")
+        assert database is not None
+        os.kill(database, signal.SIGKILL)
+        async with running.channel() as channel:
+            stub = fleet_service_pb2_grpc.FleetServiceStub(channel)
+            health = health_pb2_grpc.HealthStub(channel)
+
+            async def answers() -> bool:
+                try:
+                    await stub.ListAgents(fleet_service_pb2.ListAgentsRequest(), metadata=running.metadata)
+                except grpc.aio.AioRpcError as error:
+                    # From the manager with its details, or from the connection without any: both say to try again.
+                    if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                        raise
+                    return False
+                return running_server(directory / "postgres") not in (None, database)
+
+            async def healthy() -> bool:
+                return bool((await health.Check(health_pb2.HealthCheckRequest())).status == SERVING)
+
+            await eventually(answers)
+            await eventually(healthy)
+
+
+async def test_two_replicas_on_one_server_of_ones_own(postgres: Postgres, directory: Path) -> None:
+    async with fresh_database(postgres) as url:
+        with passable_directory() as other:
+            key = other / "seal"
+            key.write_text("0" * 64)
+            shared = {"RETINUE_MANAGER_DATABASE_URL": url, "RETINUE_MANAGER_CA_SEAL_KEY_FILE": str(key)}
+            async with manager(directory, "--dev", ready=True, **shared) as first:
+                async with manager(other / "without", RETINUE_MANAGER_DATABASE_URL=url, ready=False) as refused:
+                    assert await refused.ended() == 1
+                await with_a_second(other / "m", directory, first, shared)
+
+
+async def with_a_second(place: Path, directory: Path, first: Manager, shared: dict[str, str]) -> None:
+    async with manager(place, "--dev", "--log-format", "json", ready=True, **shared) as second:
+        assert second.said["ca_fingerprint"] == first.said["ca_fingerprint"]
+        assert not (directory / "postgres").exists()
+        async with first.channel() as there, second.channel() as here:
+            request = account_service_pb2.CreateProjectRequest(project=account_service_pb2.Project(name="p"))
+            await account_service_pb2_grpc.AccountServiceStub(there).CreateProject(request, metadata=first.metadata)
+            # The second one's file was written by itself, over accounts that were there already.
+            listed = await account_service_pb2_grpc.AccountServiceStub(here).ListProjects(
+                account_service_pb2.ListProjectsRequest(), metadata=second.metadata
+            )
+            assert [project.name for project in listed.projects] == ["default", "p"]
+
+
+async def command(*arguments: str) -> tuple[int, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-W", "error", "-m", "retinue.manager.main", *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    output, errors = await process.communicate()
+    return process.returncode or 0, output.decode(), errors.decode()
+
+
+async def test_administrators_are_made_on_the_machine(directory: Path) -> None:
+    async with manager(directory):
+        pass
+    # Without a manager: the database is there for as long as the command.
+    code, output, errors = await command("create-admin", "root", "--data-dir", str(directory))
+    assert code == 0, errors
+    assert running_server(directory / "postgres") is None
+    async with manager(directory, "--dev") as running:
+        code, second, _ = await command("create-admin", "root", "--data-dir", str(directory))
+        assert code == 0
+        assert second != output
+        async with running.channel() as channel:
+            stub = account_service_pb2_grpc.AccountServiceStub(channel)
+            for token in (output, second):
+                answer = await stub.GetCaller(
+                    account_service_pb2.GetCallerRequest(), metadata=bearer(token.removesuffix("\n"))
+                )
+                assert (answer.user.name, answer.user.role) == ("root", account_service_pb2.USER_ROLE_ADMIN)
+        code, _, errors = await command("revoke-agent", "n1", "--data-dir", str(directory))
+        assert code == 1
+        assert "no agent n1" in errors
+    for name in ("-x", "", "A"):
+        code, _, _ = await command("create-admin", "--data-dir", str(directory), "--", name)
+        assert code == 2
+
+
+async def test_bad_options(directory: Path) -> None:
+    bad = [("--heartbeat", "0"), ("--suspect-after", "1"), ("--lost-after", "x"), ("--database-url", "mysql://x/y")]
+    for options in bad:
+        code, _, errors = await command("serve", "--data-dir", str(directory), *options)
+        assert code in (1, 2)
+        assert "Traceback" not in errors
+
+
+def _metrics(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        read: str = answer.read().decode()
+    return read
+
+
+async def test_calls_and_the_lead_are_shown_to_prometheus(directory: Path) -> None:
+    port = free_ports()[0]
+    async with manager(directory, "--dev", "--metrics", f"127.0.0.1:{port}") as running:
+        await caller(running)
+        calls = 'retinue_manager_calls_total{code="OK",method="retinue.manager.v1.AccountService/GetCaller"} 1.0'
+        assert calls in await asyncio.to_thread(_metrics, port)
+        await eventually(lambda: asyncio.to_thread(_metrics, port), lambda found: "retinue_manager_leader 1.0" in found)

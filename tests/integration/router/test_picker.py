@@ -1,0 +1,168 @@
+"""A picker that chooses replicas by what requests say, and what happens where it is away, hangs or is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
+from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as pb_grpc
+
+from retinue.router.core.table import Algorithm, Endpoint, Picker, Revision, Routing
+from tests.eventually import eventually
+from tests.integration.agent.authority import Authority
+from tests.integration.router.backends import Backend
+from tests.integration.router.clients import request
+from tests.integration.router.running import HOST, replicas, running, toy
+
+_HEADER = "x-gateway-destination-endpoint"
+
+
+@dataclass
+class Chooser(pb_grpc.ExternalProcessorServicer):  # type: ignore[misc]  # no types are published
+    """Sends a request to the address that is its whole body, as pickers do: after the last byte of it."""
+
+    default: str = ""
+    hanging: bool = False
+    asked: int = 0
+    bodies: list[bytes] = field(default_factory=list)
+    claimed: list[str] = field(default_factory=list)
+
+    async def Process(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        body, whole = b"", False
+        self.asked += 1
+        async for message in requests:
+            if self.hanging:
+                await asyncio.Event().wait()
+            if message.HasField("request_headers"):
+                whole = message.request_headers.end_of_stream
+                self.claimed += [found.key for found in message.request_headers.headers.headers if found.key == _HEADER]
+            elif message.HasField("request_body"):
+                body += message.request_body.body
+                whole = message.request_body.end_of_stream
+            if whole:
+                break
+        self.bodies.append(body)
+        answer = pb.ProcessingResponse()
+        option = answer.request_headers.response.header_mutation.set_headers.add()
+        option.header.key, option.header.raw_value = _HEADER, body or self.default.encode()
+        yield answer
+        if body:
+            answer = pb.ProcessingResponse()
+            streamed = answer.request_body.response.body_mutation.streamed_response
+            streamed.body, streamed.end_of_stream = body, True
+            yield answer
+
+
+@asynccontextmanager
+async def serving(chooser: Chooser, credentials: grpc.ServerCredentials | None = None) -> AsyncIterator[int]:
+    server = grpc.aio.server()
+    pb_grpc.add_ExternalProcessorServicer_to_server(chooser, server)
+    address = "127.0.0.1:0"
+    port = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
+    await server.start()
+    try:
+        yield port
+    finally:
+        await server.stop(0)
+
+
+def picked(endpoint: Endpoint, host: str, port: int, ca: str = "") -> Endpoint:
+    return replace(endpoint, routing=Routing(Algorithm.PICKER, picker=Picker(host, port, ca)))
+
+
+async def test_a_picker_chooses_by_the_body_and_least_request_does_without_it(tmp_path: Path) -> None:
+    chooser = Chooser()
+    async with running(tmp_path) as router, Backend("a") as one, Backend("b") as two:
+        endpoint = toy(Revision(1, 100, replicas=replicas(one.port, two.port)))
+        async with serving(chooser) as port:
+            await router.serve(picked(endpoint, "127.0.0.1", port))
+            await router.listening()
+
+            async def chosen(to: str, fields: Mapping[str, str] | None = None) -> Any:
+                answer = await request(router.port, HOST, method="POST", body=to.encode(), fields=fields)
+                assert answer.status == 200, answer.body
+                return answer.json
+
+            async def both_chosen(to: str, fields: Mapping[str, str] | None = None) -> None:
+                """Asks until both have answered: of two that have nothing to do, either is taken by chance."""
+                names: set[str] = set()
+
+                async def ask() -> set[str]:
+                    names.add((await chosen(to, fields))["name"])
+                    return names
+
+                await eventually(ask, {"a", "b"}.__eq__)
+
+            for backend in (one, two, two, one):
+                answer = await chosen(f"127.0.0.1:{backend.port}")
+                assert (answer["name"], answer["size"]) == (backend.name, len(f"127.0.0.1:{backend.port}"))
+            # The first of several that takes requests; without a body by the headers alone.
+            assert (await chosen(f"192.0.2.1:9,127.0.0.1:{two.port}"))["name"] == "b"
+            chooser.default = f"127.0.0.1:{two.port}"
+            assert {(await request(router.port, HOST)).json["name"] for _ in range(4)} == {"b"}
+            # One that it names and that is no replica is never dialled: another is chosen.
+            await both_chosen("192.0.2.1:9")
+            assert chooser.claimed == []
+            await request(router.port, HOST, x_gateway_destination_endpoint=f"127.0.0.1:{one.port}")
+            assert chooser.claimed == []
+
+        # Away: what was on its way to it may fail, and says why; then all goes to the one with the fewest requests.
+        async with asyncio.timeout(60):
+            while (answer := await request(router.port, HOST, method="POST", body=b"x")).status != 200:
+                assert (answer.status, answer.json["error"]["code"]) == (503, "PICKER_FAILED")
+        # The client's own choice does not count either.
+        await both_chosen(f"127.0.0.1:{one.port}", {_HEADER: f"127.0.0.1:{one.port}"})
+
+
+async def test_a_picker_that_hangs_costs_a_wait_and_no_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("retinue.router.core.picker._ANSWER_SECONDS", 1.0)
+    chooser = Chooser(hanging=True)
+    async with running(tmp_path) as router, Backend("a") as one, serving(chooser) as port:
+        await router.serve(picked(toy(Revision(1, 100, replicas=replicas(one.port))), "127.0.0.1", port))
+        await router.listening()
+        async with asyncio.timeout(60):
+            while not chooser.asked:
+                assert (await request(router.port, HOST)).status == 200
+            # What it has a part of cannot be taken back.
+            answer = await request(router.port, HOST, method="POST", body=b"x")
+            assert (answer.status, answer.json["error"]["code"]) == (503, "PICKER_FAILED")
+        # An answer may take longer than a choice.
+        chooser.hanging = False
+        chooser.default = f"127.0.0.1:{one.port}"
+        assert (await request(router.port, HOST, "/slow?2")).status == 200
+        assert (await request(router.port, HOST, "/slow?2", method="POST", body=chooser.default.encode())).status == 200
+
+
+async def test_a_picker_is_known_by_its_certificate(tmp_path: Path) -> None:
+    authority = Authority()
+    key, certificate = authority.issue("localhost", "spiffe://retinue/picker")
+    credentials = grpc.ssl_server_credentials([(key.encode(), certificate.encode())])
+    chooser = Chooser()
+    async with running(tmp_path) as router, Backend("a") as one, Backend("b") as two:
+        endpoint = toy(Revision(1, 100, replicas=replicas(one.port, two.port)))
+        async with serving(chooser, credentials) as port:
+            chooser.default = f"127.0.0.1:{two.port}"
+            await router.serve(picked(endpoint, "localhost", port, authority.certificate))
+            await router.listening()
+            async with asyncio.timeout(60):
+                while not chooser.bodies:
+                    assert (await request(router.port, HOST)).status == 200
+            assert {(await request(router.port, HOST)).json["name"] for _ in range(4)} == {"b"}
+            asked = len(chooser.bodies)
+            await router.serve(picked(endpoint, "localhost", port, Authority().certificate))
+            assert (await request(router.port, HOST)).status == 200
+            assert len(chooser.bodies) == asked
+
+
+async def test_an_endpoint_whose_picker_has_no_address_is_served(tmp_path: Path) -> None:
+    async with running(tmp_path) as router, Backend("a") as one:
+        await router.serve(picked(toy(Revision(1, 100, replicas=replicas(one.port))), "picker.invalid", 9))
+        await router.listening()
+        assert (await request(router.port, HOST)).status == 200

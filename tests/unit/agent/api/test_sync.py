@@ -1,0 +1,518 @@
+"""An agent's stream with a manager that behaves, or does not: what may be sent twice, late, never, and by whom."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import tempfile
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from retinue.agent.api import sync
+from retinue.agent.api.sync import ACK_TIMEOUT, SILENT_INTERVALS
+from retinue.agent.attempts import Phase
+from retinue.agent.v1 import agent_service_pb2 as pb
+from tests.eventually import eventually
+from tests.integration.agent.manager_side import INCARNATION, Conversation, attempt
+from tests.link.memory_agent import AGENT, MemoryAgent
+from tests.link.virtual_time import run
+from tests.link.wire import ROOM, Fault, Stream, Wire
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+K1, K2 = "11111111-0000-4000-8000-000000000001", "11111111-0000-4000-8000-000000000002"
+A1, A2 = f"{K1}.1", f"{K2}.1"
+RUNNING, EXITED, FAILED = pb.ATTEMPT_STATE_RUNNING, pb.ATTEMPT_STATE_EXITED, pb.ATTEMPT_STATE_FAILED
+
+
+class Node(MemoryAgent):
+    """An agent, and the managers that dial it."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.wire = Wire(self.serve)
+
+    async def converse(self, term: int = 1, interval: float = 1.0, incarnation: str = INCARNATION) -> Conversation:
+        """Returns an open stream."""
+        manager = self.dial()
+        await manager.open(AGENT, term, interval, incarnation)
+        return manager
+
+    def dial(self) -> Conversation:
+        """Returns a stream on which nothing was said."""
+        return Conversation(self.wire.open("", ""))
+
+    async def restart(self) -> None:
+        """The process dies, and is started again."""
+        self.wire.cut()
+        await self.kill()
+        await self.start()
+
+
+def on_node(test: Callable[[Node], Awaitable[None]]) -> None:
+    """Runs in virtual time, on a node of its own; the agent's side of no stream may fail."""
+
+    async def live() -> None:
+        with tempfile.TemporaryDirectory() as directory:
+            node = Node(Path(directory))
+            await node.start()
+            try:
+                async with asyncio.timeout(3600):
+                    await test(node)
+                assert [stream.failure for stream in node.wire.streams if stream.failure] == []
+            finally:
+                node.wire.cut()
+                await node.kill()
+
+    run(live())
+
+
+async def error_of(manager: Conversation) -> tuple[grpc.StatusCode, str]:
+    """Takes messages in, without an answer to any, until the stream ends with an error; returns its code and reason."""
+    try:
+        while True:
+            await manager.read()
+    except grpc.aio.AioRpcError as error:
+        return error.code(), (error.details() or "").partition(":")[0]
+
+
+async def until_known(manager: Conversation, attempt_id: str) -> None:
+    """Takes messages in until the attempt is reported."""
+    await manager.until(lambda: attempt_id in manager.statuses)
+
+
+async def until_removed(manager: Conversation, attempt_id: str) -> None:
+    """Takes messages in until the attempt is gone."""
+    await manager.until(lambda: attempt_id in manager.removed)
+
+
+async def refused(node: Node, **hello: Any) -> tuple[grpc.StatusCode, str]:
+    """Returns why a manager is refused."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await node.converse(**hello)
+    return caught.value.code(), (caught.value.details() or "").partition(":")[0]
+
+
+def test_an_end_is_kept_until_it_is_acked_and_not_desired() -> None:
+    async def live(node: Node) -> None:
+        manager = await node.converse()
+        manager.auto_ack = False
+        await manager.snapshot(attempt(K1, "true"))
+        await manager.until_state(A1, EXITED)
+        await manager.change(removed_attempt_ids=[A1])
+        beats = manager.heartbeats
+        await manager.until(lambda: manager.heartbeats > beats + 3)
+        assert A1 in node.attempts, "not acked"
+        await manager.ack()
+        await until_removed(manager, A1)
+        assert A1 not in node.attempts
+
+    on_node(live)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_an_end_that_was_never_acked_comes_with_each_stream_until_it_is(restarts: bool) -> None:
+    async def live(node: Node) -> None:
+        manager = await node.converse()
+        manager.auto_ack = False
+        await manager.snapshot(attempt(K1, "sh", "-c", "exit 3"))
+        await manager.until_state(A1, EXITED)
+        for _ in range(3):
+            if restarts:
+                await node.restart()
+            else:
+                manager.close()
+            manager = await node.converse()
+            manager.auto_ack = False
+            assert (manager.statuses[A1].state, manager.statuses[A1].exit_code) == (EXITED, 3)
+            # That the welcome had it does not settle it: a report says it again.
+            manager.statuses.clear()
+            await manager.snapshot()
+            await manager.change(removed_attempt_ids=[A1])
+            await until_known(manager, A1)
+            assert A1 in node.attempts
+        await manager.ack()
+        await until_removed(manager, A1)
+        assert (node.journal.started[A1], node.journal.removed[A1]) == (1, 1)
+
+    on_node(live)
+
+
+def test_a_report_waits_for_the_ack_of_the_one_before_but_not_for_long() -> None:
+    async def live(node: Node) -> None:
+        clock = asyncio.get_running_loop().time
+        manager = await node.converse(interval=60.0)
+        manager.auto_ack = False
+        await manager.snapshot(attempt(K1))
+        times = []
+        for _ in range(3):
+            # Accepted or held, running, stopping or ended: each in a report of its own.
+            while (await manager.read()).WhichOneof("step") != "report":
+                pass
+            times.append(clock())
+            if len(times) == 2:
+                await manager.change(attempts=[attempt(K1, goal=pb.GOAL_STOPPED)])
+        assert times[2] - times[1] >= ACK_TIMEOUT - 0.001
+        assert times[2] - times[0] <= 3 * ACK_TIMEOUT
+
+    on_node(live)
+
+
+def test_the_desired_set_may_come_again_and_starts_nothing_twice() -> None:
+    async def live(node: Node) -> None:
+        for _ in range(3):
+            manager = await node.converse()
+            await manager.snapshot(attempt(K1), attempt(K2, "true"))
+            await manager.until_state(A1, RUNNING)
+            await manager.until_state(A2, EXITED)
+            for _ in range(2):
+                await manager.change(attempts=[attempt(K1), attempt(K2, "true")])
+        await asyncio.sleep(2)
+        assert node.journal.started == {A1: 1, A2: 1}
+        # In one stream, it comes once.
+        await manager.snapshot(attempt(K1))
+        assert await error_of(manager) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD")
+        assert node.phase(A1) is Phase.RUNNING
+
+    on_node(live)
+
+
+def test_changes_in_the_wrong_order_start_nothing_a_second_time() -> None:
+    async def live(node: Node) -> None:
+        manager = await node.converse()
+        await manager.snapshot(attempt(K1, "true"))
+        await manager.until_state(A1, EXITED)
+        await manager.change(removed_attempt_ids=[A1])
+        await until_removed(manager, A1)
+        # What was sent before, and comes behind.
+        await manager.change(attempts=[attempt(K1, "true")])
+        assert (await manager.until_state(A1, FAILED)).reason == "ALREADY_REMOVED"
+        assert node.journal.started[A1] == 1
+
+    on_node(live)
+
+
+def test_steps_that_are_out_of_place_end_the_stream_and_nothing_else() -> None:
+    steps = (
+        pb.SyncRequest(change=pb.Change(removed_attempt_ids=[A1])),
+        pb.SyncRequest(ack=pb.Ack(sequence=1)),
+        pb.SyncRequest(hello=pb.Hello(term=1, agent_id=AGENT, incarnation=INCARNATION)),
+        pb.SyncRequest(),
+        pb.SyncRequest(snapshot=pb.Snapshot(attempts=[pb.Attempt(id="../x.1", kernel_id="../x", epoch=1)])),
+        pb.SyncRequest(snapshot=pb.Snapshot(networks=[pb.Network(session_id="no-uuid")])),
+        pb.SyncRequest(snapshot=pb.Snapshot(protected_addresses=["not one"])),
+    )
+
+    async def live(node: Node) -> None:
+        manager = await node.converse()
+        await manager.snapshot(attempt(K1))
+        await manager.until_state(A1, RUNNING)
+        for step in steps:
+            manager = await node.converse()
+            await manager.call.write(step)
+            assert await error_of(manager) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD")
+        manager = await node.converse()
+        await manager.snapshot(attempt(K1))
+        await manager.call.write(pb.SyncRequest(ack=pb.Ack(sequence=99)))
+        assert await error_of(manager) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD")
+        assert node.phase(A1) is Phase.RUNNING
+
+    on_node(live)
+
+
+def test_acks_that_come_again_or_too_late_settle_nothing_else() -> None:
+    async def live(node: Node) -> None:
+        manager = await node.converse()
+        manager.auto_ack = False
+        await manager.snapshot(attempt(K1, "true"))
+        await manager.until_state(A1, EXITED)
+        await manager.ack()
+        before = manager.sequence
+        await manager.change(attempts=[attempt(K2, "true")], removed_attempt_ids=[A1])
+        await manager.until_state(A2, EXITED)
+        await manager.change(removed_attempt_ids=[A2])
+        for sequence in (before, 1, 0, -5, before):
+            await manager.call.write(pb.SyncRequest(ack=pb.Ack(sequence=sequence)))
+        await asyncio.sleep(5)
+        assert (A1 in node.attempts, A2 in node.attempts) == (False, True)
+
+    on_node(live)
+
+
+def test_a_second_stream_ends_the_first_which_is_not_listened_to_any_more() -> None:
+    async def live(node: Node) -> None:
+        first = await node.converse(term=5)
+        await first.snapshot(attempt(K1))
+        await first.until_state(A1, RUNNING)
+        second = await node.converse(term=5)
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            await first.change(attempts=[attempt(K1, goal=pb.GOAL_STOPPED)])
+        assert await error_of(first) == (grpc.StatusCode.ABORTED, "UNAVAILABLE")
+        await second.snapshot(attempt(K1))
+        beats = second.heartbeats
+        await second.until(lambda: second.heartbeats > beats + 3)
+        assert node.phase(A1) is Phase.RUNNING
+
+    on_node(live)
+
+
+@pytest.mark.parametrize("hops", range(20))
+def test_what_is_on_its_way_in_a_stream_is_not_applied_once_another_took_its_place(
+    hops: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The message arrives so many steps of the loop before or behind the hello of the other stream."""
+
+    async def live(node: Node) -> None:
+        first = await node.converse()
+        await first.snapshot(attempt(K1))
+        await first.until_state(A1, RUNNING)
+        opening = asyncio.create_task(node.converse(term=2))
+        for _ in range(hops):
+            await asyncio.sleep(0)
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            await first.change(attempts=[attempt(K1, goal=pb.GOAL_STOPPED)])
+        await opening
+
+    with caplog.at_level(logging.DEBUG, sync.__name__):
+        on_node(live)
+    said = [record.getMessage().partition(":")[0] for record in caplog.records]
+    assert "wanted" not in said[said.index("a manager of term 2 is connected") :]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_an_older_term_is_refused_and_harms_nothing(restarts: bool) -> None:
+    async def live(node: Node) -> None:
+        newest = await node.converse(term=5)
+        await newest.snapshot(attempt(K1))
+        await newest.until_state(A1, RUNNING)
+        if restarts:
+            await node.restart()
+        assert await refused(node, term=4) == (grpc.StatusCode.FAILED_PRECONDITION, "STALE_TERM")
+        if restarts:
+            newest = await node.converse(term=5)
+        beats = newest.heartbeats
+        await newest.until(lambda: newest.heartbeats > beats)
+        assert node.phase(A1) is Phase.RUNNING
+        # A later one takes over.
+        await node.converse(term=6)
+        assert await error_of(newest) == (grpc.StatusCode.ABORTED, "UNAVAILABLE")
+
+    on_node(live)
+
+
+def test_another_incarnation_counts_its_own_terms_and_ends_only_what_it_names() -> None:
+    async def live(node: Node) -> None:
+        lost = await node.converse(term=9)
+        await lost.snapshot(attempt(K1), attempt(K2))
+        for key in (A1, A2):
+            await lost.until_state(key, RUNNING)
+        restored = str(uuid.uuid4())
+        manager = await node.converse(term=1, incarnation=restored)
+        assert {status.state for status in manager.statuses.values()} == {RUNNING}
+        await manager.snapshot(attempt(K1), names_others=False)
+        beats = manager.heartbeats
+        await manager.until(lambda: manager.heartbeats > beats + 3)
+        assert node.phase(A2) is Phase.RUNNING
+        for _ in range(2):
+            assert await refused(node, term=10) == (grpc.StatusCode.FAILED_PRECONDITION, "STALE_INCARNATION")
+            await node.restart()
+        manager = await node.converse(term=1, incarnation=restored)
+        await manager.snapshot(attempt(K1), names_others=False)
+        await manager.change(removed_attempt_ids=[A2])
+        await until_removed(manager, A2)
+        assert node.phase(A1) is Phase.RUNNING
+        assert await refused(node, incarnation="no UUID") == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD")
+
+    on_node(live)
+
+
+def test_a_manager_that_dials_another_agent_is_refused_before_its_term_counts() -> None:
+    async def live(node: Node) -> None:
+        stranger = node.dial()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stranger.open("another", term=7)
+        assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        await node.converse(term=1)
+
+    on_node(live)
+
+
+def test_a_manager_that_is_silent_is_dropped_and_what_runs_continues() -> None:
+    async def live(node: Node) -> None:
+        clock = asyncio.get_running_loop().time
+        manager = await node.converse(interval=2.0)
+        await manager.snapshot(attempt(K1))
+        await manager.until_state(A1, RUNNING)
+        began = clock()
+        assert await error_of(manager) == (grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE")
+        assert clock() - began == pytest.approx(SILENT_INTERVALS * 2.0, abs=0.5)
+        assert node.phase(A1) is Phase.RUNNING
+        # One that does not even say hello.
+        assert await error_of(node.dial()) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD")
+
+    on_node(live)
+
+
+def test_a_manager_that_does_not_read_is_sent_no_more_than_there_is_room_for_and_then_what_is_newest() -> None:
+    async def live(node: Node) -> None:
+        manager = await node.converse(interval=60.0)
+        await manager.snapshot()
+        last = 40
+        for number in range(1, last + 1):
+            await manager.change(
+                attempts=[attempt(K1 if number % 2 else K2, "true") if number < 3 else attempt(f"k{number}", "true")]
+            )
+            await asyncio.sleep(1)
+        stream: Any = manager.call
+        assert isinstance(stream, Stream)
+        await eventually(lambda: len(node.attempts) == last)
+        unread = len(stream._responses._unread)  # noqa: SLF001
+        assert unread <= ROOM
+        await manager.until(lambda: len(manager.statuses) == last)
+        assert {status.state for status in manager.statuses.values()} == {EXITED}
+        # Those that ended meanwhile share reports.
+        assert manager.sequence <= ROOM + 3
+
+    on_node(live)
+
+
+@pytest.mark.parametrize(
+    ("answered", "phase"), [("number", Phase.RUNNING), ("none", Phase.EXITED), ("later", Phase.EXITED)]
+)
+def test_only_a_heartbeat_that_is_answered_by_its_number_proves_contact(answered: str, phase: Phase) -> None:
+    """Neither side's clock is compared: the agent counts from when it sent what the manager says it has heard."""
+
+    async def live(node: Node) -> None:
+        manager = await node.converse(interval=1.0)
+        fence: Any = {"seconds": 30}
+        await manager.snapshot(attempt(K1, fence_timeout=fence))
+        await manager.until_state(A1, RUNNING)
+        async with asyncio.timeout(120):
+            for _ in range(60):
+                response = await manager.read()
+                if response.WhichOneof("step") == "heartbeat":
+                    number = response.heartbeat.number
+                    said = {"number": number, "none": 0, "later": number + 1000}[answered]
+                    await manager.call.write(pb.SyncRequest(heartbeat=pb.Heartbeat(number=said)))
+        assert node.phase(A1) is phase
+
+    on_node(live)
+
+
+@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize("direction", ["down", "up"])
+def test_a_stream_that_breaks_at_any_message_is_resumed_by_the_next(direction: str, number: int) -> None:
+    async def live(node: Node) -> None:
+        node.wire = Wire(node.serve, {(direction, number): Fault.BREAK_BEFORE})
+        for _ in range(3):
+            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                manager = await node.converse()
+                await manager.snapshot(attempt(K1, "true"))
+                # Failed, if it was forgotten already: it does not start again.
+                await manager.until_state(A1, EXITED, FAILED)
+                await manager.change(removed_attempt_ids=[A1])
+                await until_removed(manager, A1)
+                break
+        assert A1 not in node.attempts
+        assert node.journal.started[A1] == 1
+
+    on_node(live)
+
+
+@dataclass
+class AnyManager:
+    """Says anything in any order, over any streams; knows which ends it has acked."""
+
+    node: Node
+    settled: set[str] = field(default_factory=set)
+    early: list[str] = field(default_factory=list)
+    manager: Conversation | None = None
+    ends: dict[int, set[str]] = field(default_factory=dict)
+
+    def removing(self, attempt_id: str) -> None:
+        """Takes note of an attempt that is forgotten too early."""
+        if attempt_id not in self.settled:
+            self.early.append(attempt_id)
+
+    async def do(self, action: str, numbers: list[int]) -> None:
+        """Lets something happen; a manager whose stream has ended says nothing."""
+        wanted = [
+            attempt(f"k{n % 3}", *COMMANDS[n // 3 % 3], goal=1 + n // 9 % 3, session_id=f"s{n % 2}") for n in numbers
+        ]
+        if action == "open":
+            self.ends = {}
+            self.manager = await self.node.converse(interval=60.0)
+            self.manager.auto_ack = False
+        elif action == "restart":
+            await self.node.restart()
+        elif self.manager is not None:
+            match action:
+                case "snapshot":
+                    await self.manager.snapshot(*wanted)
+                case "change":
+                    await self.manager.change(attempts=wanted)
+                case "remove":
+                    await self.manager.change(removed_attempt_ids=[item.id for item in wanted])
+                case "read":
+                    await self.read()
+                case "ack":
+                    await self.ack(max(self.ends, default=0))
+                case "ack an older one":
+                    await self.ack(max(self.ends, default=0) - 1)
+                case "close":
+                    self.manager.close()
+
+    async def read(self) -> None:
+        """Reads what is there."""
+        assert self.manager is not None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                while True:
+                    response = await self.manager.read()
+                    if response.WhichOneof("step") == "report":
+                        ended = {item.attempt_id for item in response.report.attempts if item.state in {EXITED, FAILED}}
+                        self.ends[response.report.sequence] = ended
+
+    async def ack(self, sequence: int) -> None:
+        """Acks all up to a report."""
+        assert self.manager is not None
+        for number, ended in self.ends.items():
+            if number <= sequence:
+                self.settled |= ended
+        await self.manager.call.write(pb.SyncRequest(ack=pb.Ack(sequence=sequence)))
+
+
+COMMANDS = ((), ("true",), ("sh", "-c", "exit 3"))
+SAID = ("open", "snapshot", "change", "remove", "read", "ack", "ack an older one", "close", "restart")
+
+
+@given(st.lists(st.tuples(st.sampled_from(SAID), st.lists(st.integers(0, 26), max_size=4)), max_size=30))
+@settings(max_examples=200)
+def test_whatever_a_manager_says_nothing_starts_twice_or_is_forgotten_before_its_ack(
+    said: list[tuple[str, list[int]]],
+) -> None:
+    async def live(node: Node) -> None:
+        manager = AnyManager(node)
+        node.journal.on_remove = manager.removing
+        for action, numbers in [("open", []), *said]:
+            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                await manager.do(action, numbers)
+            await asyncio.sleep(0.1)
+        assert not manager.early
+        # A manager that does as it should brings the node to rest.
+        node.journal.on_remove = lambda _: None
+        last = await node.converse()
+        await last.snapshot()
+        await last.until(lambda: not node.attempts and not last.statuses)
+        assert all(times <= 1 for times in node.journal.started.values())
+
+    on_node(live)

@@ -1,0 +1,128 @@
+"""Output on its way from a kernel's pipe into its file."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from retinue.agent.host import syscalls
+from retinue.agent.host.launch_threads import in_own_thread
+from retinue.agent.inside.output_pump import OUTPUT, PIPE, drain, make_pipe, pumping, revive
+from retinue.agent.kernel.build import PUMP, build
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LIMIT = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("cache"), PUMP)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    make_pipe(tmp_path, 0o600)
+    return tmp_path
+
+
+def writer(place: Path) -> int:
+    """As a kernel has it: for reading as well."""
+    return os.open(place / PIPE, os.O_RDWR | os.O_CLOEXEC)
+
+
+def write(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def printed(place: Path) -> bytes:
+    assert drain(place, 10)
+    return (place / OUTPUT).read_bytes()
+
+
+def pumps(place: Path) -> list[int]:
+    """Processes that have the output open."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if any(os.readlink(link) == str(place / OUTPUT) for link in (entry / "fd").iterdir()):
+                found.append(int(entry.name))
+        except (OSError, ValueError):
+            continue
+    return [pid for pid in found if pid != os.getpid()]
+
+
+def test_all_of_it_arrives_and_then_the_pump_ends(program: Path, place: Path) -> None:
+    data = os.urandom(3 << 20)
+    with pumping(program, place, 64 << 20):
+        kernel = writer(place)
+    write(kernel, data)
+    assert not drain(place, 0)
+    os.close(kernel)
+    assert printed(place) == data
+    assert pumps(place) == []
+
+
+def test_a_pipe_that_nobody_took_ends_its_pump(program: Path, place: Path) -> None:
+    with pumping(program, place, LIMIT):
+        pass
+    assert printed(place) == b""
+
+
+def test_there_is_one_pump_and_a_lost_one_is_replaced(program: Path, place: Path) -> None:
+    with pumping(program, place, LIMIT):
+        kernel = writer(place)
+    revive(program, place, LIMIT)
+    (pump,) = pumps(place)
+    write(kernel, b"before ")
+    os.kill(pump, signal.SIGKILL)
+    assert drain(place, 10)
+    # The printing program is not ended, and what fits into the pipe waits there.
+    write(kernel, b"meanwhile ")
+    revive(program, place, LIMIT)
+    write(kernel, b"after")
+    os.close(kernel)
+    # What was in the pump's hands is what a kill may take.
+    assert printed(place).endswith(b"meanwhile after")
+
+
+def test_the_oldest_part_is_given_back_and_offsets_stay_true(program: Path, place: Path) -> None:
+    with pumping(program, place, LIMIT):
+        kernel = writer(place)
+    for number in range(16 << 10):
+        write(kernel, b"%-1023d\n" % number)
+    os.close(kernel)
+    content = printed(place)
+    assert len(content) == 16 << 20
+    assert (place / OUTPUT).stat().st_blocks * 512 <= LIMIT * 5 // 4
+    assert content[-1024:] == b"%-1023d\n" % ((16 << 10) - 1)
+    assert content[-LIMIT : -LIMIT + 1024] == b"%-1023d\n" % (15 << 10)
+
+
+@pytest.mark.root
+def test_a_full_disk_leaves_a_gap_and_holds_nobody_up(program: Path, tmp_path: Path) -> None:
+    def on_small_disk(action: Callable[[], None]) -> None:
+        syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_FS)
+        syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_SLAVE)
+        syscalls.mount("tmpfs", str(tmp_path), "tmpfs", 0, "size=256k")
+        action()
+
+    def action() -> None:
+        make_pipe(tmp_path, 0o600)
+        with pumping(program, tmp_path, 64 << 20):
+            kernel = writer(tmp_path)
+        write(kernel, b"x" * (4 << 20))
+        os.close(kernel)
+        content = printed(tmp_path)
+        assert len(content) == 4 << 20
+        assert content.startswith(b"x" * 4096)
+        assert content.endswith(b"\0" * 4096)
+
+    in_own_thread(lambda: on_small_disk(action))

@@ -1,0 +1,62 @@
+"""Records that are written late hold up nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from retinue.agent.attempts import Phase
+from retinue.agent.runtime import attempt_store as book_module
+from retinue.agent.runtime.attempt_records import Record, Records, ended
+from retinue.agent.runtime.attempt_store import AttemptStore
+
+
+class SlowDisk(Records):
+    """Refuses to write at first, then takes as long as `resume` says for all but the attempt `quick.1`."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.full = False
+        self.written: list[str] = []
+        self.waiting = threading.Event()
+        self.resume = threading.Event()
+
+    def write(self, record: Record) -> None:
+        if self.full:
+            raise OSError(28, "no space left on device")
+        if record.id != "quick.1":
+            self.waiting.set()
+            self.resume.wait(30)
+        super().write(record)
+        self.written.append(record.id)
+
+
+async def test_an_end_is_written_while_late_records_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(book_module, "LATE_INTERVAL", 0.0)
+    disk = SlowDisk(tmp_path / "attempts")
+    store = AttemptStore(disk)
+    await store.open(lambda: None)
+    names = [*(f"late{number}.1" for number in range(20)), "quick.1"]
+    for name in names:
+        assert await store.add(Record(name, "s", "k", "boot"), lasting=False)
+    disk.full = True
+    for name in names[:-1]:
+        await store.note(ended(store.record(name), Phase.EXITED, "EXITED", "", 1.0))
+    disk.full = False
+    writing = asyncio.create_task(store.write_late())
+    try:
+        await asyncio.to_thread(disk.waiting.wait, 30)
+        # Twenty records wait to be written, each for as long as the disk takes: the end of another attempt does not.
+        await store.note(ended(store.record("quick.1"), Phase.EXITED, "EXITED", "", 1.0))
+        assert disk.written == ["quick.1"]
+        disk.resume.set()
+        async with asyncio.timeout(30):
+            while len(disk.written) < len(names):
+                await asyncio.sleep(0)
+    finally:
+        disk.resume.set()
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)

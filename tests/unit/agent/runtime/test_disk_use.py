@@ -1,0 +1,180 @@
+"""How much a kernel has on the disk, and what is too much."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from retinue.agent.runtime import disk_use
+from retinue.agent.runtime.disk_use import (
+    Area,
+    Bounds,
+    DiskWatch,
+    Use,
+    bounds_of,
+    devices_of,
+    exceeded,
+    measure,
+    measure_area,
+    unlinked,
+)
+
+BOUNDS = Bounds(64 << 20, 1000)
+
+
+def test_what_is_too_much() -> None:
+    assert exceeded(Use(BOUNDS.size, BOUNDS.files), BOUNDS) == ""
+    assert "64 MiB" in exceeded(Use(BOUNDS.size + 1, 1), BOUNDS)
+    assert "1000 files" in exceeded(Use(0, 1001), BOUNDS)
+
+
+def test_bounds_are_a_part_of_the_file_system(tmp_path: Path) -> None:
+    status = os.statvfs(tmp_path)
+    found = bounds_of(tmp_path)
+    assert found.size == status.f_blocks * status.f_frsize // 10
+    assert found.files >= 100_000
+    assert bounds_of(tmp_path, 7, 8) == Bounds(7, 8)
+
+
+def test_what_takes_space_counts(tmp_path: Path) -> None:
+    assert measure(tmp_path / "missing", BOUNDS) == Use()
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    empty = measure(tmp_path, BOUNDS)
+    assert empty.files == 2
+    with (tmp_path / "a" / "b" / "reserved").open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, 1 << 20)
+    os.link(tmp_path / "a" / "b" / "reserved", tmp_path / "again")
+    (tmp_path / "link").symlink_to("/")
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(1 << 40)
+    found = measure(tmp_path, BOUNDS)
+    assert found.files == 6
+    assert 1 << 20 <= found.size - empty.size <= (1 << 20) + 16_384
+
+
+def test_it_stops_where_that_is_too_much(tmp_path: Path) -> None:
+    for number in range(50):
+        (tmp_path / str(number)).touch()
+    assert measure(tmp_path, Bounds(1 << 20, 10)).files == 11
+
+
+def test_a_deep_tree_counts_in_full(tmp_path: Path) -> None:
+    here = os.open(tmp_path, os.O_RDONLY)
+    top = here
+    for _ in range(300):
+        os.mkdir("d", dir_fd=here)
+        below = os.open("d", os.O_RDONLY, dir_fd=here)
+        if here != top:
+            os.close(here)
+        here = below
+    os.write(descriptor := os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=here), bytes(1 << 20))
+    for one in (descriptor, here, top):
+        os.close(one)
+    before = set(os.listdir("/proc/self/fd"))
+    found = measure(tmp_path, BOUNDS)
+    assert found.files >= 301
+    assert found.size >= 1 << 20
+    assert set(os.listdir("/proc/self/fd")) <= before
+
+
+def test_a_small_file_system_is_not_filled_with_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(inodes: int) -> int:
+        values = (4096, 4096, 1000, 500, 500, inodes, inodes, inodes, 0, 255)
+        monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(values))
+        return bounds_of(tmp_path).files
+
+    assert found(65_536) == 32_768
+    assert found(1 << 24) == (1 << 24) // 10
+    assert found(0) == 100_000
+
+
+KEEPERS = {
+    "open": "file = os.open('f', os.O_RDWR | os.O_CREAT); os.ftruncate(file, 0); os.write(file, bytes(1 << 20)); os.unlink('f')",
+    "unnamed": "file = os.open('.', os.O_RDWR | os.O_TMPFILE); os.write(file, bytes(1 << 20))",
+    "mapped": (
+        "file = os.open('f', os.O_RDWR | os.O_CREAT); os.write(file, bytes(1 << 20)); os.unlink('f')\n"
+        "memory = mmap.mmap(file, 1 << 20, mmap.MAP_SHARED); os.close(file)"
+    ),
+}
+
+
+@contextmanager
+def holder(directory: Path, script: str) -> Iterator[int]:
+    """A process that has done something in a directory, and stays."""
+    program = f"import mmap, os, sys\n{script}\nprint(flush=True)\nsys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        cwd=directory,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"\n"
+        try:
+            yield process.pid
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("kind", KEEPERS)
+def test_files_without_a_name_count(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "also (deleted)").write_bytes(bytes(1 << 20))
+    with holder(tmp_path, f"other = open('also (deleted)')\n{KEEPERS[kind]}") as pid:
+        devices = devices_of(tmp_path)
+        assert measure(tmp_path, BOUNDS).size <= (1 << 20) + 16_384
+        # However often they are open.
+        assert unlinked([pid, pid], devices) == (1 << 20, 1)
+        # Elsewhere they count for no kernel.
+        assert unlinked([pid], devices_of(Path("/proc"))) == (0, 0)
+        area = Area((tmp_path,), [pid], devices)
+        assert "MiB" in exceeded(measure_area(area, Bounds(1 << 20, 1000)), Bounds(1 << 20, 1000))
+    assert unlinked([pid], devices) == (0, 0)
+
+
+def test_all_directories_of_a_kernel_count_together(tmp_path: Path) -> None:
+    for name in ("home", "layer"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_bytes(bytes(1 << 20))
+    found = measure_area(Area((tmp_path / "home", tmp_path / "layer", tmp_path / "gone"), layer=5), BOUNDS)
+    assert (2 << 20) + 5 <= found.size <= (2 << 20) + 16_389
+    assert found.files == 2
+
+
+async def test_a_rush_for_files_is_noticed_as_one_for_bytes_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look comes before its time: the pause between two is longer here than the test may take."""
+    free = [1 << 20]
+    looks = 0
+    seen = asyncio.Event()
+
+    def statvfs(_: object) -> os.statvfs_result:
+        free[0] -= 400
+        return os.statvfs_result((4096, 4096, 1000, 500, 500, 1 << 20, free[0], free[0], 0, 255))
+
+    class Nothing:
+        async def areas(self) -> dict[str, Area]:
+            nonlocal looks
+            looks += 1
+            if looks > 1:
+                seen.set()
+            return {}
+
+        async def end(self, attempt_id: str, reason: str, message: str) -> None:
+            raise AssertionError
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    monkeypatch.setattr(disk_use, "INTERVAL", 1e6)
+    monkeypatch.setattr(disk_use, "STEP", 0.001)
+    watch = asyncio.create_task(DiskWatch(Nothing(), tmp_path, BOUNDS).run())
+    try:
+        async with asyncio.timeout(20):
+            await seen.wait()
+    finally:
+        watch.cancel()

@@ -1,0 +1,41 @@
+"""When a disk counts as full: before it is, in bytes or in inodes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from retinue.agent.conditions import Conditions
+from retinue.agent.state.disk import Disk
+
+GIB, MIB = 1 << 30, 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("total", "free", "files", "free_files", "full"),
+    [
+        (100 * GIB, 64 * MIB, 10**6, 10**5, False),
+        (100 * GIB, 63 * MIB, 10**6, 10**5, True),
+        # A fiftieth of a small disk is less.
+        (100 * MIB, 2 * MIB, 10**6, 10**5, False),
+        (100 * MIB, 1 * MIB, 10**6, 10**5, True),
+        (100 * GIB, GIB, 10**6, 1000, False),
+        (100 * GIB, GIB, 10**6, 999, True),
+        # Some file systems do not count inodes.
+        (100 * GIB, GIB, 0, 0, False),
+    ],
+)
+def test_a_disk_is_full_before_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, total: int, free: int, files: int, free_files: int, full: bool
+) -> None:
+    found = SimpleNamespace(
+        f_flag=0, f_frsize=4096, f_blocks=total >> 12, f_bavail=free >> 12, f_files=files, f_favail=free_files
+    )
+    conditions = Conditions()
+    disk = Disk(tmp_path, conditions)
+    monkeypatch.setattr(os, "statvfs", lambda _directory: found)
+    disk.look()
+    assert [condition.type for condition in conditions.all()] == (["DISK_FULL"] if full else [])

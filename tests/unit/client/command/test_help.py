@@ -1,0 +1,73 @@
+"""The pages of help: they fit a terminal, are in imperatives, and lead from wrong names to right ones."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from retinue.client.command.application import cli
+
+
+def _commands(group: click.Group) -> list[click.Command]:
+    found = []
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        found += [command, *(_commands(command) if isinstance(command, click.Group) else [])]
+    return found
+
+
+def test_the_first_page_fits_a_terminal_and_names_every_command() -> None:
+    page = CliRunner(env={"COLUMNS": "80"}).invoke(cli, ["--help"], terminal_width=80).output.splitlines()
+    assert len(page) <= 24
+    assert max(map(len, page)) <= 80
+    words = " ".join(page).split()
+    assert all(name in words for name in cli.list_commands(click.Context(cli)))
+
+
+def test_each_command_is_described_by_an_imperative() -> None:
+    wrong = [command.name for command in _commands(cli) if (command.help or "").split()[0].rstrip(",").endswith("s")]
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("typed", "command"), [("ps", "ls"), ("show", "get"), ("events", "history"), ("delete", "rm"), ("nodes", "agents")]
+)
+def test_names_of_other_systems_are_understood(typed: str, command: str) -> None:
+    assert cli.get_command(click.Context(cli), typed) is cli.get_command(click.Context(cli), command)
+
+
+def test_a_wrong_name_leads_to_near_ones() -> None:
+    near = CliRunner().invoke(cli, ["explian"])
+    assert (near.exit_code, "Did you mean explain?" in near.output) == (2, True)
+    far = CliRunner().invoke(cli, ["frobnicate"])
+    assert (far.exit_code, "See `retinue help`" in far.output) == (2, True)
+
+
+def test_help_describes_all_commands_or_one() -> None:
+    everything = CliRunner().invoke(cli, ["help"]).output
+    assert "Start a session that runs COMMAND" in everything
+    assert "RETINUE_EXIT_ERROR" in everything
+    one = CliRunner().invoke(cli, ["help", "tokens", "create"]).output
+    assert one.startswith("Usage: ")
+    assert "tokens create" in one
+    assert CliRunner().invoke(cli, ["help", "tokens", "nope"]).exit_code == 2
+
+
+def test_the_version_needs_no_server() -> None:
+    assert CliRunner().invoke(cli, ["--version"]).output.startswith("retinue 0.")
+
+
+def test_the_first_page_loads_neither_grpc_nor_messages() -> None:
+    program = """
+import sys
+from retinue.client.command.application import run
+run(["--help"])
+print([name for name in ("grpc", "google.protobuf", "yaml", "rich", "asyncio") if name in sys.modules], file=sys.stderr)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert ended.stderr == "[]\n"

@@ -1,0 +1,120 @@
+"""What the lines of a job script ask for: options that mean the same, and words for all others."""
+
+from __future__ import annotations
+
+import pytest
+
+from retinue.client.command.script_options import Array, parse_array, read_script
+from retinue.client.errors import UsageError
+
+
+def arguments(*lines: str) -> list[str]:
+    return read_script("\n".join(["#!/bin/sh", *lines, "true", "#SBATCH --time=99"]), "job.sh").arguments
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("--job-name=Train_A", "--job-name train-a"),
+        ("-J a", "--job-name a"),
+        ("-t 10", "--time-limit 600s"),
+        ("--time=1:30", "--time-limit 90s"),
+        ("--time=1:30:00", "--time-limit 5400s"),
+        ("--time=2-0", "--time-limit 172800s"),
+        ("--time=1-02:03", "--time-limit 93780s"),
+        ("--time=0", ""),
+        ("-c4 --mem=4G", "--slots cpu=4,mem=4g"),
+        ("--mem=512", "--slots mem=512m"),
+        ("-c 4 --mem-per-cpu=2GB", "--slots cpu=4,mem=8g"),
+        ("--gres=gpu:2", "--slots cuda.device=2"),
+        ("--gres=gpu", "--slots cuda.device=1"),
+        ("--gpus=1", "--slots cuda.device=1"),
+        ("-n 4 --gpus-per-task=1", "--slots cuda.device=1 --size 4 --mode multi-node"),
+        ("-N 1 -n 4", "--size 4 --mode single-node"),
+        ("--nodes=2 --mem=1G", "--slots mem=1g --size 2 --mode multi-node"),
+        ("--nodes=2 --ntasks-per-node=1", "--size 2 --mode multi-node"),
+        ("--dependency=afterok:a:b,afterany:c", "--depends-on a --depends-on b --after c"),
+        ("--begin=now+1hour", "--earliest-start-time 1h"),
+        ("-H", "--hold"),
+        ("-p gpu -A team", "--group gpu --project team"),
+        ("--nodelist=a,b", "--agent a --agent b --strict-agents"),
+        ("--export=NONE", ""),
+        ("--export=A=1,B=2", "-e A=1 -e B=2"),
+        ("--requeue --comment=x # why", "--retry 3 --label comment=x"),
+    ],
+)
+def test_options_of_sbatch(line: str, expected: str) -> None:
+    assert arguments(f"#SBATCH {line}") == expected.split()
+
+
+def test_ours_come_last_and_the_rest_of_the_script_does_not_count() -> None:
+    found = arguments(
+        "#RETINUE --slots cpu=1 --label 'a=b c'", "# a remark", "", "#SBATCH -c 2", "#SBATCHES -c 9", "#SBATCH -c 3"
+    )
+    assert found == ["--slots", "cpu=3", "--slots", "cpu=1", "--label", "a=b c"]
+
+
+def test_what_has_no_meaning_is_named() -> None:
+    script = read_script("#!/bin/sh\n#SBATCH -o x --mail-user=me\n#SBATCH --array=1,3%1\n", "job.sh")
+    assert [(number, option) for number, option, _ in script.ignored] == [(2, "output"), (2, "mail-user")]
+    assert (script.array, script.arguments) == (Array((1, 3), 1), [])
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("--exclusive", "--exclusive of sbatch has no counterpart"),
+        ("-C ib", "--constraint"),
+        ("-Z", "needs a value"),
+        ("--frob=1", "--frob"),
+        ("job.sh", "is not an option"),
+        ("--time=soon", "--time=soon"),
+        ("--mem=0", "--mem=0"),
+        ("--mem=lots", "--mem=lots"),
+        ("-n 4 --mem=1G", "--mem-per-cpu"),
+        ("-n 4 --gpus=2", "--gpus-per-task"),
+        ("-N 2 -n 8", "--nodes=2"),
+        ("-n 0", "--ntasks=0"),
+        ("--gres=gpu:a100:2", "kinds of GPUs"),
+        ("--gres=tmpfs:10", "only GPUs"),
+        ("--dependency=singleton", "afterok:SESSION"),
+        ("--dependency=afterok:a?afterok:b", "all of them"),
+        ("--dependency=afternotok:a", "afterany:SESSION"),
+        ("--export=ALL", "do not go along"),
+        ("--begin=tomorrow", "--begin=tomorrow"),
+        ("--nodelist=n[1-3]", "name each agent"),
+        ("--job-name=***", "letters or digits"),
+        ("--array=0-", "is not an index"),
+        ("'", "No closing quotation"),
+    ],
+)
+def test_what_would_mean_something_else_is_refused(line: str, words: str) -> None:
+    with pytest.raises(UsageError, match=r"^job\.sh:") as refused:
+        arguments(f"#SBATCH {line}")
+    assert words in str(refused.value)
+
+
+def test_a_script_names_its_interpreter() -> None:
+    with pytest.raises(UsageError, match="interpreter"):
+        read_script("echo hello", "job.sh")
+
+
+@pytest.mark.parametrize(
+    ("text", "indices", "at_a_time"),
+    [
+        ("0-3", (0, 1, 2, 3), None),
+        ("7", (7,), None),
+        ("1,3,7-11:2,3%2", (1, 3, 7, 9, 11), 2),
+        ("0-9999", tuple(range(10_000)), None),
+    ],
+)
+def test_arrays(text: str, indices: tuple[int, ...], at_a_time: int | None) -> None:
+    assert parse_array(text) == Array(indices, at_a_time)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a", "3-1", "0-10000", "0-9%", "0-9%0", "0-9%x", "1-5:0", "-1", "1,,2", "0-99999999999999"]
+)
+def test_wrong_arrays(text: str) -> None:
+    with pytest.raises(UsageError, match="array"):
+        parse_array(text)

@@ -1,0 +1,81 @@
+"""What a machine's facts mean for a node, and that this machine can be looked at."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+
+from retinue.client.command.doctor import doctor_command
+from retinue.devtools.doctor import ERROR, LINKS, OK, TOOLS, WARNING, Facts, evaluate
+
+GOOD = Facts(
+    tools=dict.fromkeys(TOOLS, True),
+    programs_built=True,
+    ssh_built=True,
+    kernel="5.12.0-1-amd64",
+    engine={"version": "20.10.24+dfsg1", "runc": "1.1.5", "live_restore": True},
+    cgroup_version=2,
+    controllers=frozenset({"memory", "cpu", "pids", "io"}),
+    links=dict.fromkeys(LINKS, True),
+    mtu=1500,
+    addresses=("172.17.0.0/16", "192.168.1.0/24"),
+    clock_synchronized=True,
+    name_servers=("127.0.0.53", "192.168.1.1"),
+    qemu="7.2.22",
+    guest_linux="6.1.0-56-amd64",
+    kvm=True,
+)
+
+
+def test_a_good_node_lacks_nothing() -> None:
+    assert {finding.state for finding in evaluate(GOOD)} == {OK}
+
+
+@pytest.mark.parametrize(
+    ("facts", "name", "state", "remedy"),
+    [
+        (replace(GOOD, obstacles=("ip filter FORWARD",)), "forwarding", WARNING, "firewall"),
+        (replace(GOOD, name_servers=("127.0.0.53", "::1")), "names", WARNING, "--name-server"),
+        (replace(GOOD, root=False), "root", ERROR, "as root"),
+        (replace(GOOD, tools={**GOOD.tools, "bwrap": False}), "bwrap", ERROR, "bubblewrap"),
+        (replace(GOOD, engine=None), "docker", WARNING, "docker.io"),
+        (replace(GOOD, qemu="", guest_linux="", kvm=False), "qemu", WARNING, "qemu-system-x86"),
+        (replace(GOOD, guest_linux=""), "vm-linux", WARNING, "python -m retinue.agent.vm"),
+        (replace(GOOD, kvm=False), "kvm", WARNING, "firmware"),
+        (replace(GOOD, engine={**(GOOD.engine or {}), "version": "19.03.1"}), "docker", ERROR, "20.10"),
+        (replace(GOOD, engine={**(GOOD.engine or {}), "runc": "1.0.3"}), "runc", ERROR, "1.1"),
+        (replace(GOOD, engine={**(GOOD.engine or {}), "runc": ""}), "runc", WARNING, "1.1"),
+        (replace(GOOD, engine={**(GOOD.engine or {}), "live_restore": False}), "live-restore", WARNING, "daemon.json"),
+        (replace(GOOD, programs_built=False, compiler=False), "compiler", ERROR, "gcc"),
+        (replace(GOOD, ssh_built=False), "ssh", WARNING, "python -m retinue.agent.kernel"),
+        (replace(GOOD, kernel="5.10.0-30-amd64"), "linux", ERROR, "5.12"),
+        (replace(GOOD, kernel=""), "linux", ERROR, "5.12"),
+        (replace(GOOD, controllers=frozenset({"cpu", "pids"})), "cgroups", ERROR, "cgroup_enable=memory"),
+        (replace(GOOD, links={**GOOD.links, "vxlan": False}), "vxlan", ERROR, "modprobe vxlan"),
+        (replace(GOOD, overlay=False), "overlay", ERROR, "modprobe overlay"),
+        (replace(GOOD, nftables=False), "nf_tables", ERROR, "modprobe nf_tables"),
+        (replace(GOOD, mtu=1200), "mtu", ERROR, "1300"),
+        (replace(GOOD, mtu=None), "mtu", ERROR, "--underlay-address"),
+        (replace(GOOD, addresses=("10.200.0.0/16",)), "addresses", WARNING, "other addresses"),
+        (replace(GOOD, clock_synchronized=False), "clock", WARNING, "chrony"),
+        (replace(GOOD, clock_synchronized=None), "clock", WARNING, "chrony"),
+    ],
+)
+def test_each_lack_is_named_with_its_remedy(facts: Facts, name: str, state: str, remedy: str) -> None:
+    (finding,) = [finding for finding in evaluate(facts) if finding.state != OK]
+    assert (finding.name, finding.state) == (name, state)
+    assert remedy in finding.remedy
+
+
+@pytest.mark.root
+def test_this_machine() -> None:
+    """It runs the tests, so it has what a node needs; whether an engine runs beside them is open."""
+    result = CliRunner().invoke(doctor_command, ["-o", "json"], standalone_mode=False)
+    findings = {finding["name"]: finding for finding in json.loads(result.output)}
+    assert {*TOOLS, *LINKS, "cgroups", "mtu", "linux", "ssh", "docker", "clock", "addresses"} <= set(findings)
+    assert {findings[name]["state"] for name in (*TOOLS, *LINKS, "cgroups")} == {OK}
+    assert result.return_value == (1 if ERROR in {finding["state"] for finding in findings.values()} else 0)
+    assert "REMEDY" in CliRunner().invoke(doctor_command, [], standalone_mode=False).output

@@ -1,0 +1,64 @@
+"""Hints of what would start now, and agents by cause."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from retinue.manager.scheduling.columns import Policy, Running
+from retinue.manager.scheduling.room import Situation
+from retinue.manager.scheduling.strategies import validate_policy
+from retinue.manager.scheduling.view import View
+from retinue.manager.scheduling.what_if import WhatIf, what_if
+from tests.vectors.scene import Scene
+
+NONE_RUNNING = Running(
+    ids=[],
+    priorities=np.zeros(0, np.int64),
+    preemptible=np.zeros(0, np.bool_),
+    placed=np.zeros(0, np.int64),
+    ends=np.zeros(0, np.float64),
+    offsets=np.zeros(1, np.int64),
+    agents=np.zeros(0, np.int64),
+    amounts=np.zeros((0, 0), np.int64),
+)
+
+
+def look(scene: Scene) -> WhatIf:
+    agents, _, queue, _ = scene.columns()
+    settings = validate_policy(Policy("drf", "concentrated"))
+    placer = View(agents, queue, np.zeros(0, np.int64), settings, "").placer
+    return what_if(Situation(agents, queue, settings, "", NONE_RUNNING, placer), 0)
+
+
+def scene() -> Scene:
+    made = Scene()
+    made.add_agent("a", {"cpu": 4000, "mem": 8 << 30}, {"cpu": 1000})
+    made.add_agent("b", {"cpu": 4000, "mem": 8 << 30}, {"mem": 6 << 30})
+    made.add_agent("c", {"cpu": 8000, "mem": 8 << 30}, schedulable=False)
+    made.add_agent("d", {"cpu": 8000, "mem": 8 << 30}, architecture="aarch64")
+    return made
+
+
+def test_one_kernel() -> None:
+    made = scene()
+    made.add_session("s", "A", [{"cpu": 4000, "mem": 5 << 30}], architecture="x86_64")
+    assert look(made) == WhatIf(
+        (("of another kind", 1), ("takes nothing new", 1), ("short of cpu", 1), ("short of mem", 1)),
+        ("cpu of 3 or less", "mem of 2g or less"),
+    )
+
+
+def test_a_gang_may_be_smaller_or_spread() -> None:
+    made = scene()
+    made.add_session("s", "A", [{"cpu": 2000, "mem": 1 << 30}] * 3, single_node=True, architecture="x86_64")
+    assert look(made).hints == (
+        "cpu of 1 or less for each kernel",
+        "a cluster size of 2 or less",
+        "cluster mode multi-node",
+    )
+
+
+def test_chosen_agents_alone_count() -> None:
+    made = scene()
+    made.add_session("s", "A", [{"cpu": 5000, "mem": 1}], designated=["b"], strict=True)
+    assert look(made) == WhatIf((("not asked for", 3), ("short of cpu", 1)), ("cpu of 4 or less",))

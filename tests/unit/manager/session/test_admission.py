@@ -1,0 +1,82 @@
+"""Which requests are accepted, field by field."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from retinue.manager.session.core.admission import admit
+from retinue.manager.session.core.spec import KernelSpec, SessionSpec
+from retinue.manager.session.core.states import SessionType
+
+GOOD = SessionSpec(
+    name="words",
+    project="default",
+    resource_group="default",
+    type=SessionType.BATCH,
+    kernel=KernelSpec(command=("true",)),
+)
+
+
+def kernel(**values: Any) -> dict[str, Any]:
+    return {"kernel": replace(GOOD.kernel, **values)}
+
+
+def test_defaults_are_filled_in_and_amounts_made_canonical() -> None:
+    spec, violations = admit(replace(GOOD, **kernel(slots={"mem": "2048m"})))
+    assert violations == []
+    assert spec.kernel.slots == {"cpu": "1", "mem": "2g"}
+
+
+def test_stored_form_comes_back_as_it_was() -> None:
+    spec, _ = admit(
+        replace(GOOD, roles={"sub": KernelSpec(command=("a", "b"), environment={"X": "1"})}, labels={"a": "b"})
+    )
+    assert SessionSpec.from_json(spec.to_json()) == spec
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        *(
+            ({"name": name}, "spec.name")
+            for name in ("", "x" * 64, "-x", "x-", "a/b", "../x", "Ü", "a\n", "a b", "main1", "sub12")
+        ),
+        *(({"cluster_size": size}, "spec.cluster_size") for size in (-1, 1025, 10**9)),
+        *(({"priority": priority}, "spec.priority") for priority in (-1, 101)),
+        *(({"grace_seconds": seconds}, "spec.termination_grace") for seconds in (-0.1, 300.1)),
+        ({"labels": {"": "x"}}, "spec.labels['']"),
+        ({"labels": {"a": "x" * 257}}, "spec.labels['a']"),
+        ({"labels": {"a": "x\ny"}}, "spec.labels['a']"),
+        ({"labels": {f"k{n}": "" for n in range(65)}}, "spec.labels"),
+        ({"roles": {"worker1": KernelSpec()}}, "spec.roles[0].role"),
+        (kernel(command=()), "spec.kernel.command"),
+        (kernel(command=("a\0",)), "spec.kernel.command"),
+        (kernel(command=("",)), "spec.kernel.command[0]"),
+        (kernel(command=("a",) * 1025), "spec.kernel.command"),
+        (kernel(command=("a" * 65537,)), "spec.kernel.command"),
+        (kernel(image="Upper"), "spec.kernel.image"),
+        (kernel(image="a" * 600), "spec.kernel.image"),
+        (kernel(environment={"BACKENDAI_X": "1"}), "spec.kernel.environment['BACKENDAI_X']"),
+        (kernel(environment={"A=B": "1"}), "spec.kernel.environment['A=B']"),
+        (kernel(environment={"A": "\0"}), "spec.kernel.environment['A']"),
+        (kernel(environment={"A": "x" * 140_000}), "spec.kernel.environment"),
+        *(
+            (kernel(slots={"cpu": text}), "spec.kernel.slots['cpu']")
+            for text in ("0", "-1", "nan", "inf", "1e400", "1.2345", "")
+        ),
+        *((kernel(slots={"mem": text}), "spec.kernel.slots['mem']") for text in ("0", "9223372036854775808", "1x")),
+        (kernel(slots={"cuda.device": "0.5"}), "spec.kernel.slots['cuda.device']"),
+        (kernel(slots={"CPU": "1"}), "spec.kernel.slots['CPU']"),
+    ],
+)
+def test_bad_field_is_named(changes: dict[str, Any], field: str) -> None:
+    _, violations = admit(replace(GOOD, **changes))
+    assert [path for path, _ in violations] == [field]
+
+
+def test_all_wrong_fields_are_named_together() -> None:
+    _, violations = admit(replace(GOOD, name="-", priority=-5, cluster_size=-3))
+    assert {path for path, _ in violations} == {"spec.name", "spec.priority", "spec.cluster_size"}

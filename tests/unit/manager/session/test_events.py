@@ -1,0 +1,79 @@
+"""What happens to sessions is read from the journal as it was written, and what cannot be read costs itself only."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+
+import orjson
+import pytest
+
+from retinue.manager.reasons import ConditionType
+from retinue.manager.session.core.attempts import LayerReport
+from retinue.manager.session.core.events import (
+    KINDS,
+    AccessMethod,
+    Condition,
+    Happening,
+    ImagePulled,
+    KernelAccess,
+    KernelMoved,
+    PulledBytes,
+    ReasonChanged,
+    SessionCreated,
+    SessionMoved,
+    SessionUpdated,
+    UnreadableEvent,
+    parse_conditions,
+    parse_event,
+    parse_pulled_bytes,
+)
+from retinue.manager.session.core.images import SeenImage
+from retinue.manager.session.core.new_session import NewKernel, NewSession
+from retinue.manager.session.core.service_ports import ServicePortSpec
+from retinue.manager.session.core.states import KernelState, Result, SessionState
+from retinue.manager.store.recordset import recordset
+
+ID, NOW = uuid.UUID(int=7), dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+SESSION = NewSession(ID, "n", "ada", "p", "g", "BATCH", "SINGLE_NODE", 1, 10, {"name": "n", "roles": {}}, "")
+IMAGE = SeenImage("sha256:1", "sha256:2", (ServicePortSpec("web", "http", (80, 443)),))
+MOVED = (KernelState.RUNNING, KernelState.TERMINATED)
+HAPPENED: tuple[Happening, ...] = (
+    SessionCreated(SESSION, (NewKernel(ID, ID, "main", 1, 0, "main1", {"cpu": 1000}),), "QUEUED", "it waits"),
+    SessionMoved(SessionState.RUNNING, SessionState.TERMINATING, Result.FAILURE, 3, "X", "ends", 2, "BRIDGE"),
+    KernelMoved(ID, "main1", *MOVED, "n1", 2, "10.1.0.2", 3, "EXITED", IMAGE, NOW),
+    ImagePulled(ID, "main1", "n1", 1, "busybox", PulledBytes(1, 2), (LayerReport("a", 1, 2, False),)),
+    KernelAccess(AccessMethod.PORT, "main1", "ada", ID, 8080),
+    SessionUpdated("n", 20, True, "ada"),
+    ReasonChanged("X", "m", (Condition("AGENT_LOST", "gone", NOW, "n1"),), ("AGENT_LOST",)),
+)
+
+
+@pytest.mark.parametrize("what", HAPPENED, ids=lambda what: type(what).__name__)
+def test_an_entry_is_read_as_it_was_written(what: Happening) -> None:
+    stored = orjson.dumps(orjson.loads(recordset([what]))[0]).decode()
+    assert parse_event(KINDS[type(what)], stored) == what
+
+
+def test_every_kind_is_tried() -> None:
+    assert {type(what) for what in HAPPENED} == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", [*KINDS.values(), "SOMETHING_NEW", ""])
+@pytest.mark.parametrize(
+    "stored", ["{}", "[]", "null", '{"from_state": "ASLEEP"}', '{"reason": 7, "session": []}', "{"]
+)
+def test_what_cannot_be_read_is_said_to_be_unreadable(kind: str, stored: str) -> None:
+    read = parse_event(kind, stored)
+    assert isinstance(read, UnreadableEvent)
+    assert read.kind == kind
+
+
+@pytest.mark.parametrize("stored", [None, 7, "text", {}, [None], [{"type": 7}], [{"message": "m"}]])
+def test_a_condition_that_cannot_be_read_stands_in_its_place(stored: object) -> None:
+    assert [condition.type for condition in parse_conditions(stored)] == [ConditionType.UNREADABLE]
+
+
+@pytest.mark.parametrize("stored", [None, {}, [], {"bytes": 1}, {"bytes": "x", "total": 1}, 7])
+def test_progress_that_cannot_be_read_is_none(stored: object) -> None:
+    assert parse_pulled_bytes(stored) is None

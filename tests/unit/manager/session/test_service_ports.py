@@ -1,0 +1,50 @@
+"""Which ports are reachable, by what a request and an image declare."""
+
+from __future__ import annotations
+
+import pytest
+
+from retinue.manager.session.core.service_ports import PortRange, Reachable, ServicePortSpec
+from retinue.manager.session.core.stored_spec import StoredSpec
+
+IMAGE = [
+    ServicePortSpec("jupyter", "http", (8888,)),
+    ServicePortSpec("web", "http", (80, 443)),
+    ServicePortSpec("ssh", "tcp", (2200,)),
+]
+SPEC = {
+    "service_ports": [{"name": "web", "protocol": "http", "ports": [8080, 8081]}],
+    "preopen_ports": [{"first": 2190, "last": 2210}],
+}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ("jupyter", 8888),
+        ("web", 8080),
+        ("8081", 8081),
+        ("8888", 8888),
+        # The request's name comes before the image's, whose port is not declared any more.
+        ("80", None),
+        ("ssh", None),
+        ("2200", None),
+        ("2190", 2190),
+        ("2210", 2210),
+        ("2211", None),
+        ("02190", None),
+        ("", None),
+    ],
+)
+def test_what_is_found(wanted: str, expected: int | None) -> None:
+    assert StoredSpec(SPEC).reachable(IMAGE).find(wanted) == expected
+
+
+def test_sessions_from_before_there_were_ports() -> None:
+    assert StoredSpec({}).reachable([]) == Reachable(())
+    assert StoredSpec({}).reachable(IMAGE).find("web") == 80
+
+
+def test_words() -> None:
+    ports = Reachable((ServicePortSpec("a", "tcp", (8000, 8001)),), (PortRange(9000, 9000), PortRange(9001, 9002)))
+    assert list(ports.words()) == ["a (8000, 8001)", "9000", "9001-9002"]

@@ -1,0 +1,155 @@
+"""How a request unfolds into kernels."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import asdict, fields, replace
+
+import orjson
+import pytest
+
+from retinue.manager.session.core.isolation import Isolation
+from retinue.manager.session.core.spec import (
+    KernelSpec,
+    SessionSpec,
+    UnreadableSpecError,
+    cluster_environment,
+    kernel_plans,
+    role_counts,
+)
+from retinue.manager.session.core.states import SessionType
+from retinue.manager.store import spec_fields
+
+SESSION = uuid.UUID("00000000-0000-4000-8000-000000000001")
+
+
+def spec(size: int, *, single_node: bool = True) -> SessionSpec:
+    return SessionSpec(
+        name="s",
+        project="p",
+        resource_group="g",
+        type=SessionType.BATCH,
+        single_node=single_node,
+        cluster_size=size,
+        kernel=KernelSpec(command=("serve",), environment={"A": "1", "B": "2"}, slots={"cpu": "1", "mem": "1g"}),
+        roles={"sub": KernelSpec(command=("work",), environment={"B": "3"}, slots={"cpu": "2"})},
+    )
+
+
+def test_the_main_kernel_is_the_session() -> None:
+    plans = kernel_plans(SESSION, spec(3).layout)
+    assert [plan.hostname for plan in plans] == ["main1", "sub1", "sub2"]
+    assert [(plan.role, plan.index, plan.local_rank) for plan in plans] == [
+        ("main", 1, 0),
+        ("sub", 1, 1),
+        ("sub", 2, 2),
+    ]
+    assert plans[0].id == SESSION
+    assert len({plan.id for plan in plans}) == 3
+    assert plans == kernel_plans(SESSION, spec(3).layout)
+
+
+def test_roles_override_key_by_key() -> None:
+    sub = spec(2).of_role("sub")
+    assert sub == KernelSpec("", ("work",), {"A": "1", "B": "3"}, {"cpu": "2", "mem": "1g"})
+    assert spec(2).of_role("main").command == ("serve",)
+
+
+def test_a_command_for_all_is_the_main_kernels() -> None:
+    plain = SessionSpec(
+        name="s",
+        project="p",
+        resource_group="g",
+        type=SessionType.BATCH,
+        cluster_size=2,
+        kernel=KernelSpec(command=("x",)),
+    )
+    assert plain.of_role("sub").command == ()
+
+
+def test_the_eight_variables_and_two_ids() -> None:
+    plan = kernel_plans(SESSION, spec(3).layout)[2]
+    assert cluster_environment(SESSION, spec(3, single_node=False), plan) == {
+        "BACKENDAI_CLUSTER_HOST": "sub2",
+        "BACKENDAI_CLUSTER_HOSTS": "main1,sub1,sub2",
+        "BACKENDAI_CLUSTER_IDX": "2",
+        "BACKENDAI_CLUSTER_LOCAL_RANK": "2",
+        "BACKENDAI_CLUSTER_MODE": "multi-node",
+        "BACKENDAI_CLUSTER_REPLICAS": "main:1,sub:2",
+        "BACKENDAI_CLUSTER_ROLE": "sub",
+        "BACKENDAI_CLUSTER_SIZE": "3",
+        "BACKENDAI_KERNEL_ID": str(plan.id),
+        "BACKENDAI_SESSION_ID": str(SESSION),
+    }
+
+
+def test_roles_with_counts_say_which_kernels_there_are() -> None:
+    counts = role_counts([("sub", None), ("worker", 2), ("main", None), ("idle", 0)])
+    assert counts == (("main", 1), ("sub", 1), ("worker", 2), ("idle", 0))
+    asked = replace(spec(4), counts=counts)
+    plans = kernel_plans(SESSION, asked.layout)
+    assert [plan.hostname for plan in plans] == ["main1", "sub1", "worker1", "worker2"]
+    assert [(plan.index, plan.local_rank) for plan in plans] == [(1, 0), (1, 1), (1, 2), (2, 3)]
+    environment = cluster_environment(SESSION, asked, plans[3])
+    assert environment["BACKENDAI_CLUSTER_REPLICAS"] == "main:1,sub:1,worker:2"
+    assert environment["BACKENDAI_CLUSTER_HOSTS"] == "main1,sub1,worker1,worker2"
+    assert (environment["BACKENDAI_CLUSTER_ROLE"], environment["BACKENDAI_CLUSTER_IDX"]) == ("worker", "2")
+    assert asked.of_role("worker").command == ()
+    assert SessionSpec.from_json(json.loads(json.dumps(asked.to_json()))) == asked
+
+
+@pytest.mark.parametrize("roles", [[], [("main", None)], [("sub", None), ("main", None)]])
+def test_without_counts_the_size_says_it(roles: list[tuple[str, int | None]]) -> None:
+    assert role_counts(roles) == ()
+
+
+def test_the_stored_form_holds_every_field() -> None:
+    asked = SessionSpec(
+        name="n",
+        project="p",
+        resource_group="g",
+        type=SessionType.BATCH,
+        kernel=KernelSpec("i", ("a", "b"), {"A": "1"}, {"cpu": "1"}),
+        roles={"sub": KernelSpec(command=("c",))},
+        labels={"x": "y"},
+        isolations={"main": Isolation.VM},
+        hold=True,
+        runs_after=("other",),
+    )
+    assert asked.to_json() == asdict(asked)
+
+
+def test_the_store_knows_all_members_of_a_stored_request() -> None:
+    stored = replace(spec(2), isolations={"sub": Isolation.VM}, hold=True, runs_after=("other",)).to_json()
+    assert set(spec_fields.KNOWN) == {field.name for field in fields(SessionSpec)} == set(stored)
+    # Versions that do not know these leave a session alone that has them, and run all others as they always did.
+    assert set(spec(2).to_json()) == set(spec_fields.KNOWN) - {"isolations", "hold", "runs_after"}
+    assert set(spec_fields.REQUIRED) < set(spec_fields.KNOWN)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"hibernates": True},
+        {"kernel": None},
+        {"kernel": {"image": "", "command": [1], "environment": {}, "slots": {}}},
+        {"kernel": {"image": "", "command": [], "environment": {}, "slots": {}, "isolation": "ENCLAVE"}},
+        {"isolations": {"main": "ENCLAVE"}},
+        {"isolations": ["VM"]},
+        {"roles": 7},
+        {"retry": {"max_attempts": 1, "jitter": 2}},
+        {"type": "SWARM"},
+        {"cluster_size": "two"},
+        {"mounts": [{"source": 1, "target": "x"}]},
+        {"preopen_ports": "x"},
+    ],
+)
+def test_what_another_version_wrote_is_unreadable(change: dict[str, object]) -> None:
+    stored = orjson.loads(orjson.dumps(spec(2).to_json()))
+    assert SessionSpec.from_json(stored) == spec(2)
+    with pytest.raises(UnreadableSpecError):
+        SessionSpec.from_json({**stored, **change})
+    for member in spec_fields.REQUIRED:
+        with pytest.raises(UnreadableSpecError):
+            SessionSpec.from_json({key: value for key, value in stored.items() if key != member})

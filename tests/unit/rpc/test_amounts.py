@@ -1,0 +1,93 @@
+"""Amounts: what is accepted, what is refused, and with which words."""
+
+from __future__ import annotations
+
+import pytest
+
+from retinue.rpc.core.amounts import MAX_AMOUNT, AmountError, format_amount, parse_amount
+
+
+@pytest.mark.parametrize(
+    ("slot", "text", "amount", "canonical"),
+    [
+        ("cpu", "2", 2000, "2"),
+        ("cpu", "0.5", 500, "0.5"),
+        ("cpu", "0.001", 1, "0.001"),
+        ("cpu", "1.500000", 1500, "1.5"),
+        ("cpu", "007", 7000, "7"),
+        ("cuda.shares", "0.25", 250, "0.25"),
+        ("cuda.device", "3", 3000, "3"),
+        ("cuda.device", "3.0", 3000, "3"),
+        ("mem", "1", 1, "1"),
+        ("mem", "1b", 1, "1"),
+        ("mem", "1k", 1024, "1k"),
+        ("mem", "1000", 1000, "1000"),
+        ("mem", "512m", 512 << 20, "512m"),
+        ("mem", "1024m", 1 << 30, "1g"),
+        ("mem", "4G", 4 << 30, "4g"),
+        ("mem", "4GiB", 4 << 30, "4g"),
+        ("mem", "4gb", 4 << 30, "4g"),
+        ("mem", "8Gi", 8 << 30, "8g"),
+        ("mem", "1.5g", 1536 << 20, "1536m"),
+        ("mem", "2T", 2 << 40, "2t"),
+        ("mem", "8P", MAX_AMOUNT, "8p"),
+        ("cpu", "9007199254740.992", MAX_AMOUNT, "9007199254740.992"),
+    ],
+)
+def test_reads_and_writes(slot: str, text: str, amount: int, canonical: str) -> None:
+    assert parse_amount(slot, text) == amount
+    assert format_amount(slot, amount) == canonical
+
+
+@pytest.mark.parametrize(
+    ("slot", "text", "words"),
+    [
+        ("cpu", "", "empty"),
+        ("cpu", "0", "above 0"),
+        ("cpu", "0.000", "above 0"),
+        ("mem", "0g", "above 0"),
+        ("cpu", "-1", "positive decimal"),
+        ("cpu", "+1", "positive decimal"),
+        ("cpu", "nan", "positive decimal"),
+        ("cpu", "inf", "positive decimal"),
+        ("cpu", "1e3", "positive decimal"),
+        ("cpu", "1_000", "positive decimal"),
+        ("cpu", " 1", "positive decimal"),
+        ("cpu", "1\n", "positive decimal"),
+        ("cpu", ".5", "positive decimal"),
+        ("cpu", "5.", "positive decimal"),
+        ("cpu", "1,5", "positive decimal"),
+        ("cpu", "0x10", "positive decimal"),
+        ("cpu", "٣", "positive decimal"),
+        ("cpu", "2k", "positive decimal"),
+        ("cpu", "0.0005", "3 decimal places"),
+        ("cpu", "9007199254740.993", "larger than"),
+        ("cpu", "9" * 41, "longer than 40"),
+        ("cuda.device", "1.5", "whole number"),
+        ("cuda.device", "9007199254741", "larger than 9007199254740"),
+        ("mem", "-1g", "positive number of bytes"),
+        ("mem", "1e9", "positive number of bytes"),
+        ("mem", "1x", "positive number of bytes"),
+        ("mem", "1i", "positive number of bytes"),
+        ("mem", "1 g", "positive number of bytes"),
+        ("mem", "Infinity", "positive number of bytes"),
+        ("mem", "0.5", "whole number of bytes"),
+        ("mem", "9p", "larger than 8p"),
+    ],
+)
+def test_refuses(slot: str, text: str, words: str) -> None:
+    with pytest.raises(AmountError, match=words):
+        parse_amount(slot, text)
+
+
+@pytest.mark.parametrize("slot", ["", "CPU", "1cpu", "cpu_x", "cpu x", ".cpu", "cpu\n", "c" * 64, "größe"])
+def test_refuses_slot_names(slot: str) -> None:
+    with pytest.raises(AmountError, match="slot name"):
+        parse_amount(slot, "1")
+
+
+def test_lacks_have_a_text() -> None:
+    assert format_amount("mem", -(3 << 30)) == "-3g"
+    assert format_amount("cpu", -1500) == "-1.5"
+    assert format_amount("cpu", 0) == "0"
+    assert format_amount("mem", 0) == "0"

@@ -1,0 +1,125 @@
+"""Files of options: which names and values they may hold, what wins over them, and what is printed of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from retinue.agent.main import main as agent
+from retinue.manager.main import main as manager
+from retinue.router.main import main as router
+
+NODE = 'id = "n1"\nmanager = "m1:7440"\n'
+
+
+def checked(program: click.Command, path: Path, content: str, *arguments: str, **variables: str) -> Result:
+    """What `config check` says of a file."""
+    path.write_text(content)
+    return CliRunner().invoke(program, ["config", "check", "--config", str(path), *arguments], env=variables)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    made = tmp_path / "options.toml"
+    made.touch(0o640)
+    return made
+
+
+def test_each_source_wins_over_the_next(path: Path) -> None:
+    content = 'listen = "127.0.0.1:1"\nheartbeat = 3\nhttp-direct = false\nadvertise = ["a.test", "b.test"]\n'
+    said = checked(manager, path, content, "--listen", "127.0.0.1:2", RETINUE_MANAGER_HEARTBEAT="4")
+    assert said.exit_code == 0, said.output
+    assert said.stdout.splitlines() == [
+        "listen = 127.0.0.1:2  # argument",
+        "advertise = a.test,b.test  # file",
+        "heartbeat = 4.0  # variable",
+        "http-direct = False  # file",
+        "the configuration is good",
+    ]
+
+
+def test_the_file_may_be_named_by_a_variable(path: Path) -> None:
+    path.write_text("heartbeat = 3\n")
+    said = CliRunner().invoke(manager, ["config", "check"], env={"RETINUE_MANAGER_CONFIG": str(path)})
+    assert "heartbeat = 3.0  # file" in said.stdout
+
+
+@pytest.mark.parametrize("program", [agent, router], ids=["agent", "router"])
+def test_programs_of_nodes_read_files(program: click.Command, path: Path) -> None:
+    said = checked(program, path, NODE + 'metrics = "127.0.0.1:9443"\n')
+    assert said.exit_code == 0, said.output
+    assert "id = n1  # file" in said.stdout
+    assert checked(program, path, "").exit_code == 2
+
+
+def test_lists_and_amounts_of_an_agent(path: Path) -> None:
+    said = checked(agent, path, NODE + 'hide = ["/a", "/b"]\nreserve = "cpu=1"\n')
+    assert {"hide = /a,/b  # file", "reserve = cpu=1000  # file"} <= set(said.stdout.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("lisen = 'a:1'", "unknown key lisen: did you mean listen"),
+        ("keep_sessions = 3", "unknown key keep_sessions: did you mean keep-sessions"),
+        ("zzz = 1", "unknown key zzz"),
+        ("null-kernels = true", "unknown key null-kernels"),
+        ("listen = 1", "listen must be text in quotes, or a list of texts"),
+        ("listen = [1]", "listen must be text in quotes"),
+        ("keep-sessions = '3'", "keep-sessions must be a number"),
+        ("keep-sessions = true", "keep-sessions must be a number"),
+        ("keep-sessions = -1", "--keep-sessions"),
+        ("http-direct = 'no'", "http-direct must be true or false"),
+        ("heartbeat = 100", "must be positive and grow"),
+        ("ca-seal-key-file = '/nowhere/key'", "ca-seal-key-file: cannot read /nowhere/key"),
+        ("http-key = '/nowhere'", "go together"),
+        ("listen = ", "Invalid value"),
+        ("listen = '\ufffd", "Expected"),
+    ],
+)
+def test_what_a_daemon_would_not_start_with(path: Path, line: str, error: str) -> None:
+    said = checked(manager, path, line)
+    assert said.exit_code in {1, 2}
+    assert error in said.output
+    assert "Traceback" not in said.output
+
+
+def test_everything_that_is_wrong_is_said_at_once(path: Path) -> None:
+    said = checked(manager, path, "a1 = 1\nlisten = 1\nkeep-sessions = 'x'\n")
+    assert len([line for line in said.stderr.splitlines() if str(path) in line]) == 3
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    said = CliRunner().invoke(manager, ["config", "check", "--config", str(tmp_path / "none.toml")])
+    assert (said.exit_code, "No such file" in said.output) == (1, True)
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
+    said = CliRunner().invoke(manager, ["config", "check", "--config", str(tmp_path / "binary.toml")])
+    assert (said.exit_code, "binary.toml" in said.output) == (1, True)
+
+
+def test_secrets_are_for_a_few_and_are_not_printed(path: Path) -> None:
+    content = 'database-url = "postgresql://retinue:hunter2@db.test/retinue"\n'
+    said = checked(manager, path, content)
+    assert said.exit_code == 0
+    assert "postgresql://retinue:********@db.test/retinue" in said.stdout
+    path.chmod(0o644)
+    said = checked(manager, path, content)
+    assert said.exit_code == 1
+    assert f"database-url holds a secret, and every user can read the file: chmod 640 {path}" in said.output
+    assert "hunter2" not in said.output
+    named = checked(manager, path, 'database-url = "postgresql://retinue@db.test/retinue?passfile=/etc/pgpass"\n')
+    assert named.exit_code == 0
+    assert checked(agent, path, NODE + 'join-token = "rtj_secret"\n').exit_code == 1
+    assert checked(agent, path, NODE + 'join-token = "/run/token"\n').exit_code == 0
+    path.chmod(0o640)
+    assert "rtj_secret" not in checked(agent, path, NODE + 'join-token = "rtj_secret"\n').output
+
+
+def test_other_commands_take_what_is_theirs(path: Path, tmp_path: Path) -> None:
+    path.write_text(f'data-dir = "{tmp_path}"\nadvertise = "a.test"\n')
+    said = CliRunner().invoke(manager, ["create-admin", "ada", "--config", str(path)])
+    assert said.exit_code == 1
+    assert f"{tmp_path} is not the data directory of a manager" in said.output
