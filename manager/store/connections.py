@@ -20,7 +20,10 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 DRIVER = "postgresql+psycopg"
-CONNECT_SECONDS = 5
+# How long a call waits for a connection of its lane that another one uses.
+POOL_SECONDS = 5
+# A server whose machine is busy takes seconds to begin a connection, and then answers as fast as over the others.
+CONNECT_SECONDS = 15
 # A connection whose peer is gone without a word is given up after about this time.
 LIVENESS: Mapping[str, Any] = {
     "connect_timeout": CONNECT_SECONDS,
@@ -93,7 +96,7 @@ def make_pool(url: URL, name: str, size: int, statement_timeout: float) -> Async
         max_overflow=0,
         # The connection that was used last: its server process has the statements prepared, and its memory is warm.
         pool_use_lifo=True,
-        pool_timeout=CONNECT_SECONDS,
+        pool_timeout=POOL_SECONDS,
         json_deserializer=orjson.loads,
         connect_args={
             **LIVENESS,

@@ -50,7 +50,7 @@ async def test_a_lane_that_is_full_does_not_keep_others_waiting(
     administrator = await service.user("root", role="ADMIN")
     await enrol(database, "n1")
     await database.dispose()
-    monkeypatch.setattr(connections, "CONNECT_SECONDS", 1)
+    monkeypatch.setattr(connections, "POOL_SECONDS", 1)
 
     blocker = await database.connect("test")
     async with service.channel() as channel, service.as_agent("n1") as agent_channel:
@@ -94,7 +94,7 @@ async def test_a_lane_that_is_full_does_not_keep_others_waiting(
 
 
 async def test_what_a_task_starts_is_in_its_lane(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr(connections, "POOL_SECONDS", 0.1)
     database = Database(database_url, sizes={Lane.USERS: 1, Lane.LEADER: 1})
 
     async def name() -> str:
