@@ -28,7 +28,7 @@ from retinue.manager.v1 import fleet_service_pb2
 from retinue.types.v1 import isolation_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
 DIRECTORIES = Path("/var/lib/retinue")
@@ -295,9 +295,12 @@ class Cluster:
         self._facts = {key: str(value) for key, value in json.loads(facts.read_text()).items()}
         (self.directory / "ca.pem").write_text(self._facts["ca"])
 
-    async def add_agent(self, slots: Mapping[str, str], join_token: str = "", *, wait: bool = True) -> int:
-        """Adds an agent on a node of its own, and returns its index;
-        with a join token of a group it joins that group.
+    async def add_agent(
+        self, slots: Mapping[str, str], join_token: str = "", *, wait: bool = True, arguments: Sequence[str] = ()
+    ) -> int:
+        """Adds an agent on a node of its own, and returns its index; with a join token of a group it joins that group.
+
+        Without `slots` it offers what its node has. `arguments` are added to its command.
         """
         index = len(self.agents)
         underlay = self._state.underlay
@@ -320,7 +323,7 @@ class Cluster:
             self._state.engines[agent_id] = docker_host
             self._state.write(self.directory)
         command = self._agent_command(agent_id, node, directory, token_file, slots)
-        command += [*(("--docker-host", docker_host) if docker_host else ()), *self.options.agent_arguments]
+        command += [*(("--docker-host", docker_host) if docker_host else ()), *self.options.agent_arguments, *arguments]
         self.agents.append(LocalAgent(agent_id, node, directory, self._child(agent_id, command), docker_host))
         await self.start_agent(index, wait=wait)
         return index
@@ -478,7 +481,7 @@ class Cluster:
             *("--advertise", f"{address}:{port}", "--hide", str(self.directory)),
             # Without a node, the agent finds out which of the machine's addresses is the one.
             *(("--underlay-address", address) if node is not None else ()),
-            *("--slots", ",".join(f"{name}={amount}" for name, amount in slots.items())),
+            *(("--slots", ",".join(f"{name}={amount}" for name, amount in slots.items())) if slots else ()),
         ]
 
 

@@ -19,7 +19,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 # As agents name the namespaces of their networks: longer ids end in a digest of the whole.
 _LABEL_LENGTH, _DIGEST_LENGTH = 20, 8
 _MONITORS = "monitors"
-_ATTEMPT_DIRECTORIES = ("attempts", "scratch", "docker/attempts", "vm/attempts")
+_ATTEMPT_DIRECTORIES = ("attempts", "scratch", "docker/attempts", "vm/attempts", "kubernetes/attempts")
 # Below `retinue`, by the agent's id: of its native processes, and of its virtual machines.
 _FAMILIES = ("{}", "{}.vm")
 _LABEL = "retinue.agent"

@@ -92,6 +92,29 @@ class KubeCluster:
             self.start_program(name)
         self._settle()
 
+    def join(self, switch: str, address: str) -> Path:
+        """Gives the cluster an address on the network of a switch namespace, and returns an agent's configuration
+        that uses it.
+        """
+        port = f"k{self.label}"
+        peer = ["peer", "name", "up1", "netns", self.namespace]
+        for command in (
+            ["ip", "-n", switch, "link", "add", port, "type", "veth", *peer],
+            ["ip", "-n", switch, "link", "set", port, "master", "switch", "up"],
+            ["ip", "-n", self.namespace, "addr", "add", f"{address}/24", "dev", "up1"],
+            ["ip", "-n", self.namespace, "link", "set", "up1", "up"],
+        ):
+            _run(*command)
+        config = self.directory / "agent-of-node.kc"
+        config.write_text(json.dumps(_kubeconfig(f"https://{address}:6443", "agent-token")))
+        return config
+
+    def import_image(self, archive: bytes) -> None:
+        """Gives the node an image as `docker save` writes it."""
+        file = self.directory / "image.tar"
+        file.write_bytes(archive)
+        assert self._ctr("-n", "k8s.io", "images", "import", str(file)) == 0
+
     def start_program(self, name: str) -> None:
         """Starts one of the programs that talk to the API, again if it was ended."""
         directory = self.directory
@@ -183,6 +206,12 @@ class KubeCluster:
         """Names of the pods of kernels that are there."""
         with contextlib.closing(_Closing(self.client())) as closing:
             return {str(pod.metadata.name) for pod in closing.client.list(Pod, namespace=NAMESPACE) if pod.metadata}
+
+    def kernel_processes(self) -> set[int]:
+        """Returns the processes of all pods but the agents' own."""
+        with contextlib.closing(_Closing(self.client())) as closing:
+            agents = [pod.metadata for pod in closing.client.list(Pod, namespace="retinue")]
+        return self._members(*(str(metadata.uid) for metadata in agents if metadata is not None))
 
     def stop(self) -> None:
         """Ends all of it, containers with it, and removes what it has made."""
@@ -282,9 +311,7 @@ class KubeCluster:
 
     def _import_images(self) -> None:
         for reference, command in ((IMAGE, None), (PAUSE, ["/bin/busybox", "sleep", "2147483647"])):
-            archive = self.directory / "image.tar"
-            archive.write_bytes(_image(reference, command))
-            assert self._ctr("-n", "k8s.io", "images", "import", str(archive)) == 0
+            self.import_image(_image(reference, command))
 
     def _ctr(self, *arguments: str) -> int:
         command = ["ctr", "-a", str(self.directory / "containerd.sock"), *arguments]
@@ -295,13 +322,15 @@ class KubeCluster:
             return [HIERARCHIES / self.root]
         return [path / self.root for path in HIERARCHIES.iterdir() if path.is_dir() and not path.is_symlink()]
 
-    def _members(self) -> set[int]:
-        """Processes in the control groups of pods."""
+    def _members(self, *others: str) -> set[int]:
+        """Returns the processes in the control groups of pods, but for those of pods with these uids."""
         found: set[int] = set()
         for group in self._groups():
-            for procs in group.rglob("cgroup.procs"):
-                with contextlib.suppress(OSError):
-                    found |= set(map(int, procs.read_text().split()))
+            # Groups go while they are looked through.
+            for directory, _, _ in os.walk(group):
+                if not any(uid in directory for uid in others):
+                    with contextlib.suppress(OSError):
+                        found |= set(map(int, (Path(directory) / "cgroup.procs").read_text().split()))
         return found
 
     def _shims(self) -> set[int]:

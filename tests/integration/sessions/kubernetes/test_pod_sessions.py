@@ -1,0 +1,131 @@
+"""Whole sessions whose kernels are pods of a real Kubernetes, one of them beside a container on another node."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from retinue.devtools.leftovers import network_namespaces
+from retinue.devtools.nodes import links_of_kind
+from retinue.manager.v1 import session_pb2
+from tests.eventually import eventually
+from tests.integration.agent.docker.engine import IMAGE
+
+if TYPE_CHECKING:
+    from retinue.client.aio import Client, Session
+    from tests.integration.client.command.conftest import Program
+    from tests.integration.sessions.kubernetes.pod_cluster import PodCluster
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+WAIT = 180.0
+COUNT = "i=0; while [ ! -e enough ]; do i=$((i+1)); echo $i; sleep 0.1; done; exit 5"
+SERVE = "echo on; while :; do hostname | nc -l -p 7000; done"
+
+
+async def printed(session: Session, hostname: str = "main1") -> str:
+    return b"".join([chunk.data async for chunk in session.logs(hostname)]).decode()
+
+
+async def said(session: Session, hostname: str, script: str) -> str:
+    async with asyncio.timeout(WAIT), session.attach(["sh", "-c", script], hostname=hostname) as command:
+        await command.end_input()
+        return b"".join([piece.data async for piece in command]).decode()
+
+
+async def test_a_pod_and_a_container_are_one_gang(client: Client, cluster: PodCluster) -> None:
+    session = await client.sessions.create(
+        type="interactive",
+        image=IMAGE,
+        command=["sh", "-c", SERVE],
+        sub_command=["sh", "-c", SERVE],
+        cluster_size=2,
+        cluster_mode="multi-node",
+        slots={"cpu": "1", "mem": "64m"},
+        ports=[("name", "tcp", 7000)],
+        termination_grace=0,
+    )
+    await session.wait("RUNNING", timeout=WAIT)
+    assert {kernel.agent for kernel in session.kernels} == {cluster.docker.id, cluster.pods.id}
+    assert session.view.network == session_pb2.NETWORK_KIND_VXLAN
+    by_agent = {kernel.agent: kernel for kernel in session.kernels}
+    pod = by_agent[cluster.pods.id]
+    assert await asyncio.to_thread(cluster.kube.pods) == {f"retinue-{pod.id}.1"}
+    for agent in cluster.agents:
+        (network,) = await asyncio.to_thread(network_namespaces, agent.id)
+        assert await asyncio.to_thread(links_of_kind, network, "vxlan")
+    for here, there in (("main1", "sub1"), ("sub1", "main1")):
+        await eventually(partial(printed, session, here), lambda text: text == "on\n")
+        look = f"hostname; ssh {there} 'hostname; id -un'; nc {there} 7000 </dev/null; ls /sys/class/net; exit 4"
+        lines = (await said(session, here, look)).splitlines()
+        assert lines[:4] == [here, there, "work", there]
+        assert len(lines[4:]) <= 3, lines
+    async with asyncio.timeout(WAIT), session.open_port("name") as port:
+        assert [piece async for piece in port] == [b"main1\n"]
+    await session.terminate()
+    await session.wait_ended(WAIT)
+
+
+async def test_the_tour_of_two_minutes_on_pods(client: Client, cluster: PodCluster, retinue: Program) -> None:
+    del client
+    on_pods = ("--image", IMAGE, "--agent", cluster.pods.id, "--strict-agents", "--slots", "cpu=0.3,mem=64m")
+    batch = await retinue(
+        "run", "--type", "batch", *on_pods, "--", "sh", "-c", "echo hello from $BACKENDAI_CLUSTER_HOST"
+    )
+    assert (batch.code, batch.out) == (0, "hello from main1\n"), batch.err
+    gang = await retinue(
+        *("run", "--type", "batch", *on_pods, "--size", "3", "--mode", "multi-node", "--sub-command", "sleep 1000"),
+        *("--", "sh", "-c", "cat /etc/hosts; for host in sub1 sub2; do ssh $host hostname; done; exit 3"),
+    )
+    assert gang.code == 3, gang.err
+    lines = gang.out.splitlines()
+    assert [line.split()[1] for line in lines[:-2] if "localhost" not in line] == ["main1", "sub1", "sub2"]
+    assert lines[-2:] == ["sub1", "sub2"]
+    play = await retinue("run", "--type", "interactive", "--name", "play", *on_pods, "--", "sh", "-c", SERVE)
+    assert play.code == 0, play.err
+    await eventually(lambda: retinue("logs", "play"), lambda logs: logs.out == "on\n")
+    command = await retinue("exec", "play", "--", "sh", "-c", "hostname; exit 6")
+    assert (command.code, command.out) == (6, "main1\n"), command.err
+    explained = await retinue("explain", "play")
+    assert explained.code == 0, explained.err
+    removed = await retinue("rm", "play", "--wait")
+    assert removed.code == 0, removed.err
+    shown = await retinue("ls", "-o", "name")
+    assert shown.out == ""
+
+
+@pytest.mark.parametrize("what", ["kubelet", "api", "agent"])
+async def test_a_pod_counts_on_while_a_part_is_killed(client: Client, cluster: PodCluster, what: str) -> None:
+    session = await client.sessions.create(
+        type="batch",
+        image=IMAGE,
+        command=["sh", "-c", COUNT],
+        agents=[cluster.pods.id],
+        agent_choice="strict",
+        slots={"cpu": "0.3", "mem": "64m"},
+    )
+    await session.wait("RUNNING", timeout=WAIT)
+    await eventually(lambda: printed(session), lambda text: text.count("\n") > 3)
+    if what == "agent":
+        cluster.pods.process.signal(signal.SIGKILL)
+        await cluster.pods.process.wait(WAIT)
+        await cluster.start_agent(1)
+    else:
+        await asyncio.to_thread(cluster.kube.end, what)
+    try:
+        before = (await printed(session)).count("\n")
+        await eventually(lambda: printed(session), lambda text: text.count("\n") > before + 3)
+        assert await said(session, "main1", "touch enough; echo done") == "done\n"
+        await session.wait_ended(WAIT)
+    finally:
+        if what == "kubelet":
+            cluster.kube.start_program("kubelet")
+        elif what == "api":
+            await asyncio.to_thread(cluster.kube.start_api)
+    assert (session.result, session.exit_code) == ("FAILURE", 5)
+    numbers = [int(line) for line in (await printed(session)).splitlines()]
+    assert numbers == list(range(1, len(numbers) + 1))
