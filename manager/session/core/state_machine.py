@@ -288,6 +288,8 @@ class SessionMachine:
             self.roll_back(status.reason or AttemptReason.START_FAILED, status.message, failed_agent=kernel.agent_id)
             return
         kernel.exit_code = status.exit_code
+        if status.reason == AttemptReason.EVICTED and kernel.agent_id and kernel.agent_id not in session.failed_agents:
+            session.failed_agents.append(kernel.agent_id)
         if kernel.state in STARTING_KERNEL_STATES:
             # It was released and has ended already, or it ends with a session that is being stopped.
             self._move_kernel(
@@ -334,7 +336,8 @@ class SessionMachine:
         first = main if main in failed else next(iter(failed), None)
         # Once main has succeeded, it does not matter how the others end.
         if first is not None and (first is main or main not in over) and self._may_retry():
-            lost = any(kernel.exit_code is None for kernel in failed)
+            # The exit code of an evicted command is that of the signal that ended it.
+            lost = any(kernel.exit_code is None or kernel.reason == AttemptReason.EVICTED for kernel in failed)
             if lost or (session.retry is not None and session.retry.on_failure):
                 reason = self._bootstrap_failed(first) or (first.reason if lost else SessionReason.COMMAND_FAILED)
                 self._run_again(reason, f"{first.hostname} {_how_it_ended(first)}")
@@ -429,6 +432,8 @@ class SessionMachine:
 
 
 def _how_it_ended(kernel: Kernel) -> str:
+    if kernel.reason == AttemptReason.EVICTED:
+        return "was evicted"
     if kernel.exit_code is None:
         return f"ended without an exit code ({kernel.reason or 'unknown'})"
     return f"exited with {kernel.exit_code}"

@@ -23,7 +23,7 @@ from lightkube.codecs import load_all_yaml
 from lightkube.core.exceptions import ConfigError
 from lightkube.models.core_v1 import Container, PodSpec, SecurityContext
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import Namespace, Node, Pod, ServiceAccount
+from lightkube.resources.core_v1 import Namespace, Node, Pod, PodEviction, ServiceAccount
 
 from tests.eventually import eventually_blocking
 from tests.integration.agent.docker.engine import BUSYBOX
@@ -201,6 +201,12 @@ class KubeCluster:
         """Asks for the end of a pod, as others may."""
         with contextlib.closing(_Closing(self.client())) as closing:
             closing.client.delete(Pod, name, namespace=NAMESPACE)
+
+    def evict(self, name: str) -> None:
+        """Evicts a pod through the API, as a drain of its node does."""
+        with contextlib.closing(_Closing(self.client())) as closing:
+            eviction = PodEviction(metadata=ObjectMeta(name=name, namespace=NAMESPACE))
+            closing.client.create(eviction, name, namespace=NAMESPACE)
 
     def pods(self) -> set[str]:
         """Names of the pods of kernels that are there."""

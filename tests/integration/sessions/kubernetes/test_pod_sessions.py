@@ -129,3 +129,29 @@ async def test_a_pod_counts_on_while_a_part_is_killed(client: Client, cluster: P
     assert (session.result, session.exit_code) == ("FAILURE", 5)
     numbers = [int(line) for line in (await printed(session)).splitlines()]
     assert numbers == list(range(1, len(numbers) + 1))
+
+
+async def test_an_evicted_batch_runs_again_on_another_node(client: Client, cluster: PodCluster) -> None:
+    await client.agents.drain(cluster.docker.id)
+    try:
+        session = await client.sessions.create(
+            type="batch",
+            image=IMAGE,
+            command=["sh", "-c", COUNT],
+            max_attempts=2,
+            retry_backoff=0.1,
+            slots={"cpu": "0.3", "mem": "64m"},
+        )
+        await session.wait("RUNNING", timeout=WAIT)
+    finally:
+        await client.agents.undrain(cluster.docker.id)
+    assert session.kernels[0].agent == cluster.pods.id
+    await eventually(partial(printed, session), lambda text: text.count("\n") > 3)
+    await asyncio.to_thread(cluster.kube.evict, f"retinue-{session.id}.1")
+    await session.wait("PENDING", timeout=WAIT)
+    assert (session.view.reason, session.view.message) == ("EVICTED", "main1 was evicted; try 2 of 2 follows")
+    await session.wait("RUNNING", timeout=WAIT)
+    assert (session.kernels[0].agent, session.kernels[0].epoch) == (cluster.docker.id, 2)
+    await said(session, "main1", "touch enough")
+    await session.wait_ended(WAIT)
+    assert (session.result, session.exit_code) == ("FAILURE", 5)

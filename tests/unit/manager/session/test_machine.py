@@ -380,6 +380,32 @@ def test_a_lost_try_is_followed_by_another_as_a_whole() -> None:
     assert (session.state, session.kernels[0].attempt_ended) == (SessionState.PENDING, True)
 
 
+@pytest.mark.parametrize("exit_code", [None, 137, 143])
+def test_an_evicted_try_is_lost_and_runs_elsewhere(exit_code: int | None) -> None:
+    machine = repeated(2)
+    report(machine, 1, Observed.EXITED, exit_code, "EVICTED")
+    session = machine.session
+    assert (session.state, session.result, session.retries) == (SessionState.PENDING, Result.UNDEFINED, 1)
+    assert (session.reason, session.message) == ("EVICTED", "sub1 was evicted; try 2 of 3 follows")
+    assert session.failed_agents == ["n1"]
+
+
+def test_eviction_of_the_last_try_fails_a_batch() -> None:
+    for machine in (repeated(1, max_attempts=1), running(1)):
+        report(machine, 0, Observed.EXITED, 143, "EVICTED")
+        session = machine.session
+        assert (session.state, session.result, session.exit_code) == (SessionState.TERMINATED, Result.FAILURE, 143)
+        assert (session.reason, session.message) == ("EVICTED", "main1 was evicted")
+
+
+def test_an_eviction_before_the_release_is_a_failed_start() -> None:
+    machine = placed(2)
+    report(machine, 0, Observed.HELD)
+    report(machine, 1, Observed.FAILED, None, "EVICTED")
+    session = machine.session
+    assert (session.state, session.reason, session.failed_agents) == (SessionState.PENDING, "EVICTED", ["n1"])
+
+
 def test_a_failure_is_final_unless_asked_otherwise() -> None:
     machine = repeated(1)
     report(machine, 0, Observed.EXITED, 3, "EXITED")
