@@ -7,22 +7,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import httpx2
-import msgspec
 from lightkube import ApiError, AsyncClient, KubeConfig
 from lightkube.core.exceptions import ConfigError
+from lightkube.generic_resource import GenericNamespacedResource, create_api_info
+from lightkube.models.meta_v1 import Status
 from lightkube.resources.core_v1 import Pod
 from lightkube.types import PatchType
 
 from retinue.agent.errors import KernelRuntimeError
 from retinue.agent.kubernetes.core.pod_spec import AGENT_LABEL
-from retinue.agent.kubernetes.core.pod_state import MAX_MESSAGE, PodState, parse_pod
+from retinue.agent.kubernetes.core.pod_state import MAX_MESSAGE, UNREADABLE, PodState, parse_pod, read_pod
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
     from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -33,7 +35,17 @@ WATCH_TIMEOUT = 240
 """Seconds after which the API ends a watch, which then continues from where it was."""
 MAX_PAUSE = 60.0
 """Seconds that the API is given at the most when it asks to be left alone."""
+FIRST_BACKOFF, MAX_BACKOFF = 0.5, 30.0
+"""Seconds without calls after the first one that failed, and at the most."""
+MIN_WATCH = 10.0
+"""Seconds that a stream of a watch lasts at least, but for one: a proxy may end each at once."""
 _PASSING = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.UNAUTHORIZED})
+
+
+class _RawPod(GenericNamespacedResource):
+    """A pod as a mapping: one that cannot be read must not hide the others."""
+
+    _api_info = create_api_info("", "v1", "Pod", "pods")
 
 
 class ClusterError(KernelRuntimeError):
@@ -52,6 +64,10 @@ class ClusterUnavailableError(ClusterError):
         self.pause = min(max(pause, 0.0), MAX_PAUSE)
 
 
+class _BackoffError(ClusterUnavailableError):
+    """Nothing was asked, since the API has failed or has requested a pause."""
+
+
 class CompactedError(ClusterError):
     """What happened since then is not known any more: it has to be listed again."""
 
@@ -63,15 +79,23 @@ class PodExistsError(ClusterError):
 class Cluster:
     """The pods of one namespace, for one event loop. Raises ClusterError,
     and ClusterUnavailableError while the API does not answer.
+
+    After an error of the API, calls fail without being sent for a time that doubles with each further error.
     """
 
-    def __init__(self, config: Path | None, namespace: str) -> None:
+    def __init__(self, config: Path | None, namespace: str, clock: Callable[[], float] = time.monotonic) -> None:
         """Nothing is asked of the API before the first call. Without `config`,
         the cluster is the one that the agent runs in.
         """
         self._config = config
         self._namespace = namespace
+        self._clock = clock
         self._client: AsyncClient | None = None
+        self._backoff = 0.0
+        self._paused_until = float("-inf")
+        self._why = ""
+        self._watched_at = float("-inf")
+        self._short_streams = 0
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -88,7 +112,7 @@ class Cluster:
         """Returns a pod; None when there is none of that name."""
         try:
             async with self._asked() as client:
-                return parse_pod(await client.get(Pod, name, namespace=self._namespace))
+                return read_pod(await client.get(_RawPod, name, namespace=self._namespace))
         except ClusterError as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
@@ -100,7 +124,7 @@ class Cluster:
         """
         with _absence_tolerated():
             async with self._asked() as client:
-                await client.delete(Pod, name, namespace=self._namespace, grace_period=0)
+                await client.delete(_RawPod, name, namespace=self._namespace, grace_period=0)
 
     async def release(self, name: str, uid: str) -> None:
         """Removes the finalizers of this very pod: with another uid, the API refuses.
@@ -109,44 +133,83 @@ class Cluster:
         with _absence_tolerated():
             async with self._asked() as client:
                 change = {"metadata": {"finalizers": None, "uid": uid}}
-                await client.patch(Pod, name, change, namespace=self._namespace, patch_type=PatchType.MERGE)
+                await client.patch(_RawPod, name, change, namespace=self._namespace, patch_type=PatchType.MERGE)
 
     async def pods(self, agent_id: str) -> tuple[list[PodState], str]:
         """Returns all pods of an agent, and the version of the list, from which a watch continues."""
         async with self._asked() as client:
-            listing = client.list(Pod, namespace=self._namespace, labels={AGENT_LABEL: agent_id})
-            return [parse_pod(pod) async for pod in listing], listing.resourceVersion
+            listing = client.list(_RawPod, namespace=self._namespace, labels={AGENT_LABEL: agent_id})
+            pods = [pod async for raw in listing if (pod := _read(raw)) is not None]
+            return pods, listing.resourceVersion
 
     async def watch(self, agent_id: str, version: str) -> AsyncGenerator[tuple[PodState, bool], None]:
         """Yields each change of an agent's pods since a version, and whether the pod is gone; does not end.
         Raises CompactedError.
         """
-        client = self._connected()
-        with _explained():
-            events = client.watch(
-                Pod,
+        with self._failures_noted(), _explained():
+            events = self._connected().watch(
+                _RawPod,
                 namespace=self._namespace,
                 labels={AGENT_LABEL: agent_id},
                 server_timeout=WATCH_TIMEOUT,
                 resource_version=version,
             )
+            self._watched_at, self._short_streams = float("-inf"), 0
             async with contextlib.aclosing(events) as changes:  # type: ignore[type-var]
-                async for kind, pod in changes:
-                    yield parse_pod(pod), kind == "DELETED"
+                async for kind, raw in changes:
+                    if (pod := _read(raw)) is not None:
+                        yield pod, kind == "DELETED"
 
     @contextlib.asynccontextmanager
     async def _asked(self) -> AsyncIterator[AsyncClient]:
-        client = self._connected()
-        with _explained():
+        with self._failures_noted(), _explained():
+            client = self._connected()
             async with asyncio.timeout(CALL_TIMEOUT):
                 yield client
+        self._backoff = 0.0
+
+    @contextlib.contextmanager
+    def _failures_noted(self) -> Iterator[None]:
+        try:
+            yield
+        except _BackoffError:
+            raise
+        except ClusterUnavailableError as error:
+            now = self._clock()
+            # Calls that failed together count once.
+            if now >= self._paused_until or error.pause > 0:
+                self._backoff = min(2 * self._backoff, MAX_BACKOFF) or FIRST_BACKOFF
+                self._paused_until = max(self._paused_until, now + max(self._backoff, error.pause))
+                self._why = str(error)
+            raise
+
+    async def _before(self, request: httpx2.Request) -> None:
+        """Runs before each request; raises ClusterUnavailableError when it must not be sent now."""
+        now = self._clock()
+        if (left := self._paused_until - now) > 0:
+            raise _BackoffError(self._why, left)
+        if "watch" in request.url.params:
+            self._short_streams = self._short_streams + 1 if now - self._watched_at < MIN_WATCH else 0
+            if self._short_streams > 1:
+                raise ClusterUnavailableError("the Kubernetes API ends watches at once")
+            self._watched_at = now
 
     def _connected(self) -> AsyncClient:
         if self._client is None:
-            with _explained():
-                config = None if self._config is None else KubeConfig.from_file(self._config)
-                self._client = AsyncClient(config, namespace=self._namespace, field_manager="retinue-agent")
+            config = None if self._config is None else KubeConfig.from_file(self._config)
+            client = AsyncClient(config, namespace=self._namespace, field_manager="retinue-agent")
+            # lightkube has no hooks of its own, and repeats a watch without a pause.
+            client._client._client.event_hooks = {"request": [self._before]}  # noqa: SLF001
+            self._client = client
         return self._client
+
+
+def _read(raw: GenericNamespacedResource) -> PodState | None:
+    try:
+        return read_pod(raw)
+    except ValueError as error:
+        log.warning("a pod is left out: %s", error)
+        return None
 
 
 @contextlib.contextmanager
@@ -172,20 +235,22 @@ def _explained() -> Iterator[None]:
         raise ClusterUnavailableError(f"the Kubernetes API does not answer: {why}") from error
     except ConfigError as error:
         raise ClusterUnavailableError(f"the configuration of the cluster cannot be read: {error}") from error
-    except _UNREADABLE as error:
-        raise ClusterError(f"the Kubernetes API's answer makes no sense ({type(error).__name__})") from error
+    except UNREADABLE as error:
+        if isinstance(error.__context__, httpx2.HTTPStatusError):
+            # lightkube could not read a refusal: that of a proxy in between, for example.
+            raise _refusal(error.__context__) from error
+        message = f"the Kubernetes API's answer makes no sense ({type(error).__name__})"
+        raise ClusterUnavailableError(message) from error
 
 
-_UNREADABLE = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    RecursionError,
-    TypeError,
-    ValueError,
-    msgspec.MsgspecError,
-)
-"""Raised for an answer that is not what it should be."""
+def _said(error: httpx2.HTTPStatusError) -> Status | None:
+    """Returns what the API said of a refusal; None when there is nothing that can be read."""
+    if isinstance(error, ApiError):
+        return error.status
+    # lightkube reads it only where nothing was added to the type of the content, such as a character set.
+    with contextlib.suppress(httpx2.StreamError, *UNREADABLE):
+        return cast("Status", Status.from_dict(error.response.json()))
+    return None
 
 
 def _refusal(error: httpx2.HTTPStatusError) -> ClusterError:
@@ -193,9 +258,9 @@ def _refusal(error: httpx2.HTTPStatusError) -> ClusterError:
     response: httpx2.Response | None = getattr(error, "response", None)
     status = response.status_code if response is not None else 0
     message, reason = str(error), ""
-    if isinstance(error, ApiError):
-        status = error.status.code or status
-        message, reason = error.status.message or message, error.status.reason or ""
+    if (said := _said(error)) is not None:
+        status = said.code or status
+        message, reason = said.message or message, said.reason or ""
     message = message[:MAX_MESSAGE]
     if status == HTTPStatus.GONE:
         return CompactedError(message, status)

@@ -13,7 +13,7 @@ from retinue.agent.kubernetes.core.pod_spec import pod_name
 from retinue.rpc.core.reasons import AgentConditionType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from retinue.agent.conditions import Conditions
     from retinue.agent.kubernetes.cluster import Cluster
@@ -25,6 +25,8 @@ LIST_INTERVAL = 300.0
 """Seconds after which all is listed again: a watch may stand still without an error."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 """Seconds before the API is asked again after an error: the first time, and at the most."""
+LASTING = 60.0
+"""Seconds after which a watch counts as one that works."""
 UNRESPONSIVE_AFTER = 15.0
 """Seconds without an answer until that is reported."""
 
@@ -32,8 +34,17 @@ UNRESPONSIVE_AFTER = 15.0
 class PodWatch:
     """What is known of one agent's pods, by id of attempt. Methods belong on one event loop."""
 
-    def __init__(self, cluster: Cluster, agent_id: str, changed: Callable[[PodState], None]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        agent_id: str,
+        changed: Callable[[PodState], None],
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
         """Asks for nothing before `run`; `changed` is called with each pod that is new or has changed."""
+        self._clock = clock
+        self._sleep = sleep
         self._cluster = cluster
         self._agent_id = agent_id
         self._changed = changed
@@ -72,28 +83,34 @@ class PodWatch:
 
     async def run(self, conditions: Conditions) -> None:
         """Follows the pods until it is cancelled; says in `conditions` when the API does not answer for long."""
-        pause, answered, follows = FIRST_PAUSE, time.monotonic(), False
+        pause, answered = FIRST_PAUSE, self._clock()
         while True:
+            followed = None
             try:
-                follows = False
                 version = await self._list()
-                pause, self.trouble, follows = FIRST_PAUSE, "", True
+                answered, self.trouble = self._clock(), ""
                 conditions.clear(AgentConditionType.ENGINE_UNRESPONSIVE)
                 self.listed.set()
+                followed = self._clock()
                 await self._follow(version)
-            except CompactedError:
-                await asyncio.sleep(FIRST_PAUSE)
+                pause = FIRST_PAUSE
+                continue
             except ClusterError as error:
-                if follows:
-                    answered = time.monotonic()
-                if str(error) != self.trouble:
-                    log.warning("the pods of this node cannot be followed: %s", error)
-                self.trouble = str(error)
-                if time.monotonic() - answered >= UNRESPONSIVE_AFTER:
-                    conditions.set(AgentConditionType.ENGINE_UNRESPONSIVE, self.trouble)
+                if followed is not None and self._clock() - followed >= LASTING:
+                    pause = FIRST_PAUSE
+                if not isinstance(error, CompactedError):
+                    self._note_trouble(error, answered if followed is None else self._clock(), conditions)
                 asked = error.pause if isinstance(error, ClusterUnavailableError) else 0.0
-                await asyncio.sleep(max(pause, asked))
-                pause = min(2 * pause, LONGEST_PAUSE)
+            # With a list that works and a watch that does not, the API is called up to three times.
+            await self._sleep(max(pause if followed is None else 3 * pause, asked))
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _note_trouble(self, error: ClusterError, answered: float, conditions: Conditions) -> None:
+        if str(error) != self.trouble:
+            log.warning("the pods of this node cannot be followed: %s", error)
+        self.trouble = str(error)
+        if self._clock() - answered >= UNRESPONSIVE_AFTER:
+            conditions.set(AgentConditionType.ENGINE_UNRESPONSIVE, self.trouble)
 
     async def _list(self) -> str:
         pods, version = await self._cluster.pods(self._agent_id)

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import time
 from dataclasses import dataclass
+from http import HTTPStatus
 from signal import SIGKILL
 from typing import TYPE_CHECKING
 
@@ -45,7 +46,8 @@ if TYPE_CHECKING:
 
 API_PATIENCE = 60.0
 """Seconds for which a pod is tried to be created while the API does not answer."""
-RETRY = 1.0
+RETRY, MAX_RETRY = 1.0, 16.0
+"""Seconds before the API is called again after an error: the first time, and at the most."""
 START_TIMEOUT = 3600.0
 """Seconds that a pod may take to be at its start barrier, its image fetched."""
 HELD_POLL = 0.02
@@ -131,28 +133,41 @@ class Pods:
         """Creates a pod; the name sees to it that a repeated call, after an answer that was lost,
         makes no second one.
         """
-        deadline, attempt_id = time.monotonic() + API_PATIENCE, plan.spec.id
+        deadline, attempt_id, retry = time.monotonic() + API_PATIENCE, plan.spec.id, RETRY
         while True:
             self._check(attempt_id)
             try:
-                pod = await self._cluster.create(body(plan))
-            except PodExistsError as error:
-                there = await self.find(attempt_id)
-                if there is None:
-                    raise KernelStartError(f"there is a pod {pod_name(attempt_id)} already") from error
-                pod = there
+                pod = await self._created(plan)
             except ClusterUnavailableError as error:
                 if time.monotonic() > deadline:
                     raise
-                await asyncio.sleep(max(RETRY, error.pause))
+                await asyncio.sleep(max(retry, error.pause))
+                retry = min(2 * retry, MAX_RETRY)
                 continue
             except ClusterError as error:
                 # Another node's kubelet would not be asked either, but another group's namespace may have room.
                 raise KernelStartError(
-                    str(error), AttemptReason.NODE_REFUSED if error.status == _FORBIDDEN else ""
+                    str(error), AttemptReason.NODE_REFUSED if error.status == HTTPStatus.FORBIDDEN else ""
                 ) from error
             self._watch.note(pod)
             return pod
+
+    async def _created(self, plan: PodPlan) -> PodState:
+        """Creates the pod, or finds the one that a former call has created. Raises ClusterError."""
+        try:
+            return await self._cluster.create(body(plan))
+        except PodExistsError as error:
+            found = await self.find(plan.spec.id)
+            if found is None:
+                raise ClusterError(f"there is a pod {pod_name(plan.spec.id)} already") from error
+            return found
+        except ClusterUnavailableError:
+            raise
+        except ClusterError as error:
+            if error.status != HTTPStatus.CONFLICT:
+                raise
+            # Two creations that count for one quota at the same time: the API asks to repeat it.
+            raise ClusterUnavailableError(str(error)) from error
 
     async def _held(self, pod: PodState, spec: AttemptSpec, directory: Path) -> Waiting:
         """Returns the first process of a pod once it waits at the start barrier: seen on the node, not by the API."""
@@ -163,11 +178,26 @@ class Pods:
                 return Waiting(init, *owner_of(init))
             self._check(spec.id)
             shown = self._watch.get(spec.id)
-            if shown is not None and shown.uid == pod.uid and (failure := failure_of(shown, spec.image)) is not None:
+            if shown is None or shown.uid != pod.uid:
+                shown = await self._confirmed(pod)
+            if shown is not None and (failure := failure_of(shown, spec.image)) is not None:
                 raise KernelStartError(failure.message, failure.reason)
             if time.monotonic() > deadline:
                 raise KernelStartError("it took too long to be ready")
             await self._watch.wait(HELD_POLL)
+
+    async def _confirmed(self, pod: PodState) -> PodState | None:
+        """Returns a pod that the watch does not show, which a list from before its creation would explain;
+        None when the API does not say now. Raises KernelStartError when it is gone.
+        """
+        try:
+            found = await self.find(pod.attempt_id)
+        except ClusterUnavailableError as error:
+            await asyncio.sleep(max(RETRY, error.pause))
+            return None
+        if found is None or found.uid != pod.uid:
+            raise KernelStartError("its pod was deleted", AttemptReason.EVICTED)
+        return found
 
     def _check(self, attempt_id: str) -> None:
         if attempt_id in self._given_up:
@@ -253,9 +283,6 @@ class Pods:
     def work(self, attempt_id: str) -> Path:
         """Returns the attempt's work directory on the node."""
         return self._options.scratch_dir / attempt_id
-
-
-_FORBIDDEN = 403
 
 
 def _waiting_process(directory: Path, uid: str) -> Process | None:

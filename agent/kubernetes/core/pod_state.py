@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+from lightkube.resources.core_v1 import Pod
 
 from retinue.agent.attempts import ImageIdentity
 from retinue.agent.docker.registries import reason_of
@@ -14,14 +17,24 @@ from retinue.rpc.core.reasons import AttemptReason
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from lightkube.generic_resource import GenericNamespacedResource
     from lightkube.models.core_v1 import ContainerStateTerminated
-    from lightkube.resources.core_v1 import Pod
 
 FAILED, SUCCEEDED = "Failed", "Succeeded"
 """Phases of pods whose containers have ended for good."""
 OUT_OF_MEMORY = "OOMKilled"
 MAX_MESSAGE = 2000
 """Characters of the cluster's own words that are kept."""
+UNREADABLE = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    msgspec.MsgspecError,
+)
+"""Raised for an answer of the API that is not what it should be."""
 _DISRUPTION = "DisruptionTarget"
 _IMAGE_INVALID = frozenset({"InvalidImageName", "ErrImageNeverPull"})
 # An image is tried twice: the second time, the cluster backs off.
@@ -75,6 +88,28 @@ class Failure:
 
     reason: str
     message: str
+
+
+def read_pod(raw: GenericNamespacedResource) -> PodState:
+    """Reads a pod from its JSON, and only its identity when the rest makes no sense;
+    raises ValueError when it has none.
+    """
+    try:
+        return parse_pod(cast("Pod", Pod.from_dict(dict(raw))))
+    except UNREADABLE:
+        return _identity_only(raw)
+
+
+def _identity_only(raw: GenericNamespacedResource) -> PodState:
+    metadata = raw.get("metadata")
+    if not isinstance(metadata, dict):
+        raise ValueError("a pod without metadata")
+    name, uid, labels = metadata.get("name"), metadata.get("uid"), metadata.get("labels")
+    if not isinstance(name, str) or not isinstance(uid, str) or not name or not uid:
+        raise ValueError("a pod without a name or uid")
+    labels = labels if isinstance(labels, dict) else {}
+    agent_id, attempt_id = (str(labels.get(label, "")) for label in (AGENT_LABEL, ATTEMPT_LABEL))
+    return PodState(name, uid, agent_id, attempt_id, deleted=metadata.get("deletionTimestamp") is not None)
 
 
 def parse_pod(pod: Pod) -> PodState:

@@ -1,0 +1,265 @@
+"""Attempts as pods while the API refuses, forgets, answers twice or not at all: each ends as it should, nothing of the
+node is freed that is still used, and few calls are made. The API is one of the tests' own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from retinue.agent.attempts import AttemptSpec, Isolation, Phase
+from retinue.agent.host.processes import identify
+from retinue.agent.kubernetes import cluster, pods
+from retinue.agent.kubernetes.options import KubernetesOptions
+from retinue.agent.kubernetes.runtime import KubernetesRuntime
+from retinue.agent.runtime.attempt_records import Record, Records
+from retinue.agent.runtime.options import Shared
+from tests.eventually import eventually
+from tests.integration.agent.kubernetes.conftest import HOSTS
+from tests.integration.agent.opened import Runtimes
+from tests.unit.agent.kubernetes.fake_api import FakeApi, Fault, Raw, refusal
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from retinue.agent.attempts import ObservedAttempt
+    from tests.integration.agent.conftest import Place
+
+NAME = "retinue-k.1"
+MAX_CALLS = 5
+"""Calls that an attempt may take, without faults of the API."""
+PULL_FAILED: Raw = {
+    "phase": "Pending",
+    "containerStatuses": [
+        {
+            "name": "kernel",
+            "image": "i",
+            "imageID": "",
+            "ready": False,
+            "restartCount": 0,
+            "state": {"waiting": {"reason": "ImagePullBackOff", "message": "i: not found"}},
+        }
+    ],
+}
+REFUSED: Raw = {"phase": "Failed", "reason": "OutOfcpu", "message": "Node didn't have enough resource: cpu"}
+INTERNAL, UNAVAILABLE = Fault(500, refusal(500, "InternalError")), Fault(503, refusal(503, "ServiceUnavailable"))
+
+
+class FakePods(Runtimes[KubernetesRuntime]):
+    """Runtimes of pods that a test's own API has."""
+
+    def __init__(self, place: Place, api: FakeApi, config: Path) -> None:
+        super().__init__(place)
+        self.api = api
+        self.config = config
+        self.shared = Shared()
+
+    async def open(self, **values: object) -> KubernetesRuntime:
+        if self.current is not None:
+            await self.current.close()
+        self.shared = Shared()
+        settings: dict[str, object] = {
+            "agent_id": self.place.agent_id,
+            "state_dir": self.place.directory / "state",
+            "scratch_dir": self.place.directory / "scratch",
+            "boot_id": "this-boot",
+            "node_name": "n1",
+            "config": self.config,
+        }
+        self.current = KubernetesRuntime(KubernetesOptions(**(settings | values)), self.shared)  # type: ignore[arg-type]
+        await self.current.open(self._changed.set)
+        await eventually(lambda: self.current is not None and self.current.statuses[0].available)
+        return self.current
+
+    async def begun(self) -> KubernetesRuntime:
+        """Opens a runtime and has it prepare an attempt."""
+        runtime = await self.open()
+        await runtime.prepare(self.spec(), HOSTS)
+        return runtime
+
+    def spec(self) -> AttemptSpec:
+        slots = {"cpu": 100, "mem": 64 << 20}
+        return AttemptSpec(
+            "k.1",
+            "session",
+            "k",
+            1,
+            slots=slots,
+            hostname="main1",
+            command=("true",),
+            image="i",
+            isolation=Isolation.CONTAINER,
+        )
+
+    async def refused(self) -> ObservedAttempt:
+        """Has the node refuse the pod once it is there, and removes the attempt."""
+        await eventually(lambda: NAME in self.api.pods)
+        self.api.set_status(NAME, **REFUSED)
+        failed = await self.until("k.1", Phase.FAILED)
+        assert self.current is not None
+        await self.current.remove("k.1")
+        assert not self.api.pods
+        return failed
+
+
+@pytest.fixture
+async def api() -> FakeApi:
+    return FakeApi()
+
+
+@pytest.fixture
+async def faulty(
+    place: Place, api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[FakePods]:
+    monkeypatch.setattr(pods, "RETRY", 0.01)
+    monkeypatch.setattr(cluster, "FIRST_BACKOFF", 0.01)
+    async with api.serving(tmp_path) as config:
+        faulty = FakePods(place, api, config)
+        yield faulty
+        if faulty.current is not None:
+            await faulty.current.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"), [(PULL_FAILED, "IMAGE_NOT_FOUND"), (REFUSED, "NODE_REFUSED"), (None, "EVICTED")]
+)
+async def test_what_never_starts_fails_soon_with_few_calls(
+    faulty: FakePods, api: FakeApi, status: Raw | None, reason: str
+) -> None:
+    runtime = await faulty.begun()
+    await eventually(lambda: NAME in api.pods)
+    if status is None:
+        api.drop(NAME)
+    else:
+        api.set_status(NAME, **status)
+    failed = await faulty.until("k.1", Phase.FAILED)
+    assert failed.reason == reason, failed.message
+    await runtime.remove("k.1")
+    assert not api.pods
+    assert len(api.verbs) <= MAX_CALLS, api.verbs
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        [Fault(lost=True, done=True)],
+        [Fault(201, "{", done=True)],
+        [Fault(504, refusal(504, "Timeout"), done=True)],
+        [Fault(409, refusal(409, "Conflict"))],
+        [Fault(429, refusal(429, "TooManyRequests"), (("Retry-After", "1"),))],
+        [INTERNAL, UNAVAILABLE, Fault(502, "<html>", (("Content-Type", "text/html"),))],
+    ],
+)
+async def test_a_creation_that_fails_is_repeated_and_makes_one_pod(
+    faulty: FakePods, api: FakeApi, faults: list[Fault]
+) -> None:
+    api.will("create", *faults)
+    await faulty.begun()
+    failed = await faulty.refused()
+    assert failed.reason == "NODE_REFUSED", failed.message
+    assert api.verbs.count("create") == len(faults) + 1
+
+
+async def test_a_lost_answer_and_an_api_that_fails_then_make_one_pod(faulty: FakePods, api: FakeApi) -> None:
+    api.will("create", Fault(lost=True, done=True))
+    api.will("get", INTERNAL, UNAVAILABLE)
+    await faulty.begun()
+    assert (await faulty.refused()).reason == "NODE_REFUSED"
+
+
+async def test_two_creations_at_a_time_make_one_pod(faulty: FakePods, api: FakeApi) -> None:
+    runtime = await faulty.open()
+    await asyncio.gather(*(runtime.prepare(faulty.spec(), HOSTS) for _ in range(2)))
+    assert (await faulty.refused()).reason == "NODE_REFUSED"
+    assert api.verbs.count("create") == 1
+
+
+@pytest.mark.parametrize("code", [403, 422])
+async def test_what_the_api_refuses_for_good_is_not_repeated(faulty: FakePods, api: FakeApi, code: int) -> None:
+    api.always["create"] = Fault(code, refusal(code, "exceeded quota"))
+    runtime = await faulty.begun()
+    failed = await faulty.until("k.1", Phase.FAILED)
+    assert failed.reason == ("NODE_REFUSED" if code == 403 else "START_FAILED")
+    assert "exceeded quota" in failed.message
+    await runtime.remove("k.1")
+    assert api.verbs.count("create") == 1
+    assert len(api.verbs) <= MAX_CALLS, api.verbs
+
+
+async def test_a_pod_of_another_with_the_same_name_is_left_alone(faulty: FakePods, api: FakeApi) -> None:
+    foreign = api.add({"metadata": {"name": NAME, "labels": {}}})
+    runtime = await faulty.begun()
+    failed = await faulty.until("k.1", Phase.FAILED)
+    assert (failed.reason, f"there is a pod {NAME} already" in failed.message) == ("START_FAILED", True)
+    await runtime.remove("k.1")
+    assert api.pods == {NAME: foreign}
+    assert "deletionTimestamp" not in foreign["metadata"]
+
+
+async def test_an_api_that_goes_away_after_the_creation_delays_only_the_end(faulty: FakePods, api: FakeApi) -> None:
+    runtime = await faulty.begun()
+    await eventually(lambda: NAME in api.pods)
+    for verb in ("get", "delete", "patch"):
+        api.will(verb, Fault(lost=True), UNAVAILABLE)
+    api.set_status(NAME, **PULL_FAILED)
+    assert (await faulty.until("k.1", Phase.FAILED)).reason == "IMAGE_NOT_FOUND"
+
+    async def removed() -> bool:
+        with contextlib.suppress(cluster.ClusterError):
+            await runtime.remove("k.1")
+            return True
+        return False
+
+    await eventually(removed)
+    assert not api.pods
+
+
+async def test_a_pod_whose_status_makes_no_sense_can_be_removed(faulty: FakePods, api: FakeApi) -> None:
+    runtime = await faulty.begun()
+    await eventually(lambda: NAME in api.pods)
+    api.set_status(NAME, phase={"?": []})
+    await runtime.stop("k.1", 1)
+    await faulty.until("k.1", Phase.EXITED)
+    await runtime.remove("k.1")
+    assert not api.pods
+
+
+async def test_a_kernel_whose_pod_is_gone_keeps_what_it_has_until_its_process_ends(
+    faulty: FakePods, api: FakeApi, place: Place
+) -> None:
+    process = await asyncio.create_subprocess_exec("sleep", "infinity")
+    try:
+        init = identify(process.pid)
+        assert init is not None
+        records = Records(place.directory / "state/kubernetes/attempts")
+        records.load()
+        record = Record("k.1", "session", "k", "this-boot", init=init, phase=Phase.RUNNING, start_time=1.0, gpus=("g",))
+        assert records.add(record)
+        labels = {"retinue.io/agent": place.agent_id, "retinue.io/attempt": "k.1"}
+        api.add({"metadata": {"name": NAME, "labels": labels}, "status": {"phase": "Running"}})
+        runtime = await faulty.open()
+        for _ in range(2):
+            # Its end is seen by the watch, and once more by the list of the next agent.
+            api.pods.pop(NAME, None)
+            api.add({"metadata": {"name": "retinue-j.1", "labels": labels | {"retinue.io/attempt": "j.1"}}})
+            api.drop("retinue-j.1")
+            runtime = await faulty.open()
+            assert runtime.observe()["k.1"].phase is Phase.RUNNING
+            assert faulty.shared.holdings.gpus_of("k.1") == ("g",)
+        os.kill(init.pid, signal.SIGKILL)
+        await process.wait()
+        ended = await faulty.until("k.1", Phase.EXITED)
+        assert ended.reason in {"KILLED", "EXITED"}, ended
+        assert not faulty.shared.holdings.gpus_of("k.1")
+        await runtime.remove("k.1")
+        assert len(api.verbs) <= MAX_CALLS, api.verbs
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
