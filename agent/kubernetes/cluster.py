@@ -18,6 +18,7 @@ from lightkube.generic_resource import GenericNamespacedResource, create_api_inf
 from lightkube.models.meta_v1 import Status
 from lightkube.resources.core_v1 import Pod
 from lightkube.types import PatchType
+from yaml import YAMLError
 
 from retinue.agent.errors import KernelRuntimeError
 from retinue.agent.kubernetes.core.pod_spec import AGENT_LABEL
@@ -233,7 +234,7 @@ def _explained() -> Iterator[None]:
     except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
         why = str(error)[:MAX_MESSAGE] or type(error).__name__
         raise ClusterUnavailableError(f"the Kubernetes API does not answer: {why}") from error
-    except ConfigError as error:
+    except (ConfigError, YAMLError) as error:
         raise ClusterUnavailableError(f"the configuration of the cluster cannot be read: {error}") from error
     except UNREADABLE as error:
         if isinstance(error.__context__, httpx2.HTTPStatusError):

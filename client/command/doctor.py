@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 
 import click
 from rich.console import Console
@@ -17,13 +18,53 @@ _STYLES = {doctor.OK: "green", doctor.WARNING: "yellow", doctor.ERROR: "red"}
 
 @click.command("doctor")
 @click.option("--docker-host", default="", envvar="DOCKER_HOST", metavar="unix://PATH", help="The engine to ask.")
+@click.option(
+    "--kube-node",
+    default="",
+    envvar="RETINUE_AGENT_KUBE_NODE",
+    metavar="NAME",
+    help="Check, too, whether kernels can be pods of this node of a Kubernetes cluster.",
+)
+@click.option(
+    "--kube-config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar="RETINUE_AGENT_KUBE_CONFIG",
+    metavar="FILE",
+    help="Access to the cluster, as the agent has it.  [default: that of the pod that this runs in]",
+)
+@click.option(
+    "--kube-namespace",
+    default="retinue-kernels",
+    show_default=True,
+    envvar="RETINUE_AGENT_KUBE_NAMESPACE",
+    metavar="NAME",
+    help="Namespace of the pods of kernels.",
+)
+@click.option(
+    "--kube-priority-class",
+    default="",
+    envvar="RETINUE_AGENT_KUBE_PRIORITY_CLASS",
+    metavar="NAME",
+    help="Priority class of the pods of kernels.",
+)
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def doctor_command(docker_host: str, output: str) -> int:
+def doctor_command(  # noqa: PLR0917 - the options of the command
+    docker_host: str,
+    kube_node: str,
+    kube_config: Path | None,
+    kube_namespace: str,
+    kube_priority_class: str,
+    output: str,
+) -> int:
     """Check whether this machine can be a node, and say what it lacks; ends with 1 if an agent would not work.
 
     Nothing is changed. It asks no manager.
     """
     findings = doctor.evaluate(doctor.examine(docker_host))
+    if kube_node:
+        from retinue.devtools import pod_doctor  # noqa: PLC0415 - needs what only agents have
+
+        findings += pod_doctor.evaluate(pod_doctor.examine(kube_config, kube_node, kube_namespace, kube_priority_class))
     if output == "json":
         click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:

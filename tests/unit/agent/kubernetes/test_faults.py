@@ -227,6 +227,13 @@ async def test_events_that_make_no_sense_lose_nothing(followed: Followed) -> Non
             await followed.phase("k.1", phase)
 
 
+@pytest.mark.parametrize("content", ["", "\x00", "{}", '{"clusters": 7}', "a: ["])
+async def test_a_configuration_that_is_none_is_an_api_that_is_away(tmp_path: Path, content: str) -> None:
+    (tmp_path / "kubeconfig").write_text(content)
+    with pytest.raises(ClusterUnavailableError):
+        await Cluster(tmp_path / "kubeconfig", NAMESPACE).get("retinue-k.1")
+
+
 async def test_an_api_that_is_away_is_reported_until_it_is_back(tmp_path: Path) -> None:
     clock = VirtualClock()
     api = FakeApi(clock)
