@@ -124,7 +124,7 @@ class Code:
         await self._send(pb.ExecuteCodeRequest(input=code_pb2.CodeInput(run_id=run_id, value=value)))
 
     async def interrupt(self, run_id: str = "", *, force: bool = False) -> None:
-        """Interrupts a run, by default the one that runs now, no matter who started it;
+        """Interrupts a run, by default the one that runs now or is the next to, no matter who started it;
         with `force` its variables are lost.
         """
         await self._send(pb.ExecuteCodeRequest(interrupt=code_pb2.CodeInterrupt(run_id=run_id, force=force)))

@@ -58,6 +58,16 @@ class JupyterLostError(KernelRuntimeError):
     """The Jupyter kernel has ended, or does not answer."""
 
 
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """A run in a Jupyter kernel: `begun` is set once the kernel executes its code and heeds interrupts,
+    `done` once it has finished.
+    """
+
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+
+
 @dataclass(slots=True)
 class _Request:
     """A request in progress: its answer, and whether all that came with it is in."""
@@ -66,7 +76,11 @@ class _Request:
     reply: Mapping[str, Any] | None = None
     idle: bool = False
     asks_after: _Request | None = None
-    done: asyncio.Event = field(default_factory=asyncio.Event)
+    execution: Execution = field(default_factory=Execution)
+
+    @property
+    def done(self) -> asyncio.Event:
+        return self.execution.done
 
     def settle(self) -> None:
         if self.reply is not None and (self.idle or self.run is None):
@@ -163,11 +177,11 @@ class Jupyter:
             target.close()
         self._targets.clear()
 
-    async def execute(self, run: Run, code: str) -> asyncio.Event:
-        """Sends a run to the kernel; the returned event is set when it has finished, and then `result` reports how."""
+    async def execute(self, run: Run, code: str) -> Execution:
+        """Sends a run to the kernel; once it is done, `result` reports how it ended."""
         content = {"code": code, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": True}
         _, request = await self._send("shell", "execute_request", content | {"stop_on_error": False}, run)
-        return request.done
+        return request.execution
 
     def result(self, run: Run) -> Finished:
         """Returns the result of a finished run."""
@@ -239,8 +253,14 @@ class Jupyter:
         run = request.run
         if channel == "iopub" and (other := request.asks_after) is not None and not other.idle:
             _report_lost(other)
+        if run is not None and (channel == "stdin" or (channel == "iopub" and kind != "status")):
+            # The first is `execute_input`, which is sent when interrupts are heeded.
+            request.execution.begun.set()
         if channel == "iopub" and kind == "status":
-            request.idle = request.idle or content.get("execution_state") == "idle"
+            if content.get("execution_state") == "idle" and not request.idle:
+                request.idle = True
+                if run is not None and request.reply is None:
+                    asyncio.get_running_loop().call_later(IDLE_STEP, self._ask_for_reply, request)
         elif channel == "iopub" and run is not None:
             for event in messages.events_of(kind, content):
                 run.append(event)
@@ -256,6 +276,31 @@ class Jupyter:
     def _ask_after(self, request: _Request) -> None:
         if not (request.done.is_set() or self.lost.is_set() or self._closed):
             self._start(self._seek_end(request), "end of a run")
+
+    def _ask_for_reply(self, request: _Request) -> None:
+        if not (request.done.is_set() or self.lost.is_set() or self._closed):
+            self._start(self._seek_reply(request), "answer of a run")
+
+    async def _seek_reply(self, request: _Request) -> None:
+        """A kernel that is interrupted just before or after the code does not answer for the run. Then it answers a
+        question that comes behind the run, which shows that nothing more comes of that.
+        """
+        try:
+            number, question = await self._send("shell", "kernel_info_request", {})
+        except JupyterLostError:
+            return
+        ends = [asyncio.ensure_future(event.wait()) for event in (question.done, request.done)]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for future in ends:
+                future.cancel()
+            self._requests.pop(number, None)
+        if request.reply is None:
+            about = "the kernel was interrupted outside of the code"
+            self._take(
+                "shell", "execute_reply", {"status": "error", "ename": "KeyboardInterrupt", "evalue": about}, request
+            )
 
     async def _seek_end(self, request: _Request) -> None:
         """All output is in once the kernel says that it is idle, which is lost where it says more than is taken. Then

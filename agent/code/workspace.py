@@ -49,6 +49,8 @@ MAX_KEPT = 32
 MAX_WAITING = 64
 INTERRUPT_GRACE = 5.0
 """Seconds that a run may continue after it was interrupted for its timeout."""
+BEGIN_TIMEOUT = 5.0
+"""Seconds that an interrupt waits for the kernel to report that it executes the code, before it is sent anyway."""
 
 
 class TooManyRunsError(Exception):
@@ -92,6 +94,8 @@ class Workspace:
         self.streams = 0
         """The number of streams that have it open."""
         self._runs: dict[str, Run] = {}
+        # Runs that were asked for and wait for the Jupyter kernel to start.
+        self._arriving: dict[str, Run] = {}
         self._waiting: asyncio.Queue[Run] = asyncio.Queue(MAX_WAITING)
         self._jupyter: Jupyter | None = None
         self._record: _Record | None = None
@@ -121,7 +125,7 @@ class Workspace:
 
     def find(self, run_id: str) -> Run | None:
         """Returns a run by its id; None when there is none, or none any more."""
-        return self._runs.get(run_id)
+        return self._runs.get(run_id) or self._arriving.get(run_id)
 
     async def add(self, request: RunRequest) -> Run:
         """Puts a run into the queue. Raises TooManyRunsError, LanguageMissingError, NotRunningError,
@@ -130,12 +134,12 @@ class Workspace:
         if self._waiting.full():
             raise TooManyRunsError
         self._admit()
+        run = self._arriving.get(request.run_id) or Run(request)
         if request.batch is None:
             # Missing programs are reported at once, to every caller.
-            await self._prepare()
+            await self._arrive(run)
         if (there := self._runs.get(request.run_id)) is not None:
             return there
-        run = Run(request)
         ahead = sum(not other.over for other in self._runs.values())
         try:
             self._waiting.put_nowait(run)
@@ -149,6 +153,18 @@ class Workspace:
             del self._runs[number]
         return run
 
+    async def _arrive(self, run: Run) -> None:
+        """Starts the Jupyter kernel for a run, which can be interrupted meanwhile."""
+        self._arriving[run.id] = run
+        try:
+            await self._prepare()
+        except BaseException:
+            if self._arriving.get(run.id) is run:
+                run.append(_ended(Status.PROCESS_LOST))
+            raise
+        finally:
+            self._arriving.pop(run.id, None)
+
     async def answer(self, run: Run, value: str) -> bool:
         """Answers a run; False when it asks nothing. Raises JupyterLostError."""
         if not run.waits_for_input or self._jupyter is None:
@@ -158,8 +174,8 @@ class Workspace:
         return True
 
     def current(self) -> Run | None:
-        """Returns the run whose turn it is; None when nothing runs."""
-        return next((run for run in self._runs.values() if run.started and not run.over), None)
+        """Returns the run whose turn it is, also when it has yet to start; None when nothing runs or waits."""
+        return next((run for run in (*self._runs.values(), *self._arriving.values()) if not run.over), None)
 
     def interrupt(self, run: Run, *, force: bool = False) -> None:
         """Interrupts a run, or ends what runs it; one that waits ends at once."""
@@ -199,17 +215,46 @@ class Workspace:
 
     async def _run_code(self, run: Run) -> None:
         jupyter = await self._prepare()
+        if run.interrupted is not None:
+            run.append(_ended(run.interrupted))
+            return
         run.append(Started())
-        done = await jupyter.execute(run, run.request.code)
+        execution = await jupyter.execute(run, run.request.code)
+        held: asyncio.Task[None] | None = None
+
+        async def interrupt(number: signal.Signals) -> None:
+            nonlocal held
+            if number != signal.SIGINT or execution.begun.is_set():
+                await self._interrupt(number)
+            elif held is None:
+                held = asyncio.create_task(self._interrupt_begun(run, execution.begun), name="interrupt")
+
         try:
-            await self._mind(run, done, jupyter.lost, self._interrupt)
-            if done.is_set():
+            await self._mind(run, execution.done, jupyter.lost, interrupt)
+            if execution.done.is_set():
                 run.append(jupyter.result(run))
             else:
                 raise JupyterLostError("the process that ran the code has ended: variables are lost")
         finally:
             run.waits_for_input = False
             jupyter.forget(run)
+            if held is not None:
+                held.cancel()
+                await asyncio.gather(held, return_exceptions=True)
+
+    async def _interrupt_begun(self, run: Run, begun: asyncio.Event) -> None:
+        """Interrupts a run once it has begun: before that, Jupyter kernels ignore interrupts."""
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(BEGIN_TIMEOUT):
+                    await begun.wait()
+            if not begun.is_set():
+                # It may be a kernel that does not report it.
+                await self._interrupt(signal.SIGINT)
+                await begun.wait()
+            await self._interrupt(signal.SIGINT)
+        except KernelRuntimeError as error:
+            run.append(Remark(f"it was not interrupted: {error}"))
 
     async def _mind(self, run: Run, done: asyncio.Event, lost: asyncio.Event, interrupt: Any) -> None:
         """Waits until a run has finished or is lost, and interrupts it when it should be."""

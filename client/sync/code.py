@@ -72,7 +72,7 @@ class Code:
         run(self._asynchronous.answer(run_id, value))
 
     def interrupt(self, run_id: str = "", *, force: bool = False) -> None:
-        """Interrupts a run, by default the one that runs now, no matter who started it;
+        """Interrupts a run, by default the one that runs now or is the next to, no matter who started it;
         with `force` its variables are lost.
         """
         run(self._asynchronous.interrupt(run_id, force=force))

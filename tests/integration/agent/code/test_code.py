@@ -147,6 +147,16 @@ async def test_an_interrupt_keeps_state(code: Code) -> None:
     assert (await code.execute("kept")).value == "1"
 
 
+async def test_an_interrupt_before_the_code_begins_is_not_lost(code: Code) -> None:
+    for _ in range(20):
+        async for event in code.run("while True: pass"):
+            last = event
+            if event.HasField("started"):
+                await code.interrupt(event.run_id)
+        assert last.finished.status == code_pb2.CODE_STATUS_INTERRUPTED
+    assert (await code.execute("1")).value == "1"
+
+
 async def test_what_nobody_follows_is_interrupted_or_ended_by_force(session: Session) -> None:
     async def leave_running(program: str) -> None:
         async with session.code() as gone, contextlib.aclosing(gone.run(program)) as events:

@@ -51,6 +51,8 @@ class TerseKernel:
                     await self._publish("stream", {"name": "stdout", "text": "x" * (jupyter.LARGEST_PART + 1)}, request)
                 await self._publish("stream", {"name": "stdout", "text": code}, request)
                 await self._publish("status", {"execution_state": "idle"}, request)
+            if "unanswered" in code:
+                continue
             content: dict[str, Any] = {"status": "ok"}
             if "huge" in code:
                 content["payload"] = "x" * (jupyter.LARGEST_PART + 1)
@@ -88,7 +90,8 @@ async def ran(talk: Jupyter, code: str) -> list[Event]:
     """The events of a run."""
     run = Run(RunRequest("r", code))
     async with asyncio.timeout(10):
-        await (await talk.execute(run, code)).wait()
+        execution = await talk.execute(run, code)
+        await execution.done.wait()
     run.append(talk.result(run))
     return [item.event async for events in run.read(0) for item in events]
 
@@ -120,6 +123,12 @@ async def test_an_answer_that_is_too_large_is_an_error(conversation: Jupyter) ->
     assert summary(events)[2] == Status.ERROR
     assert isinstance(events[-1], Finished)
     assert "larger than" in events[-1].error_value
+    assert summary(await ran(conversation, "next")) == ("next", "", Status.OK)
+
+
+async def test_a_run_that_is_not_answered_ends_with_an_error(conversation: Jupyter) -> None:
+    printed, _, status = summary(await ran(conversation, "unanswered"))
+    assert (printed, status) == ("unanswered", Status.ERROR)
     assert summary(await ran(conversation, "next")) == ("next", "", Status.OK)
 
 
