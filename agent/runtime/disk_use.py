@@ -225,7 +225,11 @@ def _walk(top: int) -> Iterator[os.stat_result]:
     try:
         while waiting:
             descriptor, entries = waiting[-1]
-            entry = next(entries, None)
+            try:
+                entry = next(entries, None)
+            except OSError:
+                # The file system of a container that is removed is taken away meanwhile.
+                entry = None
             if entry is None:
                 waiting.pop()
                 entries.close()

@@ -84,6 +84,22 @@ def test_a_deep_tree_counts_in_full(tmp_path: Path) -> None:
     assert set(os.listdir("/proc/self/fd")) <= before
 
 
+def test_a_directory_that_cannot_be_read_to_its_end_ends_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of a container whose file system is taken away meanwhile: its overlay answers EACCES."""
+    (tmp_path / "file").write_bytes(b"")
+    scandir = os.scandir
+
+    def vanishing(directory: int) -> Iterator[os.DirEntry[str]]:
+        with scandir(directory) as entries:
+            yield next(entries)
+        raise PermissionError
+
+    before = set(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(os, "scandir", vanishing)
+    assert measure(tmp_path, BOUNDS).files == 1
+    assert set(os.listdir("/proc/self/fd")) <= before
+
+
 def test_a_small_file_system_is_not_filled_with_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def found(inodes: int) -> int:
         values = (4096, 4096, 1000, 500, 500, inodes, inodes, inodes, 0, 255)
