@@ -62,7 +62,7 @@ class Guard:
         self._applied: Guarded | None = None
         self._left_as = ""
         self._lock = threading.Lock()
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def open(self, networks: Mapping[str, Carried], fleet: Iterable[str] = ()) -> None:
         """Puts the table in place; `networks` are those that exist, by session. Blocks. Raises NetworkError.
@@ -92,12 +92,12 @@ class Guard:
     def protect(self, fleet: Iterable[str]) -> None:
         """Has kernels kept from these addresses, and no longer from those that were given before; on the event loop."""
         self._fleet = frozenset(fleet)
-        self._news.set()
+        self._changed.set()
 
     def route(self, routers: Iterable[str]) -> None:
         """Lets these addresses, and no others any more, reach published ports; on the event loop."""
         self._routers = frozenset(routers)
-        self._news.set()
+        self._changed.set()
 
     def publish(self, published: Iterable[Forward], leased: Iterable[LeasedForward]) -> None:
         """Has these ports published and leased, and no others. Blocks. Raises NetworkError."""
@@ -123,8 +123,8 @@ class Guard:
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_INTERVAL):
-                    await self._news.wait()
-            self._news.clear()
+                    await self._changed.wait()
+            self._changed.clear()
             try:
                 if not await NETWORK.run(self.look):
                     _log.warning("table %s, or the networks of this node, changed; replacing it", self._table)

@@ -77,7 +77,9 @@ async def _follow(
                 made = event.HasField("created") and mine.intersection(
                     (*event.created.spec.depends_on, *event.created.spec.runs_after)
                 )
-                if event.revision <= graph.revision or not (made or (event.session_id in mine and _tells(event))):
+                if event.revision <= graph.revision or not (
+                    made or (event.session_id in mine and _changes_graph(event))
+                ):
                     continue
                 before, graph = graph, await client.sessions.graph(reference)
                 if live is None:
@@ -94,7 +96,7 @@ async def _follow(
     return graph
 
 
-def _tells(event: session_pb2.SessionEvent) -> bool:
+def _changes_graph(event: session_pb2.SessionEvent) -> bool:
     return event.HasField("session_moved") or event.HasField("pending_reason_changed")
 
 

@@ -90,7 +90,7 @@ class Engine:
         with contextlib.ExitStack() as stack:
             binary = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
             stack.callback(os.close, binary)
-            # It holds a secret: arguments are everybody's to read, and there is no file.
+            # It holds a secret: every user can read arguments, and there is no file.
             bootstrap = os.memfd_create("bootstrap")
             stack.callback(os.close, bootstrap)
             os.write(bootstrap, self._configuration)

@@ -113,7 +113,7 @@ async def one_after_the_other(marker: str, first: set[int]) -> set[int]:
     return second
 
 
-async def test_a_try_on_a_node_that_is_cut_off_is_over_before_the_next_begins(client: Client, cluster: Cluster) -> None:
+async def test_a_try_on_a_node_that_is_cut_off_ends_before_the_next_begins(client: Client, cluster: Cluster) -> None:
     session, marker, first = await first_try(client)
     agent = next(agent for agent in cluster.agents if agent.id == session.kernels[0].agent)
     async with cut_off(agent):
@@ -127,9 +127,7 @@ async def test_a_try_on_a_node_that_is_cut_off_is_over_before_the_next_begins(cl
     assert not await cluster.wait_clean(60)
 
 
-async def test_a_try_of_an_agent_that_stands_still_is_over_before_the_next_begins(
-    client: Client, cluster: Cluster
-) -> None:
+async def test_a_try_of_an_agent_that_hangs_ends_before_the_next_begins(client: Client, cluster: Cluster) -> None:
     session, marker, first = await first_try(client)
     agent = next(agent for agent in cluster.agents if agent.id == session.kernels[0].agent)
     # Its node is whole: nothing but the agent's process stands still.

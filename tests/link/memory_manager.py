@@ -192,7 +192,7 @@ class Leader:
                 raise outcome
 
     @property
-    def term_is_over(self) -> bool:
+    def term_has_ended(self) -> bool:
         """Returns whether it has found that another leads."""
         return any(task.done() for task in self._tasks)
 

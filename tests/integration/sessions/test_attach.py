@@ -132,7 +132,7 @@ async def test_nothing_is_left_of_a_caller_who_went_away(session: Session) -> No
     await eventually(lambda: processes(session, "4321"), lambda number: number == 0)
 
 
-async def test_who_does_not_read_holds_up_nobody_else(session: Session, client: Client, cluster: Cluster) -> None:
+async def test_a_client_that_does_not_read_delays_no_other(session: Session, client: Client, cluster: Cluster) -> None:
     before = await asyncio.to_thread(_memory, cluster)
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(4):

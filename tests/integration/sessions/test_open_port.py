@@ -122,7 +122,9 @@ async def test_a_hundred_megabytes_both_ways(session: Session) -> None:
     assert came.digest() == sent.digest()
 
 
-async def test_who_does_not_read_fills_no_memory_and_holds_up_nobody(session: Session, cluster: Cluster) -> None:
+async def test_a_client_that_does_not_read_fills_no_memory_and_delays_no_other(
+    session: Session, cluster: Cluster
+) -> None:
     before = await asyncio.to_thread(_memory, cluster)
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(4):

@@ -65,7 +65,7 @@ async def test_a_time_limit_is_kept(client: Client) -> None:
     assert session.view.reason == "TIME_LIMIT_EXCEEDED"
 
 
-async def test_a_check_tells_where_a_session_would_go(client: Client, cluster: Cluster) -> None:
+async def test_a_check_shows_where_a_session_would_be_placed(client: Client, cluster: Cluster) -> None:
     agents = {agent.id for agent in cluster.agents}
     fits = await client.sessions.check(type="interactive", cluster_size=2, slots={"cpu": "1", "mem": "64m"})
     assert [kernel.hostname for kernel in fits.kernels] == ["main1", "sub1"]

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 BUSY = "while :; do :; done"
 
 
-async def test_a_sessions_kernels_until_it_is_over(client: Client, retinue: Program) -> None:
+async def test_a_sessions_kernels_until_it_ends(client: Client, retinue: Program) -> None:
     session = await client.sessions.create(
         type="interactive", name="for-stats", command=["sh", "-c", BUSY], sub_command=["sleep", "1000"], cluster_size=2,
         cluster_mode="multi-node", slots={"cpu": "0.5", "mem": "64m"}, termination_grace=0,
@@ -75,7 +75,7 @@ async def test_a_sessions_kernels_until_it_is_over(client: Client, retinue: Prog
     assert [kernel["hostname"] for kernel in json.loads(as_json.out)["kernels"]] == ["sub1"]
 
 
-async def test_all_of_the_callers_and_of_nobody_else(client: Client, cluster: Cluster) -> None:
+async def test_all_of_the_callers_and_of_no_other_user(client: Client, cluster: Cluster) -> None:
     session = await client.sessions.create(type="interactive", slots={"cpu": "0.2", "mem": "32m"}, termination_grace=0)
     await session.wait("RUNNING", timeout=60)
     user = await client.users.create("stats-user", projects={"default": "member"})

@@ -176,7 +176,7 @@ async def is_direct(port: TunnelledPort) -> bool:
         return isinstance(connection, TunnelConnection)
 
 
-async def test_nobody_else_is_let_in(session: Session, tmp_path: Path) -> None:
+async def test_no_other_caller_is_let_in(session: Session, tmp_path: Path) -> None:
     first, second = await session.create_port_tunnel("echo"), await session.create_port_tunnel("echo")
     address = ("127.0.0.1", first.port)
 

@@ -157,7 +157,7 @@ async def test_an_interrupt_before_the_code_begins_is_not_lost(code: Code) -> No
     assert (await code.execute("1")).value == "1"
 
 
-async def test_what_nobody_follows_is_interrupted_or_ended_by_force(session: Session) -> None:
+async def test_what_no_client_follows_is_interrupted_or_ended_by_force(session: Session) -> None:
     async def leave_running(program: str) -> None:
         async with session.code() as gone, contextlib.aclosing(gone.run(program)) as events:
             async for event in events:

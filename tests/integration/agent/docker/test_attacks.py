@@ -269,7 +269,7 @@ async def test_a_container_has_no_power_to_forge(scene: Scene) -> None:
     assert "gained" not in found.values(), found
 
 
-async def test_forged_frames_reach_nobody(scene: Scene) -> None:
+async def test_forged_frames_reach_no_kernel(scene: Scene) -> None:
     """As if a container had all powers over its network: frames with addresses of others, on both of its interfaces."""
     for attackers, victims in ((scene.left, scene.right), (scene.right, scene.left)):
         with ExitStack() as stack:
@@ -315,7 +315,7 @@ def asks(frame: bytes, askers: Sequence[Contained]) -> bool:
     return frame[12:14] == b"\x08\x06" and frame[28:32] in {socket.inet_aton(one.address) for one in askers}
 
 
-async def test_forged_vxlan_reaches_nobody(scene: Scene) -> None:
+async def test_forged_vxlan_reaches_no_kernel(scene: Scene) -> None:
     attacker, victims = scene.left[0], scene.right
     frames = [
         vxlan(vni, plain_frame(victim.member.mac, other.member.mac, ATTACK))

@@ -403,7 +403,7 @@ async def test_labels(contract: Contract, engine: TestEngine, fetched: list[str]
 
 
 @pytest.mark.parametrize("step", ["fetch", "start"])
-async def test_what_nobody_foresaw_ends_the_attempt(
+async def test_an_unexpected_error_ends_the_attempt(
     contract: Contract, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would be held in its phase until its start timeout, on this node as on the next."""

@@ -116,7 +116,7 @@ async def test_the_exit_code_outlives_the_process(start: Start, command: tuple[s
 
 
 @pytest.mark.parametrize("released", [True, False])
-async def test_a_command_is_released_once_whoever_starts_the_container_again(
+async def test_a_command_is_released_once_however_often_its_container_starts(
     start: Start, tmp_path: Path, released: bool
 ) -> None:
     run = start("sh", "-c", "echo ran; sleep 1000")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tests.integration.agent.kubernetes.conftest import KubePods
 
 NAME = pod_name("k.1")
-UNTIL_TOLD = ("sh", "-c", "echo on; until [ -e go ]; do sleep 0.05; done; exit 9")
+UNTIL_RELEASED = ("sh", "-c", "echo on; until [ -e go ]; do sleep 0.05; done; exit 9")
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ async def test_only_agents_make_pods_beside_kernels(pods: KubePods) -> None:
 
 
 async def test_an_end_is_seen_without_the_api(pods: KubePods) -> None:
-    runtime, _ = await running(pods, *UNTIL_TOLD)
+    runtime, _ = await running(pods, *UNTIL_RELEASED)
     with standing_still(pods, "api"):
         go(pods)
         ended = await pods.until("k.1", Phase.EXITED)
@@ -87,7 +87,7 @@ async def test_an_end_is_seen_without_the_api(pods: KubePods) -> None:
 
 
 async def test_a_kernel_outlives_kubelet_and_the_api(pods: KubePods) -> None:
-    runtime, _ = await running(pods, *UNTIL_TOLD)
+    runtime, _ = await running(pods, *UNTIL_RELEASED)
     for name in ("kubelet", "api"):
         pods.cluster.end(name)
     try:
@@ -152,7 +152,7 @@ async def test_an_agent_that_dies_while_it_creates_leaves_nothing(
 
 
 async def test_a_lost_record_is_rebuilt_from_the_pod(pods: KubePods) -> None:
-    runtime, _ = await running(pods, *UNTIL_TOLD)
+    runtime, _ = await running(pods, *UNTIL_RELEASED)
     await runtime.close()
     pods.current = None
     for directory in ("attempts.copies/k.1.json", "attempts/k.1/record.json"):

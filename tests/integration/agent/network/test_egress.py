@@ -98,7 +98,7 @@ async def test_no_protected_address_is_reached() -> None:
                 assert not [frame for frame in tap.frames() if b"forbidden" in frame]
 
 
-async def test_nobody_outside_or_on_the_node_reaches_a_kernel_by_its_egress_link() -> None:
+async def test_no_host_and_no_process_of_the_node_reaches_a_kernel_by_its_egress_link() -> None:
     async with world() as place, outgoer(place.node) as kernel:
         run("ip", "-n", place.outside, "route", "add", kernel.address, "via", NODE_OUTSIDE)
         with ears(kernel.namespace, "", 7000) as (ear,), kernel.tap() as tap:

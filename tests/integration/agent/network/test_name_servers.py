@@ -69,7 +69,7 @@ def asked(server: socket.socket) -> list[int]:
         found.append(int.from_bytes(query[end + 1 : end + 3]))
 
 
-def test_servers_that_do_not_answer_hold_nobody_up_for_long(server: socket.socket, tmp_path: Path) -> None:
+def test_servers_that_do_not_answer_delay_no_query_for_long(server: socket.socket, tmp_path: Path) -> None:
     resolver = resolver_text((SERVER,))
     # Names of the session are never asked for by who takes any address.
     found, _ = look_up(tmp_path, resolver, "getent", "ahosts", "sub1")
@@ -82,7 +82,7 @@ def test_servers_that_do_not_answer_hold_nobody_up_for_long(server: socket.socke
     assert asked(server) == [A, A]
 
 
-def test_without_egress_nobody_is_asked(server: socket.socket, tmp_path: Path) -> None:
+def test_without_egress_no_server_is_asked(server: socket.socket, tmp_path: Path) -> None:
     for resolver in (WITHOUT_RESOLVER, resolver_text(())):
         found, seconds = look_up(tmp_path, resolver, "getent", "hosts", "sub1")
         assert found.split() == ["10.128.0.2", "sub1"]

@@ -87,7 +87,7 @@ async def test_a_router_on_the_node_itself_reaches_a_published_port() -> None:
             assert await asyncio.to_thread(refused, place.node.name, UNDERLAY, number)
 
 
-async def test_a_kernel_opens_nothing_to_a_router_and_a_closed_one_nothing_to_anybody() -> None:
+async def test_a_kernel_opens_nothing_to_a_router_and_a_closed_one_nothing_to_any_host() -> None:
     async with world() as place, outgoer(place.node) as kernel, outgoer(place.node) as open_kernel:
         number = await published(place.node, kernel, closed=True)
         await place.node.call("protect", [NEIGHBOUR])

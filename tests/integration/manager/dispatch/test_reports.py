@@ -147,7 +147,7 @@ async def test_the_end_time_that_an_agent_observed_is_kept_beside_that_of_the_co
         assert end_time == expected or (expected is None and attempt["end_time"] <= end_time)
 
 
-async def test_links_end_when_the_term_is_over(database: Database) -> None:
+async def test_links_end_with_the_term(database: Database) -> None:
     reports = Reports(database, TERM + 1, lambda _affected: None)
     attempt = AttemptStatus((uuid.UUID(int=0), 1), Observed.RUNNING, None, "", "", 0)
     running = asyncio.create_task(reports.run())

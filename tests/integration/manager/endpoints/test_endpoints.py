@@ -99,7 +99,7 @@ async def test_a_drain_waits_for_the_routers_and_for_the_last_request(rig: Rig) 
     ],
     ids=["unreported", "silent", "none"],
 )
-async def test_requests_that_nobody_reports_are_none_only_without_a_router(
+async def test_unreported_requests_are_none_only_without_a_router(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, known: Traffic, states: list[tuple[int, str]]
 ) -> None:
     await rig.create(scaling=epb.ScalingPolicy(min=2, max=2))

@@ -250,8 +250,8 @@ def socket_names() -> set[str]:
     }
 
 
-async def test_nobody_else_on_the_machine_gets_what_the_engine_gets(rig: Rig) -> None:
-    # Names of such sockets are everybody's to read; behind one of these is the certificate's key.
+async def test_no_other_process_of_the_machine_gets_what_the_engine_gets(rig: Rig) -> None:
+    # Every user can read the names of such sockets; behind one of these is the certificate's key.
     names = socket_names()
     assert len(names) == 3
     for name in names:

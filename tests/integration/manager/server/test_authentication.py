@@ -285,7 +285,7 @@ async def test_an_outage_is_no_verdict(tmp_path: object) -> None:
         await nowhere.dispose()
 
 
-async def test_a_thousand_wrong_tokens_hurt_nobody(service: Service, channel: grpc.aio.Channel) -> None:
+async def test_a_thousand_wrong_tokens_harm_no_other_caller(service: Service, channel: grpc.aio.Channel) -> None:
     good = await service.user("ada")
     enrollment = enrollment_service_pb2_grpc.EnrollmentServiceStub(channel)
     answers: Counter[tuple[Code, str]] = Counter()

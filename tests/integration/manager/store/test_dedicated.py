@@ -17,7 +17,7 @@ from tests.integration.silence import silent_proxy
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def test_health_says_so_when_the_database_hangs_and_nobody_calls(database_url: str) -> None:
+async def test_health_reports_a_database_that_hangs_without_any_call(database_url: str) -> None:
     answers: list[bool] = []
 
     async def report(reachable: bool) -> None:  # what the interface is

@@ -39,7 +39,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-async def test_nobody_else_has_a_way_in(directory: Path) -> None:
+async def test_no_other_user_can_connect(directory: Path) -> None:
     server = EmbeddedServer(directory / "postgres")
     before = mode(directory)
     try:

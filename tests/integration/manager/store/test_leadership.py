@@ -191,7 +191,7 @@ async def test_errors_of_a_body_are_distinguished(database: Database) -> None:
         await leadership.lead(database, "x", deposed)
 
 
-async def test_without_a_database_nobody_leads(tmp_path: object) -> None:
+async def test_without_a_database_no_replica_leads(tmp_path: object) -> None:
     nowhere = Database(f"postgresql://x@/x?host={tmp_path}")
     try:
         with pytest.raises(StoreUnavailable):

@@ -88,7 +88,7 @@ async def test_a_failed_effect_leaves_the_id_free(database: Database) -> None:
     assert (await create(database, message)).startswith("p-")
 
 
-async def test_whoever_waits_for_a_call_that_fails_takes_over(database: Database) -> None:
+async def test_a_call_that_waits_for_one_that_fails_takes_over(database: Database) -> None:
     message = request("p", str(uuid.uuid4()))
     entered, released = asyncio.Event(), asyncio.Event()
 

@@ -211,7 +211,7 @@ class Group(RuleBasedStateMachine):
             ],
         )
 
-    def is_over(self, limit: Limit, session: Wanted) -> bool:
+    def exceeds(self, limit: Limit, session: Wanted) -> bool:
         """Whether a session would go beyond a quota; a slot that it does not ask for is no matter."""
         held, placed = self.use(limit)
         asked = np.array(session.kernels, np.int64).sum(axis=0)
@@ -294,7 +294,7 @@ class Group(RuleBasedStateMachine):
         takers = self.schedulable & ~self.lost
         whole = np.array(session.kernels, np.int64).sum(axis=0)
         limits = [limit for limit in self.quotas.values() if limit.owner in (None, session.owner)]
-        over = any(self.is_over(limit, session) for limit in limits)
+        over = any(self.exceeds(limit, session) for limit in limits)
         if verdict == Verdict.OVER_QUOTA:
             # What counts against a quota only grows in a pass, so it is exceeded at its end too.
             assert over

@@ -199,7 +199,7 @@ class PreemptingGroup(Group):
 
     def over_a_quota(self, session: Wanted) -> bool:
         return any(
-            self.is_over(limit, session) for limit in self.quotas.values() if limit.owner in (None, session.owner)
+            self.exceeds(limit, session) for limit in self.quotas.values() if limit.owner in (None, session.owner)
         )
 
     def over_together(self, limit: Limit, winners: list[Wanted]) -> bool:

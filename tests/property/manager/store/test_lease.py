@@ -28,7 +28,7 @@ class Clock:
     # Between two looks of another manager, and from the look in the database to its answer.
     looks=st.lists(st.tuples(st.floats(0.01, 4.0), delays), min_size=1, max_size=60),
 )
-def test_nobody_takes_a_lease_that_its_leader_holds_valid(
+def test_no_replica_takes_a_lease_that_its_leader_holds_valid(
     renewals: list[tuple[float, float, float]], looks: list[tuple[float, float]]
 ) -> None:
     clock = Clock()

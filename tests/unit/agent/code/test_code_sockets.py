@@ -72,6 +72,6 @@ def test_links_and_files_are_refused(place: Path, me: Process) -> None:
     assert set(os.listdir("/proc/self/fd")) <= before
 
 
-def test_a_process_that_is_over_has_none(place: Path, me: Process) -> None:
+def test_a_process_that_has_ended_has_none(place: Path, me: Process) -> None:
     with listening(place, NAMES), pytest.raises(NotRunningError):
         open_sockets(Process(me.pid, me.start + 1), str(place), NAMES)

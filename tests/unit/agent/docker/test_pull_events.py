@@ -61,7 +61,7 @@ async def test_an_answer_that_is_cut_off_is_no_end(tmp_path: Path) -> None:
     assert await events(FakeEngine(CHUNKED + CHUNK + b"0\r\n\r\n"), tmp_path) == [{"status": "first"}]
 
 
-async def test_a_fetch_that_nobody_waits_for_is_broken_off(tmp_path: Path) -> None:
+async def test_a_fetch_that_no_attempt_waits_for_is_cancelled(tmp_path: Path) -> None:
     fake = FakeEngine(CHUNKED + CHUNK, hold=True)
 
     async def follow() -> None:

@@ -70,7 +70,7 @@ def test_all_of_it_arrives_and_then_the_pump_ends(program: Path, place: Path) ->
     assert pumps(place) == []
 
 
-def test_a_pipe_that_nobody_took_ends_its_pump(program: Path, place: Path) -> None:
+def test_a_pipe_that_was_not_taken_ends_its_pump(program: Path, place: Path) -> None:
     with pumping(program, place, LIMIT):
         pass
     assert printed(place) == b""
@@ -107,7 +107,7 @@ def test_the_oldest_part_is_given_back_and_offsets_stay_true(program: Path, plac
 
 
 @pytest.mark.root
-def test_a_full_disk_leaves_a_gap_and_holds_nobody_up(program: Path, tmp_path: Path) -> None:
+def test_a_full_disk_leaves_a_gap_and_blocks_no_writer(program: Path, tmp_path: Path) -> None:
     def on_small_disk(action: Callable[[], None]) -> None:
         syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_FS)
         syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_SLAVE)

@@ -12,7 +12,7 @@ from retinue.manager.supervision import all_or_each, supervise
 
 
 @pytest.mark.parametrize("over", [NotLeader("another leads"), TermOverError("another leads")])
-async def test_a_part_is_run_again_whatever_it_failed_with_until_the_term_is_over(over: Exception) -> None:
+async def test_a_part_is_run_again_whatever_it_failed_with_until_the_term_ends(over: Exception) -> None:
     failures = [StoreUnavailable("gone"), ExceptionGroup("several", [StoreUnavailable("gone"), KeyError("odd")])]
     failures += [ValueError("a mistake"), ExceptionGroup("the last", [ValueError("a mistake"), over])]
     runs = iter(failures)

@@ -318,7 +318,7 @@ def test_nothing_is_sent_once_the_lease_has_ended() -> None:
 
     async def then(there: Led) -> None:
         made.append(there)
-        await eventually(lambda: there.leader.term_is_over)
+        await eventually(lambda: there.leader.term_has_ended)
 
     led(store, script, then=then)
     assert not made[0].written(0, "change")
@@ -335,7 +335,7 @@ def test_a_report_is_not_acked_by_a_manager_that_another_follows() -> None:
         yield report(1, status(key, EXITED, 0))
         await stay(requests)
 
-    made = led(store, script, then=until(lambda made: made.leader.term_is_over))
+    made = led(store, script, then=until(lambda made: made.leader.term_has_ended))
     assert not made.written(0, "ack")
     assert store.state(key) is SessionState.RUNNING
 
@@ -442,7 +442,7 @@ def test_an_agent_whose_kernels_do_nothing_is_sent_nothing() -> None:
     assert store.welcomes == 0
 
 
-def test_the_link_of_a_term_that_is_over_ends_with_it() -> None:
+def test_the_link_of_a_term_ends_with_it() -> None:
     async def script(requests: Requests) -> AsyncGenerator[pb.SyncResponse, None]:
         yield welcome()
         await stay(requests)

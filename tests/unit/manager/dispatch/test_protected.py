@@ -27,7 +27,7 @@ def test_what_means_every_node_itself_is_left_out() -> None:
     assert resolve(["127.0.0.1", "0.0.0.0", "169.254.1.2", "203.0.113.9", "no.such.host.invalid"]) == {"203.0.113.9"}  # noqa: S104
 
 
-async def test_a_name_service_that_hangs_keeps_nobody_waiting() -> None:
+async def test_a_name_service_that_hangs_delays_no_caller() -> None:
     hung, answers = threading.Event(), {"fast.example": frozenset({"203.0.113.7"})}
 
     def look_up(names: Iterable[str]) -> frozenset[str]:

@@ -228,7 +228,7 @@ def test_merging_by_field() -> None:
         (100.0, 700.0, 600.0, 600.0),
     ],
 )
-def test_when_nobody_listened(before: float | None, now: float, elapsed: float, lost: float) -> None:
+def test_time_without_a_listener(before: float | None, now: float, elapsed: float, lost: float) -> None:
     assert unwatched(before, now, elapsed, 20.0) == lost
 
 

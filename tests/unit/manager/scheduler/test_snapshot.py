@@ -242,7 +242,7 @@ def test_virtual_machines_need_an_agent_that_says_it_runs_them() -> None:
     assert [offer & need == need for offer in snapshot.agents.offers.tolist()] == [False, False, True]
 
 
-def test_a_session_of_an_isolation_that_nobody_knows_is_left_out() -> None:
+def test_a_session_of_an_unknown_isolation_is_left_out() -> None:
     cache = Cache.empty(snapshots.offered, snapshots.needed)
     cache.put_waiting([kernels_of("ENCLAVE"), kernels_of("PROCESS")])
     assert cache.queue.rows_of("g").size == 1

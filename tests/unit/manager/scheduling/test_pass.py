@@ -110,14 +110,14 @@ class TestFifo:
         assert explanation is not None
         assert explanation.message == "waits in strict order behind session big, which finds no room"
 
-    def test_tried_too_often_it_goes_to_the_end_of_its_band_and_holds_up_nobody(self) -> None:
+    def test_tried_too_often_it_goes_to_the_end_of_its_band_and_delays_no_other(self) -> None:
         policy = Policy("fifo", "concentrated", {"max-tries-before-skip": "3"})
         outcome = self.scene().run(policy)
         assert outcome.order == ["head", "small"]
         assert verdicts(self.scene(), policy)["low"] == Verdict.NO_ROOM
         assert self.scene().run(Policy("fifo", "concentrated", {"max-tries-before-skip": "4"})).order == ["head"]
 
-    def test_reasons_of_their_own_hold_up_nobody(self) -> None:
+    def test_reasons_of_their_own_delay_no_other_session(self) -> None:
         scene = Scene()
         scene.add_agent("node", {"cpu": 1})
         scene.add_session("waits", "A", [{"cpu": 1}], held_back=True)
@@ -194,7 +194,7 @@ class TestAgents:
             scene.add_session("cpu-work", "A", [{"cpu": 1}])
             assert scene.run(Policy("drf", strategy)).agents["cpu-work"] == ["plain"]
 
-    def test_rotation_continues_where_it_stopped_whoever_came_and_went(self) -> None:
+    def test_rotation_continues_where_it_stopped_as_sessions_come_and_go(self) -> None:
         scene = Scene()
         for name in ("d", "b", "a"):
             scene.add_agent(name, {"cpu": 9})

@@ -49,7 +49,7 @@ def test_of_the_same_priority_those_that_hold_the_least_go() -> None:
     assert victims(scene.run(newest)) == [[0]]
 
 
-def test_nobody_of_the_same_priority_goes() -> None:
+def test_no_session_of_the_same_priority_is_preempted() -> None:
     scene = full("a")
     scene.add_running("equal", 5, 0, {"a": {"cpu": 2}})
     scene.add_session("s", "owner", [{"cpu": 1}], priority=5)

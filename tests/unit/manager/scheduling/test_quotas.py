@@ -81,7 +81,7 @@ def test_verdicts(cpus: list[int], quotas: Quotas | None, strategy: str, expecte
     assert verdicts(run_pass(*problem(cpus, quotas, strategy))) == expected
 
 
-def test_a_slot_that_is_over_harms_only_who_asks_for_it() -> None:
+def test_a_slot_above_its_quota_blocks_only_sessions_that_ask_for_it() -> None:
     agents, owners, queue, policy = problem([1], one_quota(1, limit=0, held=5000))
     queue = replace(queue, requests=np.zeros((1, 1), np.int64))
     assert verdicts(run_pass(agents, owners, queue, policy)) == [P]

@@ -33,7 +33,7 @@ def test_never_fits_as_configured() -> None:
     )
 
 
-def test_a_slot_that_nobody_has() -> None:
+def test_a_slot_that_no_agent_has() -> None:
     scene = Scene()
     scene.add_agent("a", {"cpu": 2000})
     scene.add_session("s", "A", [{"cpu": 1000, "tpu": 1000}])

@@ -63,5 +63,5 @@ def test_who_may(access: Access | None, allowed: set[str]) -> None:
                 authorise(access, principal)
 
 
-def test_unknown_methods_are_for_nobody() -> None:
+def test_no_caller_may_call_unknown_methods() -> None:
     assert access_to("/retinue.manager.v1.SessionService/Undeclared") is None

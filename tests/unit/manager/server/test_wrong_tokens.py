@@ -17,7 +17,7 @@ def test_a_burst_passes_and_what_is_more_waits() -> None:
     assert wrong.count("a", 6.0) > 0.0
 
 
-def test_nobody_waits_for_ever() -> None:
+def test_every_wait_has_an_end() -> None:
     wrong = WrongTokens(burst=3, forgiven=0.5)
     longest = [wrong.count("a", 0.0) for _ in range(1000)][-1]
     assert longest == (3 * 3 - 3) / 0.5

@@ -192,9 +192,9 @@ async def test_tokens_of_others(accounts: Accounts) -> None:
             refused = await failure(call)
             assert (refused.code, refused.reason) == (Code.PERMISSION_DENIED, "METHOD_DENIED")
     of_root = (await stub.ListTokens(pb.ListTokensRequest(), metadata=admin)).tokens[0].id
-    of_nobody = str(uuid.uuid4())
+    of_no_user = str(uuid.uuid4())
     texts = set()
-    for token_id in (of_root, of_nobody):
+    for token_id in (of_root, of_no_user):
         hidden = await failure(stub.RevokeToken(pb.RevokeTokenRequest(token_id=token_id), metadata=user))
         assert (hidden.code, hidden.reason) == (Code.NOT_FOUND, "NOT_FOUND")
         texts.add(hidden.text.replace(token_id, "ID").split("debug_error_string")[0])

@@ -142,7 +142,7 @@ async def test_one_use_is_one_agent_however_many_come_at_once(node: Node) -> Non
         assert len(await agents.list_page(tx, terms=(), after="", limit=50)) == 6
 
 
-async def test_an_id_belongs_to_whoever_came_first(node: Node) -> None:
+async def test_an_id_belongs_to_the_agent_that_announced_it_first(node: Node) -> None:
     token = await node.service.join_token(uses=32)
     results = await asyncio.gather(*(node.enrol(token, "n1") for _ in range(16)), return_exceptions=True)
     assert sum(isinstance(result, pb.EnrollResponse) for result in results) == 1
