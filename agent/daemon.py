@@ -123,6 +123,7 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
     managers = await asyncio.to_thread(_addresses_of_managers, settings)
     registries = RegistryAddresses(settings.registry_allow, managers)
     runtime: Runtimes | NullRuntime
+    containers: OptionalRuntime | None = None
     if settings.null_kernels:
         log.warning(
             "kernels of this agent do nothing: it is for tests and benches, and for managers in development mode"
@@ -184,7 +185,7 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
         await asyncio.to_thread(instance_of, identities.current(), settings.state_dir),
         await asyncio.to_thread(Terms, settings.state_dir / "term", damaged, disk),
     )
-    welcome = functools.partial(_welcome, settings, node, uplink, instance)
+    welcome = functools.partial(_welcome, settings, node, uplink, instance, containers)
     prober = Prober(
         runtime,
         networks.egress,
@@ -338,14 +339,21 @@ async def _containers(
     return DockerRuntime(options, shared)
 
 
-def _welcome(settings: Settings, node: Node, uplink: Uplink, instance: str) -> agent_service_pb2.Welcome:
+def _left_by_cluster(containers: OptionalRuntime | None) -> Mapping[str, int] | None:
+    """Returns the amounts that the cluster leaves on this node; None where it belongs to none."""
+    return containers.capacity if isinstance(containers, KubernetesRuntime) else None
+
+
+def _welcome(
+    settings: Settings, node: Node, uplink: Uplink, instance: str, containers: OptionalRuntime | None
+) -> agent_service_pb2.Welcome:
     return agent_service_pb2.Welcome(
         agent_id=settings.agent_id,
         instance=instance,
         boot_id=node.boot_id,
         version=version(),
         architecture=node.architecture,
-        capacity=capacity(node, settings.reserve, settings.slots),
+        capacity=capacity(node, settings.reserve, settings.slots, _left_by_cluster(containers)),
         underlay_address=uplink.address,
         underlay_mtu=uplink.mtu,
     )

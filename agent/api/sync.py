@@ -180,7 +180,8 @@ class _Stream:
         self._beat = 0
         self._protected: frozenset[str] = frozenset()
         self._routers: frozenset[str] = frozenset()
-        self._offer: set[RuntimeStatus] = set()
+        # What the node can run, and how much of it.
+        self._offer: tuple[set[RuntimeStatus], dict[str, int]] = (set(), {})
         # Seconds between two reports of usage, 0 for none, and when the next one is due.
         self._usage_interval = 0.0
         self._usage_due = 0.0
@@ -229,9 +230,9 @@ class _Stream:
                         yield usage
                         spoke = clock()
                     continue
-                if _offer(self._service.runtimes()) != self._offer:
-                    # A Docker engine that came up after the agent: only a welcome carries runtimes,
-                    # and a new stream begins with one.
+                if _offer(self._service.runtimes(), self._service.welcome()) != self._offer:
+                    # A Docker engine that came up after the agent, or other amounts that its cluster leaves:
+                    # only a welcome carries them, and a new stream begins with one.
                     raise AgentError(
                         grpc.StatusCode.UNAVAILABLE, ErrorReason.UNAVAILABLE, "what this agent can run has changed"
                     )
@@ -364,7 +365,7 @@ class _Stream:
     def _welcome(self) -> agent_service_pb2.SyncResponse:
         welcome = self._service.welcome()
         statuses = self._service.runtimes()
-        self._offer = _offer(statuses)
+        self._offer = _offer(statuses, welcome)
         welcome.backends.extend(status.name for status in statuses if status.available)
         welcome.runtimes.extend(map(runtime_status, statuses))
         self._welcomed = None if self._reconciler.fence is None else self._reconciler.fence.now()
@@ -455,8 +456,10 @@ async def _first(requests: AsyncIterator[agent_service_pb2.SyncRequest]) -> agen
     return request.hello
 
 
-def _offer(statuses: Iterable[RuntimeStatus]) -> set[RuntimeStatus]:
-    return {status for status in statuses if status.available}
+def _offer(
+    statuses: Iterable[RuntimeStatus], welcome: agent_service_pb2.Welcome
+) -> tuple[set[RuntimeStatus], dict[str, int]]:
+    return {status for status in statuses if status.available}, dict(welcome.capacity)
 
 
 def _check_addresses(field: str, addresses: Iterable[str]) -> None:

@@ -9,14 +9,14 @@ import contextlib
 import logging
 import time
 from http import HTTPStatus
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import httpx2
 from lightkube import ApiError, AsyncClient, KubeConfig
 from lightkube.core.exceptions import ConfigError
-from lightkube.generic_resource import GenericNamespacedResource, create_api_info
+from lightkube.generic_resource import GenericGlobalResource, GenericNamespacedResource, create_api_info
 from lightkube.models.meta_v1 import Status
-from lightkube.resources.core_v1 import Pod
+from lightkube.resources.core_v1 import Node, Pod
 from lightkube.types import PatchType
 from yaml import YAMLError
 
@@ -25,7 +25,7 @@ from retinue.agent.kubernetes.core.pod_spec import AGENT_LABEL
 from retinue.agent.kubernetes.core.pod_state import MAX_MESSAGE, UNREADABLE, PodState, parse_pod, read_pod
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
     from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -47,6 +47,16 @@ class _RawPod(GenericNamespacedResource):
     """A pod as a mapping: one that cannot be read must not hide the others."""
 
     _api_info = create_api_info("", "v1", "Pod", "pods")
+
+
+class _RawNode(GenericGlobalResource):
+    """A node as a mapping."""
+
+    _api_info = create_api_info("", "v1", "Node", "nodes")
+
+
+_Kind = TypeVar("_Kind", Pod, Node)
+_RAW: Mapping[type, Any] = {Pod: _RawPod, Node: _RawNode}
 
 
 class ClusterError(KernelRuntimeError):
@@ -103,6 +113,26 @@ class Cluster:
         client, self._client = self._client, None
         if client is not None:
             await client.close()
+
+    async def list_all(self, kind: type[_Kind], fields: Mapping[str, str]) -> tuple[list[_Kind], str]:
+        """Returns the objects of a kind with these fields in the whole cluster, and the version of the list."""
+        async with self._asked() as client:
+            listing = client.list(_RAW[kind], fields=dict(fields), **_everywhere(kind))
+            found = [item async for raw in listing if (item := _decoded(kind, raw)) is not None]
+            return found, listing.resourceVersion
+
+    async def watch_all(
+        self, kind: type[_Kind], fields: Mapping[str, str], version: str, seconds: float
+    ) -> AsyncGenerator[tuple[_Kind, bool], None]:
+        """Yields each change of such objects since a version, and whether it is gone. Raises CompactedError."""
+        options: dict[str, Any] = {"server_timeout": int(seconds), "resource_version": version, **_everywhere(kind)}
+        with self._failures_noted(), _explained():
+            events = self._connected().watch(_RAW[kind], fields=dict(fields), **options)
+            self._watched_at, self._short_streams = float("-inf"), 0
+            async with contextlib.aclosing(events) as changes:  # type: ignore[type-var]
+                async for change, raw in changes:
+                    if (item := _decoded(kind, raw)) is not None:
+                        yield item, change == "DELETED"
 
     async def create(self, pod: Pod) -> PodState:
         """Creates a pod. Raises PodExistsError, and leaves the one that is there as it is."""
@@ -210,6 +240,19 @@ def _read(raw: GenericNamespacedResource) -> PodState | None:
         return read_pod(raw)
     except ValueError as error:
         log.warning("a pod is left out: %s", error)
+        return None
+
+
+def _everywhere(kind: type[Pod | Node]) -> Any:
+    """Returns the options with which objects of the whole cluster are meant."""
+    return {"namespace": "*"} if kind is Pod else {}
+
+
+def _decoded(kind: type[_Kind], raw: GenericNamespacedResource) -> _Kind | None:
+    try:
+        return cast("_Kind", kind.from_dict(dict(raw), lazy=False))
+    except UNREADABLE as error:
+        log.warning("a %s is left out: %s", kind.__name__, error)
         return None
 
 

@@ -27,6 +27,7 @@ from retinue.agent.host.seccomp import FilterError, build_filter
 from retinue.agent.kernel.build import ATTACH, BuildError, build
 from retinue.agent.kubernetes.cluster import Cluster
 from retinue.agent.kubernetes.core.pod_state import eviction_of, identity_of
+from retinue.agent.kubernetes.node_watch import NodeWatch
 from retinue.agent.kubernetes.options import KubernetesOptions
 from retinue.agent.kubernetes.pod_processes import confinement_of, environment_of, first_process_of
 from retinue.agent.kubernetes.pod_watch import PodWatch
@@ -68,6 +69,7 @@ class KubernetesRuntime(ContainerRuntime[KubernetesOptions]):
         super().__init__(options, shared)
         self._cluster = Cluster(options.config, options.namespace)
         self._watched = PodWatch(self._cluster, options.agent_id, self._show)
+        self._node = NodeWatch(options, self._store.changed)
         self._pods = Pods(options, self._cluster, self._watched)
         self._under_way = asyncio.Semaphore(options.starts)
         self._calls = b""
@@ -80,12 +82,18 @@ class KubernetesRuntime(ContainerRuntime[KubernetesOptions]):
         available = self._prepared.is_set()
         return (RuntimeStatus(self.name, available, "" if available else self._trouble or self._watched.trouble),)
 
+    @property
+    def capacity(self) -> Mapping[str, int] | None:
+        """Returns the amounts of slots that the cluster leaves on this node; None where it has not said so."""
+        return self._node.amounts
+
     async def open(self, listener: Callable[[], None]) -> None:
         """Takes over what a former process of this agent left, as far as the node shows it;
         the rest once the API answers.
         """
         await self._take_over_records(listener)
         self._tasks.spawn(self._watched.run(self._conditions), "follow pods")
+        self._tasks.spawn(self._node.run(), "follow the node")
         self._tasks.spawn(self._prepare_always(), "prepare pods")
         self._options.scratch_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._look_after()
@@ -112,6 +120,10 @@ class KubernetesRuntime(ContainerRuntime[KubernetesOptions]):
                 await asyncio.sleep(RETRY)
         self._trouble = ""
         await self._watched.listed.wait()
+        with contextlib.suppress(TimeoutError):
+            # What is offered before may be refused by kubelet.
+            async with asyncio.timeout(OPEN_TIMEOUT):
+                await self._node.settled.wait()
         known = {record.id for record in self._store} - self._lost.keys()
         for attempt_id in sorted((self._watched.own().keys() | self._lost.keys()) - known):
             await self._recover(attempt_id, self._watched.get(attempt_id))

@@ -39,9 +39,15 @@ def discover(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) 
     )
 
 
-def capacity(node: Node, reserve: Mapping[str, int], override: Mapping[str, int]) -> dict[str, int]:
-    """Amounts to offer, in the smallest unit: what was found less the reserve, then what was given by hand."""
+def capacity(
+    node: Node, reserve: Mapping[str, int], override: Mapping[str, int], left: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """Amounts to offer, in the smallest unit: what was found less the reserve, then what was given by hand.
+
+    `left` is what the cluster that the node belongs to leaves of it, in place of what was found.
+    """
     found = {CPU: node.processors * 1000, MEMORY: node.memory} | ({CUDA: node.gpus * 1000} if node.gpus else {})
+    found = found if left is None else dict(left)
     return {name: max(0, amount - reserve.get(name, 0)) for name, amount in found.items()} | dict(override)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 # What has several packages for its subject.
-WHOLE_SYSTEM = {"link", "sessions"}
+WHOLE_SYSTEM = {"link", "sessions", "sessions/kubernetes"}
 
 
 def test_each_folder_of_tests_is_named_as_what_it_tests() -> None:

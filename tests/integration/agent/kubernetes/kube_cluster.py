@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from lightkube import ApiError, Client, KubeConfig
 from lightkube.codecs import load_all_yaml
 from lightkube.core.exceptions import ConfigError
-from lightkube.models.core_v1 import Container, PodSpec, SecurityContext
+from lightkube.models.core_v1 import Container, PodSpec, ResourceRequirements, SecurityContext
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace, Node, Pod, PodEviction, ServiceAccount
 
@@ -30,7 +30,7 @@ from tests.integration.agent.docker.engine import BUSYBOX
 from tests.integration.agent.kubernetes.kube_programs import kube_programs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 NAMESPACE = "retinue-kernels"
 NODE = "n1"
@@ -202,6 +202,28 @@ class KubeCluster:
         with contextlib.closing(_Closing(self.client())) as closing:
             closing.client.delete(Pod, name, namespace=NAMESPACE)
 
+    @contextlib.contextmanager
+    def foreign_pod(self, cpu: str) -> Iterator[None]:
+        """Has the cluster's own scheduler place a pod of another user; it is gone afterwards."""
+        container = Container(
+            name="c",
+            image=IMAGE,
+            command=["/bin/sleep", "1000"],
+            resources=ResourceRequirements(requests={"cpu": cpu}),
+        )
+        name, spec = f"other-{secrets.token_hex(3)}", PodSpec(containers=[container], terminationGracePeriodSeconds=0)
+        with contextlib.closing(_Closing(self.client())) as closing:
+            client = closing.client
+            with contextlib.suppress(ApiError):
+                # The controllers make it as well, some seconds later.
+                client.create(ServiceAccount(metadata=ObjectMeta(name="default", namespace="default")))
+            client.create(Pod(metadata=ObjectMeta(name=name, namespace="default"), spec=spec))
+            try:
+                eventually_blocking(lambda: _runs(client, name), seconds=TIMEOUT)
+                yield
+            finally:
+                client.delete(Pod, name, namespace="default", grace_period=0)
+
     def evict(self, name: str) -> None:
         """Evicts a pod through the API, as a drain of its node does."""
         with contextlib.closing(_Closing(self.client())) as closing:
@@ -214,7 +236,7 @@ class KubeCluster:
             return {str(pod.metadata.name) for pod in closing.client.list(Pod, namespace=NAMESPACE) if pod.metadata}
 
     def kernel_processes(self) -> set[int]:
-        """Returns the processes of all pods but the agents' own."""
+        """Returns the processes of all pods but those of agents."""
         with contextlib.closing(_Closing(self.client())) as closing:
             agents = [pod.metadata for pod in closing.client.list(Pod, namespace="retinue")]
         return self._members(*(str(metadata.uid) for metadata in agents if metadata is not None))
@@ -369,6 +391,11 @@ def _answers(client: Client) -> bool:
         next(iter(client.list(Namespace)), None)
         return True
     return False
+
+
+def _runs(client: Client, name: str) -> bool:
+    status = client.get(Pod, name, namespace="default").status
+    return status is not None and status.phase == "Running"
 
 
 def _is_ready(client: Client) -> bool:

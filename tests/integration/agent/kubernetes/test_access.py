@@ -61,7 +61,10 @@ def test_an_agent_may_do_what_it_needs_and_nothing_else(cluster: KubeCluster) ->
         eventually_blocking(lambda: allowed(client, "get", "pods", NAMESPACE), ignoring=ApiError)
         assert all(allowed(client, verb, "pods", NAMESPACE) for verb in NEEDED)
         for namespace in ("default", "kube-system", "retinue", ""):
-            assert not any(allowed(client, verb, "pods", namespace) for verb in (*NEEDED, "update")), namespace
+            # What others request of its node counts.
+            found = {verb for verb in (*NEEDED, "update") if allowed(client, verb, "pods", namespace)}
+            assert found == {"list", "watch"}, namespace
+        assert {verb for verb in NEEDED if allowed(client, verb, "nodes", "")} == {"list", "watch"}
         for resource in ("secrets", "configmaps", "serviceaccounts", "events", "persistentvolumeclaims"):
             assert not any(allowed(client, verb, resource, NAMESPACE) for verb in ("get", "list", "create")), resource
         for subresource in ("exec", "attach", "portforward", "ephemeralcontainers", "eviction", "log"):

@@ -11,6 +11,8 @@ from tests.integration.agent.docker.engine import IMAGE, TestEngine
 from tests.integration.agent.kubernetes.kube_cluster import NODE, KubeCluster
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from retinue.devtools.nodes import Node
 
 PREFIX = "rt-test-"
@@ -39,6 +41,7 @@ class PodCluster(Cluster):
         )
         self.kube = KubeCluster()
         self._engine: TestEngine | None = None
+        self._arguments: tuple[str, ...] = ()
 
     @property
     def docker(self) -> LocalAgent:
@@ -55,11 +58,15 @@ class PodCluster(Cluster):
         try:
             await asyncio.gather(asyncio.to_thread(self.kube.start), super().start())
             config = await asyncio.to_thread(self._join)
-            arguments = ("--containers", "kubernetes", "--kube-config", str(config), "--kube-node", NODE)
-            await self.add_agent(SLOTS, arguments=arguments)
+            self._arguments = ("--containers", "kubernetes", "--kube-config", config, "--kube-node", NODE)
+            await self.add_pods_agent({})
         except BaseException:
             await self.stop()
             raise
+
+    async def add_pods_agent(self, slots: Mapping[str, str]) -> LocalAgent:
+        """Adds an agent of the node of Kubernetes; without `slots` it offers what the cluster leaves there."""
+        return self.agents[await self.add_agent(slots, arguments=self._arguments)]
 
     def _start_engine(self, agent_id: str, node: Node | None) -> str:
         del agent_id

@@ -45,7 +45,7 @@ async def test_a_pod_and_a_container_are_one_gang(client: Client, cluster: PodCl
         sub_command=["sh", "-c", SERVE],
         cluster_size=2,
         cluster_mode="multi-node",
-        slots={"cpu": "1", "mem": "64m"},
+        slots={"cpu": "1.2", "mem": "64m"},
         ports=[("name", "tcp", 7000)],
         termination_grace=0,
     )
@@ -55,7 +55,7 @@ async def test_a_pod_and_a_container_are_one_gang(client: Client, cluster: PodCl
     by_agent = {kernel.agent: kernel for kernel in session.kernels}
     pod = by_agent[cluster.pods.id]
     assert await asyncio.to_thread(cluster.kube.pods) == {f"retinue-{pod.id}.1"}
-    for agent in cluster.agents:
+    for agent in (cluster.docker, cluster.pods):
         (network,) = await asyncio.to_thread(network_namespaces, agent.id)
         assert await asyncio.to_thread(links_of_kind, network, "vxlan")
     for here, there in (("main1", "sub1"), ("sub1", "main1")):
