@@ -151,9 +151,9 @@ class Offer:
         return connection
 
 
-async def connect(port: port_pb2.DirectPort) -> socket.socket:
+async def connect(port: port_pb2.DirectPort, *, on_reached: Callable[[], object] = lambda: None) -> socket.socket:
     """Returns a connection that a direct port has admitted, by any address of its host; it does not block.
-    Raises OSError.
+    Calls `on_reached` once the host has accepted the connection, before the ticket is answered. Raises OSError.
     """
     loop = asyncio.get_running_loop()
     for family, kind, protocol, _, address in await loop.getaddrinfo(port.host, port.port, type=socket.SOCK_STREAM):
@@ -161,6 +161,7 @@ async def connect(port: port_pb2.DirectPort) -> socket.socket:
             connection = stack.enter_context(socket.socket(family, kind, protocol))
             connection.setblocking(False)
             await loop.sock_connect(connection, address)
+            on_reached()
             await loop.sock_sendall(connection, port.ticket)
             if await loop.sock_recv(connection, len(ADMITTED)) == ADMITTED:
                 stack.pop_all()

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 SUPPORTED = hasattr(socket, "send_fds") and hasattr(os, "fork")
 """Whether clients here can be given a socket."""
 CONNECT_SECONDS = 1.0
-"""What connecting to a node may take, until its port has answered; then the stream is used."""
+"""What reaching a node may take: its kernel accepts connections, however busy the agent is. Then the stream is used."""
+ADMIT_SECONDS = 5.0
+"""What a node that was reached may take to answer the ticket: its agent may be busy."""
 SILENT_SECONDS = 60.0
 """For so long, a node that has not answered is not connected to again."""
 
@@ -162,8 +164,9 @@ async def connect_to(port: port_pb2.DirectPort, directory: Path) -> socket.socke
     if _is_recent(silent):
         return None
     try:
-        async with asyncio.timeout(CONNECT_SECONDS):
-            return await direct_port.connect(port)
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(CONNECT_SECONDS) as limit:
+            return await direct_port.connect(port, on_reached=lambda: limit.reschedule(loop.time() + ADMIT_SECONDS))
     except TimeoutError:
         with contextlib.suppress(OSError):
             silent.touch()

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from retinue.client.command import ssh_socket
+from retinue.rpc import direct_port
 from retinue.types.v1.port_pb2 import DirectPort
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 TICKET = b"x" * 32
@@ -58,10 +59,11 @@ async def test_a_node_answers_a_ticket(listening: socket.socket, tmp_path: Path,
 async def test_a_node_that_does_not_answer_is_let_alone_for_a_while(
     listening: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ssh_socket, "CONNECT_SECONDS", 0.01)
+    monkeypatch.setattr(ssh_socket, "ADMIT_SECONDS", 0.01)
     assert await ssh_socket.connect_to(port_of(listening), tmp_path) is None
     (silent,) = os.listdir(tmp_path)
-    monkeypatch.setattr(ssh_socket, "CONNECT_SECONDS", 30.0)
+    monkeypatch.setattr(ssh_socket, "CONNECT_SECONDS", SECONDS)
+    monkeypatch.setattr(ssh_socket, "ADMIT_SECONDS", SECONDS)
     # It would be waited for.
     assert await ssh_socket.connect_to(port_of(listening), tmp_path) is None
     os.utime(tmp_path / silent, (0, 0))
@@ -71,6 +73,32 @@ async def test_a_node_that_does_not_answer_is_let_alone_for_a_while(
     _, connection = await asyncio.gather(answer(listening, b"\1"), ssh_socket.connect_to(port_of(listening), tmp_path))
     assert connection is not None
     connection.close()
+
+
+async def test_a_node_that_was_reached_has_longer_to_answer(
+    listening: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That its agent is busy is no reason to take the longer route."""
+    connect, expired = direct_port.connect, asyncio.Event()
+
+    async def connect_late(port: DirectPort, *, on_reached: Callable[[], object]) -> socket.socket:
+        on_reached()
+        # The limit for reaching it has passed.
+        asyncio.get_running_loop().call_later(0.01, expired.set)
+        await expired.wait()
+        return await connect(port)
+
+    monkeypatch.setattr(direct_port, "connect", connect_late)
+    monkeypatch.setattr(ssh_socket, "CONNECT_SECONDS", 0.005)
+    monkeypatch.setattr(ssh_socket, "ADMIT_SECONDS", SECONDS)
+    answering = asyncio.create_task(answer(listening, b"\1"))
+    try:
+        connection = await ssh_socket.connect_to(port_of(listening), tmp_path)
+    finally:
+        answering.cancel()
+    assert connection is not None
+    connection.close()
+    assert os.listdir(tmp_path) == []
 
 
 async def test_a_closed_port_and_an_unknown_name_are_no_reason_to_wait(tmp_path: Path) -> None:
