@@ -129,7 +129,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if sys.argv[1] == "sub1":
             body = b'"sub1"'
         else:
-            with urllib.request.urlopen("http://sub1:9000/", timeout=5) as answer:
+            with urllib.request.urlopen("http://sub1:9000/", timeout=60) as answer:
                 body = json.dumps({"name": "main1 with " + json.load(answer)}).encode()
         self.send_response(200)
         self.send_header("content-length", str(len(body)))
