@@ -8,7 +8,6 @@ import contextlib
 import os
 import secrets
 from dataclasses import dataclass
-from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -125,11 +124,15 @@ def _allowed(client: Client, namespace: str, verb: str, resource: str) -> bool:
 
 def _state_of(client: Client, name: str) -> str:
     try:
-        status = client.get(Node, name).status
-    except ApiError as error:
-        return ABSENT if error.status.code == HTTPStatus.NOT_FOUND else UNKNOWN
+        # Agents may list nodes, and not get one.
+        found = next(iter(client.list(Node, fields={"metadata.name": name})), None)
+    except ApiError:
+        return UNKNOWN
+    if found is None:
+        return ABSENT
+    status = found.status
     conditions = (status.conditions if status is not None else None) or ()
-    return READY if any((found.type, found.status) == ("Ready", "True") for found in conditions) else NOT_READY
+    return READY if any((each.type, each.status) == ("Ready", "True") for each in conditions) else NOT_READY
 
 
 def _refusal(client: Client, node: str, priority_class: str) -> str:

@@ -124,8 +124,7 @@ def test_the_doctor_finds_what_a_node_lacks(cluster: KubeCluster) -> None:
     assert {name: state for name, (state, _) in agent.items()} == {
         "kubernetes": OK,
         "kube-rights": OK,
-        # Its account may not read nodes, and this machine has another name.
-        "kube-node": WARNING,
+        "kube-node": OK,
         "kube-admission": OK,
     }
     admin = examined(cluster, "admin")
