@@ -102,6 +102,8 @@ GOALS: dict[str, Goal] = {
     "inference-1000-endpoints-one-host": Goal("at most 100 ms", _value_at_most(100)),
     "inference-1000-endpoints-one-route": Goal("at most 300 ms", _value_at_most(300)),
     "inference-1000-endpoints-engine-back": Goal("at most 4 s", _value_at_most(4)),
+    "pod-held": Goal("ratio at most 1.15", _ratio_at_most(1.15)),
+    "pod-release-to-output": Goal("at most 50 ms", _value_at_most(50)),
     "vm-held": Goal("ratio at most 1.3", _ratio_at_most(1.3)),
     "vm-held-10-at-once": Goal("ratio at most 1.05", _ratio_at_most(1.05)),
     "vm-release-to-output": Goal("at most 300 ms", _value_at_most(300)),
