@@ -96,6 +96,8 @@ class MemoryAgent:
         self._state = State(directory)
         self._task: asyncio.Task[None] | None = None
         self.journal = Journal()
+        self.runtimes = [RuntimeStatus("process", available=True)]
+        self.capacity = {"cpu": 64_000, "mem": 64 << 30}
         self.sync: SyncService | None = None
         self.fence: Fence | None = None
 
@@ -133,13 +135,13 @@ class MemoryAgent:
         self.sync = SyncService(
             reconciler,
             Terms(self._directory / "term", DamagedFiles(self._directory / "damaged")),
-            runtimes=lambda: [RuntimeStatus("process", available=True)],
+            runtimes=lambda: self.runtimes,
             welcome=lambda: pb.Welcome(
                 agent_id=AGENT,
                 instance="i",
                 version="1",
                 architecture="x86_64",
-                capacity={"cpu": 64_000, "mem": 64 << 30},
+                capacity=self.capacity,
                 underlay_address="192.0.2.1",
                 underlay_mtu=1500,
             ),

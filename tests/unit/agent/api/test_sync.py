@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from retinue.agent.api import sync
 from retinue.agent.api.sync import ACK_TIMEOUT, SILENT_INTERVALS
 from retinue.agent.attempts import Phase
+from retinue.agent.runtime.contract import RuntimeStatus
 from retinue.agent.v1 import agent_service_pb2 as pb
 from tests.eventually import eventually
 from tests.integration.agent.manager_side import INCARNATION, Conversation, attempt
@@ -342,6 +343,29 @@ def test_a_manager_that_dials_another_agent_is_refused_before_its_term_counts() 
             await stranger.open("another", term=7)
         assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
         await node.converse(term=1)
+
+    on_node(live)
+
+
+@pytest.mark.parametrize("what", ["runtimes", "capacity"])
+def test_a_stream_ends_when_what_the_node_offers_changes_and_the_next_one_begins_with_it(what: str) -> None:
+    async def live(node: Node) -> None:
+        manager = await node.converse(interval=60.0)
+        await manager.snapshot(attempt(K1))
+        await manager.until_state(A1, RUNNING)
+        if what == "runtimes":
+            node.runtimes = [*node.runtimes, RuntimeStatus("docker", available=True)]
+        else:
+            node.capacity = node.capacity | {"cpu": 3_000}
+        assert node.sync is not None
+        node.sync.reconciler.changed()
+        began = asyncio.get_running_loop().time()
+        assert await error_of(manager) == (grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE")
+        assert asyncio.get_running_loop().time() - began < 60, "one that is silent would be dropped later"
+        following = await node.converse()
+        assert list(following.welcome.backends) == [status.name for status in node.runtimes]
+        assert dict(following.welcome.capacity) == node.capacity
+        assert node.phase(A1) is Phase.RUNNING
 
     on_node(live)
 

@@ -83,12 +83,15 @@ async def events(run: Run) -> list[object]:
         return [item.event async for pieces in run.read(0) for item in pieces]
 
 
-async def test_an_interrupt_while_the_kernel_starts_ends_the_run(workspace: Workspace, kernel: SlowKernel) -> None:
+@pytest.mark.parametrize("named", [False, True])
+async def test_an_interrupt_while_the_kernel_starts_ends_the_run(
+    workspace: Workspace, kernel: SlowKernel, named: bool
+) -> None:
     adding = asyncio.create_task(workspace.add(RunRequest("r", "code")))
     await kernel.starting.wait()
-    current = workspace.current()
-    assert current is not None
-    workspace.interrupt(current)
+    arriving = workspace.find("r") if named else workspace.current()
+    assert arriving is not None
+    workspace.interrupt(arriving)
     kernel.let_start.set()
     assert await events(await adding) == [Finished(Status.INTERRUPTED, exit_code=1)]
     following = await workspace.add(RunRequest("s", "code"))
