@@ -107,7 +107,7 @@ test-kubernetes: programs kubernetes ## the tests of pods, on a cluster of one n
 	$(VENV)/bin/pytest -v $(wildcard $(PODS))
 
 test: programs unit $(CLIENTS) ## all tests, those of pods where there is a Kubernetes; needs root
-	scripts/run-tests $(WORKERS) $(foreach part,$(PURE) $(NO_PODS),--ignore=$(part))
+	$(VENV)/bin/pytest -v -n $(WORKERS) --dist loadfile --durations 20 $(foreach part,$(PURE) $(NO_PODS),--ignore=$(part))
 	$(if $(NO_PODS),@echo "There is no Kubernetes: $$(grep -rhE '^(async )?def test_' $(NO_PODS) tests/runtime_contract.py | wc -l) tests of pods were left out; run make test-kubernetes")
 
 soak: programs ## impatient clients beside random kills for MINUTES (30); needs root
