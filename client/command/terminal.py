@@ -26,7 +26,7 @@ def size() -> tuple[int, int]:
     except OSError:
         columns = rows = 0
     if not columns or not rows:
-        # Variables are asked last: they may tell of another terminal, and do not change with this one.
+        # Variables are asked last: they may describe another terminal, and do not change with this one.
         columns, rows = shutil.get_terminal_size()
     return min(max(rows, SMALLEST), LARGEST), min(max(columns, SMALLEST), LARGEST)
 
