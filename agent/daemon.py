@@ -123,7 +123,6 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
     managers = await asyncio.to_thread(_addresses_of_managers, settings)
     registries = RegistryAddresses(settings.registry_allow, managers)
     runtime: Runtimes | NullRuntime
-    containers: OptionalRuntime | None = None
     if settings.null_kernels:
         log.warning(
             "kernels of this agent do nothing: it is for tests and benches, and for managers in development mode"
@@ -185,7 +184,7 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
         await asyncio.to_thread(instance_of, identities.current(), settings.state_dir),
         await asyncio.to_thread(Terms, settings.state_dir / "term", damaged, disk),
     )
-    welcome = functools.partial(_welcome, settings, node, uplink, instance, containers)
+    welcome = functools.partial(_welcome, settings, node, uplink, instance, runtime)
     prober = Prober(
         runtime,
         networks.egress,
@@ -339,13 +338,8 @@ async def _containers(
     return DockerRuntime(options, shared)
 
 
-def _left_by_cluster(containers: OptionalRuntime | None) -> Mapping[str, int] | None:
-    """Returns the amounts that the cluster leaves on this node; None where it belongs to none."""
-    return containers.capacity if isinstance(containers, KubernetesRuntime) else None
-
-
 def _welcome(
-    settings: Settings, node: Node, uplink: Uplink, instance: str, containers: OptionalRuntime | None
+    settings: Settings, node: Node, uplink: Uplink, instance: str, runtime: Runtime
 ) -> agent_service_pb2.Welcome:
     return agent_service_pb2.Welcome(
         agent_id=settings.agent_id,
@@ -353,7 +347,7 @@ def _welcome(
         boot_id=node.boot_id,
         version=version(),
         architecture=node.architecture,
-        capacity=capacity(node, settings.reserve, settings.slots, _left_by_cluster(containers)),
+        capacity=capacity(node, settings.reserve, settings.slots, runtime.capacity),
         underlay_address=uplink.address,
         underlay_mtu=uplink.mtu,
     )

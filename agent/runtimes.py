@@ -59,6 +59,12 @@ class Runtimes:
             *self._missing,
         ]
 
+    @property
+    def capacity(self) -> Mapping[str, int] | None:
+        """Returns what something beyond the node leaves of it, by the one runtime that knows of it."""
+        each = (runtime.capacity for runtime in (self._process, *self._others.values()))
+        return next((amounts for amounts in each if amounts is not None), None)
+
     async def open(self, listener: Callable[[], None]) -> None:
         """Takes over what a former process of this agent left."""
         await self._process.open(listener)

@@ -111,6 +111,20 @@ async def test_what_is_prepared_stays_held_while_the_agent_restarts(harness: Har
     assert (await harness.until("k.1", Phase.EXITED)).exit_code == 0
 
 
+async def test_what_the_node_offers_is_not_less_for_its_own_attempts(harness: Harness) -> None:
+    runtime = await harness.open()
+    offered = runtime.capacity
+    assert offered is None or all(amount >= 0 for amount in offered.values())
+    runtime = await held(harness)
+    assert runtime.capacity == offered
+    await runtime.start("k.1")
+    await harness.until("k.1", Phase.RUNNING)
+    assert runtime.capacity == offered
+    await end(harness, runtime)
+    await runtime.remove("k.1")
+    assert runtime.capacity == offered
+
+
 async def test_a_declined_attempt_never_runs(harness: Harness) -> None:
     runtime = await harness.open()
     await runtime.decline(harness.spec("k", "true"), Phase.EXITED, "STOPPED", "not wanted any more")

@@ -122,6 +122,11 @@ class AttemptRuntime(ABC, Generic[Options]):
     def _protect(self, record: Record) -> None:
         """Protects what watches over an attempt from the attempt's own limits."""
 
+    @property
+    def capacity(self) -> Mapping[str, int] | None:
+        """Returns the amounts that something beyond the node leaves of it; None: nothing does, or none has said so."""
+        return None
+
     # What is the same.
 
     def knows(self, attempt_id: str) -> bool:

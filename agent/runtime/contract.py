@@ -38,6 +38,14 @@ class Runtime(Protocol):
         """Returns the name of the kind, as a manager knows it."""
         ...
 
+    @property
+    def capacity(self) -> Mapping[str, int] | None:
+        """Returns the amounts by slot, in smallest units and none below 0, that something beyond the node leaves of it;
+        None where nothing has said so: what the node has counts then. What the agent's own attempts take is not
+        deducted. The listener is called when they change.
+        """
+        ...
+
     async def open(self, listener: Callable[[], None]) -> None:
         """Takes over what a former process of this agent left; `listener` is called on the loop at each change."""
         ...

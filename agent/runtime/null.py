@@ -38,6 +38,7 @@ class NullRuntime:
 
     name = NAME
     statuses = (RuntimeStatus(NAME, available=True),)
+    capacity = None
 
     def __init__(self) -> None:
         self._attempts: dict[str, ObservedAttempt] = {}

@@ -55,3 +55,11 @@ async def test_what_a_node_does_not_run_is_declined_once(tmp_path: Path, isolati
     assert alone.observe() == {"k.1": declined}
     await alone.remove("k.1")
     assert not each[Isolation.PROCESS].observe()
+
+
+@pytest.mark.parametrize("isolation", [Isolation.CONTAINER, Isolation.VM])
+def test_what_a_cluster_leaves_is_known_from_the_runtime_that_asks_it(tmp_path: Path, isolation: Isolation) -> None:
+    both, each = runtimes(tmp_path, Isolation.CONTAINER, Isolation.VM)
+    assert both.capacity is None
+    each[isolation].capacity = {"cpu": 0}
+    assert both.capacity == {"cpu": 0}

@@ -46,6 +46,7 @@ class MemoryRuntime:
     """Attempts that are values only; `gates` hold up the creation of some."""
 
     name = "memory"
+    capacity = None
 
     def __init__(self) -> None:
         self.attempts: dict[str, ObservedAttempt] = {}

@@ -62,6 +62,7 @@ class FakeRuntime:
     """Runs nothing, and says what would have come of it."""
 
     name = "fake"
+    capacity: Mapping[str, int] | None = None
 
     def __init__(self, state: State, clock: Callable[[], float] = time.monotonic) -> None:
         """Takes over what an earlier one has left in `state`; `clock` is that of the reconciler."""
