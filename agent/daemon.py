@@ -184,7 +184,6 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
         await asyncio.to_thread(instance_of, identities.current(), settings.state_dir),
         await asyncio.to_thread(Terms, settings.state_dir / "term", damaged, disk),
     )
-    welcome = functools.partial(_welcome, settings, node, uplink, instance, runtime)
     prober = Prober(
         runtime,
         networks.egress,
@@ -197,8 +196,9 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
     sync = SyncService(
         reconciler,
         terms,
+        about=_about(settings, node, uplink, instance),
         runtimes=lambda: runtime.statuses,
-        welcome=welcome,
+        capacity=lambda: capacity(node, settings.reserve, settings.slots, runtime.capacity),
         protect=functools.partial(_protect, networks, registries),
         route=networks.route,
         routed=prober.status,
@@ -338,16 +338,14 @@ async def _containers(
     return DockerRuntime(options, shared)
 
 
-def _welcome(
-    settings: Settings, node: Node, uplink: Uplink, instance: str, runtime: Runtime
-) -> agent_service_pb2.Welcome:
+def _about(settings: Settings, node: Node, uplink: Uplink, instance: str) -> agent_service_pb2.Welcome:
+    """Returns what does not change of the node while the agent runs."""
     return agent_service_pb2.Welcome(
         agent_id=settings.agent_id,
         instance=instance,
         boot_id=node.boot_id,
         version=version(),
         architecture=node.architecture,
-        capacity=capacity(node, settings.reserve, settings.slots, runtime.capacity),
         underlay_address=uplink.address,
         underlay_mtu=uplink.mtu,
     )

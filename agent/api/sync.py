@@ -9,6 +9,7 @@ import logging
 import math
 import uuid
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import grpc
@@ -31,7 +32,7 @@ from retinue.rpc.core.terms import StaleIncarnationError, StaleTermError
 from retinue.rpc.errors import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 
     from retinue.agent.api.terms import Terms
     from retinue.agent.attempts import ObservedAttempt
@@ -62,6 +63,14 @@ ACK_TIMEOUT = 0.25
 """Seconds that a report waits for the ack of the one before, so that a busy manager gets fewer and larger ones."""
 
 
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a node can run, and how much of it."""
+
+    available: frozenset[RuntimeStatus]
+    capacity: Mapping[str, int]
+
+
 class SyncService:
     """All Sync streams of an agent: at most one is open, the newest."""
 
@@ -70,8 +79,9 @@ class SyncService:
         reconciler: Reconciler,
         terms: Terms,
         *,
+        about: agent_service_pb2.Welcome,
         runtimes: Callable[[], Sequence[RuntimeStatus]],
-        welcome: Callable[[], agent_service_pb2.Welcome],
+        capacity: Callable[[], Mapping[str, int]],
         protect: Callable[[frozenset[str]], None],
         route: Callable[[frozenset[str]], None],
         routed: Callable[[str, ObservedAttempt | None], RoutedStatus],
@@ -79,15 +89,16 @@ class SyncService:
         sampler: Sampler,
         scraper: Scraper,
     ) -> None:
-        """`runtimes` are those that the node has or could have; `welcome` gives a Welcome with all that is known of the
-        node, less these, attempts and networks. `protect` is sent all addresses that no kernel may reach, `route` those
-        of routers, each time they change. `routed` says what routers have to know of an attempt,
-        `answered` is sent the attempts that routers had answers from.
+        """`about` is a Welcome with what does not change of the node while the agent runs; `runtimes` are those that it
+        has or could have, and `capacity` the amounts that it offers, both as they are now. `protect` is sent all
+        addresses that no kernel may reach, `route` those of routers, each time they change. `routed` says what routers
+        have to know of an attempt, `answered` is sent the attempts that routers had answers from.
         """
         self.reconciler = reconciler
         self.terms = terms
+        self.about = about
         self.runtimes = runtimes
-        self.welcome = welcome
+        self.capacity = capacity
         self.protect = protect
         self.route = route
         self.routed = routed
@@ -114,7 +125,7 @@ class SyncService:
     ) -> AsyncGenerator[agent_service_pb2.SyncResponse, None]:
         """Serves one stream to its end."""
         hello = await _first(requests)
-        agent_id = self.welcome().agent_id
+        agent_id = self.about.agent_id
         if hello.agent_id != agent_id:
             message = f"this is agent {agent_id}"
             raise AgentError(grpc.StatusCode.PERMISSION_DENIED, ErrorReason.METHOD_DENIED, message, agent_id=agent_id)
@@ -180,8 +191,8 @@ class _Stream:
         self._beat = 0
         self._protected: frozenset[str] = frozenset()
         self._routers: frozenset[str] = frozenset()
-        # What the node can run, and how much of it.
-        self._offer: tuple[set[RuntimeStatus], dict[str, int]] = (set(), {})
+        # As the welcome had it.
+        self._offer = Offer(frozenset(), {})
         # Seconds between two reports of usage, 0 for none, and when the next one is due.
         self._usage_interval = 0.0
         self._usage_due = 0.0
@@ -230,7 +241,7 @@ class _Stream:
                         yield usage
                         spoke = clock()
                     continue
-                if _offer(self._service.runtimes(), self._service.welcome()) != self._offer:
+                if _offer(self._service.runtimes(), self._service.capacity()) != self._offer:
                     # A Docker engine that came up after the agent, or other amounts that its cluster leaves:
                     # only a welcome carries them, and a new stream begins with one.
                     raise AgentError(
@@ -363,9 +374,11 @@ class _Stream:
         self._wake.set()
 
     def _welcome(self) -> agent_service_pb2.SyncResponse:
-        welcome = self._service.welcome()
+        welcome = agent_service_pb2.Welcome()
+        welcome.CopyFrom(self._service.about)
         statuses = self._service.runtimes()
-        self._offer = _offer(statuses, welcome)
+        self._offer = _offer(statuses, self._service.capacity())
+        welcome.capacity.update(self._offer.capacity)
         welcome.backends.extend(status.name for status in statuses if status.available)
         welcome.runtimes.extend(map(runtime_status, statuses))
         self._welcomed = None if self._reconciler.fence is None else self._reconciler.fence.now()
@@ -456,10 +469,8 @@ async def _first(requests: AsyncIterator[agent_service_pb2.SyncRequest]) -> agen
     return request.hello
 
 
-def _offer(
-    statuses: Iterable[RuntimeStatus], welcome: agent_service_pb2.Welcome
-) -> tuple[set[RuntimeStatus], dict[str, int]]:
-    return {status for status in statuses if status.available}, dict(welcome.capacity)
+def _offer(statuses: Iterable[RuntimeStatus], amounts: Mapping[str, int]) -> Offer:
+    return Offer(frozenset(status for status in statuses if status.available), dict(amounts))
 
 
 def _check_addresses(field: str, addresses: Iterable[str]) -> None:

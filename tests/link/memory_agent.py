@@ -135,16 +135,16 @@ class MemoryAgent:
         self.sync = SyncService(
             reconciler,
             Terms(self._directory / "term", DamagedFiles(self._directory / "damaged")),
-            runtimes=lambda: self.runtimes,
-            welcome=lambda: pb.Welcome(
+            about=pb.Welcome(
                 agent_id=AGENT,
                 instance="i",
                 version="1",
                 architecture="x86_64",
-                capacity=self.capacity,
                 underlay_address="192.0.2.1",
                 underlay_mtu=1500,
             ),
+            runtimes=lambda: self.runtimes,
+            capacity=lambda: self.capacity,
             protect=lambda _: None,
             route=lambda _: None,
             routed=lambda _id, _attempt: NOT_ROUTED,

@@ -370,6 +370,20 @@ def test_a_stream_ends_when_what_the_node_offers_changes_and_the_next_one_begins
     on_node(live)
 
 
+def test_each_stream_begins_with_the_offer_of_its_own_time() -> None:
+    async def live(node: Node) -> None:
+        for cpu in (3_000, 2_000):
+            # Amounts that are gone are not carried over from the welcome before.
+            node.capacity = {"cpu": cpu} | ({"cuda.device": 1_000} if cpu == 3_000 else {})
+            manager = await node.converse()
+            assert dict(manager.welcome.capacity) == node.capacity
+            assert list(manager.welcome.backends) == ["process"]
+            assert not manager.welcome.attempts
+            manager.close()
+
+    on_node(live)
+
+
 def test_a_manager_that_is_silent_is_dropped_and_what_runs_continues() -> None:
     async def live(node: Node) -> None:
         clock = asyncio.get_running_loop().time
