@@ -14,8 +14,10 @@ from retinue.manager.session.core.spec_views import basic
 class NewSession:
     """A session to be inserted; `spec` is the request as it is stored.
 
-    It is what `SessionSpec.to_json` made, and nothing but the store reads it: the row and the journal hold it as it is,
-    thousands a second. Decisions read the typed request beside it, `Draft.spec`.
+    One that is made here has what `SessionSpec.to_json` made, and decisions read the typed request beside it,
+    `Draft.spec`. The journal's entry of a session has this record, too: read back, its request is as any version of the
+    manager has written it, perhaps with members that this one cannot read. So it stays a document, which readers open
+    by `StoredSpec`, a member at a time.
     """
 
     id: uuid.UUID
