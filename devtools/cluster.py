@@ -9,23 +9,20 @@ import os
 import random
 import shutil
 import socket
-import sys
 import tempfile
 import time
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from retinue.client.client import Client
 from retinue.client.errors import CallError, RetinueError
 from retinue.client.settings import Settings
-from retinue.devtools import leftovers, nodes, process, state
-from retinue.devtools.doctor import GUESTS
+from retinue.devtools import commands, leftovers, nodes, process, state, virtual_machines
 from retinue.devtools.process import ChildProcess
 from retinue.devtools.threads import in_thread
 from retinue.manager.v1 import fleet_service_pb2
-from retinue.types.v1 import isolation_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -39,30 +36,10 @@ _DRAIN_SECONDS = 15.0
 # Those to choose from, up to the first that the kernel gives to connections if that is higher.
 _PORTS = (10_000, 30_000)
 _PORT_TRIES = 100
-_VM = "vm"
-_VM_DEFAULT = "vm-default"
-"""Name of the file that says that the default isolation was set by a cluster, and is no choice of its user's."""
 
 
 class ClusterError(RetinueError):
     """The cluster does not come up, or is not in the state asked for."""
-
-
-async def _fetch_guest() -> None:
-    fetching = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "retinue.agent.vm"),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        _, said = await fetching.communicate()
-    finally:
-        if fetching.returncode is None:
-            fetching.kill()
-            await fetching.wait()
-    if fetching.returncode != 0:
-        raise ClusterError(f"there can be no virtual machines: {said.decode(errors='replace').strip()}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +106,7 @@ class Cluster:
         self._manager: ChildProcess | None = None
         self.routers: list[ChildProcess] = []
         """Routers: that of the options first."""
-        self._ports = (0, 0, 0, 0)
+        self._ports = Ports(0, 0, 0, 0)
         self._facts: dict[str, str] = {}
 
     async def __aenter__(self) -> Self:
@@ -155,7 +132,7 @@ class Cluster:
         """Returns the settings to reach its manager as its administrator. Raises ClusterError before the start."""
         if not self._facts:
             raise ClusterError("the manager has not come up")
-        return Settings(f"127.0.0.1:{self._ports[0]}", self._facts["token"], str(self.directory / "ca.pem"))
+        return Settings(f"127.0.0.1:{self._ports.users}", self._facts["token"], str(self.directory / "ca.pem"))
 
     @property
     def ca_fingerprint(self) -> str:
@@ -180,7 +157,9 @@ class Cluster:
         return Client.connect(settings.endpoint, token=token or settings.token, ca=settings.ca)
 
     async def start(self) -> None:
-        """Starts everything and waits until every agent is alive. Raises ClusterError; nothing is left then."""
+        """Starts everything and waits until every agent is alive. Raises ClusterError or
+        NoVirtualMachinesError; nothing is left then.
+        """
         try:
             await self._start()
         except BaseException:
@@ -190,9 +169,8 @@ class Cluster:
     async def _start(self) -> None:
         if os.geteuid() != 0:
             raise ClusterError("a local cluster needs root: it makes network namespaces and control groups")
-        if self.options.vm and not any(GUESTS.glob("linux-*")):
-            self._say("fetching the Linux of virtual machines")
-            await _fetch_guest()
+        if self.options.vm:
+            await virtual_machines.fetch_guest(self._say)
         await in_thread(self._take_directory)
         await in_thread(state.clear, self.directory)
         if self.options.agents > 0:
@@ -206,49 +184,30 @@ class Cluster:
             self._say(f"starting agent {self.agents[index].id} on {_location(self.agents[index].node)}")
         if self.options.router:
             self._say("starting a router")
-            await self.add_router("r1", self._ports[3], join_token=self._facts["router_join_token"])
+            await self.add_router("r1", self._ports.endpoints, join_token=self._facts["router_join_token"])
         for index in range(len(self.agents)):
             await self.wait_agent(index)
-        await self._set_default_isolation()
-
-    async def _set_default_isolation(self) -> None:
-        """Makes virtual machines the default, or undoes that where a former cluster on the same directory did it."""
-        marker = self.directory / _VM_DEFAULT
-        if not self.options.vm:
-            if await in_thread(marker.exists):
-                async with self.client() as client:
-                    group = await client.resource_groups.get("default")
-                    # It may have been set to something else since.
-                    if group.default_isolation == isolation_pb2.ISOLATION_VM:
-                        await client.resource_groups.update("default", default_isolation="")
-                await in_thread(marker.unlink)
-            return
-        await in_thread(marker.touch)
-        async with self.client() as client:
-            async for agent in client.agents.list():
-                for status in agent.runtimes:
-                    if status.name == _VM and not status.available:
-                        raise ClusterError(f"there can be no virtual machines: {status.message} (see retinue doctor)")
-            await client.resource_groups.update("default", default_isolation=_VM)
+        await virtual_machines.set_default(self.directory, self.client, wanted=self.options.vm)
 
     async def add_router(self, router_id: str, port: int = 0, *, join_token: str = "") -> int:
         """Starts another router for clients at a port of this machine, by default a free one; returns the port."""
         if not join_token:
             async with self.client() as client:
                 join_token = (await client.agents.create_join_token(agent_id=router_id, router=True)).token
-        port = port or free_ports()[0]
+        port = port or free_ports().users
         directory = self.directory / ("router" if not self.routers else router_id)
         await in_thread(directory.mkdir, 0o700, parents=True, exist_ok=True)
         token_file = directory.with_suffix(".join-token")
         token_file.touch(mode=0o600)
         token_file.write_text(join_token)
-        command = [
-            *(sys.executable, "-m", "retinue.router.main", "run", "--id", router_id, "--data-dir", str(directory)),
-            *("--manager", f"127.0.0.1:{self._ports[0]}", "--join-token", str(token_file)),
-            *("--ca-fingerprint", self.ca_fingerprint, "--listen", "127.0.0.1:0", "--plain-http", "--stop-engine"),
-            *("--clients", f"127.0.0.1:{port}", "--url", f"http://localhost:{self._ports[3]}"),
-            *(("--envoy", str(self.options.envoy)) if self.options.envoy is not None else ()),
-        ]
+        command = commands.router(
+            router_id,
+            directory,
+            self._joining("127.0.0.1", token_file),
+            clients=port,
+            url_port=self._ports.endpoints,
+            envoy=self.options.envoy,
+        )
         self.routers.append(self._child(router_id if self.routers else "router", command))
         await self._launch(self.routers[-1])
         return port
@@ -322,7 +281,16 @@ class Cluster:
         if docker_host:
             self._state.engines[agent_id] = docker_host
             self._state.write(self.directory)
-        command = self._agent_command(agent_id, node, directory, token_file, slots)
+        address, port = (node.address, AGENT_PORT) if node is not None else ("127.0.0.1", free_ports().users)
+        command = commands.agent(
+            agent_id,
+            directory,
+            self._joining("127.0.0.1" if underlay is None else underlay.host_address, token_file),
+            listen=f"{address}:{port}",
+            node=node,
+            hidden=self.directory,
+            slots=slots,
+        )
         command += [*(("--docker-host", docker_host) if docker_host else ()), *self.options.agent_arguments, *arguments]
         self.agents.append(LocalAgent(agent_id, node, directory, self._child(agent_id, command), docker_host))
         await self.start_agent(index, wait=wait)
@@ -431,6 +399,25 @@ class Cluster:
             name, command, logs / f"{name}.log", {**environment, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
         )
 
+    def _manager_command(self, data: Path) -> list[str]:
+        options = self.options
+        # Agents get the first one.
+        hosts = [] if self._state.underlay is None else [self._state.underlay.host_address]
+        return [
+            *commands.manager(
+                data,
+                users=self._ports.users,
+                agents=self._ports.agents,
+                gateway=self._ports.gateway if options.gateway else 0,
+                hosts=[*hosts, "127.0.0.1", "localhost", socket.gethostname()],
+                supervision=commands.Supervision(options.heartbeat, options.suspect_after, options.lost_after),
+            ),
+            *options.manager_arguments,
+        ]
+
+    def _joining(self, address: str, token_file: Path) -> commands.Joining:
+        return commands.Joining(f"{address}:{self._ports.users}", token_file, self.ca_fingerprint)
+
     async def _launch(self, child: ChildProcess) -> None:
         await child.start()
         if (pid := child.pid) is not None and (started := process.start_time(pid)) is not None:
@@ -443,46 +430,14 @@ class Cluster:
         if time.monotonic() >= deadline:
             raise ClusterError("\n  ".join([f"{failure} in time", *child.last_lines()]))
 
-    def _manager_command(self, data: Path) -> list[str]:
-        hosts = ["127.0.0.1", "localhost", socket.gethostname()]
-        if self._state.underlay is not None:
-            # Agents get the first one.
-            hosts.insert(0, self._state.underlay.host_address)
-        user_port, agent_port, gateway_port, _ = self._ports
-        return [
-            *(sys.executable, "-m", "retinue.manager.main", "serve", "--dev", "--data-dir", str(data)),
-            *("--listen", f"0.0.0.0:{user_port}", "--agent-listen", f"0.0.0.0:{agent_port}"),
-            *("--advertise", ",".join(hosts), "--heartbeat", f"{self.options.heartbeat:g}"),
-            *("--suspect-after", f"{self.options.suspect_after:g}", "--lost-after", f"{self.options.lost_after:g}"),
-            *(("--http-listen", f"127.0.0.1:{gateway_port}") if self.options.gateway else ()),
-            *self.options.manager_arguments,
-        ]
 
-    def _agent_command(
-        self, agent_id: str, node: nodes.Node | None, directory: Path, token_file: Path, slots: Mapping[str, str]
-    ) -> list[str]:
-        manager_address = self._state.underlay.host_address if self._state.underlay is not None else "127.0.0.1"
-        address, port = (node.address, AGENT_PORT) if node is not None else ("127.0.0.1", free_ports()[0])
-        enter = ["nsenter", f"--net=/run/netns/{node.namespace}"] if node is not None else []
-        return [
-            *(
-                *enter,
-                sys.executable,
-                "-m",
-                "retinue.agent.main",
-                "run",
-                "--id",
-                agent_id,
-                "--data-dir",
-                str(directory),
-            ),
-            *("--manager", f"{manager_address}:{self._ports[0]}", "--join-token", str(token_file)),
-            *("--ca-fingerprint", self.ca_fingerprint, "--listen", f"{address}:{port}"),
-            *("--advertise", f"{address}:{port}", "--hide", str(self.directory)),
-            # Without a node, the agent finds out which of the machine's addresses is the one.
-            *(("--underlay-address", address) if node is not None else ()),
-            *(("--slots", ",".join(f"{name}={amount}" for name, amount in slots.items())) if slots else ()),
-        ]
+class Ports(NamedTuple):
+    """Ports of a cluster: the manager's for users and for agents, its gateway's, and the router's for clients."""
+
+    users: int
+    agents: int
+    gateway: int
+    endpoints: int
 
 
 def _location(node: nodes.Node | None) -> str:
@@ -498,7 +453,7 @@ def _version(file: Path) -> tuple[int, int] | None:
     return found.st_ino, found.st_mtime_ns
 
 
-def free_ports(first: int = 0) -> tuple[int, int, int, int]:
+def free_ports(first: int = 0) -> Ports:
     """Returns four ports in a row from `first`, by default four that are free.
     Raises ClusterError when they are in use.
 
@@ -515,6 +470,6 @@ def free_ports(first: int = 0) -> tuple[int, int, int, int]:
         except OSError as error:
             failure = error
         else:
-            return candidate, candidate + 1, candidate + 2, candidate + 3
+            return Ports(candidate, candidate + 1, candidate + 2, candidate + 3)
     where = f"one of the ports {first}-{first + 3}" if first else "at least one of any four ports in a row"
     raise ClusterError(f"{where} is in use: {failure.strerror}; choose others") from failure

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retinue.devtools import engine
+from retinue.devtools.virtual_machines import GUESTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,8 +26,6 @@ SESSION_ADDRESSES = ipaddress.ip_network("10.128.0.0/9")
 LEAST_MTU = 1300
 PROGRAM_DIRECTORIES = (Path("/usr/lib/retinue"), Path("/var/cache/retinue"))
 """The directories of the programs that agents put inside kernels: shipped in their image, and built on the node."""
-GUESTS = Path("/var/cache/retinue/vm")
-"""The directory of what virtual machines boot, as `python -m retinue.agent.vm` fetches it."""
 OLDEST_ENGINE, OLDEST_RUNC = (20, 10), (1, 1)
 OLDEST_KERNEL = (5, 12)
 """From there on, what is mounted into kernels can be made read-only before it is seen (`mount_setattr`)."""

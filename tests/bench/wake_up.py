@@ -16,7 +16,6 @@ import statistics
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -26,15 +25,6 @@ from retinue.devtools.cluster import Cluster, ClusterOptions
 from tests.bench import end_politely, report
 
 _ARRIVAL = re.compile(r"^\S+ (\d\d):(\d\d):(\d\d\.\d{3}) debug +\S+: wanted: (.*)$", re.MULTILINE)
-
-
-class _Cluster(Cluster):
-    """One whose agents write down all they do."""
-
-    def _agent_command(self, *arguments: Any) -> list[str]:
-        command = super()._agent_command(*arguments)
-        place = command.index("run") + 1
-        return [*command[:place], "--log-level", "debug", *command[place:]]
 
 
 async def submit(client: Client) -> tuple[str, float, float]:
@@ -66,9 +56,13 @@ def partial(log: str) -> dict[str, float]:
 async def main(rounds: int) -> None:
     """Prints the median and the 99th percentile."""
     options = ClusterOptions(
-        agents=1, slots={"cpu": "64", "mem": "64g"}, prefix="rt-bench-", agent_arguments=("--null-kernels",)
+        agents=1,
+        slots={"cpu": "64", "mem": "64g"},
+        prefix="rt-bench-",
+        # It writes down all it does.
+        agent_arguments=("--null-kernels", "--log-level", "debug"),
     )
-    async with _Cluster(options=options) as cluster:
+    async with Cluster(options=options) as cluster:
         async with cluster.client() as client:
             for _ in range(5):
                 await submit(client)
