@@ -1,106 +1,32 @@
-"""An agent's stream with a manager that behaves, or does not: what may be sent twice, late, never, and by whom."""
+"""An agent's stream with a manager that behaves, or does not: what may be sent twice, late or never."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-import tempfile
-import uuid
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retinue.agent.api import sync
-from retinue.agent.api.sync import ACK_TIMEOUT, SILENT_INTERVALS
+from retinue.agent.api.sync import ACK_TIMEOUT
 from retinue.agent.attempts import Phase
 from retinue.agent.runtime.contract import RuntimeStatus
 from retinue.agent.v1 import agent_service_pb2 as pb
 from tests.eventually import eventually
-from tests.integration.agent.manager_side import INCARNATION, Conversation, attempt
-from tests.link.memory_agent import AGENT, MemoryAgent
-from tests.link.virtual_time import run
+from tests.integration.agent.manager_side import Conversation, attempt
+from tests.link.dialled_agent import A1, A2, K1, K2, Node, error_of, on_node, until_removed
 from tests.link.wire import ROOM, Fault, Stream, Wire
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-K1, K2 = "11111111-0000-4000-8000-000000000001", "11111111-0000-4000-8000-000000000002"
-A1, A2 = f"{K1}.1", f"{K2}.1"
 RUNNING, EXITED, FAILED = pb.ATTEMPT_STATE_RUNNING, pb.ATTEMPT_STATE_EXITED, pb.ATTEMPT_STATE_FAILED
-
-
-class Node(MemoryAgent):
-    """An agent, and the managers that dial it."""
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory)
-        self.wire = Wire(self.serve)
-
-    async def converse(self, term: int = 1, interval: float = 1.0, incarnation: str = INCARNATION) -> Conversation:
-        """Returns an open stream."""
-        manager = self.dial()
-        await manager.open(AGENT, term, interval, incarnation)
-        return manager
-
-    def dial(self) -> Conversation:
-        """Returns a stream on which nothing was said."""
-        return Conversation(self.wire.open("", ""))
-
-    async def restart(self) -> None:
-        """The process dies, and is started again."""
-        self.wire.cut()
-        await self.kill()
-        await self.start()
-
-
-def on_node(test: Callable[[Node], Awaitable[None]]) -> None:
-    """Runs in virtual time, on a node of its own; the agent's side of no stream may fail."""
-
-    async def live() -> None:
-        with tempfile.TemporaryDirectory() as directory:
-            node = Node(Path(directory))
-            await node.start()
-            try:
-                async with asyncio.timeout(3600):
-                    await test(node)
-                assert [stream.failure for stream in node.wire.streams if stream.failure] == []
-            finally:
-                node.wire.cut()
-                await node.kill()
-
-    run(live())
-
-
-async def error_of(manager: Conversation) -> tuple[grpc.StatusCode, str]:
-    """Takes messages in, without an answer to any, until the stream ends with an error; returns its code and reason."""
-    try:
-        while True:
-            await manager.read()
-    except grpc.aio.AioRpcError as error:
-        return error.code(), (error.details() or "").partition(":")[0]
 
 
 async def until_known(manager: Conversation, attempt_id: str) -> None:
     """Takes messages in until the attempt is reported."""
     await manager.until(lambda: attempt_id in manager.statuses)
-
-
-async def until_removed(manager: Conversation, attempt_id: str) -> None:
-    """Takes messages in until the attempt is gone."""
-    await manager.until(lambda: attempt_id in manager.removed)
-
-
-async def refused(node: Node, **hello: Any) -> tuple[grpc.StatusCode, str]:
-    """Returns why a manager is refused."""
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await node.converse(**hello)
-    return caught.value.code(), (caught.value.details() or "").partition(":")[0]
 
 
 def test_an_end_is_kept_until_it_is_acked_and_not_desired() -> None:
@@ -202,34 +128,6 @@ def test_changes_in_the_wrong_order_start_nothing_a_second_time() -> None:
     on_node(live)
 
 
-def test_steps_that_are_out_of_place_end_the_stream_and_nothing_else() -> None:
-    steps = (
-        pb.SyncRequest(change=pb.Change(removed_attempt_ids=[A1])),
-        pb.SyncRequest(ack=pb.Ack(sequence=1)),
-        pb.SyncRequest(hello=pb.Hello(term=1, agent_id=AGENT, incarnation=INCARNATION)),
-        pb.SyncRequest(),
-        pb.SyncRequest(snapshot=pb.Snapshot(attempts=[pb.Attempt(id="../x.1", kernel_id="../x", epoch=1)])),
-        pb.SyncRequest(snapshot=pb.Snapshot(networks=[pb.Network(session_id="no-uuid")])),
-        pb.SyncRequest(snapshot=pb.Snapshot(protected_addresses=["not one"])),
-    )
-
-    async def live(node: Node) -> None:
-        manager = await node.converse()
-        await manager.snapshot(attempt(K1))
-        await manager.until_state(A1, RUNNING)
-        for step in steps:
-            manager = await node.converse()
-            await manager.call.write(step)
-            assert await error_of(manager) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD")
-        manager = await node.converse()
-        await manager.snapshot(attempt(K1))
-        await manager.call.write(pb.SyncRequest(ack=pb.Ack(sequence=99)))
-        assert await error_of(manager) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD")
-        assert node.phase(A1) is Phase.RUNNING
-
-    on_node(live)
-
-
 def test_acks_that_come_again_or_too_late_settle_nothing_else() -> None:
     async def live(node: Node) -> None:
         manager = await node.converse()
@@ -245,104 +143,6 @@ def test_acks_that_come_again_or_too_late_settle_nothing_else() -> None:
             await manager.call.write(pb.SyncRequest(ack=pb.Ack(sequence=sequence)))
         await asyncio.sleep(5)
         assert (A1 in node.attempts, A2 in node.attempts) == (False, True)
-
-    on_node(live)
-
-
-def test_a_second_stream_ends_the_first_which_is_not_listened_to_any_more() -> None:
-    async def live(node: Node) -> None:
-        first = await node.converse(term=5)
-        await first.snapshot(attempt(K1))
-        await first.until_state(A1, RUNNING)
-        second = await node.converse(term=5)
-        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            await first.change(attempts=[attempt(K1, goal=pb.GOAL_STOPPED)])
-        assert await error_of(first) == (grpc.StatusCode.ABORTED, "UNAVAILABLE")
-        await second.snapshot(attempt(K1))
-        beats = second.heartbeats
-        await second.until(lambda: second.heartbeats > beats + 3)
-        assert node.phase(A1) is Phase.RUNNING
-
-    on_node(live)
-
-
-@pytest.mark.parametrize("hops", range(20))
-def test_what_is_on_its_way_in_a_stream_is_not_applied_once_another_took_its_place(
-    hops: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The message arrives so many steps of the loop before or behind the hello of the other stream."""
-
-    async def live(node: Node) -> None:
-        first = await node.converse()
-        await first.snapshot(attempt(K1))
-        await first.until_state(A1, RUNNING)
-        opening = asyncio.create_task(node.converse(term=2))
-        for _ in range(hops):
-            await asyncio.sleep(0)
-        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            await first.change(attempts=[attempt(K1, goal=pb.GOAL_STOPPED)])
-        await opening
-
-    with caplog.at_level(logging.DEBUG, sync.__name__):
-        on_node(live)
-    said = [record.getMessage().partition(":")[0] for record in caplog.records]
-    assert "wanted" not in said[said.index("a manager of term 2 is connected") :]
-
-
-@pytest.mark.parametrize("restarts", [False, True])
-def test_an_older_term_is_refused_and_harms_nothing(restarts: bool) -> None:
-    async def live(node: Node) -> None:
-        newest = await node.converse(term=5)
-        await newest.snapshot(attempt(K1))
-        await newest.until_state(A1, RUNNING)
-        if restarts:
-            await node.restart()
-        assert await refused(node, term=4) == (grpc.StatusCode.FAILED_PRECONDITION, "STALE_TERM")
-        if restarts:
-            newest = await node.converse(term=5)
-        beats = newest.heartbeats
-        await newest.until(lambda: newest.heartbeats > beats)
-        assert node.phase(A1) is Phase.RUNNING
-        # A later one takes over.
-        await node.converse(term=6)
-        assert await error_of(newest) == (grpc.StatusCode.ABORTED, "UNAVAILABLE")
-
-    on_node(live)
-
-
-def test_another_incarnation_counts_its_own_terms_and_ends_only_what_it_names() -> None:
-    async def live(node: Node) -> None:
-        lost = await node.converse(term=9)
-        await lost.snapshot(attempt(K1), attempt(K2))
-        for key in (A1, A2):
-            await lost.until_state(key, RUNNING)
-        restored = str(uuid.uuid4())
-        manager = await node.converse(term=1, incarnation=restored)
-        assert {status.state for status in manager.statuses.values()} == {RUNNING}
-        await manager.snapshot(attempt(K1), names_others=False)
-        beats = manager.heartbeats
-        await manager.until(lambda: manager.heartbeats > beats + 3)
-        assert node.phase(A2) is Phase.RUNNING
-        for _ in range(2):
-            assert await refused(node, term=10) == (grpc.StatusCode.FAILED_PRECONDITION, "STALE_INCARNATION")
-            await node.restart()
-        manager = await node.converse(term=1, incarnation=restored)
-        await manager.snapshot(attempt(K1), names_others=False)
-        await manager.change(removed_attempt_ids=[A2])
-        await until_removed(manager, A2)
-        assert node.phase(A1) is Phase.RUNNING
-        assert await refused(node, incarnation="no UUID") == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD")
-
-    on_node(live)
-
-
-def test_a_manager_that_dials_another_agent_is_refused_before_its_term_counts() -> None:
-    async def live(node: Node) -> None:
-        stranger = node.dial()
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stranger.open("another", term=7)
-        assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
-        await node.converse(term=1)
 
     on_node(live)
 
@@ -384,22 +184,6 @@ def test_each_stream_begins_with_the_offer_of_its_own_time() -> None:
     on_node(live)
 
 
-def test_a_manager_that_is_silent_is_dropped_and_what_runs_continues() -> None:
-    async def live(node: Node) -> None:
-        clock = asyncio.get_running_loop().time
-        manager = await node.converse(interval=2.0)
-        await manager.snapshot(attempt(K1))
-        await manager.until_state(A1, RUNNING)
-        began = clock()
-        assert await error_of(manager) == (grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE")
-        assert clock() - began == pytest.approx(SILENT_INTERVALS * 2.0, abs=0.5)
-        assert node.phase(A1) is Phase.RUNNING
-        # One that does not even say hello.
-        assert await error_of(node.dial()) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD")
-
-    on_node(live)
-
-
 def test_a_manager_that_does_not_read_is_sent_no_more_than_there_is_room_for_and_then_what_is_newest() -> None:
     async def live(node: Node) -> None:
         manager = await node.converse(interval=60.0)
@@ -419,29 +203,6 @@ def test_a_manager_that_does_not_read_is_sent_no_more_than_there_is_room_for_and
         assert {status.state for status in manager.statuses.values()} == {EXITED}
         # Those that ended meanwhile share reports.
         assert manager.sequence <= ROOM + 3
-
-    on_node(live)
-
-
-@pytest.mark.parametrize(
-    ("answered", "phase"), [("number", Phase.RUNNING), ("none", Phase.EXITED), ("later", Phase.EXITED)]
-)
-def test_only_a_heartbeat_that_is_answered_by_its_number_proves_contact(answered: str, phase: Phase) -> None:
-    """Neither side's clock is compared: the agent counts from when it sent what the manager says it has heard."""
-
-    async def live(node: Node) -> None:
-        manager = await node.converse(interval=1.0)
-        fence: Any = {"seconds": 30}
-        await manager.snapshot(attempt(K1, fence_timeout=fence))
-        await manager.until_state(A1, RUNNING)
-        async with asyncio.timeout(120):
-            for _ in range(60):
-                response = await manager.read()
-                if response.WhichOneof("step") == "heartbeat":
-                    number = response.heartbeat.number
-                    said = {"number": number, "none": 0, "later": number + 1000}[answered]
-                    await manager.call.write(pb.SyncRequest(heartbeat=pb.Heartbeat(number=said)))
-        assert node.phase(A1) is phase
 
     on_node(live)
 
