@@ -11,7 +11,7 @@ import subprocess
 import tarfile
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import docker
 
@@ -141,6 +141,14 @@ class TestEngine:
         client = self.client()
         try:
             return str(client.inspect_container(name)["Image"])
+        finally:
+            client.close()
+
+    def inspected(self, name: str) -> Any:
+        """Returns what the engine says of a container."""
+        client = self.client()
+        try:
+            return client.inspect_container(name)
         finally:
             client.close()
 

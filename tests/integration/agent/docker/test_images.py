@@ -22,31 +22,25 @@ from retinue.agent.docker.engine import Engine
 from retinue.agent.docker.images import ImageError, Images
 from retinue.agent.docker.registry_addresses import RegistryAddresses
 from tests.eventually import eventually
+from tests.integration.agent.docker.containers import contract
 from tests.integration.agent.docker.engine import IMAGE, TestEngine
 from tests.integration.agent.docker.registry import PASSWORD, USER, Registry, StallingProxy, make_image
 from tests.integration.agent.runtime.conftest import HOSTS, Contract, Kind
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from retinue.agent.attempts import ObservedAttempt
     from retinue.agent.runtime.contract import Runtime
     from tests.integration.agent.conftest import Place
 
+__all__ = ["contract"]
+
 BIG = "retinue-test/big:1"
 BALLAST = 8 << 20
 NOTHING = ImageIdentity()
 LOOPBACK = RegistryAddresses(("127.0.0.0/8",))
-
-
-@pytest.fixture
-async def contract(place: Place, engine: TestEngine) -> AsyncIterator[Contract]:
-    contract = Contract(place, Kind("docker", IMAGE, "docker/attempts", engine))
-    yield contract
-    if contract.current is not None:
-        await contract.current.close()
-    engine.remove_containers(place.agent_id)
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,7 @@ from retinue.agent.docker.registry_addresses import RegistryAddresses
 from retinue.agent.docker.runtime import DockerRuntime
 from retinue.agent.host.cgroups import Cgroups
 from retinue.agent.host.launch_threads import SPARE
+from retinue.agent.host.processes import Process
 from retinue.agent.process.runtime import ProcessRuntime
 from retinue.agent.resources.core.holdings import Holdings
 from retinue.agent.runtime.options import Shared
@@ -135,3 +138,23 @@ async def contract(place: Place, kind: Kind) -> AsyncIterator[Contract]:
     yield contract
     if contract.current is not None:
         await contract.current.close()
+
+
+def record(contract: Contract, attempt_id: str) -> dict[str, object]:
+    path = contract.place.directory / "state" / contract.kind.records / attempt_id / "record.json"
+    values = json.loads(path.read_text())
+    assert isinstance(values, dict)
+    return values
+
+
+def first_process(contract: Contract, attempt_id: str) -> Process:
+    values = record(contract, attempt_id)["init"]
+    assert isinstance(values, dict)
+    return Process(**values)
+
+
+async def printed_something(contract: Contract, attempt_id: str) -> None:
+    assert contract.current is not None
+    async with contextlib.aclosing(contract.current.output(attempt_id).stream(0, follow=True)) as pieces:
+        async for _ in pieces:
+            return

@@ -17,7 +17,7 @@ from retinue.agent.errors import NotRunningError, UnknownAttemptError
 from retinue.agent.inside.exec_session import Attachment, AttachmentLostError, Exited, Printed, Started
 from retinue.agent.kernel.core.frames import WINDOW, Start
 from tests.eventually import eventually
-from tests.integration.agent.runtime.test_contract import first_process
+from tests.integration.agent.runtime.conftest import first_process
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

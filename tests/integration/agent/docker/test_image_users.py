@@ -1,0 +1,115 @@
+"""Who a container runs as: the users that an image names, whatever it holds where they are named."""
+
+from __future__ import annotations
+
+import io
+import re
+import tarfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from retinue.agent.attempts import Phase
+from tests.integration.agent.docker.containers import contract
+from tests.integration.agent.docker.engine import IMAGE, TestEngine
+from tests.integration.agent.runtime.conftest import HOSTS, Contract
+
+if TYPE_CHECKING:
+    pass
+
+__all__ = ["contract"]
+
+
+@pytest.mark.parametrize(
+    ("user", "uid"), [("1234", "1234"), ("1234:99", "1234"), ("1234:0", "1234"), ("0", r"7\d{4}"), ("root", r"7\d{4}")]
+)
+async def test_user_of_an_image(contract: Contract, engine: TestEngine, user: str, uid: str) -> None:
+    client = engine.client()
+    image = f"retinue-test/user:{user.replace(':', '-')}"
+    try:
+        source = client.create_container(IMAGE, "true")["Id"]
+        client.commit(source, *image.split(":"), conf={"User": user, "Env": ["FROM_IMAGE=1"], "Entrypoint": ["false"]})
+        client.remove_container(source)
+        script = "id -u; echo $FROM_IMAGE $HOME; echo >/home/work/x; test $(id -g) != 0"
+        wanted = contract.spec("k", "sh", "-c", script, image=image)
+        observed, output = await contract.ran(wanted)
+        assert observed.exit_code == 0
+        assert re.fullmatch(uid + "\n1 /home/work\n", output)
+    finally:
+        client.remove_image(image)
+        client.close()
+
+
+@pytest.mark.parametrize("user", ["00", "toor", "toor:users"])
+async def test_an_image_does_not_make_its_user_root_by_another_name(
+    contract: Contract, engine: TestEngine, user: str
+) -> None:
+    content, image = io.BytesIO(), f"retinue-test/root:{user.replace(':', '-')}"
+    with tarfile.open(fileobj=content, mode="w") as archive:
+        for name, data in (("passwd", b"toor:x:0:0::/:/bin/sh\n"), ("group", b"users:x:100:\n")):
+            member = tarfile.TarInfo(f"etc/{name}")
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    client = engine.client()
+    try:
+        client.import_image_from_data(
+            content.getvalue(), repository="retinue-test/root", tag=image.partition(":")[2], changes=[f"USER {user}"]
+        )
+        backend = await contract.open()
+        await backend.prepare(contract.spec("k", "true", image=image), HOSTS)
+        observed = backend.observe()["k.1"]
+        assert (observed.phase, observed.reason) == (Phase.FAILED, "IMAGE_INVALID"), observed.message
+        assert "root by another name" in observed.message
+        await backend.remove("k.1")
+        assert not contract.left()
+    finally:
+        client.remove_image(image, force=True)
+        client.close()
+
+
+STRANGE: dict[str, list[tuple[str, str | bytes, int]]] = {
+    # Like /dev/null, and /dev/zero.
+    "device": [("etc/passwd", tarfile.CHRTYPE, 3)],
+    "endless": [("etc/group", tarfile.CHRTYPE, 5)],
+    "large": [("etc/passwd", tarfile.REGTYPE, 0)],
+    # What is never given up by who opens it.
+    "fifo": [("etc/passwd", tarfile.FIFOTYPE, 0)],
+    "fifo-of-groups": [("etc/group", tarfile.FIFOTYPE, 0)],
+    "fifo-behind-links": [("etc/passwd", "/a/../b", 0), ("b", "../../c", 0), ("c", tarfile.FIFOTYPE, 0)],
+}
+"""What an image may hold where users are named: path, kind or target of a link, and minor number."""
+
+
+def strange_image(kind: str) -> bytes:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as archive:
+        for path, what, minor in STRANGE[kind]:
+            data = b"x\n" * (1 << 20) if what == tarfile.REGTYPE else b""
+            member = tarfile.TarInfo(path)
+            member.type, member.linkname = (what, "") if isinstance(what, bytes) else (tarfile.SYMTYPE, what)
+            member.devmajor, member.devminor, member.size = 1, minor, len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return content.getvalue()
+
+
+@pytest.mark.parametrize("kind", STRANGE)
+async def test_an_image_may_hold_anything_where_its_users_are_named(
+    contract: Contract, engine: TestEngine, kind: str
+) -> None:
+    """The agent neither fills its memory with it, nor writes to a disk of the node;
+    and no engine waits for it for ever.
+    """
+    image = f"retinue-test/strange:{kind}"
+    client = engine.client()
+    try:
+        client.import_image_from_data(strange_image(kind), repository="retinue-test/strange", tag=kind)
+        backend = await contract.open()
+        await backend.prepare(contract.spec("k", "true", image=image), HOSTS)
+        observed = backend.observe()["k.1"]
+        assert (observed.phase, observed.reason) == (Phase.FAILED, "IMAGE_INVALID"), observed.message
+        assert "in it is no plain file" in observed.message
+        await backend.remove("k.1")
+        assert not contract.left()
+    finally:
+        client.remove_image(image, force=True)
+        client.close()
