@@ -11,7 +11,8 @@ from retinue.manager.session.admission_quota import too_many_system
 from retinue.manager.session.core.quota_subjects import Account, subjects_of
 from retinue.rpc.core.amounts import format_amount
 from tests.vectors.exceptions import case_exception
-from tests.vectors.placement_vectors import assert_agent, policy_of, scene_with
+from tests.vectors.given import policy_of, scene_with
+from tests.vectors.placement_vectors import assert_agent
 from tests.vectors.records import Record, names_of, overlaid, read_all
 from tests.vectors.scene import Amounts, Scene, exact
 

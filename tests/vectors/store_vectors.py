@@ -33,7 +33,7 @@ from retinue.manager.strategy_rpc.external_strategies import ExternalStrategies
 from tests.integration.manager.reporting_node import TERM, Node, enrol
 from tests.stepped_scheduler import SteppedScheduler
 from tests.vectors.exceptions import case_exception
-from tests.vectors.placement_vectors import listed
+from tests.vectors.given import listed
 from tests.vectors.scene import Amounts, Scene, exact
 
 Vector = dict[str, Any]

@@ -5,15 +5,12 @@ containers and files.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import io
 import json
 import os
 import secrets
 import shutil
 import signal
 import subprocess
-import tarfile
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,13 +23,19 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace, Node, Pod, PodEviction, ServiceAccount
 
 from tests.eventually import eventually_blocking
-from tests.integration.agent.docker.engine import BUSYBOX
+from tests.integration.agent.kubernetes.kube_files import (
+    CONTAINERD,
+    NAMESPACE,
+    image_archive,
+    kubeconfig,
+    kubelet,
+    network,
+)
 from tests.integration.agent.kubernetes.kube_programs import kube_programs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
-NAMESPACE = "retinue-kernels"
 NODE = "n1"
 IMAGE = "docker.io/retinue-test/busybox:1"
 PAUSE = "docker.io/retinue-test/pause:1"
@@ -106,7 +109,7 @@ class KubeCluster:
         ):
             _run(*command)
         config = self.directory / "agent-of-node.kc"
-        config.write_text(json.dumps(_kubeconfig(f"https://{address}:6443", "agent-token")))
+        config.write_text(json.dumps(kubeconfig(f"https://{address}:6443", "agent-token")))
         return config
 
     def import_image(self, archive: bytes) -> None:
@@ -327,19 +330,19 @@ class KubeCluster:
         (directory / "tokens.csv").write_text("".join(f"{name}-token,{rest}\n" for name, rest in users.items()))
         for name in users:
             server = self.server if name in {"admin", "agent", "other"} else "https://127.0.0.1:6443"
-            (directory / f"{name}.kc").write_text(json.dumps(_kubeconfig(server, f"{name}-token")))
+            (directory / f"{name}.kc").write_text(json.dumps(kubeconfig(server, f"{name}-token")))
         key, public = directory / "sa.key", directory / "sa.pub"
         _run("openssl", "genrsa", "-out", str(key), "2048")
         _run("openssl", "rsa", "-in", str(key), "-pubout", "-out", str(public))
-        (directory / "containerd.toml").write_text(_CONTAINERD.format(directory=directory, pause=PAUSE, cni=CNI))
-        (directory / "cni/10-kube.conflist").write_text(json.dumps(_network(directory)))
+        (directory / "containerd.toml").write_text(CONTAINERD.format(directory=directory, pause=PAUSE, cni=CNI))
+        (directory / "cni/10-kube.conflist").write_text(json.dumps(network(directory)))
         for group in self._groups():
             group.mkdir()
-        (directory / "kubelet.yaml").write_text(json.dumps(_kubelet(directory, f"/{self.root}")))
+        (directory / "kubelet.yaml").write_text(json.dumps(kubelet(directory, f"/{self.root}")))
 
     def _import_images(self) -> None:
         for reference, command in ((IMAGE, None), (PAUSE, ["/bin/busybox", "sleep", "2147483647"])):
-            self.import_image(_image(reference, command))
+            self.import_image(image_archive(reference, command))
 
     def _ctr(self, *arguments: str) -> int:
         command = ["ctr", "-a", str(self.directory / "containerd.sock"), *arguments]
@@ -405,99 +408,3 @@ def _is_ready(client: Client) -> bool:
         client.get(ServiceAccount, "default", namespace=NAMESPACE)
         return any(condition.type == "Ready" and condition.status == "True" for condition in conditions)
     return False
-
-
-def _kubeconfig(server: str, token: str) -> Mapping[str, object]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "c", "cluster": {"server": server, "insecure-skip-tls-verify": True}}],
-        "users": [{"name": "u", "user": {"token": token}}],
-        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u", "namespace": NAMESPACE}}],
-        "current-context": "x",
-    }
-
-
-def _network(directory: Path) -> Mapping[str, object]:
-    addresses = {
-        "type": "host-local",
-        "subnet": "10.244.0.0/24",
-        "routes": [{"dst": "0.0.0.0/0"}],
-        "dataDir": f"{directory}/ipam",
-    }
-    bridge = {"type": "bridge", "bridge": "kbr0", "isGateway": False, "ipam": addresses}
-    return {"cniVersion": "0.4.0", "name": directory.name, "plugins": [bridge, {"type": "loopback"}]}
-
-
-def _kubelet(directory: Path, root: str) -> Mapping[str, object]:
-    return {
-        "apiVersion": "kubelet.config.k8s.io/v1beta1",
-        "kind": "KubeletConfiguration",
-        "failCgroupV1": False,
-        "cgroupDriver": "cgroupfs",
-        "cgroupRoot": root,
-        "enforceNodeAllocatable": [],
-        "failSwapOn": False,
-        "makeIPTablesUtilChains": False,
-        "containerRuntimeEndpoint": f"unix://{directory}/containerd.sock",
-        "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
-        "authorization": {"mode": "AlwaysAllow"},
-        "address": "172.31.0.1",
-        "oomScoreAdj": 0,
-        "evictionHard": {"memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
-        "imageGCHighThresholdPercent": 100,
-        "podLogsDir": f"{directory}/pod-logs",
-        "nodeStatusUpdateFrequency": "5s",
-    }
-
-
-def _image(reference: str, command: list[str] | None) -> bytes:
-    """Returns an archive of an image of a static busybox and nothing else."""
-    names = subprocess.run([str(BUSYBOX), "--list"], capture_output=True, text=True, check=True).stdout.split()
-    layer = io.BytesIO()
-    with tarfile.open(fileobj=layer, mode="w") as archive:
-        archive.add(BUSYBOX.resolve(), "bin/busybox")
-        for applet in set(names) - {"busybox"}:
-            link = tarfile.TarInfo(f"bin/{applet}")
-            link.type, link.linkname = tarfile.SYMTYPE, "busybox"
-            archive.addfile(link)
-    digest = hashlib.sha256(layer.getvalue()).hexdigest()
-    machine = {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine]
-    settings = {"Env": ["PATH=/bin"]} | ({} if command is None else {"Entrypoint": command})
-    described = {
-        "architecture": machine,
-        "os": "linux",
-        "config": settings,
-        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
-    }
-    config = json.dumps(described).encode()
-    name = f"{hashlib.sha256(config).hexdigest()}.json"
-    manifest = [{"Config": name, "RepoTags": [reference], "Layers": [f"{digest}/layer.tar"]}]
-    whole = io.BytesIO()
-    contents = {name: config, f"{digest}/layer.tar": layer.getvalue(), "manifest.json": json.dumps(manifest).encode()}
-    with tarfile.open(fileobj=whole, mode="w") as archive:
-        for path, content in contents.items():
-            entry = tarfile.TarInfo(path)
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
-    return whole.getvalue()
-
-
-_CONTAINERD = """version = 2
-root = "{directory}/containerd"
-state = "{directory}/run"
-disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.aufs",
-  "io.containerd.snapshotter.v1.devmapper", "io.containerd.tracing.processor.v1.otlp"]
-[grpc]
-  address = "{directory}/containerd.sock"
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "{pause}"
-  restrict_oom_score_adj = true
-  disable_apparmor = true
-  netns_mounts_under_state_dir = true
-  [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "{cni}"
-    conf_dir = "{directory}/cni"
-  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
-    runtime_type = "io.containerd.runc.v2"
-"""

@@ -26,7 +26,8 @@ from retinue.client.command.doctor import doctor_command
 from retinue.devtools.doctor import ERROR, OK, WARNING
 from retinue.devtools.pod_doctor import NEEDED
 from tests.eventually import eventually_blocking
-from tests.integration.agent.kubernetes.kube_cluster import MANIFESTS, NAMESPACE, NODE, KubeCluster
+from tests.integration.agent.kubernetes.kube_cluster import MANIFESTS, NODE, KubeCluster
+from tests.integration.agent.kubernetes.kube_files import NAMESPACE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
