@@ -109,6 +109,8 @@ def pick_and_place(vector: Vector) -> None:
         assert agent is None
         assert picked not in outcome.agents
         assert picked is not None or not outcome.order
+        # By arrival, nothing else counts; a share depends on what there is.
+        assert given["scheduler"] not in {"fifo", "lifo"} or first_with_room(given) == picked
         assert_still_waiting(outcome, expected)
         return
     assert outcome.order[0] == expected["picked"]
@@ -120,6 +122,21 @@ def pick_and_place(vector: Vector) -> None:
     assert expected.get("all_kernels_on_same_agent", True)
     kernels = next(session for session in pending if session["id"] == expected["picked"]).get("kernels", [{}])
     assert len(agents) == len(kernels)
+
+
+def first_with_room(given: Vector) -> str | None:
+    """The session whose turn it is when there is room for all; None without any."""
+    sessions = waiting(given)
+    asked: dict[str, Fraction] = {}
+    for session in sessions:
+        for kernel in session.get("kernels", [session.get("request", {})]):
+            for slot, amount in kernel.items():
+                asked[slot] = asked.get(slot, Fraction(0)) + exact(amount)
+    scene = scene_with([{"id": agent["id"], "capacity": asked} for agent in given["agents"]])
+    for session in sessions:
+        add_pending(scene, session)
+    order = scene.run(Policy(given["scheduler"], "concentrated")).order
+    return order[0] if order else None
 
 
 def accelerator_avoidance(vector: Vector) -> None:

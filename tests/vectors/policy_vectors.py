@@ -187,19 +187,19 @@ def placement_grouping(vector: Vector) -> None:
         if case_exception(vector["category"], case) is not None:
             read_all(units)
             continue
-        for missing in [None, *({slot for unit in units for slot in unit["slots"]})]:
+        for short in [None, *((number, slot) for number, unit in enumerate(units) for slot in unit["slots"])]:
             scene = Scene()
             for number, unit in enumerate(units):
                 capacity = {slot: exact(amount) for slot, amount in unit["slots"].items()}
-                if number == 0 and missing in capacity:
-                    capacity[missing] -= 1
+                if short is not None and number == short[0]:
+                    capacity[short[1]] -= 1
                 scene.add_agent(f"agent-{number}", capacity)
             scene.add_session("s", "owner", case["kernels"], single_node=case["cluster_mode"] == "single-node")
             most = max(unit["containers"] for unit in units)
             outcome = scene.run(Policy("fifo", "concentrated", {MAX_KERNELS_PER_AGENT: str(most)}))
-            if missing is not None and any(missing in unit["slots"] for unit in units[:1]):
-                assert "s" not in outcome.agents
-            elif missing is None:
+            if short is not None:
+                assert "s" not in outcome.agents, short
+            else:
                 agents = outcome.agents["s"]
                 assert sorted(agents.count(name) for name in set(agents)) == sorted(
                     unit["containers"] for unit in units

@@ -215,7 +215,7 @@ async def reservation(vector: Vector, url: str) -> None:
     for slot, capacity in given["agent"].items():
         wanted = expected.get("reserved", {}).get(slot)
         if "invariant" in expected:
-            # What it is alternative_groups, where one lost race rolls back the whole batch, is given beside it.
+            # What would be left where one lost race rolls back the whole batch, is given beside it.
             assert expected["invariant"] == "reserved+used never exceeds capacity"
             won = [kernels for session, kernels in zip(ids, sessions, strict=True) if session in winners]
             assert winners
