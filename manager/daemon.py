@@ -14,11 +14,12 @@ import logging
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import grpc
+import grpc.aio
 
 from retinue.manager import development
 from retinue.manager.agent_rpc.dialer import Dialer
@@ -26,7 +27,7 @@ from retinue.manager.agent_rpc.relay import Forwarder
 from retinue.manager.controllers.leader import Leader
 from retinue.manager.dispatch.protected_addresses import HostAddresses, control_plane_hosts
 from retinue.manager.endpoints.controller import EndpointController
-from retinue.manager.identity.authority import Authority
+from retinue.manager.identity.authority import MANAGER_DNS, Authority
 from retinue.manager.identity.endpoint_tokens import EndpointDomain
 from retinue.manager.idle.activity import ActivityRecorder
 from retinue.manager.installation import (
@@ -184,6 +185,8 @@ async def _run(  # noqa: PLR0917  # what serve has made
     interactions = ActivityRecorder(database)
     authenticator = Authenticator(database, monotonic=time.monotonic, clock=_now)
     gateway = None if settings.gateway is None else await asyncio.to_thread(_gateway, settings.gateway, authority)
+    has_console = settings.gateway is not None and settings.gateway.console
+    console_origin = gateway.address.console_origin if gateway is not None and has_console else ""
     async with asyncio.TaskGroup() as group:
         with in_lane(Lane.BACKGROUND):
             background = [
@@ -212,6 +215,7 @@ async def _run(  # noqa: PLR0917  # what serve has made
                     grace_seconds=settings.grace_seconds,
                     direct_listen=settings.direct_listen,
                     gateway=gateway,
+                    console_origin=console_origin,
                     max_pending_sessions=settings.max_pending_sessions,
                 ) as ports,
                 contextlib.AsyncExitStack() as stack,
@@ -219,9 +223,13 @@ async def _run(  # noqa: PLR0917  # what serve has made
                 if settings.metrics:
                     await stack.enter_async_context(serving_metrics(settings.metrics))
                 if gateway is not None:
-                    directory = settings.data_directory
+                    console = None
+                    if console_origin:
+                        served = _console(console_origin, database, authenticator, authority, ports)
+                        console = await stack.enter_async_context(served)
+                    forwarder, directory = Forwarder(dialer, interactions), settings.data_directory
                     await stack.enter_async_context(
-                        gateway.serving(group, database, tail, Forwarder(dialer, interactions), directory)
+                        gateway.serving(group, database, tail, forwarder, directory, console)
                     )
                 background.append(group.create_task(leading.run(), name="leadership"))
                 background.append(
@@ -249,6 +257,28 @@ def _gateway(settings: GatewaySettings, authority: Authority) -> Gateway:
     from retinue.manager.gateway.serving import Gateway  # noqa: PLC0415
 
     return Gateway(settings, authority)
+
+
+def _console(
+    origin: str, database: Database, authenticator: Authenticator, authority: Authority, ports: Ports
+) -> contextlib.AbstractAsyncContextManager[Callable[[socket.socket], Awaitable[None]]]:
+    """Returns the web console, which is a client of this manager's own port for users."""
+    # As for the gateway.
+    from retinue.manager.console.core.address import ConsoleAddress  # noqa: PLC0415
+    from retinue.manager.console.serving import Console  # noqa: PLC0415
+
+    def connect() -> grpc.aio.Channel:
+        credentials = grpc.ssl_channel_credentials(authority.certificate)
+        options = (
+            ("grpc.ssl_target_name_override", MANAGER_DNS),
+            # Each has a connection of its own, which is cut only when it is old itself.
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.http2.bdp_probe", 0),
+            ("grpc.max_receive_message_length", -1),
+        )
+        return grpc.aio.secure_channel(ports.local, credentials, options)
+
+    return Console(ConsoleAddress(origin), database, authenticator, connect).serving()
 
 
 def client_credentials(authority: Authority) -> grpc.ChannelCredentials:

@@ -99,11 +99,14 @@ SERVICES = (
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """A server that serves. `endpoint` and `agent_endpoint` are `host:port`, as advertised."""
+    """A server that serves. `endpoint` and `agent_endpoint` are `host:port`, as advertised; `local` is where
+    this machine itself reaches the port for users.
+    """
 
     health: HealthServicer
     endpoint: str
     agent_endpoint: str
+    local: str
 
     async def set_serving(self, *, serving: bool) -> None:
         """Sets the state that the health service reports, of every service."""
@@ -133,15 +136,17 @@ async def serving(
     grace_seconds: float,
     direct_listen: str = "",
     gateway: Gateway | None = None,
+    console_origin: str = "",
     max_pending_sessions: int = DEFAULT_MAX_PENDING,
 ) -> AsyncIterator[Ports]:
     """Serves for as long as the block lasts; health reports NOT_SERVING until it is set otherwise.
 
     `secrets` are those of sessions; `interactions` records what is exchanged with these, `moved` is called when an
-    agent listens somewhere else, and `endpoints` returns the controller of endpoints while this process leads; their
-    host names are in `endpoint_domain`, and with `prometheus` they may scale by queries. SSH connections to sessions
-    come at `direct_listen`, by default at any free port, and `gateway` is where users reach ports of sessions over
-    HTTP. At the end, streams end first, and calls in progress get `grace_seconds`.
+    agent listens somewhere else, and `endpoints` returns the controller of endpoints while this process leads;
+    their host names are in `endpoint_domain`, and with `prometheus` they may scale by queries. SSH connections to
+    sessions come at `direct_listen`, by default at any free port, and `gateway` is where users reach ports of
+    sessions over HTTP, with the web console at `console_origin` if it is not empty. At the end, streams end first,
+    and calls in progress get `grace_seconds`.
     Raises OSError when a port cannot be had.
     """
     stopping = asyncio.Event()
@@ -154,7 +159,8 @@ async def serving(
     agents = grpc.ssl_server_credentials(pairs, root_certificates=authority.certificate, require_client_auth=True)
     port, agent_port = _bind(server, listen, users), _bind(server, agent_listen, agents)
     health = HealthServicer()
-    ports = Ports(health, _advertised(listen, port, advertise), _advertised(agent_listen, agent_port, advertise))
+    endpoint, agent_endpoint = _advertised(listen, port, advertise), _advertised(agent_listen, agent_port, advertise)
+    ports = Ports(health, endpoint, agent_endpoint, _local(listen, port))
     await ports.set_serving(serving=False)
     # An empty host says: the one that was dialled.
     for_agents = f":{agent_port}" if _host(agent_listen) in _ANY_HOST else ports.agent_endpoint
@@ -175,7 +181,7 @@ async def serving(
     )
     fleet_service_pb2_grpc.add_FleetServiceServicer_to_server(FleetServicer(database, authority, tail.wake), server)
     account_service_pb2_grpc.add_AccountServiceServicer_to_server(
-        AccountServicer(database, authenticator, tail.wake), server
+        AccountServicer(database, authenticator, tail.wake, console_origin), server
     )
     enrollment_service_pb2_grpc.add_EnrollmentServiceServicer_to_server(
         EnrollmentServicer(database, authority, agent_endpoint=lambda: for_agents, moved=moved), server
@@ -215,6 +221,13 @@ def _host(address: str) -> str:
 
 def _named_hosts(*addresses: str) -> list[str]:
     return [_host(address).strip("[]") for address in addresses if _host(address) not in _ANY_HOST]
+
+
+def _local(address: str, port: int) -> str:
+    host = _host(address)
+    if host in _ANY_HOST:
+        host = "[::1]" if host == "[::]" else "127.0.0.1"
+    return f"{host}:{port}"
 
 
 def _advertised(address: str, port: int, advertise: Sequence[str]) -> str:

@@ -173,6 +173,12 @@ def _serve_options(command: Callable[..., None]) -> Callable[..., None]:
                 show_default=True,
                 help="Whether browsers' bytes go to nodes unencrypted, past manager and agent, where that is possible.",
             ),
+            click.option(
+                "--console/--no-console",
+                default=True,
+                show_default=True,
+                help="Whether there is a web console at that port, at console.NAME.",
+            ),
             metrics_option,
             logs.options,
         )
@@ -237,7 +243,8 @@ def _settings(  # noqa: PLR0917  # called by the parser, by name
     http_domain: str,
     http_certificate: Path | None,
     http_key: Path | None,
-    http_direct: bool,  # called by the parser, by name
+    http_direct: bool,
+    console: bool,  # called by the parser, by name
     metrics: str,
 ) -> Settings:
     """Returns the settings that options mean. Raises UsageError."""
@@ -260,7 +267,7 @@ def _settings(  # noqa: PLR0917  # called by the parser, by name
         max_pending_sessions=max_pending_sessions,
         endpoint_domain=_domain(endpoint_domain),
         prometheus_url=_server_url(prometheus_url),
-        gateway=_gateway(http_listen, http_domain, http_certificate, http_key, direct=http_direct),
+        gateway=_gateway(http_listen, http_domain, http_certificate, http_key, direct=http_direct, console=console),
         metrics=metrics,
     )
 
@@ -279,7 +286,7 @@ def raise_descriptors() -> None:
 
 
 def _gateway(
-    listen: str, domain: str, certificate: Path | None, key: Path | None, *, direct: bool
+    listen: str, domain: str, certificate: Path | None, key: Path | None, *, direct: bool, console: bool
 ) -> GatewaySettings | None:
     if (certificate is None) != (key is None):
         raise click.UsageError("--http-certificate and --http-key go together")
@@ -290,7 +297,7 @@ def _gateway(
     if not listen:
         return None
     pair = None if certificate is None or key is None else (certificate, key)
-    return GatewaySettings(listen, name, number, pair, direct)
+    return GatewaySettings(listen, name, number, pair, direct, console)
 
 
 def _domain(text: str) -> str:

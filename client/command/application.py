@@ -70,6 +70,7 @@ _SECTIONS = {
     "Cluster": {"agents": "agents", "routers": "routers", "groups": "groups", "shares": "groups", "admin": "admin"},
     "This machine": {
         "contexts": "contexts",
+        "console": "console",
         "dev": "dev",
         "doctor": "doctor",
         "completion": "about",

@@ -85,7 +85,10 @@ async def dev_command(
         starting.result()
         written = cluster.settings
         write_context(path, _CONTEXT, written, make_current=True)
-        click.echo(introduction(cluster.settings, path, cluster.directory / "logs", router=chosen.router, vm=vm))
+        async with cluster.client() as client:
+            console = (await client.tokens.create_console_ticket()).url
+        logs = cluster.directory / "logs"
+        click.echo(introduction(cluster.settings, path, logs, console=console, router=chosen.router, vm=vm))
         await _supervise(cluster, stopped)
     finally:
         click.echo("stopping and cleaning up …", err=True)
@@ -163,11 +166,14 @@ Kernels are virtual machines here unless they ask to be something else:
 _NO_ROUTER = "\nEndpoints need a router, which is not installed: retinue[router].\n"
 
 
-def introduction(settings: Settings, contexts: Path, logs: Path, *, router: bool, vm: bool) -> str:
-    """Returns the introduction to a cluster that has started."""
+def introduction(settings: Settings, contexts: Path, logs: Path, *, console: str, router: bool, vm: bool) -> str:
+    """Returns the introduction to a cluster that has started; `console` is a link, good once."""
     ca = shlex.quote(settings.ca or "")
     return f"""
 The cluster is up at {settings.endpoint}; context `{_CONTEXT}` is in {contexts}, logs are in {logs}.
+
+The web console; the link is good once, within a minute, and `retinue console` makes another:
+  {console}
 
 For programs:
   export RETINUE_ENDPOINT={settings.endpoint}

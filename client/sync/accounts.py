@@ -92,6 +92,10 @@ class Tokens:
         """Revokes a token."""
         return run(self._asynchronous.revoke(token_id))
 
+    def create_console_ticket(self) -> pb.CreateConsoleTicketResponse:
+        """Makes a link that logs a browser in to the web console as the caller: good once, within a minute."""
+        return run(self._asynchronous.create_console_ticket())
+
 
 class IdleOverrides:
     """Longer times for some users, or none. All methods raise CallError."""

@@ -105,17 +105,7 @@ class Relay:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _accept(self, key: bytes, listener: _Listener) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                local, _ = await loop.sock_accept(listener.listening)
-            except OSError:
-                # Too many open files, or a client that had closed already.
-                await asyncio.sleep(0.1)
-                continue
-            if sockets.peer_user(local) != self._user:
-                local.close()
-                continue
+        async for local in sockets.accepted(listener.listening, self._user):
             task = asyncio.create_task(self._serve(key, local, len(listener.connections)), name="connection to a port")
             listener.connections.add(task)
             task.add_done_callback(listener.connections.discard)

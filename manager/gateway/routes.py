@@ -23,8 +23,10 @@ _SECONDS, _CUT_SECONDS = 5.0, 1.0
 class Routes:
     """All routes of a gateway; belongs on one event loop."""
 
-    def __init__(self, ads: AdsServer, address: Address) -> None:
-        """The engine has no route of a browser yet: it asks about each request."""
+    def __init__(self, ads: AdsServer, address: Address, console: str | None = None) -> None:
+        """The engine has no route of a browser yet: it asks about each request, but for those for the web console,
+        which go to the socket of an abstract name.
+        """
         self._ads = ads
         self._address = address
         self._granted: dict[bytes, Granted] = {}
@@ -34,7 +36,14 @@ class Routes:
         self._tasks: set[asyncio.Task[None]] = set()
         # As messages, so that one access does not make all of them again.
         self._hosts: dict[Target, Any] = {}
-        self._others = messages.parse("host", resources.other_hosts())
+        self._fixed = [messages.parse("host", resources.other_hosts())]
+        if console is not None:
+            ads.put(
+                CLUSTERS,
+                connections.CONSOLE_CLUSTER,
+                messages.resource("cluster", connections.console_cluster(console)),
+            )
+            self._fixed.insert(0, messages.parse("host", resources.console_host(address)))
         self._put()
 
     async def grant(self, key: bytes, target: Target, secret: str, socket: str, leased: tuple[str, int] | None) -> str:
@@ -117,5 +126,5 @@ class Routes:
         self._put()
 
     def _put(self) -> None:
-        hosts = [*self._hosts.values(), self._others]
+        hosts = [*self._hosts.values(), *self._fixed]
         self._ads.put(ROUTES, resources.ROUTES, messages.route_configuration(resources.ROUTES, hosts))

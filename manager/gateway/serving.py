@@ -11,11 +11,11 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 from retinue.manager.agent_rpc.relay import Forwarder
-from retinue.manager.gateway import engine
+from retinue.manager.gateway import engine, sockets
 from retinue.manager.gateway.access_cache import Access, AccessCache
 from retinue.manager.gateway.core import resources
 from retinue.manager.gateway.core.rules import Address
@@ -40,6 +40,8 @@ _BACKLOG = 512
 _CERTIFICATE_SECONDS = 60.0
 _START_SECONDS, _POLL_SECONDS = 15.0, 0.02
 
+Console = Callable[[socket.socket], Awaitable[None]]
+
 
 class Gateway:
     """A gateway whose port is taken, and which is still to run."""
@@ -53,21 +55,28 @@ class Gateway:
         self._program = program()
         self._certificate = self._read_certificate()
         self._tunnels: Tunnels | None = None
+        self._console_name = sockets.new_name()
         self._port = _listen(settings)
         self._at: tuple[str, int] = self._port.getsockname()[:2]
         self.address = Address(settings.domain, settings.number or self._at[1], settings.secure)
 
     @contextlib.asynccontextmanager
-    async def serving(
-        self, group: asyncio.TaskGroup, database: Database, tail: JournalTail, forwarder: Forwarder, directory: Path
+    async def serving(  # noqa: PLR0917  # what the manager has made
+        self,
+        group: asyncio.TaskGroup,
+        database: Database,
+        tail: JournalTail,
+        forwarder: Forwarder,
+        directory: Path,
+        console: Console | None = None,
     ) -> AsyncIterator[None]:
         """Serves for as long as the block lasts, by tasks of `group`; the port is given back then.
-        `directory` is the manager's.
+        `directory` is the manager's, and `console` takes connections of browsers to the web console.
         """
         owner = engine.account(directory)
         cache = AccessCache(database, tail, time.monotonic)
         ads = AdsServer()
-        routes = Routes(ads, self.address)
+        routes = Routes(ads, self.address, None if console is None else self._console_name)
 
         async def grant(access: Access, secret: str) -> str | None:
             leased = await ports.use(access) if self._settings.direct else None
@@ -92,7 +101,7 @@ class Gateway:
                 forwarder.hear(access.location)
 
         ports = LeasedPorts(forwarder, cache, time.monotonic, moved)
-        relay = Relay(forwarder, os.geteuid() if owner is None else owner[0], cache, ports.relayed)
+        relay = Relay(forwarder, _user(owner), cache, ports.relayed)
         cache.on_end(end)
         handler = ForwardAuthHandler(self.address, database, cache, grant, committed=tail.wake)
         services = Services(ads, handler, TrafficReceiver(used, cache.using))
@@ -111,6 +120,7 @@ class Gateway:
                     group.create_task(ports.run(), name="leased ports"),
                     group.create_task(child.run(), name="gateway's engine"),
                     group.create_task(self._follow_certificate(ads), name="certificate"),
+                    group.create_task(_pass_on(self._console_name, _user(owner), console), name="console"),
                 ]
                 await self._until_listening(ads)
                 self._tunnels = tunnels if self._settings.direct else None
@@ -185,6 +195,22 @@ class Gateway:
                 self._certificate = found
                 _log.info("the certificate of the gateway was renewed")
                 self._put_certificate(ads)
+
+
+def _user(owner: tuple[int, int] | None) -> int:
+    """Returns the user that the engine runs as."""
+    return os.geteuid() if owner is None else owner[0]
+
+
+async def _pass_on(name: str, user: int, console: Console | None) -> None:
+    """Passes on connections of the engine to the console, if there is one."""
+    if console is None:
+        return
+    with sockets.listen(name) as listening:
+        async for connection in sockets.accepted(listening, user):
+            # It may have gone already.
+            with contextlib.suppress(OSError):
+                await console(connection)
 
 
 def _is_loopback(host: str) -> bool:

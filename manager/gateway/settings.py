@@ -20,6 +20,8 @@ class GatewaySettings:
     certificate: tuple[Path, Path] | None = None
     # Whether bytes go to nodes unencrypted, past manager and agent, where that is possible.
     direct: bool = True
+    # Whether it leads to the web console, too, at `console.domain`.
+    console: bool = True
 
     @property
     def secure(self) -> bool:

@@ -4,11 +4,14 @@ for one user of the machine only.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import socket
 import struct
+from collections.abc import AsyncIterator
 
 _BACKLOG = 128
+_PAUSE_SECONDS = 0.1
 
 
 def new_name() -> str:
@@ -34,3 +37,19 @@ def peer_user(connection: socket.socket) -> int:
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     _, user, _ = struct.unpack("3i", credentials)
     return int(user)
+
+
+async def accepted(listening: socket.socket, user: int) -> AsyncIterator[socket.socket]:
+    """Yields the connections of one user of the machine; those of others are closed."""
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            connection, _ = await loop.sock_accept(listening)
+        except OSError:
+            # Too many open files, or a client that had closed already.
+            await asyncio.sleep(_PAUSE_SECONDS)
+            continue
+        if peer_user(connection) == user:
+            yield connection
+        else:
+            connection.close()

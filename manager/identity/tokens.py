@@ -13,6 +13,9 @@ import secrets
 
 TOKEN_PREFIX = "rtn_"  # noqa: S105  # how secrets begin, none itself
 JOIN_TOKEN_PREFIX = "rtj_"  # noqa: S105  # the same
+CONSOLE_TICKET_PREFIX = "rtc_"
+MAX_TOKENS = 200
+"""Valid tokens of a user."""
 _BYTES = 32
 _BODY = re.compile(r"[A-Za-z0-9_-]{43}")
 

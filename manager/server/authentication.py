@@ -51,7 +51,7 @@ class Authenticator:
         if node is not None:
             certificate = next(iter(call.identities.get(_CERTIFICATE, ())), b"")
             return await self._node(*node, certificate_fingerprint(certificate))
-        return await self._user(bearer_of(call.metadata))
+        return await self.user(bearer_of(call.metadata))
 
     async def _node(self, kind: Kind, node_id: str, generation: int, certificate: str) -> Principal:
         now = self._monotonic()
@@ -68,7 +68,8 @@ class Authenticator:
             self._enrolled[key] = now
         return Principal(kind, node_id, generation=generation, certificate=certificate)
 
-    async def _user(self, secret: str) -> Principal:
+    async def user(self, secret: str) -> Principal:
+        """Returns the user that a token stands for. Raises TokenInvalid, StoreUnavailable."""
         if not is_secret(secret, TOKEN_PREFIX):
             raise TokenInvalid
         key = hash_secret(secret)

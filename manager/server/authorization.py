@@ -138,6 +138,7 @@ METHODS: Mapping[str, Access] = {
             "CreateToken": Access.USER,
             "ListTokens": Access.USER,
             "RevokeToken": Access.USER,
+            "CreateConsoleTicket": Access.USER,
             "AddSshKey": Access.USER,
             "ListSshKeys": Access.USER,
             "RemoveSshKey": Access.USER,

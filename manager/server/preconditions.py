@@ -72,6 +72,17 @@ class GatewayOff(_Precondition):
         super().__init__("the manager has no gateway for HTTP: use a local port instead", "gateway")
 
 
+class ConsoleOff(_Precondition):
+    """The manager has no web console."""
+
+    reason = ErrorReason.CONSOLE_OFF
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this manager serves no web console: it needs a gateway (--http-listen), without --no-console", "console"
+        )
+
+
 class NoTunnel(_Precondition):
     """The gateway has no way to a port but through the manager."""
 

@@ -9,7 +9,7 @@ import datetime as dt
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.store import endpoints, journal, port_access, usage
+from retinue.manager.store import console_tickets, endpoints, journal, port_access, usage
 
 # Watchers may resume within this time, unless more than so many entries were made since.
 JOURNAL_SECONDS = 7 * 86_400
@@ -37,6 +37,7 @@ async def forget(tx: AsyncSession) -> None:
     )
     await tx.execute(text("DELETE FROM join_token WHERE expire_time < now() OR uses_left <= 0"))
     await port_access.forget(tx)
+    await console_tickets.forget(tx)
     await usage.forget(tx)
     await endpoints.purge(tx)
     newest, oldest, _ = await journal.head(tx)

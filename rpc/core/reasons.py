@@ -124,3 +124,4 @@ class ErrorReason(StrEnum):
     NO_ROUTER = "NO_ROUTER"
     TOKEN_LIMIT = "TOKEN_LIMIT"  # noqa: S105  # a word, no secret
     BATCH_REFUSED = "BATCH_REFUSED"
+    CONSOLE_OFF = "CONSOLE_OFF"

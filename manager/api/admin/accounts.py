@@ -14,8 +14,9 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 from retinue.manager.api.admin.quota_convert import KINDS, checked_limits, quota_message
 from retinue.manager.api.admin.ssh_keys import add_ssh_key, list_ssh_keys, remove_ssh_key
 from retinue.manager.api.sessions.idle_convert import checked_override, override_message
+from retinue.manager.api.streams.gateway_access import create_console_ticket
 from retinue.manager.identity.principal import ADMIN, USER, Principal
-from retinue.manager.identity.tokens import TOKEN_PREFIX, hash_secret, new_secret
+from retinue.manager.identity.tokens import MAX_TOKENS, TOKEN_PREFIX, hash_secret, new_secret
 from retinue.manager.idle.core.policy import NOTHING
 from retinue.manager.server.authentication import Authenticator
 from retinue.manager.server.errors import (
@@ -44,7 +45,6 @@ from retinue.rpc.times import timestamp
 
 MAX_MEMBERSHIPS = 1000
 MAX_DESCRIPTION = 256
-MAX_TOKENS = 200
 LONGEST_TTL = dt.timedelta(days=3653)
 _SHORTEST_TTL = dt.timedelta(seconds=1)
 _USER_ROLES = {USER: pb.USER_ROLE_USER, ADMIN: pb.USER_ROLE_ADMIN}
@@ -57,9 +57,14 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
     """Accounts, for administrators; and for every caller its own."""
 
-    def __init__(self, database: Database, authenticator: Authenticator, changed: Callable[[], None]) -> None:
-        """`changed` is called when what may be placed has changed."""
+    def __init__(
+        self, database: Database, authenticator: Authenticator, changed: Callable[[], None], console_origin: str = ""
+    ) -> None:
+        """`changed` is called when what may be placed has changed; the origin of the console is empty
+        when there is none.
+        """
         self._database = database
+        self._console_origin = console_origin
         self._changed = changed
         self._authenticator = authenticator
 
@@ -244,6 +249,12 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
             response = await with_revision(tx, pb.RevokeTokenResponse(token=_token_message(revoked)))
         self._authenticator.forget()
         return response
+
+    async def CreateConsoleTicket(
+        self, request: pb.CreateConsoleTicketRequest, context: _Context
+    ) -> pb.CreateConsoleTicketResponse:
+        """See the proto."""
+        return await create_console_ticket(self._database, self._console_origin)
 
     async def AddSshKey(self, request: pb.AddSshKeyRequest, context: _Context) -> pb.AddSshKeyResponse:
         """See the proto."""

@@ -1,5 +1,5 @@
 """CreatePortTicket and CreatePortTunnel: find the port among those that are declared,
-and let a browser or a program in through the gateway.
+and let a browser or a program in through the gateway. CreateConsoleTicket lets a browser in to the console, as well.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from retinue.manager.gateway.core.rules import (
     Target,
     wrong_path,
 )
-from retinue.manager.identity.tokens import hash_secret, new_secret
+from retinue.manager.identity.tokens import CONSOLE_TICKET_PREFIX, hash_secret, new_secret
 from retinue.manager.server import errors, preconditions
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.revisions import with_revision
 from retinue.manager.session.core.events import AccessMethod
 from retinue.manager.session.core.service_ports import TCP
-from retinue.manager.store import port_access
+from retinue.manager.store import accounts, console_tickets, port_access
 from retinue.manager.store.database import Database, Transaction
+from retinue.manager.v1 import account_service_pb2
 from retinue.manager.v1 import kernel_service_pb2 as pb
 
 if TYPE_CHECKING:
@@ -122,3 +123,22 @@ async def create_port_tunnel(
     response.expire_time.FromDatetime(expire_time)
     async with database.transaction() as tx:
         return await with_revision(tx, response)
+
+
+async def create_console_ticket(database: Database, origin: str) -> account_service_pb2.CreateConsoleTicketResponse:
+    """Makes the link by which a browser logs in to the console at `origin`, which is empty when there is none."""
+    if not origin:
+        raise preconditions.ConsoleOff
+    principal, secret = current_principal(), new_secret(CONSOLE_TICKET_PREFIX)
+    assert principal.token_id is not None  # noqa: S101  # users have tokens, and others may not call this
+    async with database.transaction() as tx:
+        token = await accounts.get_token(tx, principal.token_id)
+        if token is None or token.revoke_time is not None:
+            raise errors.TokenInvalid
+        expire_time = await console_tickets.create(tx, hash_secret(secret), token.id, TICKET_SECONDS)
+        response = await with_revision(tx, account_service_pb2.CreateConsoleTicketResponse(origin=f"{origin}/"))
+    _log.info("%s gets a ticket for the console", principal.name)
+    # In the fragment: browsers send it to no server, and no log has it.
+    response.url = f"{origin}/login#ticket={secret}"
+    response.expire_time.FromDatetime(expire_time)
+    return response

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from retinue.proxy.core.fields import Json, duration, typed
 
-TRAFFIC_CLUSTER = "traffic"
+TRAFFIC_CLUSTER, CONSOLE_CLUSTER = "traffic", "console"
 TRAFFIC_SECONDS = 1
 MAX_CONNECTIONS = 128
 """Connections of one access, and requests that wait for one."""
@@ -103,6 +103,20 @@ def access_cluster(key: bytes) -> Json:
     )
     return {
         **_static(name, [{"envoy_internal_address": {"server_listener_name": name}}], limits),
+        "typed_extension_protocol_options": {_HTTP_OPTIONS: options},
+    }
+
+
+def console_cluster(socket: str) -> Json:
+    """Returns the cluster of the web console: HTTP, to the manager's socket of an abstract name."""
+    limits = dict.fromkeys(("max_connections", "max_pending_requests", "max_requests", "max_retries"), _UNLIMITED)
+    options = typed(
+        _HTTP_OPTIONS.removeprefix("envoy."),
+        explicit_http_config={"http_protocol_options": {}},
+        common_http_protocol_options={"idle_timeout": duration(_IDLE_SECONDS)},
+    )
+    return {
+        **_static(CONSOLE_CLUSTER, [{"pipe": {"path": f"@{socket}"}}], limits),
         "typed_extension_protocol_options": {_HTTP_OPTIONS: options},
     }
 

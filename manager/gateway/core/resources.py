@@ -33,7 +33,7 @@ KEY = "x-retinue-key"
 
 _HTTP = "extensions.filters.http"
 _FILTERS = "envoy.filters.http"
-_ASK, _OWN_COOKIE = f"{_FILTERS}.ext_authz", f"{_FILTERS}.lua"
+_ASK, _OWN_COOKIE, _SET_COOKIE = f"{_FILTERS}.ext_authz", f"{_FILTERS}.lua", "set-cookie"
 _HEADERS_SECONDS, _CONNECTION_IDLE_SECONDS = 10, 120
 _ASK_SECONDS = 20
 _LONGEST_HEADERS_KIB = 32
@@ -114,14 +114,37 @@ def secret(certificate: tuple[bytes, bytes]) -> Json:
 
 def virtual_host(address: Address, target: Target) -> Json:
     """Returns the virtual host of a port: its first route is before those of accesses, its last one after them."""
-    host = address.origin(target).partition("://")[2]
     asked = _asked()
     own = {**asked, "match": {"prefix": OPEN_PATH.rpartition("/")[0] + "/"}}
     return {
         "name": f"{target.port}-{target.session_id.hex}",
-        "domains": sorted({host, f"{host.partition(':')[0]}:{address.number}"}),
+        "domains": _domains(address, address.origin(target)),
         "routes": [own, asked],
     }
+
+
+def console_host(address: Address) -> Json:
+    """Returns the virtual host of the web console: all of its requests go to the manager, without a question,
+    and with their cookies.
+    """
+    unneeded = (_ASK, _OWN_COOKIE, _SET_COOKIE)
+    return {
+        "name": connections.CONSOLE_CLUSTER,
+        "domains": _domains(address, address.console_origin),
+        "routes": [
+            {
+                "match": {"prefix": "/"},
+                "route": {"cluster": connections.CONSOLE_CLUSTER, **_forwarding()},
+                "typed_per_filter_config": _disabled(*unneeded),
+                **_forwarded_headers(),
+            }
+        ],
+    }
+
+
+def _domains(address: Address, origin: str) -> list[str]:
+    host = origin.partition("://")[2]
+    return sorted({host, f"{host.partition(':')[0]}:{address.number}"})
 
 
 def other_hosts() -> Json:
@@ -159,9 +182,13 @@ def _granted(address: Address, access: Granted, cookie: Json, *unneeded: str) ->
         "match": {"prefix": "/", "headers": headers},
         "route": {"cluster": access.cluster, **_forwarding()},
         # Left out of the chain for such a request: a filter that is there and does nothing costs a fifth of one.
-        "typed_per_filter_config": {name: typed("config.route.v3.FilterConfig", disabled=True) for name in unneeded},
+        "typed_per_filter_config": _disabled(*unneeded),
         **_forwarded_headers(),
     }
+
+
+def _disabled(*filters: str) -> Json:
+    return {name: typed("config.route.v3.FilterConfig", disabled=True) for name in filters}
 
 
 def _empty_or(name: str, expression: str) -> Json:
@@ -239,7 +266,7 @@ def _filters(address: Address, key: str) -> list[Json]:
             "typed_config": _script(cookie_script(address.cookie)),
         },
         {
-            "name": "set-cookie",
+            "name": _SET_COOKIE,
             "typed_config": _with_header("set-cookie", f"{_FILTERS}.lua", _script(DOMAIN_SCRIPT)),
         },
         {

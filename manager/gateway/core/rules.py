@@ -62,9 +62,22 @@ class Address:
 
     def origin(self, target: Target) -> str:
         """Scheme, host and, unless it is the scheme's own, number."""
+        return self._origin(self.host(target))
+
+    def _origin(self, host: str) -> str:
         scheme, usual = ("https", 443) if self.secure else ("http", 80)
         number = "" if self.number == usual else f":{self.number}"
-        return f"{scheme}://{self.host(target)}{number}"
+        return f"{scheme}://{host}{number}"
+
+    @property
+    def console_host(self) -> str:
+        """The host name of the web console. No port of a session has it."""
+        return f"console.{self.domain}"
+
+    @property
+    def console_origin(self) -> str:
+        """Scheme, host and, unless it is the scheme's own, number of the web console."""
+        return self._origin(self.console_host)
 
     def target(self, host: str) -> Target | None:
         """Returns the target of a `Host`; None for one that is none of ours."""

@@ -5,6 +5,7 @@ sums of live claims. Amounts are integers in a slot's smallest unit: bytes for `
 """
 
 from retinue.manager.store.tables.accounts import (
+    ConsoleTicket,
     Membership,
     Project,
     Quota,
@@ -58,6 +59,7 @@ __all__ = [
     "Attempt",
     "Claim",
     "Cluster",
+    "ConsoleTicket",
     "DrfShare",
     "Endpoint",
     "EndpointReplica",

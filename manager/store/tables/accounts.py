@@ -68,6 +68,17 @@ class Token(SQLModel, table=True):
     revoke_time: dt.datetime | None = time_column()
 
 
+class ConsoleTicket(SQLModel, table=True):
+    """A ticket: the bearer of its secret, of which only the SHA-256 is kept, may log in to the console once."""
+
+    __tablename__ = "console_ticket"
+
+    hash: bytes = Field(sa_column=Column(LargeBinary, primary_key=True))
+    # What its user was known by: the login is a token that is made with this one.
+    token_id: uuid.UUID = Field(foreign_key="token.id", ondelete="CASCADE")
+    expire_time: dt.datetime = time_column(nullable=False)
+
+
 class SshKey(SQLModel, table=True):
     """A public key by which a user is let in to system sessions: its line without comment, by its fingerprint."""
 

@@ -1,0 +1,1 @@
+"""Rules of the console: addresses, sources, cookies, frames, limits. Pure."""

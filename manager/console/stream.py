@@ -1,0 +1,125 @@
+"""Carries one stream of the API over a websocket, from its start to its end, whichever side ends it.
+
+A message is asked for on either side only when the one before it was taken. The socket is read all the while, but not
+far ahead of the call, so that its close is seen, and input waits for its reader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+from aiohttp import WSMsgType, web
+
+from retinue.manager.console.core.frames import End
+
+HEARTBEAT_SECONDS = 20.0
+# How often the caller's token is looked at. The API does so itself, but not while its answers are not read.
+RECHECK_SECONDS = 2.0
+CLOSE_SECONDS = 2.0
+_AHEAD = 4
+
+_NOT_A_MESSAGE = End(
+    grpc.StatusCode.INVALID_ARGUMENT.value[0], "requests are binary messages, and end by an empty text"
+)
+
+
+class Stream:
+    """One socket with its call."""
+
+    def __init__(self, socket: web.WebSocketResponse, check: Callable[[], Awaitable[End | None]]) -> None:
+        """`check` returns what the stream has to end with when its caller's token is good no more."""
+        self._socket = socket
+        self._check = check
+        # None ends the requests.
+        self._requests: asyncio.Queue[bytes | None] = asyncio.Queue(_AHEAD)
+        # Set whenever something comes, or something that was sent has gone.
+        self._lives = True
+
+    async def carry(self, channel: grpc.aio.Channel, method: str, metadata: tuple[tuple[str, str], ...]) -> None:
+        """Calls a method, and returns when the stream has ended and the socket is closed."""
+        make: Any = channel.stream_stream(method)
+        call: grpc.aio.StreamStreamCall[bytes, bytes] = make(self._given(), metadata=metadata)
+        # The first that ends says with what the stream ends: nothing when the client has gone.
+        parts = [asyncio.create_task(part) for part in (self._read(), self._write(call), self._beat(), self._watch())]
+        try:
+            done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            end = next(part.result() for part in parts if part in done)
+        finally:
+            call.cancel()
+            for part in parts:
+                part.cancel()
+            await asyncio.gather(*parts, return_exceptions=True)
+        await self.end(end)
+
+    async def _given(self) -> AsyncIterator[bytes]:
+        while (message := await self._requests.get()) is not None:
+            yield message
+
+    async def _read(self) -> End | None:
+        ended = False
+        while True:
+            message = await self._socket.receive()
+            self._lives = True
+            match message.type:
+                case WSMsgType.BINARY if not ended:
+                    await self._requests.put(message.data)
+                case WSMsgType.TEXT if not message.data and not ended:
+                    ended = True
+                    await self._requests.put(None)
+                case WSMsgType.PING:
+                    await self._socket.pong(message.data)
+                case WSMsgType.PONG:
+                    continue
+                case WSMsgType.BINARY | WSMsgType.TEXT:
+                    return _NOT_A_MESSAGE
+                case _:
+                    return None
+
+    async def _write(self, call: grpc.aio.StreamStreamCall[bytes, bytes]) -> End | None:
+        try:
+            async for message in call:
+                await self._socket.send_bytes(message)
+                self._lives = True
+        except grpc.aio.AioRpcError as error:
+            return end_of(error)
+        except ConnectionError:
+            return None
+        return End()
+
+    async def _beat(self) -> None:
+        """Returns when the client is silent, and takes nothing, for longer than a heartbeat."""
+        while True:
+            self._lives = False
+            with contextlib.suppress(TimeoutError, ConnectionError):
+                async with asyncio.timeout(HEARTBEAT_SECONDS):
+                    await self._socket.ping()
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+            # While requests wait for their reader, a client's answer waits behind others.
+            if not self._lives and not self._requests.full():
+                return
+
+    async def _watch(self) -> End:
+        while True:
+            await asyncio.sleep(RECHECK_SECONDS)
+            if (end := await self._check()) is not None:
+                return end
+
+    async def end(self, end: End | None) -> None:
+        """Says how the call ended, unless the client has gone, and closes the socket: whether that is read or not."""
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                if end is not None:
+                    await self._socket.send_str(end.json())
+                await self._socket.close()
+
+
+def end_of(error: grpc.aio.AioRpcError) -> End:
+    """Returns the end of a call that failed."""
+    metadata = error.trailing_metadata() or ()
+    details = [value for key, value in metadata if key == "grpc-status-details-bin" and isinstance(value, bytes)]
+    return End(error.code().value[0], error.details() or "", details[0] if details else b"")
