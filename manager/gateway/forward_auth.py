@@ -130,7 +130,8 @@ class ForwardAuthHandler(external_auth_pb2_grpc.AuthorizationServicer):  # type:
         Raises StoreUnavailable.
         """
         tried: port_access.Exchanged | None = None
-        async for attempt in _RETRYING:
+        # A copy, which has no state of requests beside this one.
+        async for attempt in _RETRYING.copy():
             with attempt:
                 async with self._database.transaction() as tx:
                     # A commit that failed may have taken effect.
