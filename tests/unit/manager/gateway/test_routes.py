@@ -81,3 +81,27 @@ async def test_one_that_ended_has_no_route_whatever_comes_after() -> None:
     # Before the task that removes it has begun.
     await routes.grant(other, TARGET, "rta_other", "relay", None)
     assert ads.secrets() == ["rta_other"]
+
+
+async def test_requests_for_the_console_pass_without_a_question() -> None:
+    ads = Followed()
+    Routes(ads, Address("apps.example.org", 443, secure=True), "socket")
+    assert (CLUSTERS, "console") in ads.has
+    configuration = route_pb2.RouteConfiguration.FromString(ads.has[ROUTES, resources.ROUTES].body.value)
+    console, others = configuration.virtual_hosts
+    assert list(console.domains) == ["console.apps.example.org", "console.apps.example.org:443"]
+    [route] = console.routes
+    assert route.route.cluster == "console"
+    # The cookie is the console's own, and reaches it.
+    assert set(route.typed_per_filter_config) == {
+        "envoy.filters.http.ext_authz",
+        "envoy.filters.http.lua",
+        "set-cookie",
+    }
+    # Where a browser is, the engine says, and nothing that came with the request.
+    added = {header.header.key: header for header in route.request_headers_to_add}
+    assert added["x-forwarded-for"].append_action == added["x-forwarded-for"].OVERWRITE_IF_EXISTS_OR_ADD
+    assert list(others.domains) == ["*"]
+    without = Followed()
+    Routes(without, Address("apps.example.org", 443, secure=True))
+    assert (CLUSTERS, "console") not in without.has

@@ -1,0 +1,64 @@
+"""A console over TLS behind a gateway, without agents."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest_asyncio
+
+from retinue.manager.agent_rpc.dialer import Dialer
+from retinue.manager.agent_rpc.relay import Forwarder
+from retinue.manager.console.core.address import ConsoleAddress
+from retinue.manager.console.serving import Console
+from retinue.manager.daemon import client_credentials
+from retinue.manager.gateway.serving import Gateway
+from retinue.manager.gateway.settings import GatewaySettings
+from retinue.manager.identity.authority import Authority
+from retinue.manager.server.authentication import Authenticator
+from tests.integration.manager.console.page import Page
+from tests.integration.manager.rig import Service, now, served
+
+DOMAIN = "apps.example.org"
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A manager with a console, and the folder of its files."""
+
+    service: Service
+    gateway: Gateway
+    static: Path
+
+    def page(self) -> Page:
+        """A page that is not logged in, at an address of its own."""
+        return Page(self.gateway.address.console_origin, self.service.authority.certificate)
+
+    async def logged_in(self, token: str) -> Page:
+        """A page that is logged in by a token."""
+        page = self.page()
+        answer = await page.log_in(token=token)
+        assert answer.status == 204, answer
+        return page
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def console(database_url: str, tmp_path: Path) -> AsyncIterator[Served]:
+    static = tmp_path / "static"
+    static.mkdir()
+    gateway = Gateway(GatewaySettings("127.0.0.1:0", DOMAIN), Authority.load(tmp_path, now))
+    origin = gateway.address.console_origin
+    async with served(database_url, tmp_path, console_origin=origin) as service:
+        authenticator = Authenticator(service.database, monotonic=time.monotonic, clock=now)
+        made = Console(ConsoleAddress(origin), service.database, authenticator, service.channel, static)
+        forwarder = Forwarder(Dialer(client_credentials(service.authority)))
+        group = asyncio.TaskGroup()
+        async with (
+            made.serving() as connected,
+            group,
+            gateway.serving(group, service.database, service.tail, forwarder, tmp_path, connected),
+        ):
+            yield Served(service, gateway, static)

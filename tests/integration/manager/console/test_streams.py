@@ -1,0 +1,111 @@
+"""Streams over websockets: what is carried, and what ends them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import aiohttp
+import pytest
+
+from retinue.manager.console import stream as streams
+from retinue.manager.v1 import session_pb2, session_service_pb2_grpc
+from retinue.manager.v1 import session_service_pb2 as pb
+from tests.eventually import eventually
+from tests.integration.manager.console.conftest import Served
+from tests.integration.manager.console.page import ACCOUNTS, SESSIONS, WAIT, ended
+from tests.integration.manager.rig import Service, bearer
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+WATCH = f"{SESSIONS}/WatchSessions"
+
+
+async def create(service: Service, token: str) -> str:
+    """Makes a session, which waits."""
+    request = pb.CreateSessionRequest()
+    request.spec.type, request.spec.kernel.slots["cpu"] = session_pb2.SESSION_TYPE_INTERACTIVE, "1"
+    async with service.channel() as channel:
+        stub = session_service_pb2_grpc.SessionServiceStub(channel)
+        made = await stub.CreateSession(request, metadata=bearer(token))
+    session_id: str = made.session.id
+    return session_id
+
+
+async def test_events_come_as_they_happen(console: Served) -> None:
+    token = await console.service.user("ada")
+    page = await console.logged_in(token)
+    async with page.stream(WATCH) as stream:
+        assert stream.protocol == "retinue.grpc.v1"
+        await stream.send_bytes(pb.WatchSessionsRequest().SerializeToString())
+        await stream.send_str("")
+        session_id = await create(console.service, token)
+        async with asyncio.timeout(WAIT):
+            while True:
+                response = pb.WatchSessionsResponse.FromString(await stream.receive_bytes())
+                if session_id in [event.session_id for event in response.events]:
+                    break
+
+
+async def test_an_error_is_the_end(console: Served) -> None:
+    page = await console.logged_in(await console.service.user("ada"))
+    async with page.stream(WATCH) as stream:
+        await stream.send_bytes(pb.WatchSessionsRequest(after_revision=1 << 40).SerializeToString())
+        end = await ended(stream)
+    assert (end["code"], bool(end["message"]), bool(end["details"])) == (11, True, True)
+
+
+async def test_what_is_no_request_ends_the_stream(console: Served) -> None:
+    page = await console.logged_in(await console.service.user("ada"))
+    async with page.stream(WATCH) as stream:
+        await stream.send_str("text")
+        assert (await ended(stream))["code"] == 3
+    async with page.stream(WATCH) as stream:
+        await stream.send_bytes(b"")
+        await stream.send_str("")
+        await stream.send_bytes(b"")
+        assert (await ended(stream))["code"] == 3
+    async with page.stream(WATCH) as stream:
+        await stream.send_bytes(bytes(5 << 20))
+        async with asyncio.timeout(WAIT):
+            while not stream.closed:
+                await stream.receive()
+        # The reason, unless the rest of the message meets a closed connection first.
+        assert stream.close_code in {1009, 1006}
+
+
+async def test_a_closed_socket_cancels_its_call(console: Served, caplog: pytest.LogCaptureFixture) -> None:
+    page = await console.logged_in(await console.service.user("ada"))
+    with caplog.at_level("INFO", logger="retinue.manager.server.interceptors"):
+        async with page.stream(WATCH) as stream:
+            await stream.send_bytes(b"")
+            await stream.receive()
+        await eventually(lambda: [line for line in caplog.messages if "WatchSessions CANCELLED" in line])
+
+
+async def test_a_client_that_does_not_answer_is_given_up(
+    console: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(streams, "HEARTBEAT_SECONDS", 0.2)
+    page = await console.logged_in(await console.service.user("ada"))
+    with caplog.at_level("INFO", logger="retinue.manager.server.interceptors"):
+        async with page.stream(WATCH, autoping=False) as stream:
+            await stream.send_bytes(b"")
+            await eventually(lambda: [line for line in caplog.messages if "WatchSessions CANCELLED" in line])
+        async with page.stream(WATCH) as stream:
+            await stream.send_bytes(b"")
+            # One that answers stays; each of its calls takes longer than a few heartbeats would let it.
+            for _ in range(20):
+                assert await page.status() == "0"
+                with contextlib.suppress(TimeoutError):
+                    assert (await stream.receive(timeout=0.1)).type is aiohttp.WSMsgType.BINARY
+            assert not stream.closed
+
+
+async def test_many_calls_beside_streams(console: Served) -> None:
+    page = await console.logged_in(await console.service.user("ada"))
+    async with page.stream(WATCH) as first, page.stream(WATCH) as second:
+        for stream in (first, second):
+            await stream.send_bytes(b"")
+        answers = await asyncio.gather(*(page.call(f"{ACCOUNTS}/GetCaller") for _ in range(20)))
+    assert [answer.trailers()["grpc-status"] for answer in answers] == ["0"] * 20

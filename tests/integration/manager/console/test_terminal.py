@@ -1,0 +1,133 @@
+"""A terminal of a kernel over the console of a local cluster, from its link to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import struct
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from retinue.client.aio import Client
+from retinue.client.session import Session
+from retinue.devtools.cluster import Cluster
+from retinue.manager.v1 import kernel_service_pb2 as pb
+from tests.eventually import eventually
+from tests.integration.manager.console.page import PROTOCOL, WAIT, Page, ended
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+ATTACH = "/rpc/retinue.manager.v1.KernelService/Attach"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def session(cluster: Cluster) -> AsyncIterator[Session]:
+    async with cluster.client() as client:
+        session = await client.sessions.create(
+            type="interactive", command=["sleep", "1000"], slots={"cpu": "0.5", "mem": "128m"}, termination_grace=0
+        )
+        await session.wait("RUNNING", timeout=WAIT)
+        yield session
+        await session.terminate(force=True)
+        await session.wait_ended(WAIT)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def page(client: Client) -> Page:
+    """One that followed a link."""
+    link = await client.tokens.create_console_ticket()
+    made = Page(link.origin.rstrip("/"))
+    assert made.origin.startswith("http://console.localhost:")
+    answer = await made.log_in(ticket=link.url.partition("#ticket=")[2])
+    assert (answer.status, answer.cookie.partition("=")[0]) == (204, "retinue-console")
+    return made
+
+
+def start(session: Session, *command: str) -> bytes:
+    return pb.AttachRequest(start=pb.AttachStart(session=session.id, command=command)).SerializeToString()
+
+
+def cancelled(cluster: Cluster) -> int:
+    """How many attachments were cancelled, by the manager's log."""
+    return (cluster.directory / "logs" / "manager.log").read_text().count("KernelService/Attach CANCELLED")
+
+
+async def test_a_command_and_its_exit_code(session: Session, page: Page) -> None:
+    output, code = b"", None
+    async with page.stream(ATTACH) as stream:
+        await stream.send_bytes(start(session, "sh", "-c", "read line; echo got $line; exit 7"))
+        await stream.send_bytes(pb.AttachRequest(stdin=b"hello\n").SerializeToString())
+        async with asyncio.timeout(WAIT):
+            while code is None:
+                response = pb.AttachResponse.FromString(await stream.receive_bytes())
+                output += response.stdout
+                code = response.exited.exit_code if response.HasField("exited") else None
+        assert await ended(stream) == {"code": 0, "message": "", "details": ""}
+    assert (output, code) == (b"got hello\n", 7)
+
+
+async def test_a_closed_tab_ends_its_command(session: Session, page: Page, cluster: Cluster) -> None:
+    before = await asyncio.to_thread(cancelled, cluster)
+    async with page.stream(ATTACH) as stream:
+        await stream.send_bytes(start(session, "sleep", "1000"))
+        await stream.receive_bytes()
+    await eventually(lambda: asyncio.to_thread(cancelled, cluster), lambda number: number > before)
+
+
+async def test_input_that_is_not_read_waits(session: Session, page: Page, cluster: Cluster) -> None:
+    """And a close is seen all the same."""
+    before = await asyncio.to_thread(cancelled, cluster)
+    async with page.stream(ATTACH) as stream:
+        await stream.send_bytes(start(session, "sleep", "1000"))
+        await stream.receive_bytes()
+        piece = pb.AttachRequest(stdin=bytes(64 << 10)).SerializeToString()
+
+        async def send() -> None:
+            for _ in range(4096):
+                await stream.send_bytes(piece)
+
+        sending = asyncio.create_task(send())
+        _, waiting = await asyncio.wait([sending], timeout=5)
+        assert waiting
+        sending.cancel()
+        assert (await page.status()) == "0"
+        connection = stream._conn  # noqa: SLF001  # a close of the client's own would wait for room
+        assert connection is not None
+        assert connection.transport is not None
+        connection.transport.abort()
+    await eventually(lambda: asyncio.to_thread(cancelled, cluster), lambda number: number > before)
+
+
+async def test_a_client_that_does_not_read_is_ended_by_logging_out(
+    session: Session, page: Page, cluster: Cluster
+) -> None:
+    before = await asyncio.to_thread(cancelled, cluster)
+    reader, writer = await page.connect()
+    key = base64.b64encode(os.urandom(16)).decode()
+    fields = {
+        **page.own,
+        "Host": page.origin.partition("://")[2],
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": key,
+        "Sec-WebSocket-Protocol": PROTOCOL,
+    }
+    head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    writer.write(f"GET {ATTACH} HTTP/1.1\r\n{head}\r\n".encode())
+    async with asyncio.timeout(WAIT):
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
+    # From here on nothing is read.
+    reader._transport.pause_reading()  # type: ignore[attr-defined]  # noqa: SLF001  # there is no other way to it
+    request = start(session, "yes")
+    mask = b"\0\0\0\0"
+    assert len(request) < 126
+    writer.write(struct.pack(">BB", 0x82, 0x80 | len(request)) + mask + request)
+    await writer.drain()
+    assert await page.status() == "0"
+    assert (await page.post("/logout", b"")).status == 204
+    await eventually(lambda: asyncio.to_thread(cancelled, cluster), lambda number: number > before)
+    writer.transport.abort()
