@@ -15,8 +15,10 @@ from retinue.types.v1 import cors_pb2
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _HOST = re.compile(r"(?:\*\.)?[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 _TOKEN = re.compile(r"[!-~]{1,128}")
+_ORIGIN = re.compile(r"[!-~]{1,512}")
 _MAX_PORT, _MAX_REPLICAS, _KEY_BYTES = 65_535, 10_000, 32
-_MAX_SECONDS = 10 * 86_400.0
+# Longer than any limit that the API accepts.
+_MAX_SECONDS = 32 * 86_400.0
 _LONGEST_NAME = 128
 _ALGORITHMS = {
     pb.ALGORITHM_UNSPECIFIED: Algorithm.LEAST_REQUEST,
@@ -129,7 +131,9 @@ def _picker(message: pb.Picker) -> Picker:
 
 
 def _cors(message: cors_pb2.Cors) -> Cors:
-    for value in (*message.origins, *message.methods, *message.headers):
+    for origin in message.origins:
+        _check(_ORIGIN.fullmatch(origin) is not None, f"{origin[:64]!r} is no origin")
+    for value in (*message.methods, *message.headers):
         _check(_TOKEN.fullmatch(value) is not None, f"{value[:64]!r} is not for a header")
     return Cors(
         tuple(message.origins),
@@ -141,20 +145,25 @@ def _cors(message: cors_pb2.Cors) -> Cors:
 
 
 def _access(message: pb.Access) -> Access:
-    for network in message.source_ranges:
-        try:
-            ipaddress.ip_network(network)
-        except ValueError:
-            raise TableError(f"{network[:64]!r} is no network") from None
     period = _seconds(message.rate_period)
     _check(message.rate_requests >= 0 and (not message.rate_requests or period > 0), "the rate is none")
     return Access(
         message.public,
         tuple(message.revoked_token_ids),
-        tuple(message.source_ranges),
+        tuple(map(_network, message.source_ranges)),
         message.rate_requests,
         period,
     )
+
+
+def _network(text: str) -> str:
+    """Returns a network as the engine reads it, whatever notation it is in."""
+    try:
+        network = ipaddress.ip_network(text)
+    except ValueError:
+        raise TableError(f"{text[:64]!r} is no network") from None
+    _check("%" not in text, f"{text[:64]!r} is of one link only")
+    return str(network)
 
 
 def _seconds(value: Duration) -> float:

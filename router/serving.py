@@ -150,11 +150,15 @@ class Serving:
         self._put_common(table.common)
         wanted = self._wanted(table)
         self.gate.set_endpoints(self._during(table, wanted))
-        resources: dict[str, EndpointResources | None] = {
-            key: None if state is None else endpoint_resources(state.endpoint, gated=state.gated, kept=state.kept)
-            for key, state in wanted.items()
-        }
-        refused = await self._updater.apply(resources)
+        resources: dict[str, EndpointResources | None] = {}
+        refused: dict[str, str] = {}
+        for key, state in wanted.items():
+            try:
+                resources[key] = None if state is None else _resources(state)
+            except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+                _log.exception("endpoint %s stays as it was", key)
+                refused[key] = f"the router has no resources for it: {error!r}"
+        refused |= await self._updater.apply(resources)
         if not self.revision and not self._applied:
             # The first table: the listener waits for routes even when there is no endpoint.
             await self._updater.put_routes()
@@ -212,6 +216,10 @@ class Serving:
     async def _in_progress(self, endpoint: Endpoint) -> int:
         clusters = [cluster_name(endpoint.id, found.number) for found in endpoint.serving]
         return sum([await admin.in_progress(clusters) for admin in self.engine.admins()])
+
+
+def _resources(state: _Applied) -> EndpointResources:
+    return endpoint_resources(state.endpoint, gated=state.gated, kept=state.kept)
 
 
 def _kept(before: _Applied | None, endpoint: Endpoint, *, held: bool) -> tuple[Revision, ...]:

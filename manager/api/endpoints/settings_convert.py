@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from decimal import Decimal
 
+from cryptography import x509
 from google.protobuf.duration_pb2 import Duration
 
 from retinue.manager.endpoints.core import measures
@@ -55,6 +56,8 @@ _AMOUNT = re.compile(r"(\d{1,4})(%?)")
 _HOST = re.compile(r"(?=.{1,253}\Z)[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)+")
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.\[\]:-]{1,253}")
+# Not with a mask or a zone, which are no networks to the engine.
+_NETWORK = re.compile(r"[0-9A-Fa-f:.]+(?:/[0-9]{1,3})?")
 _HEALTH = re.compile(r"/[!-~]{0,1023}")
 
 
@@ -269,8 +272,8 @@ class Reader:
             check.add(f"{path}.hash_key", "is for ROUTING_ALGORITHM_HASH")
         if algorithm is Algorithm.PICKER:
             check.address(f"{path}.picker.address", message.picker.address)
-        if len(message.picker.ca) > _MAX_PEM or not message.picker.ca.replace("\n", "").replace("\r", "").isprintable():
-            check.add(f"{path}.picker.ca", f"must be at most {_MAX_PEM} characters of PEM")
+        if message.picker.ca and not _is_authority(message.picker.ca):
+            check.add(f"{path}.picker.ca", f"must be certificates in PEM, at most {_MAX_PEM} characters")
         if len(message.hosts) > MAX_HOSTS:
             check.add(f"{path}.hosts", f"must be at most {MAX_HOSTS}")
         for place, host in enumerate(message.hosts[:MAX_HOSTS]):
@@ -334,9 +337,7 @@ class Reader:
         if len(message.source_ranges) > MAX_RANGES:
             self.violations.add(f"{path}.source_ranges", f"must be at most {MAX_RANGES}")
         for place, network in enumerate(message.source_ranges[:MAX_RANGES]):
-            try:
-                ipaddress.ip_network(network)
-            except ValueError:
+            if not _is_network(network):
                 self.violations.add(f"{path}.source_ranges[{place}]", "must be a network in CIDR notation")
         mode = AccessMode.PUBLIC if number == pb.ACCESS_MODE_PUBLIC else AccessMode.TOKEN
         return AccessPolicy(mode, rate, tuple(message.source_ranges))
@@ -409,6 +410,21 @@ class Reader:
         value: Duration = getattr(message, field)
         bounds = dt.timedelta(seconds=lowest), dt.timedelta(seconds=highest)
         return self.violations.duration(f"{path}.{field}", value, *bounds) // dt.timedelta(milliseconds=1)
+
+
+def _is_network(text: str) -> bool:
+    try:
+        return _NETWORK.fullmatch(text) is not None and bool(ipaddress.ip_network(text))
+    except ValueError:
+        return False
+
+
+def _is_authority(text: str) -> bool:
+    """Returns whether a text is one certificate or more in PEM, and nothing that the engine would refuse."""
+    try:
+        return len(text) <= _MAX_PEM and bool(x509.load_pem_x509_certificates(text.encode()))
+    except (ValueError, x509.InvalidVersion):
+        return False
 
 
 def _name(enum: object, number: int, prefix: str) -> str:
