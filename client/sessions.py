@@ -7,6 +7,8 @@ import uuid
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Unpack
 
+from google.protobuf.duration_pb2 import Duration
+
 from retinue.client import enum_names
 from retinue.client.attachment import Attachment, attach_start
 from retinue.client.backoff import RetryBudget
@@ -201,15 +203,19 @@ class Sessions:
         session_id: str = "",
         until_ended: bool = False,
         filter: str = "",  # noqa: A002  # as in the contract
+        min_interval: float = 0.0,
     ) -> AsyncGenerator[session_pb2.SessionEvent, None]:
         """Yields events after a revision (default: from now on), in order, each once, over broken connections.
 
         `incarnation` is what came with the revision. Raises OutOfRange with reason `REVISION_COMPACTED` when the
         journal does not go back that far, and `REVISION_LOST` when the database was restored since that incarnation.
         `session_id` leaves out those of other sessions; with `until_ended` the stream ends with that session. `filter`
-        is in the language of WatchSessionsRequest: it leaves out those of sessions that do not match.
+        is in the language of WatchSessionsRequest: it leaves out those of sessions that do not match. Those of a busy
+        time come together, `min_interval` seconds apart, at most 1.
         """
         position = after_revision
+        interval = Duration()
+        interval.FromMicroseconds(round(min_interval * 1e6))
 
         def request() -> session_service_pb2.WatchSessionsRequest:
             return session_service_pb2.WatchSessionsRequest(
@@ -218,6 +224,7 @@ class Sessions:
                 session_id=session_id,
                 until_ended=until_ended,
                 filter=filter,
+                min_interval=interval,
             )
 
         stream = resumed(self._stub.WatchSessions, request, endless=not until_ended, retry_budget=self._retry_budget)

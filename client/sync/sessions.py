@@ -154,13 +154,15 @@ class Sessions:
         session_id: str = "",
         until_ended: bool = False,
         filter: str = "",
+        min_interval: float = 0.0,
     ) -> Iterator[session_pb2.SessionEvent]:
         """Yields events after a revision (default: from now on), in order, each once, over broken connections.
 
         `incarnation` is what came with the revision. Raises OutOfRange with reason `REVISION_COMPACTED` when the
         journal does not go back that far, and `REVISION_LOST` when the database was restored since that incarnation.
         `session_id` leaves out those of other sessions; with `until_ended` the stream ends with that session. `filter`
-        is in the language of WatchSessionsRequest: it leaves out those of sessions that do not match.
+        is in the language of WatchSessionsRequest: it leaves out those of sessions that do not match. Those of a busy
+        time come together, `min_interval` seconds apart, at most 1.
         """
         return iterate(
             self._asynchronous.watch(
@@ -169,6 +171,7 @@ class Sessions:
                 session_id=session_id,
                 until_ended=until_ended,
                 filter=filter,
+                min_interval=min_interval,
             )
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import uuid
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
@@ -12,17 +13,19 @@ from retinue.manager.api.sessions.filters import session_terms
 from retinue.manager.api.visibility import caller_visibility
 from retinue.manager.endpoints.core.events import ENDPOINT_PREFIX, HAPPENINGS
 from retinue.manager.server import errors
+from retinue.manager.server.fields import Violations
 from retinue.manager.server.filters import Term
 from retinue.manager.server.pages import fitting
 from retinue.manager.session.core.events import SessionMoved, UnreadableEvent
 from retinue.manager.session.core.states import ENDED_SESSION_STATES
 from retinue.manager.store import journal, sessions
 from retinue.manager.store.database import Database
-from retinue.manager.store.journal_tail import JournalTail
+from retinue.manager.store.journal_tail import PORTION, JournalTail
 from retinue.manager.v1 import session_pb2
 from retinue.manager.v1 import session_service_pb2 as pb
 
 BOOKMARK_SECONDS = 10.0
+_LONGEST_INTERVAL = dt.timedelta(seconds=1)
 # Sessions whose match a stream remembers.
 _MAX_KNOWN = 10_000
 
@@ -39,6 +42,9 @@ async def serve_watch(
         raise errors.InvalidRequest([("filter", "has no place beside session_id")])
     if request.after_revision < 0:
         raise errors.InvalidRequest([("after_revision", "must not be negative")])
+    violations = Violations()
+    interval = violations.duration("min_interval", request.min_interval, dt.timedelta(), _LONGEST_INTERVAL)
+    violations.raise_any()
     visibility, matches = caller_visibility(), _Matches(database, terms)
     over = False
     async with database.transaction() as tx:
@@ -58,7 +64,7 @@ async def serve_watch(
     yield pb.WatchSessionsResponse(revision=after, incarnation=incarnation)
     if request.until_ended and over:
         return
-    async with aclosing(portions(tail, after, only)) as found:
+    async with aclosing(portions(tail, after, only, interval.total_seconds())) as found:
         async for revision, events in found:
             visible = [
                 event
@@ -106,22 +112,32 @@ def split(
 
 
 async def portions(
-    tail: JournalTail, after: int, only: uuid.UUID | None
+    tail: JournalTail, after: int, only: uuid.UUID | None, interval: float = 0.0
 ) -> AsyncGenerator[tuple[int, Sequence[journal.Event]], None]:
-    """Portions of the journal; without events it is a bookmark, after 10 s of silence at the latest."""
-    revision = after
+    """Portions of the journal, so many seconds apart unless they are full; without events it is a bookmark,
+    after 10 s of silence at the latest.
+    """
+    revision, pause_first = after, 0.0
     following = tail.follow(after)
+
+    async def next_portion(seconds: float) -> Sequence[journal.Event]:
+        if seconds:
+            # The journal collects meanwhile.
+            await asyncio.sleep(seconds)
+        return await anext(following)
+
     upcoming: asyncio.Future[Sequence[journal.Event]] | None = None
     silent_since = asyncio.get_running_loop().time()
     try:
         while True:
-            upcoming = upcoming or asyncio.ensure_future(anext(following))
+            upcoming = upcoming or asyncio.ensure_future(next_portion(pause_first))
             pause = max(0.0, silent_since + BOOKMARK_SECONDS - asyncio.get_running_loop().time())
             await asyncio.wait((upcoming,), timeout=pause)
             events: Sequence[journal.Event] = ()
             if upcoming.done():
                 portion, upcoming = upcoming.result(), None
                 revision = portion[-1].revision
+                pause_first = 0.0 if len(portion) >= PORTION else interval
                 events = [event for event in portion if only is None or event.session_id == only]
             if events or asyncio.get_running_loop().time() - silent_since >= BOOKMARK_SECONDS:
                 silent_since = asyncio.get_running_loop().time()

@@ -237,6 +237,16 @@ async def test_unary(stub: Any, method: str, request_message: Any, code: str, re
             "INVALID_FIELD",
             ["after_revision"],
         ),
+        *(
+            (
+                "WatchSessions",
+                pb.WatchSessionsRequest(min_interval=Duration(nanos=nanos, seconds=seconds)),
+                "INVALID_ARGUMENT",
+                "INVALID_FIELD",
+                ["min_interval"],
+            )
+            for seconds, nanos in ((-1, 0), (1, 1000), (0, 2_000_000_000))
+        ),
         ("WatchSessions", pb.WatchSessionsRequest(session_id="x"), "INVALID_ARGUMENT", "INVALID_FIELD", ["session_id"]),
         (
             "WatchSessions",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import datetime as dt
 import uuid
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +20,7 @@ from retinue.manager.session.core.events import SessionMoved, UnreadableEvent
 from retinue.manager.session.core.states import Result, SessionState
 from retinue.manager.store import journal, sessions
 from retinue.manager.store.journal import Event
+from retinue.manager.store.journal_tail import PORTION
 from retinue.manager.v1 import session_pb2
 from retinue.manager.v1 import session_service_pb2 as pb
 
@@ -89,3 +92,27 @@ async def test_an_entry_that_cannot_be_read_does_not_break_the_stream(monkeypatc
     responses = [response async for response in serve_watch(world, world, request)]
     events = [event for response in responses for event in response.events]
     assert [(event.revision, event.WhichOneof("change")) for event in events] == [(2, None), (3, "session_moved")]
+
+
+async def test_an_interval_passes_before_the_next_portion_unless_one_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    world: Any = World(9)
+    event, slept, sleep = world.end(), list[float](), asyncio.sleep
+
+    async def follow(after: int) -> AsyncIterator[list[Event]]:
+        for number in (PORTION, PORTION, 1, 2, PORTION, 1):
+            yield [event] * number
+
+    async def note(seconds: float) -> None:
+        slept.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(world, "follow", follow)
+    monkeypatch.setattr(asyncio, "sleep", note)
+    sizes: list[int] = []
+    async with aclosing(watch.portions(world, 1, None, 0.25)) as found:
+        async for _, events in found:
+            sizes.append(len(events))
+            if len(sizes) == 6:
+                break
+    assert sizes == [PORTION, PORTION, 1, 2, PORTION, 1]
+    assert slept == [0.25, 0.25]
