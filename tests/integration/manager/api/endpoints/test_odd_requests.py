@@ -15,6 +15,7 @@ from retinue.manager.v1 import endpoint_service_pb2 as pb
 from retinue.types.v1 import cors_pb2, probe_pb2
 from tests.fuzz import Fuzz
 from tests.integration.manager.endpoints.controlled import Rig, revision
+from tests.integration.router.test_odd_settings import authority
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -53,7 +54,7 @@ def sound() -> list[tuple[str, Message]]:
         ),
         routing=epb.RoutingPolicy(
             algorithm=epb.ROUTING_ALGORITHM_PICKER,
-            picker=epb.Picker(address="192.0.2.1:1", ca="x"),
+            picker=epb.Picker(address="192.0.2.1:1", ca=authority()),
             affinity=epb.Affinity(cookie="a"),
             cors=cors_pb2.Cors(origins=["https://page.test"], headers=["x-a"]),
             hosts=["a.test"],
