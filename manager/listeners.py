@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -25,7 +26,8 @@ from retinue.manager.api.sessions.templates import TemplateServicer
 from retinue.manager.api.streams.apps import AppServicer
 from retinue.manager.api.streams.kernel_service import KernelServicer
 from retinue.manager.endpoints.controller import EndpointController
-from retinue.manager.identity.authority import Authority
+from retinue.manager.endpoints.core.hosts import OwnHosts
+from retinue.manager.identity.authority import MANAGER_DNS, Authority
 from retinue.manager.identity.endpoint_tokens import EndpointTokenSigner
 from retinue.manager.server import reflection
 from retinue.manager.server.authentication import Authenticator
@@ -173,10 +175,11 @@ async def serving(
     )
     app_service_pb2_grpc.add_AppServiceServicer_to_server(AppServicer(database, forwarder), server)
     template_service_pb2_grpc.add_TemplateServiceServicer_to_server(TemplateServicer(database), server)
+    named = {*advertise, *_named_hosts(listen, agent_listen), socket.gethostname(), MANAGER_DNS}
+    port_domain = "" if gateway is None else gateway.address.domain.lower()
+    hosts = OwnHosts(endpoint_domain, port_domain, frozenset(name.lower() for name in named))
     endpoint_service_pb2_grpc.add_EndpointServiceServicer_to_server(
-        EndpointServicer(
-            database, tail, endpoints, EndpointTokenSigner(authority), endpoint_domain, prometheus=prometheus
-        ),
+        EndpointServicer(database, tail, endpoints, EndpointTokenSigner(authority), hosts, prometheus=prometheus),
         server,
     )
     fleet_service_pb2_grpc.add_FleetServiceServicer_to_server(FleetServicer(database, authority, tail.wake), server)

@@ -184,7 +184,15 @@ class RouterEdge:
 
     def _messages(self, before: EdgeTable, after: EdgeTable) -> tuple[list[pb.Endpoint], list[str]]:
         change = difference(before, after)
-        changed = [endpoint_message(found, self._domain.domain) for found in change.changed]
+        changed = []
+        for found in change.changed:
+            try:
+                changed.append(endpoint_message(found, self._domain.domain))
+            except (ArithmeticError, TypeError, ValueError) as error:
+                # Routers serve its former state, and the others as they are.
+                _log.error(
+                    "endpoint %s of project %s stays as it was: %s", found.endpoint.name, found.endpoint.project, error
+                )
         return changed, list(map(str, change.removed))
 
     async def _welcomed(self, router_id: str, url: str) -> None:

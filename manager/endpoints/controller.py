@@ -262,7 +262,7 @@ class EndpointController:
             view = view_of(record, replicas)
             if record.lifecycle is not Lifecycle.DELETED:
                 view = await self._keep(view, memory, traffic, now)
-            memory.routed = view.routed(now, rollout_of(view.record.rollout))
+            memory.routed = view.routed(now, rollout_of(view.rollout))
         except Exception as error:
             if ends_term(error) or will_pass(error):
                 raise

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+import logging
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -14,7 +16,7 @@ from retinue.manager.endpoints.core.observation import replica_state
 from retinue.manager.endpoints.core.replicas import Fleet, Replica, Revision
 from retinue.manager.endpoints.core.rollout import Rollout, RolloutPolicy, effective_shares
 from retinue.manager.endpoints.core.scaling import Metric, ScalingPolicy
-from retinue.manager.endpoints.core.spec import EndpointSettings, RevisionSpec, default_target
+from retinue.manager.endpoints.core.spec import EndpointSettings, ReplicaSpec, RevisionSpec, default_target
 from retinue.manager.endpoints.core.states import SERVING, Lifecycle, ReplicaState
 from retinue.manager.session.core.states import SessionState
 from retinue.manager.store.documents import Unreadable
@@ -22,7 +24,11 @@ from retinue.manager.store.endpoint_replicas import ReplicaRecord
 from retinue.manager.store.endpoint_rollouts import RolloutRecord
 from retinue.manager.store.endpoints import EndpointRecord
 
+_log = logging.getLogger(__name__)
+
 _LOST = "LOST"
+# Of a revision that cannot be read, of an endpoint that is being deleted: its times are the defaults.
+_UNKNOWN_REPLICA = ReplicaSpec(1)
 _T = TypeVar("_T", EndpointSettings, RevisionSpec, RolloutPolicy)
 
 
@@ -60,6 +66,14 @@ class EndpointView:
     def is_active(self) -> bool:
         """Returns whether it is not being deleted."""
         return self.record.lifecycle is Lifecycle.ACTIVE
+
+    @property
+    def rollout(self) -> RolloutRecord | None:
+        """Returns the newest rollout; for an endpoint that is being deleted, only one that can be read."""
+        stored = self.record.rollout
+        if not self.is_active and stored is not None and isinstance(stored.policy, Unreadable):
+            return None
+        return stored
 
     @property
     def ready(self) -> int:
@@ -103,8 +117,8 @@ class EndpointView:
                 item.number: Revision(
                     item.number,
                     item.percent,
-                    self.revisions[item.number].replica.start_timeout,
-                    self.revisions[item.number].replica.drain_timeout,
+                    self._replica_spec(item.number).start_timeout,
+                    self._replica_spec(item.number).drain_timeout,
                     _ms(item.retry_time) if item.retry_time else 0,
                     item.failures,
                 )
@@ -132,22 +146,26 @@ class EndpointView:
             gated=known.gated,
         )
 
+    def _replica_spec(self, number: int) -> ReplicaSpec:
+        return self.revisions[number].replica if number in self.revisions else _UNKNOWN_REPLICA
+
     def routed(self, now: dt.datetime, rollout: Rollout | None) -> RoutedEndpoint:
         """Returns what routers are to serve."""
         fleet = self.fleet(now)
         shares = effective_shares(fleet, rollout)
         record = self.record
+        specs = {number: self._replica_spec(number) for number in sorted(item.number for item in record.revisions)}
         revisions = tuple(
             RoutedRevision(
                 number,
                 shares.get(number, 0),
-                spec.replica.protocol,
-                spec.replica.max_concurrency,
-                spec.replica.queue,
+                spec.protocol,
+                spec.max_concurrency,
+                spec.queue,
                 self._routed_replicas(number),
-                spec.replica.liveness is not None,
+                spec.liveness is not None,
             )
-            for number, spec in sorted(self.revisions.items())
+            for number, spec in specs.items()
         )
         serves = any(shares.values())
         return RoutedEndpoint(
@@ -184,12 +202,31 @@ def readable(decoded: _T | Unreadable) -> _T:
     return decoded
 
 
+@contextlib.contextmanager
+def reading() -> Iterator[None]:
+    """Makes an UnreadableEndpointError of any error that a value out of a row can cause. Also a decorator."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # What was wrong is for the log: callers may not see all that is stored.
+        _log.warning("what is stored of an endpoint cannot be read", exc_info=error)
+        raise UnreadableEndpointError(f"what is stored of it cannot be read: {type(error).__name__}") from error
+
+
 def view_of(record: EndpointRecord, replicas: Sequence[ReplicaRecord]) -> EndpointView:
-    """Returns an endpoint as stored. Raises UnreadableEndpointError."""
+    """Returns an endpoint as stored. Raises UnreadableEndpointError, unless it is being deleted: then settings are the
+    defaults, whose access needs a token, and revisions are those that can be read.
+    """
+    settings, specs = record.settings, {item.number: item.spec for item in record.revisions}
+    if record.lifecycle is Lifecycle.ACTIVE:
+        rollout_of(record.rollout)
+    else:
+        settings = EndpointSettings() if isinstance(settings, Unreadable) else settings
+        specs = {number: spec for number, spec in specs.items() if not isinstance(spec, Unreadable)}
     return EndpointView(
         record,
-        readable(record.settings),
-        {item.number: readable(item.spec) for item in record.revisions},
+        readable(settings),
+        {number: readable(spec) for number, spec in specs.items()},
         tuple(replicas),
         {item.session_id: observed_state(item) for item in replicas},
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from retinue.manager.access import kernel_locator
 from retinue.manager.agent_rpc import relay
+from retinue.manager.endpoints import fleet
 from retinue.manager.server import errors, preconditions
 from retinue.manager.session import transaction
 from retinue.manager.store import agents, journal, leadership, requests
@@ -37,8 +38,20 @@ def to_api_error(error: Exception) -> errors.ApiError | None:
         case agents.AgentRevoked():
             found = errors.AgentRevoked()
         case _:
-            return _kernel_error(error)
+            return _stored_error(error)
     return found
+
+
+def _stored_error(error: Exception) -> errors.ApiError | None:
+    """Translates what is stored and cannot be read."""
+    match error:
+        case transaction.UnreadableSessionError():
+            return preconditions.StateForbids(str(error), f"session/{error.session_id}")
+        case fleet.UnreadableEndpointError():
+            why = f"{error}: another version of the manager wrote it, or it is damaged"
+            return preconditions.StateForbids(why, "endpoint")
+        case _:
+            return _kernel_error(error)
 
 
 def _kernel_error(error: Exception) -> errors.ApiError | None:
@@ -50,8 +63,6 @@ def _kernel_error(error: Exception) -> errors.ApiError | None:
             return _agent_error(error)
         case kernel_locator.KernelUnknownError():
             return errors.InvalidRequest([("hostname", "is not the name of a kernel of this session")])
-        case transaction.UnreadableSessionError():
-            return preconditions.StateForbids(str(error), f"session/{error.session_id}")
         case kernel_locator.KernelNotRunningError():
             return preconditions.StateForbids(str(error), f"kernel/{error.hostname}", {"state": error.state})
         case _:

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.endpoints.core.bounds import checked
 from retinue.manager.session.core.images import parse_image
 from retinue.manager.session.core.probes import PublishedPort
 from retinue.manager.session.core.service_ports import ServicePortSpec
@@ -25,7 +26,8 @@ from retinue.manager.store.shares import Difference
 from retinue.manager.store.usage import LONGEST_LOOK_BACK_DAYS
 
 # What is stored of a replica says more, for routers.
-PUBLISHED_PORT = Decoder("the port of a replica", TypeAdapter(PublishedPort).validate_python)
+_PUBLISHED_PORT = TypeAdapter(PublishedPort)
+PUBLISHED_PORT = Decoder("the port of a replica", lambda stored: checked(_PUBLISHED_PORT.validate_python(stored)))
 
 
 @dataclass(frozen=True, slots=True)

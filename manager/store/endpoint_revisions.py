@@ -14,12 +14,14 @@ from pydantic import TypeAdapter
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.endpoints.core.bounds import checked
 from retinue.manager.endpoints.core.spec import ReplicaSpec, RevisionSpec
 from retinue.manager.session.core.spec import SessionSpec, UnreadableSpecError
 from retinue.manager.store.documents import Decoder, Unreadable
 from retinue.manager.store.recordset import Row, fetched, recordset
 
 _REPLICA = TypeAdapter(ReplicaSpec)
+_MAX_NUMBER = 2**31 - 1
 
 
 def _spec(stored: object) -> RevisionSpec:
@@ -29,7 +31,9 @@ def _spec(stored: object) -> RevisionSpec:
         session = SessionSpec.from_json(stored["session"])
     except UnreadableSpecError as error:
         raise ValueError(str(error)) from error
-    return RevisionSpec(session, _REPLICA.validate_python(stored["replica"]))
+    if not (-_MAX_NUMBER <= session.priority <= _MAX_NUMBER and 1 <= session.cluster_size <= _MAX_NUMBER):
+        raise ValueError("its priority or the size of its cluster is out of bounds")
+    return RevisionSpec(session, checked(_REPLICA.validate_python(stored["replica"])))
 
 
 REVISION_SPEC = Decoder("a revision", _spec)

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.endpoints.core.bounds import checked
 from retinue.manager.endpoints.core.rollout import RolloutPolicy
 from retinue.manager.endpoints.core.states import RolloutState
 from retinue.manager.store.documents import Decoder, Unreadable
@@ -19,7 +20,8 @@ from retinue.manager.store.recordset import fetched, recordset
 
 _log = logging.getLogger(__name__)
 
-ROLLOUT_POLICY = Decoder("the policy of a rollout", TypeAdapter(RolloutPolicy).validate_python)
+_POLICY = TypeAdapter(RolloutPolicy)
+ROLLOUT_POLICY = Decoder("the policy of a rollout", lambda stored: checked(_POLICY.validate_python(stored)))
 
 
 @dataclass(frozen=True, slots=True)

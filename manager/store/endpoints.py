@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.endpoints.core.bounds import checked
 from retinue.manager.endpoints.core.events import ENDPOINT_KINDS, TargetChanged, parse_decision
 from retinue.manager.endpoints.core.scaling import Decision
 from retinue.manager.endpoints.core.spec import MAX_REPLICAS, EndpointSettings, RevisionSpec
@@ -28,7 +29,8 @@ _COLUMNS = """
     e.id, e.name, e.project, e.owner, e.resource_group, e.host_label, e.lifecycle, e.settings, e.version, e.newest_revision, e.target,
     e.target_reason, e.decision, e.conditions, e.first_ready_time, e.short_time, e.create_time, e.delete_time
 """
-SETTINGS = Decoder("the settings of an endpoint", TypeAdapter(EndpointSettings).validate_python)
+_SETTINGS = TypeAdapter(EndpointSettings)
+SETTINGS = Decoder("the settings of an endpoint", lambda stored: checked(_SETTINGS.validate_python(stored)))
 # Deleted endpoints are shown, and answer 410, for so long.
 DELETED_HOURS = 24
 
@@ -326,6 +328,23 @@ async def has_any(tx: AsyncSession, *, project: str = "", owner: str = "", resou
         },
     )
     return bool(found.scalar_one())
+
+
+async def hosts_taken(tx: AsyncSession, hosts: Collection[str], endpoint_id: uuid.UUID) -> set[str]:
+    """Returns those of these further host names that other endpoints have, which are not deleted. Until the commit,
+    no other transaction asks.
+    """
+    await tx.execute(text("SELECT pg_advisory_xact_lock(hashtextextended('hosts of endpoints', 0))"))
+    found = await tx.execute(
+        text("""
+            SELECT DISTINCT h.host FROM endpoint e,
+                jsonb_array_elements_text(CASE jsonb_typeof(e.settings->'routing'->'hosts')
+                    WHEN 'array' THEN e.settings->'routing'->'hosts' ELSE '[]' END) AS h(host)
+            WHERE e.lifecycle <> 'DELETED' AND e.id <> :id AND h.host = ANY(:hosts)
+        """),
+        {"id": endpoint_id, "hosts": list(hosts)},
+    )
+    return set(found.scalars())
 
 
 async def names_taken(tx: AsyncSession, names: Collection[tuple[str, str]]) -> set[tuple[str, str]]:

@@ -148,6 +148,12 @@ async def read_url(tx: AsyncSession) -> str:
     return str(rows.scalar_one_or_none() or "")
 
 
+async def read_urls(tx: AsyncSession) -> list[str]:
+    """Returns the base addresses for clients of all routers, as they say."""
+    rows = await tx.execute(text("SELECT url FROM router WHERE url <> '' AND NOT revoked"))
+    return list(rows.scalars())
+
+
 _RECORD = """
     SELECT id, CASE WHEN revoked THEN 'REVOKED' WHEN heartbeat_time IS NULL THEN 'JOINING'
         WHEN heartbeat_time > now() - make_interval(secs => :live) THEN 'ALIVE' ELSE 'LOST' END AS state,

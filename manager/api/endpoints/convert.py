@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 from collections.abc import Sequence
 
 from google.protobuf.duration_pb2 import Duration
@@ -16,7 +17,14 @@ from retinue.manager.endpoints.core.rollout import BlueGreen, Canary, Rolling, R
 from retinue.manager.endpoints.core.scaling import Decision, Rate
 from retinue.manager.endpoints.core.spec import EndpointSettings, ReplicaSpec, RevisionSpec
 from retinue.manager.endpoints.core.states import FINISHED_ROLLOUTS, SERVING, ReplicaState
-from retinue.manager.endpoints.fleet import EndpointView, observed_state, readable, rollout_of
+from retinue.manager.endpoints.fleet import (
+    EndpointView,
+    UnreadableEndpointError,
+    observed_state,
+    readable,
+    reading,
+    rollout_of,
+)
 from retinue.manager.server.etags import etag
 from retinue.manager.session.core.probes import Probe, ProbeKind
 from retinue.manager.session.core.spec_views import SpecView
@@ -30,11 +38,14 @@ from retinue.manager.v1 import session_pb2
 from retinue.rpc.times import timestamp
 from retinue.types.v1 import cors_pb2, probe_pb2
 
+_log = logging.getLogger(__name__)
 
+
+@reading()
 def endpoint_message(view: EndpointView, now: dt.datetime, spec_view: SpecView, *, url: str = "") -> pb.Endpoint:
-    """Returns an endpoint with so much of its newest revision's request."""
+    """Returns an endpoint with so much of its newest revision's request. Raises UnreadableEndpointError."""
     record = view.record
-    rollout = rollout_of(record.rollout)
+    rollout = rollout_of(view.rollout)
     fleet = view.fleet(now)
     shares = effective_shares(fleet, rollout)
     newest = view.revisions.get(record.newest_revision)
@@ -70,7 +81,7 @@ def endpoint_message(view: EndpointView, now: dt.datetime, spec_view: SpecView, 
             if item.percent or shares.get(item.number)
         ],
         newest_revision=record.newest_revision,
-        rollout=None if record.rollout is None else rollout_message(record.rollout),
+        rollout=None if view.rollout is None else rollout_message(view.rollout),
         scaling_floor=None if record.floor is None else floor_message(record.floor),
         etag=etag(record.version),
         create_time=timestamp(record.create_time),
@@ -93,8 +104,9 @@ def settings_message(
     )
 
 
+@reading()
 def revision_message(record: RevisionRecord, view: SpecView, replicas: Sequence[ReplicaRecord]) -> pb.Revision:
-    """Returns a revision with so much of its request."""
+    """Returns a revision with so much of its request. Raises UnreadableEndpointError."""
     states = [observed_state(item) for item in replicas if item.revision == record.number]
     return pb.Revision(
         number=record.number,
@@ -108,6 +120,15 @@ def revision_message(record: RevisionRecord, view: SpecView, replicas: Sequence[
         ready_replicas=states.count(ReplicaState.READY),
         serve_time=timestamp(record.serve_time),
     )
+
+
+def listed_revision(record: RevisionRecord, view: SpecView, replicas: Sequence[ReplicaRecord]) -> pb.Revision:
+    """Returns a revision as a list shows it; of one that cannot be read, what is known of it without."""
+    try:
+        return revision_message(record, view, replicas)
+    except UnreadableEndpointError as error:
+        _log.error("revision %d of endpoint %s is shown in part: %s", record.number, record.endpoint_id, error)
+        return pb.Revision(number=record.number, author=record.author, create_time=timestamp(record.create_time))
 
 
 def revision_spec_message(spec: RevisionSpec, view: SpecView) -> pb.RevisionSpec:
@@ -291,8 +312,9 @@ def floor_message(record: FloorRecord) -> pb.ScalingFloor:
     return pb.ScalingFloor(replicas=record.replicas, end_time=timestamp(record.end_time))
 
 
+@reading()
 def replica_message(record: ReplicaRecord, requests: int | None = None) -> pb.Replica:
-    """Returns a replica as it is now; `requests` on it, as far as they are known."""
+    """Returns a replica as it is now; `requests` on it, as far as they are known. Raises UnreadableEndpointError."""
     state = observed_state(record)
     message = record.message or record.health_message
     if state is ReplicaState.STARTING and not message:
@@ -311,8 +333,9 @@ def replica_message(record: ReplicaRecord, requests: int | None = None) -> pb.Re
     )
 
 
+@reading()
 def decision_message(decision: Decision, time: dt.datetime | None) -> pb.ScalingDecision:
-    """Returns a decision of the autoscaler, made at a time."""
+    """Returns a decision of the autoscaler, made at a time. Raises UnreadableEndpointError."""
     seen = decision.seen
     message = pb.ScalingDecision(
         decide_time=timestamp(time),

@@ -5,17 +5,18 @@ and its numbers over each interval.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 
 from retinue.manager.api.endpoints.convert import (
     bounded,
     decision_message,
     duration,
     endpoint_message,
+    listed_revision,
     replica_message,
-    revision_message,
 )
 from retinue.manager.api.endpoints.requests import find_endpoint, read_endpoint, shown_endpoint
 from retinue.manager.api.visibility import full_view
@@ -23,13 +24,15 @@ from retinue.manager.endpoints.controller import EndpointController
 from retinue.manager.endpoints.core import measures
 from retinue.manager.endpoints.core.model import EndpointTraffic, RevisionTraffic
 from retinue.manager.endpoints.core.replicas import ready_counts
+from retinue.manager.endpoints.core.scaling import Decision
 from retinue.manager.endpoints.core.states import ReplicaState
-from retinue.manager.endpoints.fleet import EndpointView
+from retinue.manager.endpoints.fleet import EndpointView, UnreadableEndpointError
 from retinue.manager.server import errors
 from retinue.manager.server.fields import Violations
 from retinue.manager.session.core.spec_views import SpecView
 from retinue.manager.store import endpoint_replicas, endpoints, leadership
 from retinue.manager.store.database import Database, Transaction
+from retinue.manager.v1 import endpoint_pb2 as epb
 from retinue.manager.v1 import endpoint_service_pb2 as pb
 
 # Of the output of a replica that failed.
@@ -54,9 +57,9 @@ async def explain(
     changes = await endpoints.read_decisions(tx, record.id, _CHANGES_SHOWN)
     response = pb.ExplainEndpointResponse(
         endpoint=await shown_endpoint(tx, view, domain),
-        changes=[decision_message(decision, time) for decision, time in changes],
+        changes=_changes(changes),
         replicas=[replica_message(item) for item in replicas],
-        revisions=[revision_message(item, full_view(record.owner), replicas) for item in record.revisions],
+        revisions=[listed_revision(item, full_view(record.owner), replicas) for item in record.revisions],
         failure_output=output.decode(errors="replace"),
     )
     if controller is None:
@@ -67,6 +70,15 @@ async def explain(
     if (decision := controller.last_decision(record.id)) is not None:
         response.last_decision.CopyFrom(decision_message(decision, await endpoints.read_clock(tx)))
     return response
+
+
+def _changes(decisions: Iterable[tuple[Decision, dt.datetime]]) -> list[epb.ScalingDecision]:
+    """Returns the decisions that can be read."""
+    found = []
+    for decision, made_at in decisions:
+        with contextlib.suppress(UnreadableEndpointError):
+            found.append(decision_message(decision, made_at))
+    return found
 
 
 async def stream_stats(

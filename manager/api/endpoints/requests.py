@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from urllib.parse import urlsplit
 
@@ -16,8 +16,10 @@ from retinue.manager.api.sessions.refusal_convert import to_error
 from retinue.manager.api.sessions.spec_convert import MAX_SPEC_BYTES, to_spec
 from retinue.manager.api.sessions.template_rendering import render
 from retinue.manager.api.visibility import caller_visibility, full_view
+from retinue.manager.endpoints.core.hosts import OwnHosts, refusal
 from retinue.manager.endpoints.core.spec import ReplicaSpec, RevisionSpec
 from retinue.manager.endpoints.fleet import EndpointView, UnreadableEndpointError, view_of
+from retinue.manager.reasons import ConditionType
 from retinue.manager.server import errors
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal
@@ -128,23 +130,39 @@ def home_project(given: str) -> str:
 
 async def find_endpoint(tx: Transaction, reference: str, *, lock: bool = False) -> EndpointView:
     """Returns the endpoint of a reference. Raises NotFound, also for what the caller may not see,
-    and InvalidRequest when several match.
+    InvalidRequest when several match, and UnreadableEndpointError.
     """
+    return await read_endpoint(tx, await _find_id(tx, reference), lock=lock)
+
+
+async def _find_id(tx: Transaction, reference: str) -> uuid.UUID:
     found = await endpoints.find(tx, reference, caller_visibility())
     if len(found) > 1 and str(found[0]) != reference.lower():
         raise errors.InvalidRequest([("endpoint", "several projects have one of this name: say PROJECT/NAME")])
     if not found:
         raise errors.NotFound("endpoint", reference)
-    return await read_endpoint(tx, found[0], lock=lock)
+    return found[0]
 
 
-async def read_endpoint(tx: Transaction, endpoint_id: uuid.UUID, *, lock: bool = False) -> EndpointView:
-    """Returns an endpoint by its id. Raises NotFound."""
+async def _read_record(tx: Transaction, endpoint_id: uuid.UUID, *, lock: bool) -> EndpointRecord:
     record = (
         await endpoints.lock(tx, endpoint_id) if lock else (await endpoints.read(tx, [endpoint_id])).get(endpoint_id)
     )
     if record is None:
         raise errors.NotFound("endpoint", str(endpoint_id))
+    return record
+
+
+async def find_record(tx: Transaction, reference: str) -> EndpointRecord:
+    """Locks the endpoint of a reference, whether or not all of it can be read, and returns it.
+    Raises as `find_endpoint`.
+    """
+    return await _read_record(tx, await _find_id(tx, reference), lock=True)
+
+
+async def read_endpoint(tx: Transaction, endpoint_id: uuid.UUID, *, lock: bool = False) -> EndpointView:
+    """Returns an endpoint by its id. Raises NotFound, and UnreadableEndpointError."""
+    record = await _read_record(tx, endpoint_id, lock=lock)
     replicas = await endpoint_replicas.read(tx, [endpoint_id])
     return view_of(record, replicas.get(endpoint_id, ()))
 
@@ -168,6 +186,8 @@ async def shown_endpoints(tx: Transaction, records: Sequence[EndpointRecord], do
             _log.error("endpoint %s of project %s is shown in part: %s", record.name, record.project, error)
             spec = pb.EndpointSpec(name=record.name, project=record.project)
             message = pb.Endpoint(id=str(record.id), spec=spec, owner=record.owner, host_label=record.host_label)
+            message.create_time.FromDatetime(record.create_time)
+            message.conditions.add(type=ConditionType.UNREADABLE, message=str(error))
         shown.append(message)
     return shown
 
@@ -176,6 +196,31 @@ def _url(base: str, record: EndpointRecord, domain: str) -> str:
     found = urlsplit(base)
     port = "" if found.port is None else f":{found.port}"
     return f"{found.scheme}://{record.host_label}.{domain}{port}" if found.scheme else ""
+
+
+async def check_hosts(  # noqa: PLR0917  # what is given, and what it is compared with
+    tx: Transaction, hosts: Sequence[str], before: Collection[str], endpoint_id: uuid.UUID, own: OwnHosts, path: str
+) -> None:
+    """Refuses further host names, but for those that the endpoint has already, that are the installation's own or
+    another endpoint's. Raises InvalidRequest and NameTaken.
+    """
+    given = {host: place for place, host in enumerate(hosts) if host not in before}
+    if not given:
+        return
+    names = set(map(_host_of, await routers.read_urls(tx)))
+    refused = [(f"{path}[{place}]", why) for host, place in given.items() if (why := refusal(host, own, names))]
+    if refused:
+        raise errors.InvalidRequest(refused)
+    if taken := await endpoints.hosts_taken(tx, list(given), endpoint_id):
+        raise errors.NameTaken("host", min(taken))
+
+
+def _host_of(url: str) -> str:
+    """Returns the host of an address that a router says; empty when that is none."""
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
 
 
 def updated_spec(

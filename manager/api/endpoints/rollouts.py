@@ -10,7 +10,7 @@ from retinue.manager.endpoints.actions import entry
 from retinue.manager.endpoints.core.events import EndpointHappening, RevisionDeployed, RolloutMoved, TrafficChanged
 from retinue.manager.endpoints.core.rollout import Rolling
 from retinue.manager.endpoints.core.states import FINISHED_ROLLOUTS, RolloutState
-from retinue.manager.endpoints.fleet import EndpointView
+from retinue.manager.endpoints.fleet import EndpointView, readable
 from retinue.manager.server import errors, preconditions
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal
@@ -75,8 +75,10 @@ async def set_shares(tx: Transaction, view: EndpointView, shares: dict[int, int]
     """Replaces the shares of an endpoint's revisions."""
     _refuse_running(view)
     for place, number in enumerate(shares):
-        if await endpoint_revisions.read(tx, view.record.id, number) is None:
+        found = await endpoint_revisions.read(tx, view.record.id, number)
+        if found is None:
             raise errors.InvalidRequest([(f"traffic[{place}].revision", "is not a revision of the endpoint")])
+        readable(found.spec)
     chosen = tuple(sorted((number, percent) for number, percent in shares.items() if percent))
     await endpoint_rollouts.set_traffic(tx, view.record.id, chosen)
     await endpoints.touch(tx, view.record.id)
@@ -124,6 +126,8 @@ async def _go_back(tx: Transaction, view: EndpointView, number: int, by: str) ->
     if number and await endpoint_revisions.read(tx, record.id, number) is None:
         raise errors.InvalidRequest([("to_revision", "is not a revision of the endpoint")])
     number = number or await endpoint_revisions.find_served_before(tx, record.id, serving) or serving
+    if (found := await endpoint_revisions.read(tx, record.id, number)) is not None:
+        readable(found.spec)
     if number == serving:
         why = f"there is no revision before {serving} that has served"
         raise preconditions.StateForbids(why, f"endpoint/{record.name}")

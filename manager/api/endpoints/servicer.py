@@ -14,14 +14,17 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from retinue.manager.api.endpoints.convert import (
+    listed_revision,
     replica_message,
     revision_message,
     settings_message,
 )
 from retinue.manager.api.endpoints.inspection import explain, stream_stats
 from retinue.manager.api.endpoints.requests import (
+    check_hosts,
     checked_action,
     find_endpoint,
+    find_record,
     home_project,
     read_endpoint,
     read_revision_spec,
@@ -42,6 +45,7 @@ from retinue.manager.endpoints.core.events import (
     EndpointUpdated,
     FloorSet,
 )
+from retinue.manager.endpoints.core.hosts import OwnHosts
 from retinue.manager.endpoints.core.spec import MAX_REPLICAS, EndpointSettings
 from retinue.manager.endpoints.core.states import Lifecycle
 from retinue.manager.endpoints.fleet import EndpointView
@@ -80,18 +84,19 @@ class EndpointServicer(endpoint_service_pb2_grpc.EndpointServiceServicer):
         tail: JournalTail,
         controller: Callable[[], EndpointController | None],
         signer: EndpointTokenSigner | None = None,
-        domain: str = "localhost",
+        hosts: OwnHosts = OwnHosts(),  # noqa: B008  # it never changes
         *,
         prometheus: bool = False,
     ) -> None:
-        """`controller` is that of this process while it leads; `signer` signs tokens; host names of endpoints are in
-        `domain`. With `prometheus` metrics may be queries.
+        """`controller` is that of this process while it leads; `signer` signs tokens; `hosts` are names that no
+        endpoint may choose. With `prometheus` metrics may be queries.
         """
         self._database = database
         self._tail = tail
         self._controller = controller
         self._signer = signer
-        self._domain = domain
+        self._hosts = hosts
+        self._domain = hosts.endpoint_domain
         self._prometheus = prometheus
         self._pending = PendingLimit()
 
@@ -111,6 +116,8 @@ class EndpointServicer(endpoint_service_pb2_grpc.EndpointServiceServicer):
             async def create() -> pb.CreateEndpointResponse:
                 revision = await read_revision_spec(tx, given.revision, "spec.revision", project, self._pending)
                 endpoint_id = uuid.uuid4()
+                hosts = settings.routing.hosts
+                await check_hosts(tx, hosts, (), endpoint_id, self._hosts, "spec.routing.hosts")
                 new = NewEndpoint(
                     id=endpoint_id,
                     name=given.name,
@@ -186,6 +193,8 @@ class EndpointServicer(endpoint_service_pb2_grpc.EndpointServiceServicer):
             if (newest := view.revisions.get(view.record.newest_revision)) is not None:
                 reader.shown(settings, newest.replica, "spec.scaling")
             violations.raise_any()
+            had, wanted = view.settings.routing.hosts, settings.routing.hosts
+            await check_hosts(tx, wanted, had, view.record.id, self._hosts, "spec.routing.hosts")
             if settings != view.settings:
                 await endpoints.set_settings(tx, view.record.id, settings)
                 await journal.append(tx, [entry(view, EndpointUpdated(tuple(paths)))])
@@ -198,12 +207,14 @@ class EndpointServicer(endpoint_service_pb2_grpc.EndpointServiceServicer):
     async def DeleteEndpoint(self, request: pb.DeleteEndpointRequest, context: _Context) -> pb.DeleteEndpointResponse:
         """See the proto."""
         async with self._database.transaction() as tx:
-            view = await find_endpoint(tx, request.endpoint, lock=True)
-            check_etag(request.etag, view.record.version)
-            if view.is_active:
-                await endpoints.set_lifecycle(tx, view.record.id, Lifecycle.DELETING)
-                await journal.append(tx, [entry(view, EndpointEnded(Lifecycle.DELETING))])
-            response = await with_revision(tx, pb.DeleteEndpointResponse(endpoint=await self._shown_again(tx, view)))
+            record = await find_record(tx, request.endpoint)
+            check_etag(request.etag, record.version)
+            if record.lifecycle is Lifecycle.ACTIVE:
+                await endpoints.set_lifecycle(tx, record.id, Lifecycle.DELETING)
+                ended = EndpointEnded(Lifecycle.DELETING)
+                await journal.append(tx, [journal.Entry(record.id, record.owner, record.project, ended)])
+            view = await read_endpoint(tx, record.id)
+            response = await with_revision(tx, pb.DeleteEndpointResponse(endpoint=await self._shown(tx, view)))
         self._wake()
         return response
 
@@ -241,7 +252,7 @@ class EndpointServicer(endpoint_service_pb2_grpc.EndpointServiceServicer):
             )
         shown = full_view(view.record.owner)
         listed, token = page.close(
-            [revision_message(item, shown, view.replicas) for item in found[: page.size]],
+            [listed_revision(item, shown, view.replicas) for item in found[: page.size]],
             len(found),
             lambda n: [str(found[n].number)],
         )

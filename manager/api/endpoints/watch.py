@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
@@ -10,6 +11,7 @@ from retinue.manager.api.endpoints.requests import find_endpoint
 from retinue.manager.api.sessions.watch import portions
 from retinue.manager.api.visibility import caller_visibility
 from retinue.manager.endpoints.core import events
+from retinue.manager.endpoints.fleet import UnreadableEndpointError, reading
 from retinue.manager.server import errors
 from retinue.manager.store import journal
 from retinue.manager.store.database import Database
@@ -17,6 +19,8 @@ from retinue.manager.store.journal_tail import JournalTail
 from retinue.manager.v1 import endpoint_pb2
 from retinue.manager.v1 import endpoint_service_pb2 as pb
 from retinue.rpc.times import timestamp
+
+_log = logging.getLogger(__name__)
 
 
 async def serve_endpoint_watch(
@@ -36,18 +40,29 @@ async def serve_endpoint_watch(
     yield pb.WatchEndpointsResponse(revision=after, incarnation=incarnation)
     async with aclosing(portions(tail, after, only)) as found:
         async for revision, entries in found:
-            shown = [
-                event_message(event, event.what)
+            made = [
+                _shown(event, event.what)
                 for event in entries
                 if isinstance(event.what, events.HAPPENINGS)
                 and request.project in {"", event.project}
                 and visibility.can_read(event.owner, event.project)
             ]
+            shown = [event for event in made if event is not None]
             yield pb.WatchEndpointsResponse(revision=revision, incarnation=incarnation, events=shown)
 
 
+def _shown(event: journal.Event, what: events.EndpointHappening) -> endpoint_pb2.EndpointEvent | None:
+    """Returns an entry of the journal; None, after an error in the log, for one that cannot be read."""
+    try:
+        return event_message(event, what)
+    except UnreadableEndpointError as error:
+        _log.error("the journal's entry %d about endpoint %s is left out: %s", event.revision, event.session_id, error)
+        return None
+
+
+@reading()
 def event_message(event: journal.Event, what: events.EndpointHappening) -> endpoint_pb2.EndpointEvent:
-    """Returns an entry of the journal."""
+    """Returns an entry of the journal. Raises UnreadableEndpointError."""
     message = endpoint_pb2.EndpointEvent(
         revision=event.revision, create_time=timestamp(event.create_time), endpoint_id=str(event.session_id)
     )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
 
 from retinue.manager.endpoints.core.model import RoutedEndpoint
 
@@ -31,10 +31,22 @@ class EdgeTable:
         self, endpoints: Iterable[RoutedEndpoint], revoked: Mapping[uuid.UUID, tuple[str, ...]], routers: int
     ) -> EdgeTable:
         """Returns the table with these endpoints only: itself when nothing differs, the next revision otherwise."""
-        latest = {found.id: TableEndpoint(found, revoked.get(found.id, ()), routers) for found in endpoints}
+        given = list(endpoints)
+        claimed = {host for found in given if not found.deleted for host in found.routing.hosts}
+        latest = {
+            found.id: TableEndpoint(_without(found, claimed), revoked.get(found.id, ()), routers) for found in given
+        }
         if self.revision and latest == self.endpoints:
             return self
         return EdgeTable(self.revision + 1, latest)
+
+
+def _without(endpoint: RoutedEndpoint, claimed: Set[str]) -> RoutedEndpoint:
+    """Returns an endpoint that is deleted without the host names that another one has now."""
+    if not endpoint.deleted or claimed.isdisjoint(endpoint.routing.hosts):
+        return endpoint
+    kept = tuple(host for host in endpoint.routing.hosts if host not in claimed)
+    return replace(endpoint, routing=replace(endpoint.routing, hosts=kept))
 
 
 @dataclass(frozen=True, slots=True)

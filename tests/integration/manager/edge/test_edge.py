@@ -236,3 +236,13 @@ async def move(edged: Edged, address: str) -> None:
     """Has the router be at another address from now on."""
     async with edged.service.database.transaction() as tx:
         await tx.execute(text("UPDATE router SET address = :address"), {"address": address})
+
+
+async def test_an_endpoint_that_cannot_be_sent_costs_itself_only(edged: Edged) -> None:
+    async with Backend("a") as backend:
+        good = toy(backend.port)
+        bad = replace(toy(), id=uuid.uuid4(), host_label="toy-2", routing=RoutingPolicy(idle_timeout_ms=10**30))
+        await edged.acknowledged(edged.edge.publish([good, bad]))
+        answer = await request(edged.port, host="toy-1.edge.test")
+    assert answer.status == 200
+    assert not edged.running.done()

@@ -100,15 +100,15 @@ class Rig:
         for _ in range(times):
             await self.controller.look()
 
-    async def settle(self, *, running: bool = True, rounds: int = 30) -> None:
-        """Looks until nothing changes: what is pending runs, what is ending has ended."""
+    async def settle(self, name: str = "llm", *, running: bool = True, rounds: int = 30) -> None:
+        """Looks until nothing of an endpoint changes: what is pending runs, what is ending has ended."""
         before = None
         for _ in range(rounds):
             await self.look()
             await self.move("TERMINATING", "TERMINATED")
             if running:
                 await self.move("PENDING", "RUNNING")
-            now = [(item.session_id, item.state) for item in await self.replicas()], (await self.get()).rollout
+            now = [(item.session_id, item.state) for item in await self.replicas(name)], (await self.get(name)).rollout
             if now == before:
                 return
             before = now

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
+from grpc import StatusCode as Code
 from sqlalchemy import text
 
+from retinue.manager.edge.core.table import TableEndpoint
+from retinue.manager.edge.messages import endpoint_message
 from retinue.manager.v1 import endpoint_pb2 as epb
 from retinue.manager.v1 import endpoint_service_pb2 as pb
 from tests.integration.manager.endpoints.controlled import Rig, revision
+from tests.integration.manager.rig import failure
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -65,3 +72,152 @@ async def test_a_damaged_row_costs_its_endpoint_only(rig: Rig, damage: str) -> N
     await rig.call("DeployRevision", pb.DeployRevisionRequest(endpoint="sound", revision=revision(queue=8)))
     await rig.look(2)
     assert (2, "STARTING") in await rig.states("sound")
+
+
+def _settings(path: str, value: str) -> str:
+    return f"UPDATE endpoint SET settings = jsonb_set(settings, '{{{path}}}', '{value}') WHERE name = 'damaged'"  # noqa: S608  # constants
+
+
+def _revisions(path: str, value: str) -> str:
+    change = f"jsonb_set(spec, '{{{path}}}', '{value}')"
+    return f"UPDATE endpoint_revision SET spec = {change} WHERE endpoint_id = {_DAMAGED}"  # noqa: S608  # constants
+
+
+UNREADABLE = {
+    "settings": "UPDATE endpoint SET settings = '7' WHERE name = 'damaged'",
+    "unknown word": _settings("routing,algorithm", '"ODD"'),
+    "window": _settings("scaling,stable", "0"),
+    "period": _settings("scaling,up,period", "0"),
+    "bounds": _settings("scaling,max", "-3"),
+    "long time": _settings("routing,idle_timeout_ms", "1e30"),
+    "negative time": _settings("routing,hold_timeout_ms", "-1"),
+    "hold limit": _settings("routing,hold_limit", "1099511627776"),
+    "metric": _settings("scaling,metrics", '[{"name": "latency:soon", "target": 1000, "kind": "pressure"}]'),
+    "strategy": _settings("rollout,progress_timeout", "1e30"),
+    "lifecycle": "UPDATE endpoint SET lifecycle = 'ODD' WHERE name = 'damaged'",
+    "revision": _revisions("replica", "7"),
+    "protocol": _revisions("replica,protocol", '"ODD"'),
+    "queue": _revisions("replica,queue", "1099511627776"),
+    "concurrency": _revisions("replica,max_concurrency", "-1"),
+    "port": _revisions("replica,port", "70000"),
+    "start timeout": _revisions("replica,start_timeout", "1e300"),
+    "priority": _revisions("session,priority", "1099511627776"),
+    "rollout": f"UPDATE rollout SET policy = '{{\"progress_timeout\": 1e30}}' WHERE endpoint_id = {_DAMAGED}",  # noqa: S608  # constants
+}
+
+
+@pytest.mark.parametrize("damage", UNREADABLE.values(), ids=UNREADABLE.keys())
+async def test_an_endpoint_that_cannot_be_read_says_so_and_can_be_deleted(rig: Rig, damage: str) -> None:
+    await rig.create("damaged", scaling=epb.ScalingPolicy(min=1, max=3))
+    await rig.create("sound")
+    await rig.settle("sound")
+    await rig.call("DeployRevision", pb.DeployRevisionRequest(endpoint="damaged", revision=revision(queue=7)))
+    await rig.look()
+    async with rig.service.database.transaction() as tx:
+        assert (await tx.execute(text(f"{damage} RETURNING 1"))).all()
+    for method, request in _calls():
+        refused = await failure(rig.call(method, request))
+        assert (refused.code, refused.reason) == (Code.FAILED_PRECONDITION, "STATE_FORBIDS"), method
+        assert "cannot be read" in refused.text, method
+    listed = {item.spec.name: item for item in (await rig.call("ListEndpoints", pb.ListEndpointsRequest())).endpoints}
+    assert [item.type for item in listed["damaged"].conditions] == ["UNREADABLE"]
+    assert (listed["damaged"].owner, listed["sound"].state) == ("ada", epb.ENDPOINT_STATE_READY)
+    # Others are kept, and the routers serve what they did.
+    await rig.call("DeployRevision", pb.DeployRevisionRequest(endpoint="sound", revision=revision(queue=8)))
+    await rig.look(2)
+    assert (2, "STARTING") in await rig.states("sound")
+    assert {item.name for item in rig.routers.table.values()} == {"damaged", "sound"}
+    for item in rig.routers.table.values():
+        endpoint_message(TableEndpoint(item), "domain.test")
+    # Nothing of it is needed to end it.
+    deleted = (await rig.call("DeleteEndpoint", pb.DeleteEndpointRequest(endpoint="damaged"))).endpoint
+    assert deleted.state == epb.ENDPOINT_STATE_DELETING
+    for _ in range(6):
+        await rig.look()
+        await rig.move("TERMINATING", "TERMINATED")
+        await rig.move("PENDING", "RUNNING")
+        await _drained(rig)
+    async with rig.service.database.transaction() as tx:
+        found = await tx.execute(text("SELECT lifecycle FROM endpoint WHERE name = 'damaged'"))
+        left = await tx.execute(
+            text("""
+                SELECT count(*) FROM endpoint_replica r JOIN endpoint e ON e.id = r.endpoint_id
+                WHERE e.name = 'damaged' AND r.state <> 'GONE'
+            """)
+        )
+    assert (found.scalar_one(), left.scalar_one()) == ("DELETED", 0)
+
+
+async def _drained(rig: Rig) -> None:
+    """Lets the times of drains pass."""
+    async with rig.service.database.transaction() as tx:
+        await tx.execute(text("UPDATE endpoint_replica SET drain_time = now() WHERE drain_time IS NOT NULL"))
+
+
+def _calls() -> list[tuple[str, Any]]:
+    return [
+        ("GetEndpoint", pb.GetEndpointRequest(endpoint="damaged")),
+        ("ExplainEndpoint", pb.ExplainEndpointRequest(endpoint="damaged")),
+        ("UpdateEndpoint", pb.UpdateEndpointRequest(endpoint="damaged", spec=epb.EndpointSpec(labels={"a": "b"}))),
+        ("DeployRevision", pb.DeployRevisionRequest(endpoint="damaged", revision=revision())),
+        (
+            "SetTraffic",
+            pb.SetTrafficRequest(endpoint="damaged", traffic=[pb.TrafficShare(revision=1, percent=100)]),
+        ),
+        ("ControlRollout", pb.ControlRolloutRequest(endpoint="damaged", action=pb.ROLLOUT_ACTION_PAUSE)),
+        ("SetScalingFloor", pb.SetScalingFloorRequest(endpoint="damaged")),
+    ]
+
+
+async def test_a_revision_that_cannot_be_read_gets_no_requests_and_is_listed(rig: Rig) -> None:
+    await rig.create("damaged")
+    await rig.settle("damaged")
+    for queue in (7, 8):
+        await rig.call("DeployRevision", pb.DeployRevisionRequest(endpoint="damaged", revision=revision(queue=queue)))
+        await rig.settle("damaged")
+    async with rig.service.database.transaction() as tx:
+        await tx.execute(text("UPDATE endpoint_revision SET spec = '{}' WHERE number = 1"))
+    listed = (await rig.call("ListRevisions", pb.ListRevisionsRequest(endpoint="damaged"))).revisions
+    assert [(item.number, item.HasField("spec"), item.author) for item in listed] == [
+        (3, True, "ada"),
+        (2, True, "ada"),
+        (1, False, "ada"),
+    ]
+    back = pb.ControlRolloutRequest(endpoint="damaged", action=pb.ROLLOUT_ACTION_ROLL_BACK, to_revision=1)
+    shares = [pb.TrafficShare(revision=1, percent=50), pb.TrafficShare(revision=3, percent=50)]
+    for method, request in (
+        ("GetRevision", pb.GetRevisionRequest(endpoint="damaged", number=1)),
+        ("ControlRollout", back),
+        ("SetTraffic", pb.SetTrafficRequest(endpoint="damaged", traffic=shares)),
+    ):
+        assert (await failure(rig.call(method, request))).reason == "STATE_FORBIDS"
+    assert (await rig.get("damaged")).state == epb.ENDPOINT_STATE_READY
+
+
+async def test_an_entry_of_the_journal_that_cannot_be_shown_is_left_out(rig: Rig) -> None:
+    await rig.create("damaged")
+    decision = """{"decision": {"before": 1, "target": 4294967296, "recommendation": 2, "cause": "the load", "metrics": [], "at": 0,
+        "seen": {"metrics": {}, "in_flight": null, "held": 0, "ready": 1, "starting": 0, "floor": 0}}}"""
+    async with rig.service.database.transaction() as tx:
+        await tx.execute(
+            text("""
+                WITH counted AS (UPDATE journal_head SET revision = revision + 1 WHERE id = 1 RETURNING revision)
+                INSERT INTO journal (revision, create_time, session_id, owner, project, kind, payload)
+                SELECT counted.revision, create_time, session_id, owner, project, 'ENDPOINT_SCALED',
+                    CAST(:payload AS jsonb)
+                FROM journal, counted WHERE kind = 'ENDPOINT_CREATED'
+            """),
+            {"payload": decision},
+        )
+    await rig.create("sound")
+    watch = rig.stub.WatchEndpoints(pb.WatchEndpointsRequest(after_revision=0), metadata=rig.metadata["ada"])
+    shown: list[epb.EndpointEvent] = []
+    async with asyncio.timeout(60):
+        async for response in watch:
+            shown += response.events
+            if any(event.created.spec.name == "sound" for event in shown):
+                break
+    assert not any(event.HasField("target_changed") for event in shown)
+    watch.cancel()
+    explained = await rig.call("ExplainEndpoint", pb.ExplainEndpointRequest(endpoint="damaged"))
+    assert not explained.changes

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 
 from retinue.manager.edge.core.table import EdgeTable, difference
 from retinue.manager.edge.core.traffic import LIVE_SECONDS, STALE_SECONDS, Reading, rising, summed
-from retinue.manager.endpoints.core.model import RevisionTraffic, RoutedEndpoint
+from retinue.manager.endpoints.core.model import RevisionTraffic, RoutedEndpoint, RoutingPolicy
 
 ONE, TWO = uuid.UUID(int=1), uuid.UUID(int=2)
 
@@ -31,6 +32,18 @@ def test_a_difference_names_what_changed_and_what_is_gone() -> None:
     change = difference(before, after)
     assert [found.endpoint.name for found in change.changed] == ["other"]
     assert change.removed == (ONE,)
+
+
+def test_a_host_of_a_deleted_endpoint_is_that_of_the_one_that_has_it_now() -> None:
+    """Two virtual hosts of one name are refused by the engine."""
+    hosts = RoutingPolicy(hosts=("a.test", "b.test"))
+    gone = replace(endpoint(ONE), routing=hosts, deleted=True)
+    alone = EdgeTable().after([gone], {}, 1)
+    assert alone.endpoints[ONE].endpoint.routing == hosts
+    now = replace(endpoint(TWO), routing=RoutingPolicy(hosts=("b.test", "c.test")))
+    table = alone.after([gone, now], {}, 1)
+    assert table.endpoints[ONE].endpoint.routing.hosts == ("a.test",)
+    assert table.endpoints[TWO].endpoint.routing.hosts == ("b.test", "c.test")
 
 
 def reading(heard: float, measured: float | None, requests: int, acknowledged: int = 5) -> Reading:
