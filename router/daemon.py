@@ -137,7 +137,7 @@ async def _serve(
     )
     async with _listening(settings.listen, servicer, identities) as port:
         instance = await asyncio.to_thread(instance_of, identities.current(), settings.directory)
-        address = settings.advertise or f"{split_address(settings.listen)[0]}:{port}"
+        address = settings.advertise or f"{settings.listen.rpartition(':')[0]}:{port}"
         about = Announcement(settings.managers, address, instance, metadata.version("retinue"))
         announcer = Announcer(about, identities, random.SystemRandom())
         async with contextlib.AsyncExitStack() as stack:

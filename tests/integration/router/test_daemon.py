@@ -132,13 +132,20 @@ def toy(*ports: int, host: str = HOST, endpoint_id: str = str(uuid.UUID(int=7)))
 
 @pytest.fixture
 async def router(tmp_path: Path) -> AsyncIterator[Router]:
+    async with started(tmp_path) as found:
+        yield found
+
+
+@contextlib.asynccontextmanager
+async def started(tmp_path: Path, host: str = "127.0.0.1") -> AsyncIterator[Router]:
+    """A router that listens at a host only."""
     manager = Manager(Authority())
     await manager.start()
     directory = tmp_path / "router"
     directory.mkdir()
     found = Router(manager, directory, *free_ports()[:2])
     try:
-        await found.start()
+        await found.start("--listen", f"{host}:0", "--clients", f"{host}:{found.clients}")
         yield found
     finally:
         await found.end(signal.SIGKILL)
@@ -178,6 +185,23 @@ async def test_tables_are_applied_acknowledged_and_counted(router: Router) -> No
         assert [(found.endpoint_id, found.count) for found in traffic.held] == [(str(uuid.UUID(int=9)), 1)]
         await leader.change(7, toy(backend.port, host="asleep.test", endpoint_id=str(uuid.UUID(int=9))))
         assert (await call).status == 200
+
+
+async def test_a_router_with_addresses_of_ipv6_only_is_dialled_and_serves(tmp_path: Path) -> None:
+    async with started(tmp_path, "[::1]") as router, Backend("a") as backend, router.led() as leader:
+        assert (await leader.hello()).url == f"http://[::1]:{router.clients}"
+        assert not (await leader.table(5, toy(backend.port))).refusals
+
+        async def ask() -> int:
+            reader, writer = await asyncio.open_connection("::1", router.clients)
+            writer.write(f"GET / HTTP/1.1\r\nhost: {HOST}\r\n\r\n".encode())
+            answer = await read_answer(reader)
+            writer.close()
+            return answer.status
+
+        assert await eventually(ask, ignoring=OSError) == 200
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", router.clients)
 
 
 async def test_a_former_leader_and_another_router_are_refused(router: Router) -> None:
