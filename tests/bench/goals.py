@@ -51,6 +51,11 @@ GOALS: dict[str, Goal] = {
     "endpoint-token-revoked": Goal("at most 1,000 ms", _value_at_most(1000)),
     "endpoint-wake": Goal("ratio at most 1.15", _ratio_at_most(1.15)),
     "endpoint-wake-beyond": Goal("at most 150 ms", _value_at_most(150)),
+    "endpoint-scaling-burst-whole": Goal("at most 8 s", _value_at_most(8)),
+    "endpoint-scaling-burst": Goal("at most 4 s", _value_at_most(4)),
+    "endpoint-scaling-sine-turns": Goal("at most 2 per hold", _value_at_most(2)),
+    "endpoint-scaling-sine-covered": Goal("at least 95 %", _value_at_least(95)),
+    "endpoint-scaling-overshoot": Goal("none", _value_at_most(0)),
     "endpoint-look-1000": Goal("at most 100 ms", _value_at_most(100.0)),
     "scheduling-10k-agents-100k-pending-pass": Goal("at most 1.0 s", _value_at_most(1.0)),
     "scheduling-10k-agents-100k-pending-all-shapes-distinct-rate": Goal(
