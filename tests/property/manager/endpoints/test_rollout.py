@@ -200,6 +200,22 @@ def test_random_lives_keep_the_rules_and_come_to_rest(name: str, seed: int) -> N
 
 
 @pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("seed", range(20))
+def test_a_clock_that_jumps_breaks_no_rule(name: str, seed: int) -> None:
+    """Back before everything began, and years ahead: at most a wait is shorter or longer."""
+    choice = random.Random(seed)
+    world = replace(rolling(choice.randint(1, 8), POLICIES[name]), now=10_000_000)
+    for _ in range(60):
+        after, actions = world.step()
+        check(world, after, actions)
+        world = choice.choice(list(events(after)))
+        if choice.random() < 0.4:
+            years = 3 * 365 * 86_400_000
+            world = replace(world, now=max(0, world.now + choice.choice([-years, -3_600_000, -1, 0, years])))
+    assert at_rest(world)
+
+
+@pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("target", [1, 3, 10])
 def test_a_rollout_that_nothing_disturbs_replaces_all(name: str, target: int) -> None:
     world = come_to_rest(rolling(target, POLICIES[name]))
