@@ -51,12 +51,12 @@ async def list_tokens(connection: Connection, endpoint: str, output: str) -> Non
     async with connection.client() as client:
         found = [item async for item in client.endpoints.tokens(endpoint)]
     now = time.time()
-    columns = (
-        Column[epb.EndpointToken]("ID", lambda item: safe(item.id)),
-        Column[epb.EndpointToken]("LABEL", lambda item: or_dash(item.label)),
-        Column[epb.EndpointToken]("BY", lambda item: safe(item.creator)),
-        Column[epb.EndpointToken]("AGE", lambda item: since(item, "create_time", now)),
-        Column[epb.EndpointToken]("REVOKED", lambda item: since(item, "revoke_time", now)),
+    columns: tuple[Column[epb.EndpointToken], ...] = (
+        Column("ID", lambda item: safe(item.id)),
+        Column("LABEL", lambda item: or_dash(item.label)),
+        Column("BY", lambda item: safe(item.creator)),
+        Column("AGE", lambda item: since(item, "create_time", now)),
+        Column("REVOKED", lambda item: since(item, "revoke_time", now)),
     )
     print_list(output, pb.ListEndpointTokensResponse(tokens=found), found, columns, lambda item: item.id)
 

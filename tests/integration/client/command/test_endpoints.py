@@ -74,8 +74,11 @@ async def test_an_endpoint_is_applied_deployed_scaled_explained_and_removed(reti
     token = await retinue("endpoint", "token", "create", NAME, "--label", "ci")
     assert token.out.count(".") == 2, token.err
     tokens = await retinue("endpoint", "token", "ls", NAME, "-o", "name")
+    assert len(tokens.out.split()) == 1, tokens.err
     revoked = await retinue("endpoint", "token", "revoke", NAME, tokens.out.strip())
-    assert revoked.out == tokens.out, revoked.err
+    assert (revoked.code, revoked.out) == (0, tokens.out), revoked.err
+    tokens = await retinue("endpoint", "token", "ls", NAME)
+    assert tokens.out.split()[:5] == ["ID", "LABEL", "BY", "AGE", "REVOKED"], tokens.err
     removed = await retinue("endpoint", "rm", NAME)
     assert (removed.code, removed.out) == (0, "shop\n"), removed.err
 
