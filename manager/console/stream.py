@@ -21,7 +21,8 @@ HEARTBEAT_SECONDS = 20.0
 # How often the caller's token is looked at. The API does so itself, but not while its answers are not read.
 RECHECK_SECONDS = 2.0
 CLOSE_SECONDS = 2.0
-_AHEAD = 4
+# Requests beside the one that the call takes: each may be of megabytes, and a user has many sockets.
+_AHEAD = 1
 
 _NOT_A_MESSAGE = End(
     grpc.StatusCode.INVALID_ARGUMENT.value[0], "requests are binary messages, and end by an empty text"
@@ -39,6 +40,8 @@ class Stream:
         self._requests: asyncio.Queue[bytes | None] = asyncio.Queue(_AHEAD)
         # Set whenever something comes, or something that was sent has gone.
         self._lives = True
+        # While requests wait for their reader, nothing is read: neither an answer to a ping nor a close.
+        self._waits = False
 
     async def carry(self, channel: grpc.aio.Channel, method: str, metadata: tuple[tuple[str, str], ...]) -> None:
         """Calls a method, and returns when the stream has ended and the socket is closed."""
@@ -67,10 +70,10 @@ class Stream:
             self._lives = True
             match message.type:
                 case WSMsgType.BINARY if not ended:
-                    await self._requests.put(message.data)
+                    await self._give(message.data)
                 case WSMsgType.TEXT if not message.data and not ended:
                     ended = True
-                    await self._requests.put(None)
+                    await self._give(None)
                 case WSMsgType.PING:
                     await self._socket.pong(message.data)
                 case WSMsgType.PONG:
@@ -79,6 +82,11 @@ class Stream:
                     return _NOT_A_MESSAGE
                 case _:
                     return None
+
+    async def _give(self, message: bytes | None) -> None:
+        self._waits = True
+        await self._requests.put(message)
+        self._waits = False
 
     async def _write(self, call: grpc.aio.StreamStreamCall[bytes, bytes]) -> End | None:
         try:
@@ -99,8 +107,7 @@ class Stream:
                 async with asyncio.timeout(HEARTBEAT_SECONDS):
                     await self._socket.ping()
             await asyncio.sleep(HEARTBEAT_SECONDS)
-            # While requests wait for their reader, a client's answer waits behind others.
-            if not self._lives and not self._requests.full():
+            if not self._lives and not self._waits:
                 return
 
     async def _watch(self) -> End:

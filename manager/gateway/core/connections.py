@@ -17,6 +17,8 @@ TRAFFIC_CLUSTER, CONSOLE_CLUSTER = "traffic", "console"
 TRAFFIC_SECONDS = 1
 MAX_CONNECTIONS = 128
 """Connections of one access, and requests that wait for one."""
+MAX_CONSOLE_CONNECTIONS = 4096
+"""Requests and websockets of all browsers at once, and as many that wait."""
 BUFFER_BYTES = 512 << 10
 """Of a connection. Of a stream that is not read, four of them are full."""
 
@@ -109,7 +111,13 @@ def access_cluster(key: bytes) -> Json:
 
 def console_cluster(socket: str) -> Json:
     """Returns the cluster of the web console: HTTP, to the manager's socket of an abstract name."""
-    limits = dict.fromkeys(("max_connections", "max_pending_requests", "max_requests", "max_retries"), _UNLIMITED)
+    # Descriptors of the manager: those who only knock at the console leave enough of them for all else.
+    limits = {
+        "max_connections": MAX_CONSOLE_CONNECTIONS,
+        "max_pending_requests": MAX_CONSOLE_CONNECTIONS,
+        "max_requests": _UNLIMITED,
+        "max_retries": _UNLIMITED,
+    }
     options = typed(
         _HTTP_OPTIONS.removeprefix("envoy."),
         explicit_http_config={"http_protocol_options": {}},

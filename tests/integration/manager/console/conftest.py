@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import grpc.aio
 import pytest_asyncio
 
 from retinue.manager.agent_rpc.dialer import Dialer
@@ -27,11 +28,12 @@ DOMAIN = "apps.example.org"
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A manager with a console, and the folder of its files."""
+    """A manager with a console, the folder of its files, and the channels that it has made to the API."""
 
     service: Service
     gateway: Gateway
     static: Path
+    channels: list[grpc.aio.Channel] = field(default_factory=list)
 
     def page(self) -> Page:
         """A page that is not logged in, at an address of its own."""
@@ -53,7 +55,13 @@ async def console(database_url: str, tmp_path: Path) -> AsyncIterator[Served]:
     origin = gateway.address.console_origin
     async with served(database_url, tmp_path, console_origin=origin) as service:
         authenticator = Authenticator(service.database, monotonic=time.monotonic, clock=now)
-        made = Console(ConsoleAddress(origin), service.database, authenticator, service.channel, static)
+        found = Served(service, gateway, static)
+
+        def connect() -> grpc.aio.Channel:
+            found.channels.append(service.channel())
+            return found.channels[-1]
+
+        made = Console(ConsoleAddress(origin), service.database, authenticator, connect, static)
         forwarder = Forwarder(Dialer(client_credentials(service.authority)))
         group = asyncio.TaskGroup()
         async with (
@@ -61,4 +69,4 @@ async def console(database_url: str, tmp_path: Path) -> AsyncIterator[Served]:
             group,
             gateway.serving(group, service.database, service.tail, forwarder, tmp_path, connected),
         ):
-            yield Served(service, gateway, static)
+            yield found

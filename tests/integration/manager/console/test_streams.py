@@ -39,6 +39,8 @@ async def test_events_come_as_they_happen(console: Served) -> None:
         assert stream.protocol == "retinue.grpc.v1"
         await stream.send_bytes(pb.WatchSessionsRequest().SerializeToString())
         await stream.send_str("")
+        # The first answer says where the watch begins.
+        await stream.receive_bytes(timeout=WAIT)
         session_id = await create(console.service, token)
         async with asyncio.timeout(WAIT):
             while True:

@@ -164,6 +164,21 @@ async def page(web: aiohttp.ClientSession, url: str) -> str:
         return await answer.text()
 
 
+async def test_tickets_are_used_at_the_same_time(rig: Rig) -> None:
+    tickets = [await rig.ticket() for _ in range(8)]
+
+    async def given(ticket: str) -> int:
+        async with (
+            browser(trusting=rig.service.authority.certificate) as web,
+            web.get(ticket, allow_redirects=False) as answer,
+        ):
+            return answer.status
+
+    # Each twice: one of the two gets access, and no other is given for it.
+    statuses = await asyncio.gather(*(given(ticket) for ticket in tickets * 2))
+    assert sorted(statuses) == [303] * 8 + [403] * 8
+
+
 async def test_who_is_no_administrator_any_more_is_let_in_no_more(rig: Rig) -> None:
     await rig.execute("UPDATE session SET owner = 'someone' WHERE id = :session")
     await rig.execute("UPDATE user_account SET role = 'ADMIN' WHERE name = 'ada'")
