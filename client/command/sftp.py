@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from retinue.client import ssh_access
-from retinue.client.command import completed_names, sftp_listener, ssh_blocks
+from retinue.client.command import client_program, completed_names, sftp_listener, ssh_blocks
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exit_codes import ExitCode
 from retinue.client.command.printable import safe
@@ -72,8 +72,8 @@ async def sftp_command(
     options = [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
     destination = f"{ssh_access.USER}@{access.host}{f':{path}' if path else ''}"
     environment = os.environ | connection.settings().environment()
-    # Signals of the terminal are the client's, which says what they mean.
-    return subprocess.run([program, *options, *arguments, destination], env=environment, check=False).returncode  # noqa: ASYNC221, S603
+    # Signals are the client's, which says what they mean.
+    return client_program.become([program, *options, *arguments, destination], environment)
 
 
 async def _listen(connection: Connection, where: str, kernel: str, target: str, arguments: tuple[str, ...]) -> int:

@@ -7,7 +7,6 @@ import contextlib
 import os
 import random
 import shutil
-import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from retinue.client import ssh_access
-from retinue.client.command import completed_names, ssh_blocks, ssh_socket
+from retinue.client.command import client_program, completed_names, ssh_blocks, ssh_socket
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exit_codes import ExitCode
 from retinue.client.errors import CallError, UsageError
@@ -87,7 +86,7 @@ async def _run(connection: Connection, session: str, kernel: str, arguments: tup
             count += 1
     command = [program, *options, *arguments[:count], access.host, *arguments[count:]]
     environment = os.environ | connection.settings().environment()
-    return subprocess.run(command, env=environment, check=False).returncode  # noqa: ASYNC221, S603
+    return client_program.become(command, environment)
 
 
 _WITH_VALUE = frozenset(f"-{letter}" for letter in "BbcDEeFIiJLlmOopQRSWw")
