@@ -285,11 +285,11 @@ async def through_a_session(vms: Vms, number: int, seconds: float) -> float:
             uplink = Uplink(0, "up0", "192.0.2.1", 1500)
             steps = plan_network(network, uplink, observe_session(connection, BRIDGE))
             apply(steps, {Namespace.SESSION: connection}, inner, -1)
-        attach(session, other, network, "k1")
+        attach(session, other, network, network.members[1].kernel_id)
         async with vms.held(spec):
             target = vms.runtime.kernel(spec.id).fence_target()
             assert target is not None
-            attach(session, f"/proc/{target.process.pid}/ns/net", network, "k0")
+            attach(session, f"/proc/{target.process.pid}/ns/net", network, network.members[0].kernel_id)
             await vms.runtime.mark_attached(spec.id)
             sink = Sink(other)
             await vms.runtime.start(spec.id)
