@@ -1,0 +1,23 @@
+import { Code, ConnectError } from "@connectrpc/connect";
+import { BadRequestSchema, ErrorInfoSchema } from "../gen/google/rpc/error_details_pb";
+
+/** An error as it is shown: the server's own words, never a guess at them. */
+export interface Problem {
+  code: Code;
+  /** The word of the reference page, such as `QUOTA`; empty when the server gives none. */
+  reason: string;
+  message: string;
+  fields: { field: string; description: string }[];
+}
+
+export function problemOf(error: unknown): Problem {
+  const known = ConnectError.from(error);
+  const info = known.findDetails(ErrorInfoSchema)[0];
+  const fields = known.findDetails(BadRequestSchema).flatMap((detail) => detail.fieldViolations);
+  return {
+    code: known.code,
+    reason: info?.reason ?? "",
+    message: known.rawMessage || Code[known.code],
+    fields: fields.map(({ field, description }) => ({ field, description })),
+  };
+}

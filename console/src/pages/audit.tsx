@@ -1,0 +1,77 @@
+import { Code } from "@connectrpc/connect";
+import { useContext, useRef, useState } from "react";
+import { Link } from "react-router";
+import { sessions } from "../api/client";
+import { type Problem, problemOf } from "../api/problem";
+import type { SessionEvent } from "../gen/retinue/manager/v1/session_pb";
+import { eventWords } from "../live/events";
+import { useStream } from "../live/stream";
+import { Table, Trouble } from "../parts/basics";
+import { StoreContext, useStatus } from "../parts/store";
+import { moment } from "../text/format";
+import { t } from "../text/language";
+
+const MOST = 500;
+/** So far back the page begins; all of the journal is `retinue watch`'s to read. */
+const BACK = 2000n;
+
+/** Who entered which kernel, and what became of sessions: the journal, newest first. */
+export default function Audit() {
+  const store = useContext(StoreContext);
+  const status = useStatus();
+  const kept = useRef<SessionEvent[]>([]);
+  const [, setTurn] = useState(0);
+  const [problem, setProblem] = useState<Problem>();
+  const [entered, setEntered] = useState(true);
+  const ready = status.state === "live";
+  useStream(
+    `audit ${ready}`,
+    async (signal, arrived) => {
+      if (!ready) return;
+      const newest = store.status.revision;
+      let afterRevision: bigint | undefined = kept.current[0]?.revision ?? (newest > BACK ? newest - BACK : 0n);
+      for (;;) {
+        try {
+          for await (const response of sessions.watchSessions({ afterRevision }, { signal })) {
+            arrived();
+            kept.current = [...response.events.toReversed(), ...kept.current].slice(0, MOST * 4);
+            if (response.events.length > 0) setTurn((turn) => turn + 1);
+          }
+          return;
+        } catch (error) {
+          if (problemOf(error).code !== Code.OutOfRange || afterRevision === undefined) throw error;
+          afterRevision = undefined;
+        }
+      }
+    },
+    setProblem,
+  );
+  const events = kept.current.filter((event) => !entered || event.change.case === "kernelAccessed").slice(0, MOST);
+  return (
+    <>
+      <div className="bar-top">
+        <h1>{t("audit")}</h1>
+        <label>
+          <input type="checkbox" checked={entered} onChange={(event) => setEntered(event.target.checked)} />{" "}
+          {t("entered")}…
+        </label>
+      </div>
+      <Trouble problem={problem} />
+      <Table
+        label={t("audit")}
+        head={["#", t("time"), t("sessions"), t("event"), t("why")]}
+        rows={events.map((event) => ({
+          key: String(event.revision),
+          cells: [
+            String(event.revision),
+            moment(event.createTime),
+            <Link key="session" to={`/sessions/${event.sessionId}/events`}>
+              {store.get(event.sessionId)?.spec?.name ?? event.sessionId.slice(0, 8)}
+            </Link>,
+            ...eventWords(event),
+          ],
+        }))}
+      />
+    </>
+  );
+}

@@ -1,0 +1,115 @@
+import { FitAddon } from "@xterm/addon-fit";
+import { Terminal } from "@xterm/xterm";
+import "@xterm/xterm/css/xterm.css";
+import type { MessageInitShape } from "@bufbuild/protobuf";
+import { kernels } from "./api/kernels";
+import { problemOf } from "./api/problem";
+import type { AttachRequestSchema } from "./gen/retinue/manager/v1/kernel_service_pb";
+import "./parts/theme";
+import { Outbox } from "./parts/outbox";
+import "./terminal.css";
+import { markDocument, t } from "./text/language";
+
+/** While so much is not drawn, no more is read: the kernel waits, and Ctrl-C is heard. */
+const MOST_UNDRAWN = 256 << 10;
+type Step = MessageInitShape<typeof AttachRequestSchema>["step"];
+
+const [, , session = "", kernel = ""] = location.pathname.split("/").map(decodeURIComponent);
+const place = document.getElementById("terminal");
+const status = document.getElementById("status");
+
+/** The way out of the terminal by keys: back to the tab that it is in. */
+function leave(terminal: Terminal): void {
+  terminal.blur();
+  window.parent.document.querySelector<HTMLElement>("[role=tab][aria-selected=true]")?.focus();
+}
+
+function main(place: HTMLElement): void {
+  const dark =
+    matchMedia("(prefers-color-scheme: dark)").matches || document.documentElement.style.colorScheme === "dark";
+  const terminal = new Terminal({
+    screenReaderMode: true,
+    scrollback: 10_000,
+    fontSize: 14,
+    theme: dark
+      ? { background: "#16181d", foreground: "#e6e6e6" }
+      : { background: "#ffffff", foreground: "#1b1d22", cursor: "#1b1d22", selectionBackground: "#b4d5fe" },
+    // Links and the clipboard are the page's: output neither opens nor writes anything.
+    linkHandler: null,
+  });
+  const fit = new FitAddon();
+  terminal.loadAddon(fit);
+  terminal.parser.registerOscHandler(52, () => true);
+  terminal.open(place);
+  fit.fit();
+  new ResizeObserver(() => fit.fit()).observe(place);
+  // In a session's page, who moves along its tabs by keys is not to be caught here.
+  if (window.top === window) terminal.focus();
+  terminal.attachCustomKeyEventHandler((event) => {
+    const leaves = event.ctrlKey && event.shiftKey && event.key === "Escape";
+    if (leaves) leave(terminal);
+    return !leaves;
+  });
+  document.title = `${kernel} · ${t("terminal")} · Retinue`;
+  Object.assign(window, { terminal });
+
+  let steps: Outbox<Step> | undefined;
+  const say = (words: string) => {
+    if (status !== null) status.textContent = words;
+  };
+  const size = () => ({ rows: terminal.rows, columns: terminal.cols });
+  terminal.onData((data) => {
+    if (steps !== undefined) steps.put({ case: "stdin", value: new TextEncoder().encode(data) });
+    else if (data === "\r") void shell();
+  });
+  terminal.onBinary((data) => steps?.put({ case: "stdin", value: Uint8Array.from(data, (c) => c.charCodeAt(0)) }));
+  terminal.onResize(() => steps?.put({ case: "resize", value: size() }));
+  window.addEventListener("beforeunload", (event) => {
+    // The shell ends with this page.
+    if (steps !== undefined && window.top === window) event.preventDefault();
+  });
+
+  async function shell(): Promise<void> {
+    const own = new Outbox<Step>();
+    steps = own;
+    own.put({ case: "start", value: { session, hostname: kernel, terminal: size() } });
+    say(t("loading"));
+    let undrawn = 0;
+    let drawn = () => {};
+    try {
+      for await (const { step } of kernels.attach(own.steps())) {
+        if (step.case === "started") say(`${step.value.hostname} · ${t("connected")}`);
+        if (step.case === "stdout" || step.case === "stderr") {
+          const length = step.value.byteLength;
+          undrawn += length;
+          terminal.write(step.value, () => {
+            undrawn -= length;
+            drawn();
+          });
+          while (undrawn > MOST_UNDRAWN) {
+            await new Promise<void>((resolve) => {
+              drawn = resolve;
+            });
+          }
+        }
+        if (step.case === "exited") {
+          document.documentElement.dataset.exited = String(step.value.exitCode);
+          terminal.write(`\r\n[${t("shellEnded", { code: step.value.exitCode })} ${t("newShell")}]\r\n`);
+          say(t("shellEnded", { code: step.value.exitCode }));
+        }
+      }
+    } catch (error) {
+      const problem = problemOf(error);
+      const words = t("shellBroke", { reason: problem.reason || problem.message });
+      terminal.write(`\r\n[${words} ${t("newShell")}]\r\n`);
+      say(words);
+    } finally {
+      own.close();
+      if (steps === own) steps = undefined;
+    }
+  }
+  void shell();
+}
+
+markDocument();
+if (place !== null) main(place);

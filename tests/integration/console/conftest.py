@@ -1,0 +1,114 @@
+"""The console as browsers see it: Debian's Chromium before a real manager with two agents."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright
+
+from retinue.client import Client
+from retinue.devtools import state
+from retinue.devtools.cluster import DIRECTORIES, Cluster, ClusterOptions
+
+STATIC = Path(__file__).parents[3] / "manager/console/static"
+CHROMIUM = "/usr/bin/chromium"
+MILLISECONDS = 120_000
+"""After so long something counts as never: far more than it takes on a busy machine."""
+
+
+@pytest.fixture(scope="session")
+def directory() -> Iterator[Path]:
+    """A directory that the database's user can reach; what a cluster left in it goes with it."""
+    DIRECTORIES.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="test-console-", dir=DIRECTORIES) as made:
+        yield Path(made)
+        state.clear(Path(made))
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def cluster(directory: Path) -> AsyncIterator[Cluster]:
+    assert (STATIC / "index.html").is_file(), "run make console"
+    async with Cluster(directory, ClusterOptions(agents=2, prefix="rt-test-", gateway=True)) as made:
+        yield made
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def client(cluster: Cluster) -> AsyncIterator[Client]:
+    async with cluster.client() as made:
+        yield made
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def chromium() -> AsyncIterator[Browser]:
+    async with async_playwright() as playwright:
+        # Chromium's own sandbox is not for root, who runs these tests; it goes to pages of the test's own only.
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        try:
+            yield browser
+        finally:
+            await browser.close()
+
+
+@dataclass(slots=True)
+class Visitor:
+    """Someone at a browser, who is signed in. What pages complain of is kept: a test that ends well has none."""
+
+    browser: Browser
+    context: BrowserContext
+    page: Page
+    complaints: list[str]
+
+    async def terminal_text(self) -> str:
+        """Returns what the terminal of the page shows, line by line."""
+        frame = next(frame for frame in self.page.frames if "/terminal/" in frame.url)
+        return str(
+            await frame.evaluate(
+                """() => {
+                    const shown = terminal.buffer.active;
+                    return Array.from({length: shown.length}, (_, i) => shown.getLine(i).translateToString(true)).join("\\n");
+                }"""
+            )
+        )
+
+
+async def link(client: Client) -> str:
+    """Returns a link that signs in once."""
+    return (await client.tokens.create_console_ticket()).url
+
+
+@asynccontextmanager
+async def visiting(chromium: Browser, client: Client, **options: Any) -> AsyncIterator[Visitor]:
+    """Signs in by a link, in a browser's profile of its own; fails when a page threw, or broke its policy."""
+    context = await chromium.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
+    context.set_default_timeout(MILLISECONDS)
+    complaints: list[str] = []
+
+    def said(message: ConsoleMessage) -> None:
+        # A manager that a test takes away is missed, in words that are not ours.
+        if message.type == "error" and "ERR_CONNECTION" not in message.text and "502" not in message.text:
+            complaints.append(message.text)
+
+    context.on("console", said)
+    context.on("weberror", lambda error: complaints.append(str(error.error)))
+    try:
+        page = await context.new_page()
+        await page.goto(await link(client))
+        await page.wait_for_url("**/sessions")
+        await page.locator("footer[data-state=live]").wait_for()
+        yield Visitor(chromium, context, page, complaints)
+        assert complaints == []
+    finally:
+        await context.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def visitor(chromium: Browser, client: Client) -> AsyncIterator[Visitor]:
+    async with visiting(chromium, client) as made:
+        yield made

@@ -1,0 +1,123 @@
+"""The story that the console is for: launch, watch, enter, open, end; by mouse, and by keyboard alone."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.async_api import Page, expect
+
+from retinue.client import Client
+from tests.eventually import eventually
+from tests.integration.console.conftest import MILLISECONDS, Visitor
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+SERVER = "python3 -m http.server 8000"
+
+
+async def _enter(visitor: Visitor, command: str, wanted: str) -> None:
+    """Types a command into the terminal that is open, until an own line is as wanted."""
+    frame = visitor.page.frame_locator("iframe.terminal")
+    await expect(frame.locator("#status")).to_contain_text("connected", timeout=MILLISECONDS)
+    await visitor.page.keyboard.type(f"{command}\n")
+    await eventually(visitor.terminal_text, lambda text: wanted in text.splitlines())
+
+
+async def _run_out(page: Page, name: str) -> None:
+    await expect(page.locator(".list .row", has_text=name).locator(".state")).to_contain_text(
+        "Terminated", timeout=MILLISECONDS
+    )
+
+
+async def test_by_mouse(visitor: Visitor, client: Client) -> None:
+    page = visitor.page
+    await page.get_by_role("link", name="New session").click()
+    await page.get_by_label("Multi node").check()
+    await page.get_by_label("Cluster size").fill("2")
+    await page.get_by_label("Name", exact=True).fill("mouse")
+    await page.get_by_label("Command").fill(SERVER)
+    await page.get_by_label("Service ports").fill("web:http:8000")
+    await expect(page.locator(".outcome")).to_contain_text("Starts now", timeout=MILLISECONDS)
+    await page.get_by_role("button", name="Launch").click()
+
+    await expect(page.locator("h1")).to_have_text("mouse", timeout=MILLISECONDS)
+    await expect(page.locator(".bar-top .tag")).to_have_text("Multi-node \N{MULTIPLICATION SIGN}2")
+    await expect(page.locator(".bar-top .state")).to_contain_text("Running", timeout=MILLISECONDS)
+
+    await page.get_by_role("tab", name="Terminal").click()
+    await page.frame_locator("iframe.terminal").locator(".xterm").click()
+    await _enter(visitor, "ssh sub1 hostname", "sub1")
+
+    await page.get_by_role("tab", name="Apps and ports").click()
+    async with visitor.context.expect_page() as opening:
+        await page.get_by_role("button", name="Open web").click()
+    app = await opening.value
+    await expect(app.locator("h1")).to_contain_text("Directory listing", timeout=MILLISECONDS)
+    assert await app.evaluate("window.opener") is None
+    assert (await app.evaluate("location.host")).startswith("p8000-")
+    await app.close()
+
+    await page.get_by_role("button", name="End…").click()
+    await page.get_by_role("dialog").get_by_role("button", name="End", exact=True).click()
+    await expect(page.locator(".bar-top .state")).to_contain_text("Terminated", timeout=MILLISECONDS)
+    await page.get_by_role("navigation", name="Menu").get_by_role("link", name="Sessions").click()
+    await _run_out(page, "mouse")
+    session = await client.sessions.get("mouse")
+    assert session.state == "TERMINATED"
+
+
+async def _tab_to(page: Page, selector: str) -> None:
+    """Moves focus by the Tab key until it is at an element."""
+    for _ in range(80):
+        if await page.evaluate("selector => document.activeElement?.matches(selector)", selector):
+            return
+        await page.keyboard.press("Tab")
+    raise AssertionError(f"{selector} is not reached by the Tab key")
+
+
+async def test_by_keyboard_alone(visitor: Visitor) -> None:
+    page = visitor.page
+    await page.keyboard.press("n")
+    await expect(page.locator("h1")).to_have_text("New session")
+    await _tab_to(page, "input[name=mode]")
+    await page.keyboard.press("ArrowRight")
+    await expect(page.get_by_label("Multi node")).to_be_checked()
+    await _tab_to(page, "input[type=number]")
+    await page.keyboard.press("ControlOrMeta+a")
+    await page.keyboard.type("2")
+    await expect(page.locator(".outcome")).to_contain_text("Starts now", timeout=MILLISECONDS)
+    await page.keyboard.press("Enter")
+    await expect(page.locator(".bar-top .state")).to_contain_text("Running", timeout=MILLISECONDS)
+    name = await page.locator("h1").inner_text()
+
+    await page.locator("main").focus()
+    await _tab_to(page, "[role=tab]")
+    for tab in ("Logs", "Terminal"):
+        await page.keyboard.press("ArrowRight")
+        await expect(page.get_by_role("tab", name=tab)).to_be_focused()
+    await _tab_to(page, "iframe.terminal")
+    await _enter(visitor, "ssh sub1 hostname", "sub1")
+    # The way out of the terminal, and back to the list.
+    await page.keyboard.press("Control+Shift+Escape")
+    await expect(page.get_by_role("tab", name="Terminal")).to_be_focused()
+    await page.keyboard.press("g")
+    await page.keyboard.press("s")
+    await expect(page.locator("h1")).to_have_text("Sessions")
+    await page.keyboard.press("/")
+    await page.keyboard.type(f"name:{name}")
+    await expect(page.locator(".list .row")).to_have_count(1)
+    await _tab_to(page, ".list")
+    await page.keyboard.press("x")
+    await page.keyboard.press("Shift+Tab")
+    await _tab_to_end(page)
+    await page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog")
+    await expect(dialog).to_be_visible()
+    await _tab_to(page, "dialog .primary")
+    await page.keyboard.press("Enter")
+    await _run_out(page, name)
+
+
+async def _tab_to_end(page: Page) -> None:
+    """Moves focus to the button that ends what is selected, which is just before the list."""
+    focused = await page.evaluate("document.activeElement?.textContent")
+    assert focused == "End…", focused

@@ -1,0 +1,97 @@
+"""The live list: what it shows, and that it loses and repeats nothing."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.async_api import expect
+
+from retinue.client import Client
+from retinue.devtools.cluster import Cluster
+from tests.eventually import eventually
+from tests.integration.console.conftest import MILLISECONDS, Visitor
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+MARKUP = "<img src=x onerror=document.title='owned'>"
+
+
+async def test_it_follows_without_a_reload(visitor: Visitor, client: Client) -> None:
+    page = visitor.page
+    session = await client.sessions.create(type="interactive", name="followed")
+    row = page.locator(f".row[data-session='{session.id}']")
+    await expect(row.locator(".state")).to_contain_text("Running", timeout=MILLISECONDS)
+    await session.terminate()
+    await expect(row.locator(".state")).to_contain_text("Terminated", timeout=MILLISECONDS)
+
+
+async def test_a_search_is_in_the_address(visitor: Visitor, client: Client) -> None:
+    page = visitor.page
+    batch = [await client.sessions.create(type="batch", name=f"found-{at}", command=["true"]) for at in range(3)]
+    for session in batch:
+        await session.wait_ended()
+    await page.get_by_label("Search").fill("name:found-*")
+    await expect(page.locator(".list .row")).to_have_count(3)
+    await page.get_by_role("tab", name="Ended").click()
+    await expect(page.locator(".list .row .state").first).to_contain_text("Success")
+    await page.reload()
+    await expect(page.locator(".list .row")).to_have_count(3)
+    assert "tab=ended" in page.url
+    assert "found" in page.url
+
+
+async def test_text_of_users_is_text(visitor: Visitor, client: Client) -> None:
+    page = visitor.page
+    command = [
+        "sh",
+        "-c",
+        f"printf '%s\\n' \"{MARKUP}\"; printf '\\033]8;;javascript:alert(1)\\007link\\033]8;;\\007\\n'",
+    ]
+    session = await client.sessions.create(
+        type="batch", name="markup", command=command, labels={"note": MARKUP}, environment={"X": MARKUP}
+    )
+    await session.wait_ended()
+    for part in ("", "/logs", "/events", "/spec", "/graph"):
+        await page.goto(page.url.split("/sessions")[0] + f"/sessions/{session.id}{part}")
+        await expect(page.locator("h1")).to_have_text("markup")
+    await page.get_by_role("tab", name="Logs").click()
+    await expect(page.locator(".log")).to_contain_text(MARKUP, timeout=MILLISECONDS)
+    await expect(page.locator(".log")).to_contain_text("link")
+    assert await page.locator(".log a, .log img").count() == 0
+    assert await page.title() == "Retinue"
+
+
+async def test_a_line_of_a_megabyte_is_shown(visitor: Visitor, client: Client) -> None:
+    page = visitor.page
+    command = ["sh", "-c", "head -c 1000000 /dev/zero | tr '\\0' x; echo; echo the-end"]
+    session = await client.sessions.create(type="batch", name="long-line", command=command)
+    await session.wait_ended()
+    await page.goto(page.url.split("/sessions")[0] + f"/sessions/{session.id}/logs")
+    await expect(page.locator(".log")).to_contain_text("the-end", timeout=MILLISECONDS)
+
+
+async def test_a_full_cluster_shows_the_reason_and_starts_by_what_would(visitor: Visitor, client: Client) -> None:
+    page = visitor.page
+    session = await client.sessions.create(type="interactive", name="too-big", slots={"cpu": 64})
+    await eventually(client_explains := lambda: client.sessions.get("too-big"), lambda found: found.reason)
+    await page.goto(page.url.split("/sessions")[0] + f"/sessions/{session.id}")
+    explained = await (await client_explains()).explain()
+    await expect(page.locator(".why")).to_contain_text(explained.reason, timeout=MILLISECONDS)
+    await expect(page.locator(".why")).to_contain_text(explained.message)
+    await session.terminate()
+
+
+async def test_a_manager_that_comes_back_is_caught_up_with(visitor: Visitor, client: Client, cluster: Cluster) -> None:
+    page = visitor.page
+    footer = page.locator("footer")
+    cluster.manager.process.kill()
+    await expect(footer).to_have_attribute("data-state", "reconnecting", timeout=MILLISECONDS)
+    await cluster.start_manager()
+    session = await client.sessions.create(type="batch", name="after-the-restart", command=["true"])
+    await session.wait_ended()
+    row = page.locator(f".row[data-session='{session.id}']")
+    await expect(row.locator(".state")).to_contain_text("Success", timeout=MILLISECONDS)
+    await expect(footer).to_have_attribute("data-state", "live", timeout=MILLISECONDS)
+    listed = {found.id: found.state async for found in client.sessions.list(show_ended=True)}
+    shown = await page.evaluate("[...document.querySelectorAll('.row')].map(row => row.dataset.session)")
+    assert len(shown) == len(set(shown))
+    assert set(shown) == set(listed)

@@ -1,0 +1,66 @@
+"""The terminal: its size, its end, and output that is faster than it is drawn."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import expect
+
+from retinue.client import Client
+from retinue.client.session import Session
+from tests.eventually import eventually
+from tests.integration.console.conftest import MILLISECONDS, Visitor
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def session(visitor: Visitor, client: Client) -> AsyncIterator[Session]:
+    made = await client.sessions.create(type="interactive")
+    await made.wait_running()
+    await visitor.page.goto(visitor.page.url.split("/sessions")[0] + f"/sessions/{made.id}/terminal")
+    frame = visitor.page.frame_locator("iframe.terminal")
+    await expect(frame.locator("#status")).to_contain_text("connected", timeout=MILLISECONDS)
+    await frame.locator(".xterm").click()
+    yield made
+    await made.terminate()
+
+
+async def test_it_has_the_size_that_it_is_shown_in(visitor: Visitor, session: Session) -> None:
+    keyboard = visitor.page.keyboard
+    await visitor.page.set_viewport_size({"width": 900, "height": 700})
+    frame = next(frame for frame in visitor.page.frames if "/terminal/" in frame.url)
+    rows, columns = await frame.evaluate("[terminal.rows, terminal.cols]")
+    await keyboard.type("stty size\n")
+    await eventually(visitor.terminal_text, lambda text: f"{rows} {columns}" in text.splitlines())
+
+
+async def test_it_says_how_the_shell_ended_and_starts_another(visitor: Visitor, session: Session) -> None:
+    await visitor.page.keyboard.type("exit 5\n")
+    status = visitor.page.frame_locator("iframe.terminal").locator("#status")
+    await expect(status).to_contain_text("exit code 5", timeout=MILLISECONDS)
+    await visitor.page.keyboard.press("Enter")
+    await expect(status).to_contain_text("connected", timeout=MILLISECONDS)
+
+
+async def test_a_program_that_prints_without_end_is_interrupted(visitor: Visitor, session: Session) -> None:
+    keyboard = visitor.page.keyboard
+    await keyboard.type("yes | head -c 50000000; echo all-$((40+2))\n")
+    await eventually(visitor.terminal_text, lambda text: "all-42" in text.splitlines(), seconds=300)
+    await keyboard.type("yes\n")
+    await eventually(visitor.terminal_text, lambda text: text.count("\ny") > 1000)
+    await keyboard.press("Control+c")
+    await keyboard.type("echo back-$((40+2))\n")
+    await eventually(visitor.terminal_text, lambda text: "back-42" in text.splitlines())
+
+
+async def test_output_neither_opens_nor_copies_anything(visitor: Visitor, session: Session) -> None:
+    await visitor.page.keyboard.type(
+        "printf '\\033]52;c;b3duZWQ=\\007\\033]8;;javascript:alert(1)\\007link\\033]8;;\\007'; echo done-$((40+2))\n"
+    )
+    text = await eventually(visitor.terminal_text, lambda text: re.search(r"link.*done-42$", text, re.MULTILINE))
+    assert "owned" not in text
+    assert len(visitor.context.pages) == 1
