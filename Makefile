@@ -4,6 +4,7 @@ PY := $(VENV)/bin/python
 STUBS := gen/.stamp
 PLUGINS := .cache/stubs/.installed
 CLIENTS := .cache/clients/.built
+CONSOLE := manager/console/static/index.html
 # What is installed, in parts. `make demo` needs the first two, `make check` and `make unit` the second and third: with
 # the router, whose engine is large, and which the demo does not run.
 NODE := $(VENV)/.node
@@ -22,7 +23,7 @@ NO_PODS = $(if $(RETINUE_KUBE_BIN)$(wildcard $(KUBERNETES)/kubelet),,$(wildcard 
 WORKERS := 3
 
 .DEFAULT_GOAL := help
-.PHONY: help install proto stubs docs check format programs unit test test-clients kubernetes test-kubernetes soak demo bench clean
+.PHONY: help install proto stubs console pictures docs check format programs unit test test-clients kubernetes test-kubernetes soak demo bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,10 +63,16 @@ $(PLUGINS): $(DEV) scripts/install-stub-plugins
 	scripts/install-stub-plugins .cache/stubs
 	@touch $@
 
+console: $(CONSOLE) ## the web console, into manager/console/static
+
+$(CONSOLE): $(DEV) scripts/build-console $(shell git ls-files console 2>/dev/null) $(shell find protos -name '*.proto')
+	$(PY) scripts/build-console
+	@touch $@
+
 docs: $(DEV) $(STUBS) ## the pages in docs/reference, from protos, tables and commands
 	$(PY) -m docs.generator
 
-check: $(DEV) $(STUBS) ## ruff, mypy --strict (tests too), buf, width, words, rows, documents, modules, exports, import rules
+check: $(DEV) $(STUBS) ## ruff, mypy --strict (tests too), buf, width, words, rows, documents, modules, exports, import rules, the console's code
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
@@ -79,6 +86,7 @@ check: $(DEV) $(STUBS) ## ruff, mypy --strict (tests too), buf, width, words, ro
 	scripts/check-exports
 	$(PY) scripts/generate-sync-client --check
 	$(VENV)/bin/lint-imports
+	$(PY) scripts/build-console --check
 
 format: $(DEV) ## lay out Python, protos and Markdown
 	$(PY) docs/generator/wrapping.py $$(git ls-files '*.md')
@@ -106,9 +114,12 @@ kubernetes: ## the programs of a Kubernetes for the tests of pods, built once in
 test-kubernetes: programs kubernetes ## the tests of pods, on a cluster of one node; needs root
 	$(VENV)/bin/pytest -v $(wildcard $(PODS))
 
-test: programs unit $(CLIENTS) ## all tests, those of pods where there is a Kubernetes; needs root
+test: programs unit $(CLIENTS) $(CONSOLE) ## all tests, those of pods where there is a Kubernetes; needs root
 	$(VENV)/bin/pytest -v -n $(WORKERS) --dist loadfile --durations 20 $(foreach part,$(PURE) $(NO_PODS),--ignore=$(part))
 	$(if $(NO_PODS),@echo "There is no Kubernetes: $$(grep -rhE '^(async )?def test_' $(NO_PODS) tests/runtime_contract.py | wc -l) tests of pods were left out; run make test-kubernetes")
+
+pictures: programs $(CONSOLE) ## the pictures of the console in docs/images, from a real run; needs root
+	RETINUE_PICTURES=$(CURDIR)/docs/images $(VENV)/bin/pytest -q tests/integration/console/test_launch.py -k mouse
 
 soak: programs ## impatient clients beside random kills for MINUTES (30); needs root
 	$(PY) -m tests.soak --minutes $(or $(MINUTES),30)

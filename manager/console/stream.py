@@ -1,7 +1,8 @@
 """Carries one stream of the API over a websocket, from its start to its end, whichever side ends it.
 
 A message is asked for on either side only when the one before it was taken. The socket is read all the while, but not
-far ahead of the call, so that its close is seen, and input waits for its reader.
+far ahead of the call, so that its close is seen, and input waits for its reader. Browsers take whatever comes, so a
+page may say how much it has dealt with: then what it has not stays bounded.
 """
 
 from __future__ import annotations
@@ -23,10 +24,46 @@ RECHECK_SECONDS = 2.0
 CLOSE_SECONDS = 2.0
 # Requests beside the one that the call takes: each may be of megabytes, and a user has many sockets.
 _AHEAD = 1
+# How much a page that reports what it has taken may have before it.
+WINDOW_BYTES = 512 << 10
+_LONGEST_REPORT = 15
 
 _NOT_A_MESSAGE = End(
-    grpc.StatusCode.INVALID_ARGUMENT.value[0], "requests are binary messages, and end by an empty text"
+    grpc.StatusCode.INVALID_ARGUMENT.value[0],
+    "requests are binary messages, and end by an empty text; another text is the number of bytes that were taken",
 )
+
+
+class Window:
+    """How much more a page may be sent. One that reports nothing takes everything at once."""
+
+    def __init__(self) -> None:
+        """Nothing is sent or reported yet."""
+        self._sent = 0
+        self._taken: int | None = None
+        self._open = False
+        self._changed = asyncio.Event()
+
+    def report(self, taken: int) -> None:
+        """Notes how many bytes the page has taken in all; it cannot take any back."""
+        self._taken = max(taken, self._taken or 0)
+        self._changed.set()
+
+    def open(self) -> None:
+        """Lets everything pass until it is closed again: reports cannot be heard."""
+        self._open = True
+        self._changed.set()
+
+    def close(self) -> None:
+        """Bounds what is sent again."""
+        self._open = False
+
+    async def send(self, size: int) -> None:
+        """Counts a message, and returns when there is room for another."""
+        self._sent += size
+        while self._taken is not None and not self._open and self._sent - self._taken > WINDOW_BYTES:
+            self._changed.clear()
+            await self._changed.wait()
 
 
 class Stream:
@@ -38,6 +75,7 @@ class Stream:
         self._check = check
         # None ends the requests.
         self._requests: asyncio.Queue[bytes | None] = asyncio.Queue(_AHEAD)
+        self._window = Window()
         # Set whenever something comes, or something that was sent has gone.
         self._lives = True
         # While requests wait for their reader, nothing is read: neither an answer to a ping nor a close.
@@ -74,6 +112,8 @@ class Stream:
                 case WSMsgType.TEXT if not message.data and not ended:
                     ended = True
                     await self._give(None)
+                case WSMsgType.TEXT if message.data.isdecimal() and len(message.data) <= _LONGEST_REPORT:
+                    self._window.report(int(message.data))
                 case WSMsgType.PING:
                     await self._socket.pong(message.data)
                 case WSMsgType.PONG:
@@ -85,14 +125,18 @@ class Stream:
 
     async def _give(self, message: bytes | None) -> None:
         self._waits = True
+        # Reports behind this request are not read meanwhile, and it may wait for output to be taken.
+        self._window.open()
         await self._requests.put(message)
         self._waits = False
+        self._window.close()
 
     async def _write(self, call: grpc.aio.StreamStreamCall[bytes, bytes]) -> End | None:
         try:
             async for message in call:
                 await self._socket.send_bytes(message)
                 self._lives = True
+                await self._window.send(len(message))
         except grpc.aio.AioRpcError as error:
             return end_of(error)
         except ConnectionError:

@@ -12,7 +12,7 @@ import { createGrpcWebTransport } from "@connectrpc/connect-web";
 import { StatusSchema } from "../gen/google/rpc/status_pb";
 
 const PROTOCOL = "retinue.grpc.v1";
-/** The server is told after so many bytes how many the page has taken; it does not send far beyond. */
+/** After so many bytes the page reports how many it has taken; the server does not send far beyond. */
 const REPORT_BYTES = 64 << 10;
 const MAX_BUFFERED = 4 << 20;
 
@@ -44,6 +44,7 @@ function consoleTransport(base: string): Transport {
       socket.binaryType = "arraybuffer";
       const received = new Received(socket, signal);
       await received.opened;
+      socket.send("0");
       void send(socket, method, input);
       async function* messages() {
         let taken = 0;

@@ -5,7 +5,7 @@ import type { Session } from "../gen/retinue/manager/v1/session_pb";
 import { applied } from "./reduce";
 
 /** At most so many sessions are kept, the newest. */
-export const MOST_SESSIONS = 5000;
+export const MAX_SESSIONS = 5000;
 const FIRST_PAUSE = 500;
 const LONGEST_PAUSE = 8000;
 
@@ -86,7 +86,7 @@ export class SessionStore {
       revision ??= page.revision;
       incarnation = page.incarnation;
       return { items: page.sessions, nextPageToken: page.nextPageToken };
-    }, MOST_SESSIONS);
+    }, MAX_SESSIONS);
     this.byId = new Map(found.map((session) => [session.id, session]));
     this.order = [...this.byId.keys()];
     this.incarnation = incarnation;
@@ -97,7 +97,7 @@ export class SessionStore {
     const before = this.byId.get(event.sessionId);
     const after = applied(before, event);
     if (after === undefined || after === before) return;
-    if (before === undefined) this.order = [after.id, ...this.order].slice(0, MOST_SESSIONS);
+    if (before === undefined) this.order = [after.id, ...this.order].slice(0, MAX_SESSIONS);
     this.byId.set(after.id, after);
   }
 

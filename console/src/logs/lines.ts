@@ -1,7 +1,7 @@
-const MOST_LINES = 200_000;
+const MAX_LINES = 200_000;
 const LONGEST_LINE = 16 * 1024;
 
-/** The lines of one kernel's output, the newest `MOST_LINES`, and where reading goes on. */
+/** The lines of one kernel's output, the newest `MAX_LINES`, and where reading continues. */
 export class LogLines {
   private lines: string[] = [];
   private open = "";
@@ -21,7 +21,7 @@ export class LogLines {
       this.lines.push(this.open.slice(0, LONGEST_LINE));
       this.open = this.open.slice(LONGEST_LINE);
     }
-    if (this.lines.length > MOST_LINES * 1.1) this.lines = this.lines.slice(-MOST_LINES);
+    if (this.lines.length > MAX_LINES * 1.1) this.lines = this.lines.slice(-MAX_LINES);
   }
 
   all(): string[] {

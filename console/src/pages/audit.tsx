@@ -11,7 +11,7 @@ import { StoreContext, useStatus } from "../parts/store";
 import { moment } from "../text/format";
 import { t } from "../text/language";
 
-const MOST = 500;
+const MAX_EVENTS = 500;
 /** So far back the page begins; all of the journal is `retinue watch`'s to read. */
 const BACK = 2000n;
 
@@ -34,7 +34,7 @@ export default function Audit() {
         try {
           for await (const response of sessions.watchSessions({ afterRevision }, { signal })) {
             arrived();
-            kept.current = [...response.events.toReversed(), ...kept.current].slice(0, MOST * 4);
+            kept.current = [...response.events.toReversed(), ...kept.current].slice(0, MAX_EVENTS * 4);
             if (response.events.length > 0) setTurn((turn) => turn + 1);
           }
           return;
@@ -46,7 +46,9 @@ export default function Audit() {
     },
     setProblem,
   );
-  const events = kept.current.filter((event) => !entered || event.change.case === "kernelAccessed").slice(0, MOST);
+  const events = kept.current
+    .filter((event) => !entered || event.change.case === "kernelAccessed")
+    .slice(0, MAX_EVENTS);
   return (
     <>
       <div className="bar-top">

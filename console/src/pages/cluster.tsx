@@ -13,7 +13,7 @@ import { amount, amountText, moment, span } from "../text/format";
 import { t } from "../text/language";
 
 const PERIOD = 5;
-const MOST_CELLS = 64;
+const MAX_CELLS = 64;
 const LATE_SECONDS = 30;
 
 /** All agents, and of a slot what each has and gives. */
@@ -159,7 +159,7 @@ function Cells({ agent, slot }: { agent: Agent; slot: string }) {
   const all = amount(agent.capacity[slot] ?? "0");
   const used = amount(agent.occupied[slot] ?? "0");
   if (!(all > 0)) return <p className="note">–</p>;
-  const count = slot === "mem" || all > MOST_CELLS ? 16 : Math.max(1, Math.round(all));
+  const count = slot === "mem" || all > MAX_CELLS ? 16 : Math.max(1, Math.round(all));
   const full = (used / all) * count;
   return (
     <div className="heat">

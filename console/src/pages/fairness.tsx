@@ -11,7 +11,7 @@ import { t } from "../text/language";
 
 const PERIOD = 5;
 const KEPT = 720;
-const MOST_LINES = 8;
+const MAX_LINES = 8;
 
 /** Dominant resource shares by owner, now and since the page is open. */
 export default function Fairness() {
@@ -78,7 +78,7 @@ export default function Fairness() {
         title={t("share")}
         unit=" %"
         series={shares
-          .slice(0, MOST_LINES)
+          .slice(0, MAX_LINES)
           .map(({ owner }) => ({ name: owner, points: history.current.get(owner) ?? [] }))}
       />
     </>

@@ -9,7 +9,7 @@ import type { Session } from "../gen/retinue/manager/v1/session_pb";
 import { hasEnded } from "../live/reduce";
 import { type Column, inTab, matching, ordered, TABS, type Tab } from "../live/search";
 import { agentsOf, asked, clusterTag, pulled, shownState } from "../live/state";
-import { MOST_SESSIONS } from "../live/store";
+import { MAX_SESSIONS } from "../live/store";
 import { Dialog, StateMark, Tabs, Trouble } from "../parts/basics";
 import { useNow, useSessions, useStatus } from "../parts/store";
 import { amounts, between } from "../text/format";
@@ -144,7 +144,7 @@ export function Sessions() {
           {t("end")}…
         </button>
       </div>
-      {all.length >= MOST_SESSIONS && <p className="note">{t("mostShown", { count: MOST_SESSIONS })}</p>}
+      {all.length >= MAX_SESSIONS && <p className="note">{t("mostShown", { count: MAX_SESSIONS })}</p>}
       <div
         id="session-list"
         role="table"

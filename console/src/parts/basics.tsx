@@ -1,4 +1,4 @@
-import { type ReactNode, useEffect, useRef, useState } from "react";
+import { cloneElement, type ReactElement, type ReactNode, useEffect, useId, useRef, useState } from "react";
 import type { Problem } from "../api/problem";
 import type { Shown } from "../live/state";
 import { t } from "../text/language";
@@ -37,14 +37,20 @@ export function Trouble({ problem, retry }: { problem: Problem | undefined; retr
   );
 }
 
-export function Labelled({ label, help, children }: { label: string; help?: string; children: ReactNode }) {
+/** A control with its label; the help is its description, and no part of its name. */
+export function Labelled(props: {
+  label: string;
+  help?: string;
+  children: ReactElement<{ id?: string; "aria-describedby"?: string }>;
+}) {
+  const id = useId();
+  const described = props.help ? `${id}-help` : undefined;
   return (
-    // biome-ignore lint/a11y/noLabelWithoutControl: the control is the child
-    <label className="labelled">
-      <span>{label}</span>
-      {children}
-      {help && <small>{help}</small>}
-    </label>
+    <div className="labelled">
+      <label htmlFor={id}>{props.label}</label>
+      {cloneElement(props.children, { id, "aria-describedby": described })}
+      {props.help && <small id={described}>{props.help}</small>}
+    </div>
   );
 }
 

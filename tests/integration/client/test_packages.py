@@ -7,6 +7,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,15 @@ def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     oldest = [dependency.partition(",")[0].replace(">=", "==") for dependency in dependencies]
     pip(directory / "bin" / "python", "install", "--quiet", "--only-binary", ":all:", wheel, *oldest, cwd=directory)
     return directory / "bin"
+
+
+def test_the_wheel_has_the_console(wheel: Path) -> None:
+    """Who installs it needs no Node."""
+    with zipfile.ZipFile(wheel) as archive:
+        static = [name for name in archive.namelist() if name.startswith("retinue/manager/console/static/")]
+    assert {Path(name).name for name in static} >= {"index.html", "terminal.html", "output.html"}
+    scripts = {name for name in static if name.endswith(".js")}
+    assert {f"{name}.br" for name in scripts} | {f"{name}.gz" for name in scripts} <= set(static)
 
 
 def test_an_installed_client_runs_without_warnings(programs: Path, tmp_path: Path) -> None:

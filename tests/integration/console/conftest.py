@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -13,7 +14,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright
 
-from retinue.client import Client
+from retinue.client.aio import Client
 from retinue.devtools import state
 from retinue.devtools.cluster import DIRECTORIES, Cluster, ClusterOptions
 
@@ -58,12 +59,12 @@ async def chromium() -> AsyncIterator[Browser]:
 
 @dataclass(slots=True)
 class Visitor:
-    """Someone at a browser, who is signed in. What pages complain of is kept: a test that ends well has none."""
+    """Someone at a browser, who is signed in. What pages report is kept: a test that ends well has none."""
 
     browser: Browser
     context: BrowserContext
     page: Page
-    complaints: list[str]
+    errors: list[str]
 
     async def terminal_text(self) -> str:
         """Returns what the terminal of the page shows, line by line."""
@@ -78,6 +79,12 @@ class Visitor:
         )
 
 
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Where pictures of pages go: the documentation's, with `make pictures`."""
+    return Path(os.environ.get("RETINUE_PICTURES", tmp_path))
+
+
 async def link(client: Client) -> str:
     """Returns a link that signs in once."""
     return (await client.tokens.create_console_ticket()).url
@@ -88,22 +95,23 @@ async def visiting(chromium: Browser, client: Client, **options: Any) -> AsyncIt
     """Signs in by a link, in a browser's profile of its own; fails when a page threw, or broke its policy."""
     context = await chromium.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
     context.set_default_timeout(MILLISECONDS)
-    complaints: list[str] = []
+    errors: list[str] = []
 
     def said(message: ConsoleMessage) -> None:
-        # A manager that a test takes away is missed, in words that are not ours.
-        if message.type == "error" and "ERR_CONNECTION" not in message.text and "502" not in message.text:
-            complaints.append(message.text)
+        # Programs of sessions have pages of their own; and a manager that a test takes away is missed.
+        ours = "//console." in message.location["url"]
+        if message.type == "error" and ours and "ERR_CONNECTION" not in message.text and "502" not in message.text:
+            errors.append(message.text)
 
     context.on("console", said)
-    context.on("weberror", lambda error: complaints.append(str(error.error)))
+    context.on("weberror", lambda error: errors.append(str(error.error)))
     try:
         page = await context.new_page()
         await page.goto(await link(client))
         await page.wait_for_url("**/sessions")
         await page.locator("footer[data-state=live]").wait_for()
-        yield Visitor(chromium, context, page, complaints)
-        assert complaints == []
+        yield Visitor(chromium, context, page, errors)
+        assert errors == []
     finally:
         await context.close()
 

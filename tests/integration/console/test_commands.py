@@ -5,21 +5,34 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from google.protobuf.json_format import MessageToDict, ParseDict
 from playwright.async_api import expect
 
+from retinue.client.aio import Client
 from retinue.client.spec import session_spec
 from retinue.devtools.cluster import Cluster
-from retinue.manager.v1 import session_pb2
+from retinue.manager.v1 import fleet_service_pb2, session_pb2
 from tests.integration.client.command.conftest import Program
 from tests.integration.console.conftest import MILLISECONDS, Visitor
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
+@pytest_asyncio.fixture(loop_scope="session")
+async def roots(client: Client) -> AsyncIterator[None]:
+    """Has the directories that are mounted."""
+    given = [fleet_service_pb2.MountRoot(path=path, writable=True) for path in ("/data", "/models")]
+    await client.resource_groups.update("default", mount_roots=given)
+    yield
+    await client.resource_groups.update("default", mount_roots=[])
+
+
+@pytest.mark.usefixtures("roots")
 async def test_they_ask_for_the_same(visitor: Visitor, cluster: Cluster) -> None:
     page = visitor.page
     await page.get_by_role("link", name="New session").click()
@@ -62,17 +75,17 @@ def _spec_of_python(text: str) -> session_pb2.SessionSpec:
         def create(self, **options: Any) -> None:
             kept.append(session_spec(**options))
 
-    class Client:
+    class Recorder:
         sessions = Sessions()
 
-        def __enter__(self) -> Client:
+        def __enter__(self) -> Recorder:
             return self
 
         def __exit__(self, *_: object) -> None:
             pass
 
     assert text.startswith("from retinue.client import Client\n")
-    exec(text.partition("\n")[2], {"Client": Client})  # noqa: S102  # the page's own text
+    exec(text.partition("\n")[2], {"Client": Recorder})  # noqa: S102  # the page's own text
     return kept[0]
 
 
@@ -92,6 +105,7 @@ async def _spec_of_cli(cluster: Cluster, text: str) -> dict[str, Any]:
         "RETINUE_CA": str(settings.ca),
     }
     ended = await Program(environment)("run", "--dry-run", "-o", "json", *words[3:])
+    assert ended.code == 0, ended.err
     return _without_defaults(json.loads(ended.out)["session"]["spec"])
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from playwright.async_api import Page, expect
 
-from retinue.client import Client
+from retinue.client.aio import Client
 from tests.eventually import eventually
 from tests.integration.console.conftest import MILLISECONDS, Visitor
 
@@ -28,7 +30,7 @@ async def _run_out(page: Page, name: str) -> None:
     )
 
 
-async def test_by_mouse(visitor: Visitor, client: Client) -> None:
+async def test_by_mouse(visitor: Visitor, client: Client, pictures: Path) -> None:
     page = visitor.page
     await page.get_by_role("link", name="New session").click()
     await page.get_by_label("Multi node").check()
@@ -37,15 +39,19 @@ async def test_by_mouse(visitor: Visitor, client: Client) -> None:
     await page.get_by_label("Command").fill(SERVER)
     await page.get_by_label("Service ports").fill("web:http:8000")
     await expect(page.locator(".outcome")).to_contain_text("Starts now", timeout=MILLISECONDS)
+    await page.screenshot(path=pictures / "console-new.png")
     await page.get_by_role("button", name="Launch").click()
 
     await expect(page.locator("h1")).to_have_text("mouse", timeout=MILLISECONDS)
     await expect(page.locator(".bar-top .tag")).to_have_text("Multi-node \N{MULTIPLICATION SIGN}2")
     await expect(page.locator(".bar-top .state")).to_contain_text("Running", timeout=MILLISECONDS)
 
+    await expect(page.locator(".chart").first).to_contain_text("main1", timeout=MILLISECONDS)
+    await page.screenshot(path=pictures / "console-session.png")
     await page.get_by_role("tab", name="Terminal").click()
     await page.frame_locator("iframe.terminal").locator(".xterm").click()
     await _enter(visitor, "ssh sub1 hostname", "sub1")
+    await page.screenshot(path=pictures / "console-terminal.png")
 
     await page.get_by_role("tab", name="Apps and ports").click()
     async with visitor.context.expect_page() as opening:
@@ -96,7 +102,7 @@ async def test_by_keyboard_alone(visitor: Visitor) -> None:
         await expect(page.get_by_role("tab", name=tab)).to_be_focused()
     await _tab_to(page, "iframe.terminal")
     await _enter(visitor, "ssh sub1 hostname", "sub1")
-    # The way out of the terminal, and back to the list.
+    # Out of the terminal, and back to the list.
     await page.keyboard.press("Control+Shift+Escape")
     await expect(page.get_by_role("tab", name="Terminal")).to_be_focused()
     await page.keyboard.press("g")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.async_api import expect
 
-from retinue.client import Client
+from retinue.client.aio import Client
 from retinue.devtools.cluster import Cluster
 from tests.eventually import eventually
 from tests.integration.console.conftest import MILLISECONDS, Visitor
@@ -69,21 +69,22 @@ async def test_a_line_of_a_megabyte_is_shown(visitor: Visitor, client: Client) -
     await expect(page.locator(".log")).to_contain_text("the-end", timeout=MILLISECONDS)
 
 
-async def test_a_full_cluster_shows_the_reason_and_starts_by_what_would(visitor: Visitor, client: Client) -> None:
+async def test_a_full_cluster_shows_the_reason_and_what_would_start_it(visitor: Visitor, client: Client) -> None:
     page = visitor.page
     session = await client.sessions.create(type="interactive", name="too-big", slots={"cpu": 64})
-    await eventually(client_explains := lambda: client.sessions.get("too-big"), lambda found: found.reason)
+    explained = await eventually(session.explain, lambda found: found.reason not in {"", "QUEUED"})
     await page.goto(page.url.split("/sessions")[0] + f"/sessions/{session.id}")
-    explained = await (await client_explains()).explain()
     await expect(page.locator(".why")).to_contain_text(explained.reason, timeout=MILLISECONDS)
     await expect(page.locator(".why")).to_contain_text(explained.message)
+    for change in explained.would_start_with:
+        await expect(page.locator(".why")).to_contain_text(change)
     await session.terminate()
 
 
 async def test_a_manager_that_comes_back_is_caught_up_with(visitor: Visitor, client: Client, cluster: Cluster) -> None:
     page = visitor.page
     footer = page.locator("footer")
-    cluster.manager.process.kill()
+    await cluster.manager.kill()
     await expect(footer).to_have_attribute("data-state", "reconnecting", timeout=MILLISECONDS)
     await cluster.start_manager()
     session = await client.sessions.create(type="batch", name="after-the-restart", command=["true"])

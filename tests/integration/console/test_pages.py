@@ -10,8 +10,9 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
-from retinue.client import Client
+from retinue.client.aio import Client
 from retinue.client.session import Session
+from retinue.devtools.cluster import Cluster
 from tests.integration.console.conftest import MILLISECONDS, Visitor, visiting
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -34,13 +35,13 @@ PARTS = ("overview", "logs", "terminal", "files", "apps", "code", "graph", "even
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def session(cluster: object) -> AsyncIterator[Session]:
-    async with cluster.client() as client:  # type: ignore[attr-defined]  # a Cluster
+async def session(cluster: Cluster) -> AsyncIterator[Session]:
+    async with cluster.client() as client:
         made = await client.sessions.create(
             type="interactive", name="shown", cluster_size=2, ports=[("web", "http", 8000)], command=["sleep", "3600"]
         )
         waiting = await client.sessions.create(type="interactive", name="waiting", slots={"cpu": 64})
-        await made.wait_running()
+        await made.wait("RUNNING")
         yield made
         await asyncio.gather(made.terminate(), waiting.terminate())
 
@@ -121,4 +122,4 @@ async def test_signing_out_ends_it(visitor: Visitor) -> None:
     await page.goto(page.url.replace("/login", "/sessions"))
     await page.wait_for_url("**/login")
     # The calls of the former page were refused, and the browser says so.
-    visitor.complaints.clear()
+    visitor.errors.clear()

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import expect
 
-from retinue.client import Client
+from retinue.client.aio import Client
 from retinue.client.session import Session
 from tests.eventually import eventually
 from tests.integration.console.conftest import MILLISECONDS, Visitor
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 @pytest_asyncio.fixture(loop_scope="session")
 async def session(visitor: Visitor, client: Client) -> AsyncIterator[Session]:
     made = await client.sessions.create(type="interactive")
-    await made.wait_running()
+    await made.wait("RUNNING")
     await visitor.page.goto(visitor.page.url.split("/sessions")[0] + f"/sessions/{made.id}/terminal")
     frame = visitor.page.frame_locator("iframe.terminal")
     await expect(frame.locator("#status")).to_contain_text("connected", timeout=MILLISECONDS)
@@ -30,12 +30,24 @@ async def session(visitor: Visitor, client: Client) -> AsyncIterator[Session]:
 
 
 async def test_it_has_the_size_that_it_is_shown_in(visitor: Visitor, session: Session) -> None:
-    keyboard = visitor.page.keyboard
-    await visitor.page.set_viewport_size({"width": 900, "height": 700})
-    frame = next(frame for frame in visitor.page.frames if "/terminal/" in frame.url)
-    rows, columns = await frame.evaluate("[terminal.rows, terminal.cols]")
-    await keyboard.type("stty size\n")
-    await eventually(visitor.terminal_text, lambda text: f"{rows} {columns}" in text.splitlines())
+    page = visitor.page
+    frame = next(frame for frame in page.frames if "/terminal/" in frame.url)
+    before = await frame.evaluate("[terminal.rows, terminal.cols]")
+    await page.set_viewport_size({"width": 900, "height": 700})
+
+    async def size() -> list[int]:
+        return list(await frame.evaluate("[terminal.rows, terminal.cols]"))
+
+    await eventually(size, lambda now: now != before)
+
+    async def agrees() -> bool:
+        # It may change once more while the page is laid out again: then the shell is asked again.
+        rows, columns = await size()
+        await page.keyboard.type("clear; stty size\n")
+        lines = await eventually(visitor.terminal_text, lambda text: re.search(r"^\d+ \d+$", text, re.MULTILINE))
+        return f"{rows} {columns}" in lines.splitlines()
+
+    await eventually(agrees)
 
 
 async def test_it_says_how_the_shell_ended_and_starts_another(visitor: Visitor, session: Session) -> None:

@@ -7,7 +7,7 @@ import { Trouble } from "../../parts/basics";
 import { useLoaded } from "../../parts/store";
 import { t } from "../../text/language";
 
-const MOST_DRAWN = 200;
+const MAX_DRAWN = 200;
 const WIDTH = 190;
 const HEIGHT = 44;
 const GAP = 60;
@@ -20,7 +20,7 @@ export default function Graph({ session }: { session: Session }) {
     10,
   );
   if (found.value === undefined) return <Trouble problem={found.problem} retry={found.reload} />;
-  const nodes = found.value.nodes.slice(0, MOST_DRAWN);
+  const nodes = found.value.nodes.slice(0, MAX_DRAWN);
   const columns = layers(nodes.map(({ id, dependsOn }) => ({ id, after: dependsOn })));
   const places = new Map<string, { x: number; y: number }>();
   columns.forEach((column, x) => {
@@ -33,7 +33,7 @@ export default function Graph({ session }: { session: Session }) {
   return (
     // biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls is reached by keys
     <section className="scroll" aria-label={t("graph")} tabIndex={0}>
-      {(found.value.truncated || found.value.nodes.length > MOST_DRAWN) && <p className="note">{t("truncated")}</p>}
+      {(found.value.truncated || found.value.nodes.length > MAX_DRAWN) && <p className="note">{t("truncated")}</p>}
       {/* biome-ignore lint/a11y/useSemanticElements: there is no fieldset in SVG */}
       <svg width={width} height={height} role="group" aria-label={t("graph")}>
         {nodes.flatMap((node) =>

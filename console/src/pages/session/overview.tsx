@@ -223,13 +223,13 @@ function Why({ session }: { session: Session }) {
   );
 }
 
-const MOST_DRAWN = 32;
+const MAX_DRAWN = 32;
 
 /** Who may reach whom: kernels on their nodes, bridges, and the tunnel between them. */
 function Topology({ session }: { session: Session }) {
   const placed = session.kernels.filter((kernel) => kernel.agent !== "");
   if (placed.length === 0) return null;
-  const nodes = Map.groupBy(placed.slice(0, MOST_DRAWN), (kernel) => kernel.agent);
+  const nodes = Map.groupBy(placed.slice(0, MAX_DRAWN), (kernel) => kernel.agent);
   return (
     <section className="topology" aria-label={t("topology")}>
       {[...nodes].map(([agent, kernels]) => (
@@ -245,7 +245,7 @@ function Topology({ session }: { session: Session }) {
           </ul>
         </div>
       ))}
-      {placed.length > MOST_DRAWN && <p>+ {placed.length - MOST_DRAWN}</p>}
+      {placed.length > MAX_DRAWN && <p>+ {placed.length - MAX_DRAWN}</p>}
       <p className="wire">
         {session.network === NetworkKind.VXLAN ? "VXLAN" : session.network === NetworkKind.BRIDGE ? "bridge" : ""}
       </p>

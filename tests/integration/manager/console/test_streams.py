@@ -76,6 +76,25 @@ async def test_what_is_no_request_ends_the_stream(console: Served) -> None:
         assert stream.close_code in {1009, 1006}
 
 
+async def test_a_page_that_says_what_it_took_is_sent_the_rest(console: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "WINDOW_BYTES", 0)
+    token = await console.service.user("ada")
+    page = await console.logged_in(token)
+    async with page.stream(WATCH) as stream:
+        await stream.send_str("0")
+        await stream.send_bytes(pb.WatchSessionsRequest().SerializeToString())
+        await stream.send_str("")
+        seen, taken = set[str](), 0
+        for _ in range(3):
+            session_id = await create(console.service, token)
+            async with asyncio.timeout(WAIT):
+                while session_id not in seen:
+                    message = await stream.receive_bytes()
+                    taken += len(message)
+                    await stream.send_str(str(taken))
+                    seen |= {event.session_id for event in pb.WatchSessionsResponse.FromString(message).events}
+
+
 async def test_a_closed_socket_cancels_its_call(console: Served, caplog: pytest.LogCaptureFixture) -> None:
     page = await console.logged_in(await console.service.user("ada"))
     with caplog.at_level("INFO", logger="retinue.manager.server.interceptors"):
