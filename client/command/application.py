@@ -47,6 +47,7 @@ _SECTIONS = {
     },
     "In a session": {
         "exec": "exec",
+        "attach": "exec",
         "code": "code",
         "ssh": "ssh",
         "cp": "files",

@@ -184,7 +184,7 @@ Try:
   retinue run -- echo hello
   retinue run --size 3 --mode multi-node --slots cpu=2 -- ssh sub2 hostname
   retinue agents ls
-  retinue run -t interactive -n web -d --port web:http:8000 -- python3 -m http.server 8000
+  retinue run --type interactive -n web -d --port web:http:8000 -- python3 -m http.server 8000
   retinue open web web
 {_VM if vm else ""}{_ENDPOINT if router else _NO_ROUTER}
 Any gRPC tool, by reflection:

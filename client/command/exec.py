@@ -1,9 +1,10 @@
-"""`retinue exec`: a command, or a shell, in a running kernel."""
+"""`retinue exec` and `attach`: a command, or a shell, in a running kernel."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import signal
 import sys
@@ -13,12 +14,14 @@ import click
 
 from retinue.client.command import completed_names, options, terminal
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
+from retinue.client.command.signals import handled
 from retinue.client.errors import CallError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 
     from retinue.client.attachment import Attachment
+    from retinue.client.sessions import Sessions
 
 _PASSED_ON = {signal.SIGINT: "INT", signal.SIGTERM: "TERM", signal.SIGQUIT: "QUIT"}
 
@@ -65,23 +68,66 @@ async def exec_command(
       retinue exec -it my-session -k sub1
       tar c . | retinue exec -i my-session -- tar x
     """
-    on_terminal = os.isatty(sys.stdin.fileno()) and os.isatty(sys.stdout.fileno())
     if not command and not interactive and not tty:
-        interactive, tty = True, on_terminal
-    if tty:
-        env = {"TERM": os.environ.get("TERM", "xterm")} | env
-    size = terminal.size() if tty else None
+        interactive, tty = True, _is_terminal()
     async with connection.client() as client:
-        attachment = client.sessions.attach(
+        return await run_attached(
+            client.sessions,
             session,
             command,
             kernel,
-            terminal=size,
+            interactive=interactive,
+            tty=tty,
             environment=env,
             working_directory=workdir,
         )
-        with terminal.handed_over(sys.stdin.fileno()) if tty and interactive else contextlib.nullcontext():
-            return await _attend(attachment, size, interactive=interactive)
+
+
+@click.command("attach")
+@click.option("-k", "--kernel", default="", help="Hostname of the kernel.  [default: main1]")
+@click.argument("session", shell_complete=completed_names.sessions)
+@pass_connection
+@asynchronous
+async def attach_command(connection: Connection, *, kernel: str, session: str) -> int:
+    """Open a shell in a running session, and end with its exit code.
+
+    It is `retinue exec -it SESSION`: a new shell beside the session's own command, which goes on when the shell ends.
+    Several may be open at once. `retinue logs -f` shows what the session's own command prints.
+    """
+    async with connection.client() as client:
+        return await run_attached(client.sessions, session, kernel=kernel, interactive=True, tty=_is_terminal())
+
+
+def _is_terminal() -> bool:
+    return os.isatty(sys.stdin.fileno()) and os.isatty(sys.stdout.fileno())
+
+
+async def run_attached(
+    sessions: Sessions,
+    session: str,
+    command: Sequence[str] = (),
+    kernel: str = "",
+    *,
+    interactive: bool,
+    tty: bool,
+    environment: Mapping[str, str] | None = None,
+    working_directory: str = "",
+) -> int:
+    """Runs a command (default: a shell) in a kernel (default `main1`) with this program's standard streams; returns its
+    exit code. `interactive` passes standard input on, `tty` runs it on a terminal. Raises CallError.
+    """
+    environment = environment or {}
+    size = terminal.size() if tty else None
+    attachment = sessions.attach(
+        session,
+        command,
+        kernel,
+        terminal=size,
+        environment={"TERM": os.environ.get("TERM", "xterm"), **environment} if tty else environment,
+        working_directory=working_directory,
+    )
+    with terminal.handed_over(sys.stdin.fileno()) if tty and interactive else contextlib.nullcontext():
+        return await _attend(attachment, size, interactive=interactive)
 
 
 async def _attend(attachment: Attachment, size: tuple[int, int] | None, *, interactive: bool) -> int:
@@ -139,15 +185,13 @@ def _handlers(
         if me is not None:
             loop.add_signal_handler(number, me.cancel)
 
-    for number in _PASSED_ON:
-        loop.add_signal_handler(number, pass_on, number)
+    handlers: dict[signal.Signals, Callable[[], object]] = {
+        number: functools.partial(pass_on, number) for number in _PASSED_ON
+    }
     if tty:
-        loop.add_signal_handler(signal.SIGWINCH, lambda: send(lambda: attachment.resize(*terminal.size())))
-    try:
+        handlers[signal.SIGWINCH] = lambda: send(lambda: attachment.resize(*terminal.size()))
+    with handled(handlers):
         yield
-    finally:
-        for number in (*_PASSED_ON, signal.SIGWINCH):
-            loop.remove_signal_handler(number)
 
 
 def _write(data: bytes, *, errors: bool) -> None:

@@ -8,6 +8,7 @@ import click
 from rich.console import Console
 
 from retinue.client.command import options
+from retinue.client.command.attached_run import AttachedRun
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exit_codes import ExitCode
 from retinue.client.command.output import output_option, print_one
@@ -22,12 +23,17 @@ if TYPE_CHECKING:
     from retinue.manager.v1 import session_pb2
 
 
+_TYPES = ("batch", "interactive", "system")
+
+
 @click.command("run", context_settings={"allow_interspersed_args": False})
+@click.option("-i", "--stdin", "interactive", is_flag=True, help="Run COMMAND in an interactive session, with stdin.")
+@click.option("-t", "--tty", is_flag=True, help="The same on a terminal: -it without COMMAND is a shell.")
+@click.option("--keep", is_flag=True, help="With -i and -t: the session goes on after COMMAND.")
 @click.option(
-    "-t",
     "--type",
     "kind",
-    type=click.Choice(["batch", "interactive", "system"]),
+    type=click.Choice(_TYPES),
     help="Default: batch with a command; a system session serves its mounts over SFTP.",
 )
 @click.option("-n", "--name", default="", help="Default: generated.")
@@ -119,19 +125,35 @@ if TYPE_CHECKING:
 @pass_connection
 @asynchronous
 async def run_command(
-    connection: Connection, /, *, detach: bool, dry_run: bool, fail_fast: bool, output: str, **given: Any
+    connection: Connection,
+    /,
+    *,
+    interactive: bool,
+    tty: bool,
+    keep: bool,
+    detach: bool,
+    dry_run: bool,
+    fail_fast: bool,
+    output: str,
+    **given: Any,
 ) -> int:
     """Start a session that runs COMMAND, and follow it to its end.
 
     A batch session's output comes on standard output, its progress on standard error, and its exit code becomes that of
     this program. An interactive session is left alone once it runs. The first Ctrl-C ends the session; on a terminal it
-    asks.
+    asks. With -i or -t, COMMAND runs as by `retinue exec`, and the session ends with it.
 
     \b
       retinue run -- echo hello
+      retinue run -it --slots cpu=2,mem=4g
       retinue run --size 3 --mode multi-node --slots cpu=2 \\
           --sub-command 'sleep 60' -- ssh sub1 hostname
     """
+    command = given["command"]
+    if interactive or tty:
+        given |= _attached(given, tty=tty, detach=detach)
+    elif keep:
+        raise click.UsageError("--keep goes with -i and -t; other sessions are ended by `retinue rm`")
     spec = request(given)
     async with connection.client() as client:
         if dry_run:
@@ -140,6 +162,9 @@ async def run_command(
             print_one(output, checked, facts, safe(checked.session.spec.name))
             never = fail_fast and checked.preview.tier == session_service_pb2.REASON_TIER_CONFIGURATION
             return ExitCode.UNSCHEDULABLE if never else ExitCode.OK
+        if interactive or tty:
+            run = AttachedRun(client.sessions, spec, fail_fast=fail_fast, keep=keep)
+            return await run(command, interactive=interactive, tty=tty)
         session = await client.sessions.create_from(spec)
         if detach:
             if output in ("table", "wide"):
@@ -150,6 +175,17 @@ async def run_command(
         console = Console(stderr=True)
         console.print(f"{safe(session.name)}: {session.id}", markup=False, highlight=False, soft_wrap=True)
         return await SessionFollower(session, console, fail_fast=fail_fast).follow()
+
+
+def _attached(given: dict[str, Any], *, tty: bool, detach: bool) -> dict[str, Any]:
+    """Returns the options of the session in which the command is attached. Raises UsageError."""
+    if tty and given["command"][:1] and given["command"][0] in _TYPES:
+        raise click.UsageError(f"-t asks for a terminal: write --type {given['command'][0]}")
+    if given["kind"] not in {None, "interactive"}:
+        raise click.UsageError(f"-i and -t are for interactive sessions, not for {given['kind']} ones")
+    if detach:
+        raise click.UsageError("--detach goes with neither -i nor -t: --keep leaves the session after COMMAND")
+    return {"kind": "interactive", "command": ()}
 
 
 def _preview_text(preview: session_service_pb2.PlacementPreview) -> str:

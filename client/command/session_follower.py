@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import signal
 import sys
 from contextlib import aclosing
@@ -12,6 +13,7 @@ from retinue.client import enum_names
 from retinue.client.command.exit_codes import ExitCode, of_session
 from retinue.client.command.printable import safe
 from retinue.client.command.progress import open_progress
+from retinue.client.command.signals import handled
 from retinue.client.errors import CallError, NotFound, OutOfRange
 from retinue.manager.v1 import session_pb2, session_service_pb2
 
@@ -34,10 +36,15 @@ _STARTED = frozenset(
 class SessionFollower:
     """Follows one session; call `follow` once."""
 
-    def __init__(self, session: Session, console: Console, *, fail_fast: bool = False) -> None:
-        """Progress goes to `console`, output to standard output; `fail_fast` gives up what can never fit."""
+    def __init__(
+        self, session: Session, console: Console, *, fail_fast: bool = False, is_attached: bool = False
+    ) -> None:
+        """Progress goes to `console`, output to standard output; `fail_fast` gives up what can never fit. With
+        `is_attached` the caller attaches a command once the session runs, and handles signals.
+        """
         self._session = session
         self._fail_fast = fail_fast
+        self._is_attached = is_attached
         self._progress = open_progress(console)
         self._is_batch = session.view.spec.type == session_pb2.SESSION_TYPE_BATCH
         self._started = asyncio.Event()
@@ -53,9 +60,11 @@ class SessionFollower:
         """Waits until the session terminates, or until an interactive one runs; returns the exit code.
         Raises CallError.
         """
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._interrupts.put_nowait, number)
+        numbers = () if self._is_attached else (signal.SIGINT, signal.SIGTERM)
+        with handled({number: functools.partial(self._interrupts.put_nowait, number) for number in numbers}):
+            return await self._follow()
+
+    async def _follow(self) -> int:
         output = asyncio.create_task(self._pass_output()) if self._is_batch else None
         following = asyncio.create_task(self._show_progress())
         handling = asyncio.create_task(self._handle_signals())
@@ -72,8 +81,6 @@ class SessionFollower:
         finally:
             await _cancel(everything)
             self._progress.close()
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
 
     async def _show_progress(self) -> None:
         async with aclosing(self._session.progress()) as steps:
@@ -85,7 +92,7 @@ class SessionFollower:
                     self._progress.close()
                     self._started.set()
                 if step.view.state == session_pb2.SESSION_STATE_RUNNING and not self._is_batch:
-                    if step.view.spec.type == session_pb2.SESSION_TYPE_INTERACTIVE:
+                    if step.view.spec.type == session_pb2.SESSION_TYPE_INTERACTIVE and not self._is_attached:
                         name = safe(step.name)
                         self._progress.say(
                             f"`retinue exec -it {name}` opens a shell in it, `retinue rm {name}` ends it"

@@ -48,7 +48,7 @@ async def sftp_command(
     the manager certifies one of this program's for an hour.
 
     \b
-      retinue run -t system -n files --mount /srv/data:/data:rw
+      retinue run --type system -n files --mount /srv/data:/data:rw
       retinue sftp files
       retinue sftp files:/data/results.csv
       retinue sftp files -- -b commands.txt
@@ -192,7 +192,7 @@ async def _found(client: Client, name: str) -> Session:
             raise UsageError(
                 "which system session? Name one of yours"
                 if sessions
-                else "you have no system session: retinue run -t system --mount SRC:DST"
+                else "you have no system session: retinue run --type system --mount SRC:DST"
             )
         session = sessions[0]
     await session.wait("RUNNING")

@@ -30,7 +30,9 @@ unset {_SCRIPT}
 exec "$f" "$@"
 """
 # Of `retinue run`: what says what runs, and how it is followed.
-_NOT_TAKEN = frozenset({"kind", "command", "detach", "dry_run", "fail_fast", "output", "name"})
+_NOT_TAKEN = frozenset(
+    {"kind", "command", "interactive", "tty", "keep", "detach", "dry_run", "fail_fast", "output", "name"}
+)
 _META = "retinue.script"
 _LONGEST_NAME = 63
 

@@ -41,7 +41,7 @@ async def answer(port: int) -> bytes:
 
 async def test_from_its_start_to_the_end_of_the_session(retinue: Program, client: Client) -> None:
     ran = await retinue(
-        *("run", "-t", "interactive", "-d", "-n", "served", "--slots", "cpu=0.5,mem=64m", "--grace", "0"),
+        *("run", "--type", "interactive", "-d", "-n", "served", "--slots", "cpu=0.5,mem=64m", "--grace", "0"),
         *("--port", "web:http:7070", "--port", "gone:7071", "--preopen", "7070-7072", "--", "python3", "-c", PROGRAM),
     )
     assert ran.code == 0, ran.err
@@ -98,7 +98,7 @@ async def test_what_cannot_be(retinue: Program, client: Client) -> None:
 
 async def test_programs_on_demand(retinue: Program, tmp_path: Path) -> None:
     ran = await retinue(
-        *("run", "-t", "interactive", "-n", "with-apps", "--slots", "cpu=0.5,mem=64m", "--grace", "0"),
+        *("run", "--type", "interactive", "-n", "with-apps", "--slots", "cpu=0.5,mem=64m", "--grace", "0"),
         *("--port", "web:http:7080", "--app", "web=python3 -u -m http.server {port}", "--", "sleep", "1000"),
     )
     assert ran.code == 0, ran.err

@@ -32,7 +32,7 @@ MARKER = "is-here"
 
 
 async def test_there_and_back(files: Program, client: Client, shared: Path, tmp_path: Path) -> None:
-    ran = await files("run", "-t", "system", "-n", "files", "--mount", f"{shared}:/data:rw")
+    ran = await files("run", "--type", "system", "-n", "files", "--mount", f"{shared}:/data:rw")
     assert ran.code == 0, ran.err
     content = os.urandom(8 * MIB)
     (tmp_path / "sent").write_bytes(content)

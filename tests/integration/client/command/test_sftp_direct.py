@@ -229,7 +229,7 @@ async def test_what_ends_a_direct_connection(
             os.kill(companion, signal.SIGKILL)
         await ended(process)
     own = Program({**files.environment, "RETINUE_TOKEN": owner})
-    ran = await own("run", "-t", "system", "-n", "theirs", "--mount", f"{shared}:/data")
+    ran = await own("run", "--type", "system", "-n", "theirs", "--mount", f"{shared}:/data")
     assert ran.code == 0, ran.err
     ran = await own("ssh-config", "theirs")
     assert ran.code == 0, ran.err

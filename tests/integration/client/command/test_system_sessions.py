@@ -118,7 +118,7 @@ async def test_an_administrators_program(files: Program, client: Client, shared:
             pass
     # For no other user.
     for program in (["--", *SERVER], ["--image", "server"]):
-        ran = await files("run", "-d", "-t", "system", "--mount", f"{shared}:/data", *program, RETINUE_TOKEN=owner)
+        ran = await files("run", "-d", "--type", "system", "--mount", f"{shared}:/data", *program, RETINUE_TOKEN=owner)
         assert ran.code != 0
         assert "runs nothing of yours" in ran.err
 
