@@ -6,8 +6,6 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_random_exponential
-
 from retinue.client.errors import CallError, Unavailable
 
 if TYPE_CHECKING:
@@ -37,13 +35,8 @@ class Backoff:
 
     def __init__(self, retry_budget: RetryBudget, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         """`sleep` takes seconds."""
-        self._retrying = AsyncRetrying(
-            sleep=sleep,
-            retry=retry_if_exception(_is_passing),
-            wait=_AtLeastAsked(multiplier=retry_budget.first, max=retry_budget.longest),
-            stop=stop_after_delay(retry_budget.total),
-            reraise=True,
-        )
+        self._retry_budget = retry_budget
+        self._sleep = sleep
         self._tries: AsyncIterator[AttemptManager] | None = None
 
     def progressed(self) -> None:
@@ -55,20 +48,39 @@ class Backoff:
         else when the budget is used up.
         """
         if self._tries is None:
-            self._tries = aiter(self._retrying.copy())
+            self._tries = _tries(self._retry_budget, self._sleep)
             self._attempt = await anext(self._tries)
         with self._attempt:
             raise failure
         self._attempt = await anext(self._tries)
 
 
-class _AtLeastAsked(wait_random_exponential):
-    """Waits for as long as the server asks, if that is longer."""
+def _tries(retry_budget: RetryBudget, sleep: Callable[[float], Awaitable[None]]) -> AsyncIterator[AttemptManager]:
+    # Calls that succeed need none of it, and it takes long to import.
+    from tenacity import (  # noqa: PLC0415
+        AsyncRetrying,
+        retry_if_exception,
+        stop_after_delay,
+        wait_random_exponential,
+    )
 
-    def __call__(self, retry_state: RetryCallState) -> float:
+    drawn = wait_random_exponential(multiplier=retry_budget.first, max=retry_budget.longest)
+
+    def wait(retry_state: RetryCallState) -> float:
+        """Waits for as long as the server asks, if that is longer."""
         failure = retry_state.outcome.exception() if retry_state.outcome is not None else None
         asked = failure.retry_after if isinstance(failure, CallError) else None
-        return max(super().__call__(retry_state), asked or 0.0)
+        return max(drawn(retry_state), asked or 0.0)
+
+    return aiter(
+        AsyncRetrying(
+            sleep=sleep,
+            retry=retry_if_exception(_is_passing),
+            wait=wait,
+            stop=stop_after_delay(retry_budget.total),
+            reraise=True,
+        )
+    )
 
 
 def _is_passing(failure: BaseException) -> bool:

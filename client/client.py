@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
+from functools import cached_property
 from typing import TYPE_CHECKING, Self, Unpack
 
-from retinue.client.accounts import IdleOverrides, Projects, SshKeys, Tokens, Users
 from retinue.client.channel import open_channel
 from retinue.client.completed import Completed, run_to_completion
-from retinue.client.endpoints import Endpoints
-from retinue.client.fleet import Agents, ResourceGroups, Routers
-from retinue.client.quotas import Quotas
 from retinue.client.sessions import Sessions
 from retinue.client.settings import Settings, read_ca, resolve
-from retinue.client.templates import Templates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,9 +17,14 @@ if TYPE_CHECKING:
 
     import grpc.aio
 
+    from retinue.client.accounts import IdleOverrides, Projects, SshKeys, Tokens, Users
     from retinue.client.backoff import RetryBudget
+    from retinue.client.endpoints import Endpoints
+    from retinue.client.fleet import Agents, ResourceGroups, Routers
     from retinue.client.logs import LogChunk
+    from retinue.client.quotas import Quotas
     from retinue.client.spec import SessionOptions
+    from retinue.client.templates import Templates
 
 
 class Client:
@@ -39,18 +40,85 @@ class Client:
     def __init__(self, channel: grpc.aio.Channel, *, retry_budget: RetryBudget | None = None) -> None:
         """Takes over an open channel; `retry_budget` bounds how long broken streams are tried again."""
         self._channel = channel
+        self._retry_budget = retry_budget
         self.sessions = Sessions(channel, retry_budget)
-        self.templates = Templates(channel)
-        self.endpoints = Endpoints(channel, retry_budget)
-        self.agents = Agents(channel)
-        self.routers = Routers(channel)
-        self.resource_groups = ResourceGroups(channel)
-        self.projects = Projects(channel)
-        self.users = Users(channel)
-        self.tokens = Tokens(channel)
-        self.ssh_keys = SshKeys(channel)
-        self.quotas = Quotas(channel)
-        self.idle_overrides = IdleOverrides(channel)
+
+    @cached_property
+    def templates(self) -> Templates:
+        """Templates of sessions."""
+        from retinue.client.templates import Templates  # noqa: PLC0415  # few programs need it
+
+        return Templates(self._channel)
+
+    @cached_property
+    def endpoints(self) -> Endpoints:
+        """Inference endpoints."""
+        from retinue.client.endpoints import Endpoints  # noqa: PLC0415  # few programs need it
+
+        return Endpoints(self._channel, self._retry_budget)
+
+    @cached_property
+    def agents(self) -> Agents:
+        """Agents of the cluster."""
+        from retinue.client.fleet import Agents  # noqa: PLC0415  # few programs need it
+
+        return Agents(self._channel)
+
+    @cached_property
+    def routers(self) -> Routers:
+        """Routers of endpoints."""
+        from retinue.client.fleet import Routers  # noqa: PLC0415  # few programs need it
+
+        return Routers(self._channel)
+
+    @cached_property
+    def resource_groups(self) -> ResourceGroups:
+        """Resource groups."""
+        from retinue.client.fleet import ResourceGroups  # noqa: PLC0415  # few programs need it
+
+        return ResourceGroups(self._channel)
+
+    @cached_property
+    def projects(self) -> Projects:
+        """Projects."""
+        from retinue.client.accounts import Projects  # noqa: PLC0415  # few programs need it
+
+        return Projects(self._channel)
+
+    @cached_property
+    def users(self) -> Users:
+        """Users."""
+        from retinue.client.accounts import Users  # noqa: PLC0415  # few programs need it
+
+        return Users(self._channel)
+
+    @cached_property
+    def tokens(self) -> Tokens:
+        """Tokens of users."""
+        from retinue.client.accounts import Tokens  # noqa: PLC0415  # few programs need it
+
+        return Tokens(self._channel)
+
+    @cached_property
+    def ssh_keys(self) -> SshKeys:
+        """Public keys of users."""
+        from retinue.client.accounts import SshKeys  # noqa: PLC0415  # few programs need it
+
+        return SshKeys(self._channel)
+
+    @cached_property
+    def quotas(self) -> Quotas:
+        """Quotas of users and projects."""
+        from retinue.client.quotas import Quotas  # noqa: PLC0415  # few programs need it
+
+        return Quotas(self._channel)
+
+    @cached_property
+    def idle_overrides(self) -> IdleOverrides:
+        """Exceptions from idle policies."""
+        from retinue.client.accounts import IdleOverrides  # noqa: PLC0415  # few programs need it
+
+        return IdleOverrides(self._channel)
 
     @classmethod
     def connect(

@@ -13,12 +13,9 @@ from retinue.client import enum_names
 from retinue.client.attachment import Attachment, attach_start
 from retinue.client.backoff import RetryBudget
 from retinue.client.calls import call, resumed
-from retinue.client.code import Code
 from retinue.client.errors import OutOfRange
-from retinue.client.files import Files
 from retinue.client.logs import LogChunk, stream_logs
 from retinue.client.pages import paged
-from retinue.client.port import PortConnection, open_port_method
 from retinue.client.session import Session
 from retinue.client.session_view import fold
 from retinue.client.shared_watch import SharedWatch
@@ -40,6 +37,9 @@ if TYPE_CHECKING:
 
     import grpc.aio
 
+    from retinue.client.code import Code
+    from retinue.client.files import Files
+    from retinue.client.port import PortConnection
 OWN_STREAMS = 4
 """Sessions that are followed at a time with a stream for each."""
 _READ_AGAIN = frozenset({"REVISION_COMPACTED", "REVISION_LOST"})
@@ -56,7 +56,7 @@ class Sessions:
         self._kernels: kernel_service_pb2_grpc.KernelServiceAsyncStub = kernel_service_pb2_grpc.KernelServiceStub(
             channel
         )
-        self._open_port = open_port_method(channel)
+        self._channel = channel
         self._apps: app_service_pb2_grpc.AppServiceAsyncStub = app_service_pb2_grpc.AppServiceStub(channel)
         self._retry_budget = retry_budget or RetryBudget()
         self._own_streams = 0
@@ -334,7 +334,9 @@ class Sessions:
 
         `hostname` is for other kernels of system sessions.
         """
-        return PortConnection(self._open_port, session, str(port), hostname, direct=direct)
+        from retinue.client.port import PortConnection, open_port_method  # noqa: PLC0415  # few programs need it
+
+        return PortConnection(open_port_method(self._channel), session, str(port), hostname, direct=direct)
 
     async def create_ssh_certificate(
         self, session: str, public_key: str, *, ttl: dt.timedelta | None = None
@@ -365,10 +367,14 @@ class Sessions:
         """Runs of code in `main1` of an interactive session, in a language it has a Jupyter
         kernel for (default `python`).
         """
+        from retinue.client.code import Code  # noqa: PLC0415  # few programs need it
+
         return Code(self._kernels, session, language)
 
     def files(self, session: str, hostname: str = "") -> Files:
         """Returns the files in the work directory of a running kernel (default `main1`)."""
+        from retinue.client.files import Files  # noqa: PLC0415  # few programs need it
+
         return Files(self._kernels, session, hostname, self._retry_budget)
 
     async def start_app(

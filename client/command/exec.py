@@ -91,7 +91,7 @@ async def exec_command(
 async def attach_command(connection: Connection, *, kernel: str, session: str) -> int:
     """Open a shell in a running session, and end with its exit code.
 
-    It is `retinue exec -it SESSION`: a new shell beside the session's own command, which goes on when the shell ends.
+    It is `retinue exec -it SESSION`: a new shell beside the session's own command, which continues when the shell ends.
     Several may be open at once. `retinue logs -f` shows what the session's own command prints.
     """
     async with connection.client() as client:

@@ -8,9 +8,6 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
 
 from retinue.client import enum_names
 from retinue.client.command.columns import parse_path
@@ -25,6 +22,9 @@ from retinue.manager.v1 import session_pb2, session_service_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from rich.live import Live
+    from rich.text import Text
 
     from retinue.client.client import Client
 
@@ -87,6 +87,9 @@ class _Watch:
         if not sys.stdout.isatty():
             await self._follow(None)
             return
+        from rich.console import Console  # noqa: PLC0415  # a list needs none of it
+        from rich.live import Live  # noqa: PLC0415  # as above
+
         with Live(console=Console(), get_renderable=self._drawn, refresh_per_second=4, transient=True) as live:
             await self._follow(live)
 
@@ -144,5 +147,7 @@ class _Watch:
         sys.stdout.flush()
 
     def _drawn(self) -> Text:
+        from rich.text import Text  # noqa: PLC0415  # as above
+
         lines = rows_of(list(self._sessions.values()), session_columns(time.time()), wide=self._wide)
         return Text("\n").join(Text.from_ansi(line) for line in lines)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import click
-import yaml
 from google.protobuf import json_format
 from google.protobuf.message import Message
 from rich.cells import cell_len, set_cell_size
@@ -206,6 +205,8 @@ def print_message(output: str, message: Message) -> None:
     """Prints a message as proto JSON, or as the same in YAML."""
     content = plain(message)
     if output == "yaml":
+        import yaml  # noqa: PLC0415  # other formats need none of it
+
         click.echo(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), nl=False)
     else:
         click.echo(json.dumps(content, indent=2, ensure_ascii=False))

@@ -29,7 +29,7 @@ _TYPES = ("batch", "interactive", "system")
 @click.command("run", context_settings={"allow_interspersed_args": False})
 @click.option("-i", "--stdin", "interactive", is_flag=True, help="Run COMMAND in an interactive session, with stdin.")
 @click.option("-t", "--tty", is_flag=True, help="The same on a terminal: -it without COMMAND is a shell.")
-@click.option("--keep", is_flag=True, help="With -i and -t: the session goes on after COMMAND.")
+@click.option("--keep", is_flag=True, help="With -i and -t: the session continues after COMMAND.")
 @click.option(
     "--type",
     "kind",

@@ -5,6 +5,7 @@ Written by scripts/generate-sync-client; do not edit it.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from retinue.client import client as aio_client
@@ -43,17 +44,61 @@ class Client:
         """Takes the asynchronous form."""
         self._asynchronous = asynchronous
         self.sessions = Sessions(asynchronous.sessions)
-        self.templates = Templates(asynchronous.templates)
-        self.endpoints = Endpoints(asynchronous.endpoints)
-        self.agents = Agents(asynchronous.agents)
-        self.routers = Routers(asynchronous.routers)
-        self.resource_groups = ResourceGroups(asynchronous.resource_groups)
-        self.projects = Projects(asynchronous.projects)
-        self.users = Users(asynchronous.users)
-        self.tokens = Tokens(asynchronous.tokens)
-        self.ssh_keys = SshKeys(asynchronous.ssh_keys)
-        self.quotas = Quotas(asynchronous.quotas)
-        self.idle_overrides = IdleOverrides(asynchronous.idle_overrides)
+
+    @cached_property
+    def templates(self) -> Templates:
+        """Templates of sessions."""
+        return Templates(self._asynchronous.templates)
+
+    @cached_property
+    def endpoints(self) -> Endpoints:
+        """Inference endpoints."""
+        return Endpoints(self._asynchronous.endpoints)
+
+    @cached_property
+    def agents(self) -> Agents:
+        """Agents of the cluster."""
+        return Agents(self._asynchronous.agents)
+
+    @cached_property
+    def routers(self) -> Routers:
+        """Routers of endpoints."""
+        return Routers(self._asynchronous.routers)
+
+    @cached_property
+    def resource_groups(self) -> ResourceGroups:
+        """Resource groups."""
+        return ResourceGroups(self._asynchronous.resource_groups)
+
+    @cached_property
+    def projects(self) -> Projects:
+        """Projects."""
+        return Projects(self._asynchronous.projects)
+
+    @cached_property
+    def users(self) -> Users:
+        """Users."""
+        return Users(self._asynchronous.users)
+
+    @cached_property
+    def tokens(self) -> Tokens:
+        """Tokens of users."""
+        return Tokens(self._asynchronous.tokens)
+
+    @cached_property
+    def ssh_keys(self) -> SshKeys:
+        """Public keys of users."""
+        return SshKeys(self._asynchronous.ssh_keys)
+
+    @cached_property
+    def quotas(self) -> Quotas:
+        """Quotas of users and projects."""
+        return Quotas(self._asynchronous.quotas)
+
+    @cached_property
+    def idle_overrides(self) -> IdleOverrides:
+        """Exceptions from idle policies."""
+        return IdleOverrides(self._asynchronous.idle_overrides)
 
     @classmethod
     def connect(

@@ -27,7 +27,7 @@ BLOCK = re.compile(r"^ *```sh\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 TYPED = "> "
 """What lines of the page begin with here; others are what a reader does besides."""
 SCRIPT = r"""
-> retinue run -t system -n files --mount /srv/data:/data:rw --mount /srv/public:/public
+> retinue run --type system -n files --mount /srv/data:/data:rw --mount /srv/public:/public
 > retinue sftp files
 echo result > results.csv
 > retinue ssh-config files --write
@@ -47,7 +47,7 @@ ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519
 > retinue logs files | grep 'Accepted publickey for work from 127'
 retinue rm --wait files
 > retinue groups update default --mount-root '/srv/home/{user}:rw'
-> retinue run -t system -n home --mount '/srv/home/{user}:/files:rw'
+> retinue run --type system -n home --mount '/srv/home/{user}:/files:rw'
 > retinue sftp --listen 2222 home
 retinue rm --wait home
 wait

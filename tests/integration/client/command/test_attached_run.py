@@ -81,7 +81,7 @@ async def at_terminal(retinue: Program, *arguments: str) -> AsyncIterator[Termin
     try:
         process = await asyncio.create_subprocess_exec(
             # It opens its terminal once it is the first of a session: then that is its own.
-            *("setsid", "--ctty", PROGRAM, *arguments),
+            *("setsid", "--ctty", str(PROGRAM), *arguments),
             stdin=side,
             stdout=side,
             stderr=side,
@@ -101,7 +101,7 @@ async def at_terminal(retinue: Program, *arguments: str) -> AsyncIterator[Termin
 
 async def _piped(retinue: Program, given: bytes, *arguments: str) -> tuple[int | None, bytes, bytes]:
     process = await asyncio.create_subprocess_exec(
-        *(PROGRAM, *arguments),
+        *(str(PROGRAM), *arguments),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

@@ -71,3 +71,19 @@ print([name for name in ("grpc", "google.protobuf", "yaml", "rich", "asyncio") i
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert ended.stderr == "[]\n"
+
+
+def test_a_list_loads_nothing_that_only_others_need() -> None:
+    program = """
+import asyncio, sys
+from retinue.client.client import Client
+from retinue.client.command import listing
+async def made():
+    async with Client.connect("127.0.0.1:1", token="x") as client:
+        client.sessions.list()
+asyncio.run(made())
+others = ("yaml", "rich.console", "rich.live", "tenacity", "retinue.client.endpoints", "retinue.client.fleet", "retinue.client.files")
+print([name for name in others if name in sys.modules], file=sys.stderr)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert ended.stderr == "[]\n"
