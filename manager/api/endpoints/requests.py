@@ -132,10 +132,13 @@ async def find_endpoint(tx: Transaction, reference: str, *, lock: bool = False) 
     """Returns the endpoint of a reference. Raises NotFound, also for what the caller may not see,
     InvalidRequest when several match, and UnreadableEndpointError.
     """
-    return await read_endpoint(tx, await _find_id(tx, reference), lock=lock)
+    return await read_endpoint(tx, await find_id(tx, reference), lock=lock)
 
 
-async def _find_id(tx: Transaction, reference: str) -> uuid.UUID:
+async def find_id(tx: Transaction, reference: str) -> uuid.UUID:
+    """Returns the id of the endpoint of a reference, whether or not all of it can be read. Raises NotFound, also for
+    what the caller may not see, and InvalidRequest when several match.
+    """
     found = await endpoints.find(tx, reference, caller_visibility())
     if len(found) > 1 and str(found[0]) != reference.lower():
         raise errors.InvalidRequest([("endpoint", "several projects have one of this name: say PROJECT/NAME")])
@@ -155,9 +158,9 @@ async def _read_record(tx: Transaction, endpoint_id: uuid.UUID, *, lock: bool) -
 
 async def find_record(tx: Transaction, reference: str) -> EndpointRecord:
     """Locks the endpoint of a reference, whether or not all of it can be read, and returns it.
-    Raises as `find_endpoint`.
+    Raises as `find_id`.
     """
-    return await _read_record(tx, await _find_id(tx, reference), lock=True)
+    return await _read_record(tx, await find_id(tx, reference), lock=True)
 
 
 async def read_endpoint(tx: Transaction, endpoint_id: uuid.UUID, *, lock: bool = False) -> EndpointView:

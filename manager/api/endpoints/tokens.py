@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 
-from retinue.manager.api.endpoints.requests import find_endpoint
+from retinue.manager.api.endpoints.requests import find_endpoint, find_id
 from retinue.manager.identity.endpoint_tokens import EndpointTokenSigner
 from retinue.manager.server import errors, preconditions
 from retinue.manager.server.fields import Violations, parse_uuid
@@ -53,8 +53,8 @@ async def create_token(
 async def list_tokens(tx: Transaction, request: pb.ListEndpointTokensRequest) -> pb.ListEndpointTokensResponse:
     """Returns a page of tokens, newest first."""
     page = open_page(request.page_size, request.page_token, ["endpoint tokens", request.endpoint])
-    view = await find_endpoint(tx, request.endpoint)
-    found = (await endpoint_tokens.list_of(tx, view.record.id))[::-1]
+    endpoint_id = await find_id(tx, request.endpoint)
+    found = (await endpoint_tokens.list_of(tx, endpoint_id))[::-1]
     if page.after:
         found = [item for item in found if (item.create_time.isoformat(), str(item.id)) < page.after]
     listed, token = page.close(
@@ -67,9 +67,9 @@ async def list_tokens(tx: Transaction, request: pb.ListEndpointTokensRequest) ->
 
 async def revoke_token(tx: Transaction, request: pb.RevokeEndpointTokenRequest) -> pb.RevokeEndpointTokenResponse:
     """Revokes a token."""
-    view = await find_endpoint(tx, request.endpoint)
+    endpoint_id = await find_id(tx, request.endpoint)
     token_id = parse_uuid(request.token_id) or uuid.UUID(int=0)
-    revoked = await endpoint_tokens.revoke(tx, view.record.id, token_id)
+    revoked = await endpoint_tokens.revoke(tx, endpoint_id, token_id)
     if revoked is None:
         raise errors.NotFound("token", request.token_id)
     return await with_revision(tx, pb.RevokeEndpointTokenResponse(token=_message(revoked)))

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from retinue.manager.api.endpoints.convert import decision_message
-from retinue.manager.api.endpoints.requests import find_endpoint
+from retinue.manager.api.endpoints.requests import find_id
 from retinue.manager.api.sessions.watch import portions
 from retinue.manager.api.visibility import caller_visibility
 from retinue.manager.endpoints.core import events
@@ -32,7 +32,7 @@ async def serve_endpoint_watch(
     visibility = caller_visibility()
     async with database.transaction() as tx:
         newest, oldest, incarnation = await journal.head(tx)
-        only = (await find_endpoint(tx, request.endpoint)).record.id if request.endpoint else None
+        only = await find_id(tx, request.endpoint) if request.endpoint else None
         resumed = request.HasField("after_revision")
         after = newest if not resumed else request.after_revision or oldest
         # Refuses a revision that is gone or not there yet before the stream begins.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
+import uuid
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from sqlalchemy import text
 
 from retinue.manager.edge.core.table import TableEndpoint
 from retinue.manager.edge.messages import endpoint_message
+from retinue.manager.store import endpoint_tokens
 from retinue.manager.v1 import endpoint_pb2 as epb
 from retinue.manager.v1 import endpoint_service_pb2 as pb
 from tests.integration.manager.endpoints.controlled import Rig, revision
@@ -167,6 +170,39 @@ def _calls() -> list[tuple[str, Any]]:
         ("ControlRollout", pb.ControlRolloutRequest(endpoint="damaged", action=pb.ROLLOUT_ACTION_PAUSE)),
         ("SetScalingFloor", pb.SetScalingFloorRequest(endpoint="damaged")),
     ]
+
+
+async def test_tokens_of_an_endpoint_that_cannot_be_read_are_revoked(rig: Rig) -> None:
+    endpoint_id = uuid.UUID((await rig.create("damaged")).id)
+    async with rig.service.database.transaction() as tx:
+        lasts = dt.timedelta(days=1)
+        made = await endpoint_tokens.create(tx, endpoint_id, label="", creator="ada", ttl=lasts)
+        await tx.execute(text(UNREADABLE["settings"]))
+    listed = (await rig.call("ListEndpointTokens", pb.ListEndpointTokensRequest(endpoint="damaged"))).tokens
+    assert [item.id for item in listed] == [str(made.id)]
+    revoke = pb.RevokeEndpointTokenRequest(endpoint="damaged", token_id=listed[0].id)
+    other = await failure(rig.call("RevokeEndpointToken", revoke, "bob"))
+    assert other.code is Code.NOT_FOUND
+    assert (await rig.call("RevokeEndpointToken", revoke)).token.HasField("revoke_time")
+
+
+async def test_a_watch_of_an_endpoint_that_cannot_be_read_begins(rig: Rig) -> None:
+    await rig.create("damaged")
+    async with rig.service.database.transaction() as tx:
+        await tx.execute(text(UNREADABLE["settings"]))
+    request = pb.WatchEndpointsRequest(endpoint="damaged", after_revision=0)
+    watch = rig.stub.WatchEndpoints(request, metadata=rig.metadata["ada"])
+    async with asyncio.timeout(60):
+        async for response in watch:
+            if response.events:
+                assert response.events[0].created.spec.name == "damaged"
+                break
+    watch.cancel()
+    stats = rig.stub.StreamEndpointStats(
+        pb.StreamEndpointStatsRequest(endpoint="damaged"), metadata=rig.metadata["ada"]
+    )
+    refused = await failure(stats.read())
+    assert (refused.code, refused.reason) == (Code.FAILED_PRECONDITION, "STATE_FORBIDS")
 
 
 async def test_a_revision_that_cannot_be_read_gets_no_requests_and_is_listed(rig: Rig) -> None:

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from retinue.manager.api.endpoints.settings_convert import Reader
 from retinue.manager.edge.core.table import TableEndpoint
 from retinue.manager.edge.messages import endpoint_message
+from retinue.manager.endpoints.core.bounds import checked
 from retinue.manager.endpoints.core.model import RoutedEndpoint
 from retinue.manager.endpoints.core.spec import EndpointSettings
 from retinue.manager.server.errors import InvalidRequest
@@ -32,7 +33,7 @@ from retinue.manager.v1 import endpoint_pb2 as epb
 from retinue.proxy import messages
 from retinue.router import convert
 from retinue.router.core.resources import endpoint_resources
-from retinue.types.v1 import cors_pb2
+from retinue.types.v1 import cors_pb2, probe_pb2
 
 TOKENS = ["x-key", "!#$%&'*+.^_`|~-", "a" * 128, "%REQ(x)%", "X-Upper", "a=b", ":path", "a b", "", "é", "a;b"]
 NETWORKS = [
@@ -202,3 +203,29 @@ def test_every_bound_of_the_api_is_within_those_of_what_is_stored() -> None:
     read = accepted(spec)
     assert read is not None
     assert SETTINGS.decode(recordset_value(read)) == read
+
+
+@pytest.mark.parametrize("most", [False, True])
+def test_every_bound_of_a_revision_is_within_those_of_what_is_stored(most: bool) -> None:
+    probe = probe_pb2.Probe(
+        http=probe_pb2.HttpProbe(min_status=599 if most else 100, max_status=599 if most else 100),
+        period=Duration(seconds=3_600 if most else 1),
+        timeout=Duration(seconds=300 if most else 1),
+        failures=1_000 if most else 1,
+        successes=100 if most else 1,
+    )
+    probe.http.port = 65_535 if most else 0
+    given = epb.RevisionSpec(
+        port=65_535 if most else 1,
+        startup=probe,
+        readiness=probe,
+        liveness=probe,
+        max_concurrency=10_000 if most else 0,
+        queue=100_000 if most else 1,
+        start_timeout=Duration(seconds=86_400 if most else 1),
+        drain_timeout=Duration(seconds=86_400 if most else 0),
+    )
+    violations = Violations()
+    read = Reader(violations).replica(given, "revision")
+    violations.raise_any()
+    assert checked(read) == read
