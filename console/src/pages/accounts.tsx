@@ -1,4 +1,3 @@
-import { durationFromMs } from "@bufbuild/protobuf/wkt";
 import { useContext, useState } from "react";
 import { accounts, allPages } from "../api/client";
 import { type Problem, problemOf } from "../api/problem";
@@ -8,8 +7,6 @@ import { CallerContext } from "../parts/caller";
 import { useLoaded } from "../parts/store";
 import { moment } from "../text/format";
 import { t } from "../text/language";
-
-const DAY_MS = 86_400_000;
 
 /** Tokens of the caller; for administrators also the users. */
 export default function Accounts() {
@@ -50,21 +47,14 @@ export default function Accounts() {
         onSubmit={(event) => {
           event.preventDefault();
           const form = new FormData(event.currentTarget);
-          const days = Number(form.get("days"));
           void attempt(async () => {
-            const answer = await accounts.createToken({
-              description: String(form.get("description") ?? ""),
-              ttl: days > 0 ? durationFromMs(days * DAY_MS) : undefined,
-            });
+            const answer = await accounts.createToken({ description: String(form.get("description") ?? "") });
             setSecret(answer.secret);
           });
         }}
       >
-        <Labelled label={t("description")}>
+        <Labelled label={t("description")} help={t("tokenEnds")}>
           <input name="description" />
-        </Labelled>
-        <Labelled label={`${t("expires")} (d)`}>
-          <input name="days" type="number" min={1} max={365} defaultValue={30} />
         </Labelled>
         <button type="submit">{t("create")}</button>
       </form>

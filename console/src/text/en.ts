@@ -13,6 +13,7 @@ export const en = {
   newSession: "New session",
   signIn: "Sign in",
   signOut: "Sign out",
+  tokenEnds: "A token made here ends with this log-in; `retinue tokens create` makes lasting ones.",
   token: "Token",
   tokenHelp: "Paste a token, or open the link that `retinue console` prints.",
   ticketUsed: "This link was used already, or is older than a minute. Ask `retinue console` for another.",

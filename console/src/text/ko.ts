@@ -15,6 +15,7 @@ export const ko: Record<Key, string> = {
   newSession: "새 세션",
   signIn: "로그인",
   signOut: "로그아웃",
+  tokenEnds: "여기서 만든 토큰은 이 로그인과 함께 끝납니다. 오래 쓸 토큰은 `retinue tokens create`로 만드세요.",
   token: "토큰",
   tokenHelp: "토큰을 붙여 넣거나 `retinue console`이 출력한 링크를 여세요.",
   ticketUsed: "이미 사용했거나 1분이 지난 링크입니다. `retinue console`로 새 링크를 받으세요.",

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
+from pathlib import Path
+
 import pytest
 from playwright.async_api import expect
 
 from retinue.client.aio import Client
+from retinue.client.errors import Unavailable
 from retinue.devtools.cluster import Cluster
 from tests.eventually import eventually
 from tests.integration.console.conftest import MILLISECONDS, Visitor
@@ -81,18 +87,43 @@ async def test_a_full_cluster_shows_the_reason_and_what_would_start_it(visitor: 
     await session.terminate()
 
 
-async def test_a_manager_that_comes_back_is_caught_up_with(visitor: Visitor, client: Client, cluster: Cluster) -> None:
+def _engine(cluster: Cluster) -> int:
+    """Returns the process of the gateway's Envoy."""
+    children = Path(f"/proc/{cluster.manager.pid}/task").glob("*/children")
+    pids = [int(pid) for file in children for pid in file.read_text().split()]
+    return next(pid for pid in pids if Path(f"/proc/{pid}/comm").read_text().strip() == "envoy")
+
+
+def _postmaster(cluster: Cluster) -> int:
+    """Returns the process of the database."""
+    directory = next(cluster.directory.glob("manager/postgres*"))
+    return int(next(directory.rglob("postmaster.pid")).read_text().splitlines()[0])
+
+
+@pytest.mark.parametrize("killed", ["manager", "database", "gateway"])
+async def test_after_a_kill_the_list_is_the_servers(
+    visitor: Visitor, client: Client, cluster: Cluster, killed: str
+) -> None:
     page = visitor.page
-    footer = page.locator("footer")
-    await cluster.manager.kill()
-    await expect(footer).to_have_attribute("data-state", "reconnecting", timeout=MILLISECONDS)
-    await cluster.start_manager()
-    session = await client.sessions.create(type="batch", name="after-the-restart", command=["true"])
+    match killed:
+        case "manager":
+            await cluster.manager.kill()
+            await expect(page.locator("footer")).to_have_attribute("data-state", "reconnecting", timeout=MILLISECONDS)
+            await cluster.start_manager()
+        case "database":
+            os.kill(await asyncio.to_thread(_postmaster, cluster), signal.SIGKILL)
+        case _:
+            os.kill(await asyncio.to_thread(_engine, cluster), signal.SIGKILL)
+            await expect(page.locator("footer")).to_have_attribute("data-state", "reconnecting", timeout=MILLISECONDS)
+    session = await eventually(
+        lambda: client.sessions.create(type="batch", name=f"after-{killed}", command=["true"]), ignoring=Unavailable
+    )
     await session.wait_ended()
     row = page.locator(f".row[data-session='{session.id}']")
     await expect(row.locator(".state")).to_contain_text("Success", timeout=MILLISECONDS)
-    await expect(footer).to_have_attribute("data-state", "live", timeout=MILLISECONDS)
-    listed = {found.id: found.state async for found in client.sessions.list(show_ended=True)}
+    await expect(page.locator("footer")).to_have_attribute("data-state", "live", timeout=MILLISECONDS)
+    listed = {found.id async for found in client.sessions.list(show_ended=True)}
+    await page.set_viewport_size({"width": 1280, "height": 40 * len(listed) + 800})
+    await expect(page.locator(".list .row")).to_have_count(len(listed))
     shown = await page.evaluate("[...document.querySelectorAll('.row')].map(row => row.dataset.session)")
-    assert len(shown) == len(set(shown))
-    assert set(shown) == set(listed)
+    assert set(shown) == listed
