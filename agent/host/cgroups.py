@@ -12,48 +12,24 @@ import os
 import signal
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from retinue.agent.attempts import CPU, MEMORY
+from retinue.agent.host.core.limits import Limits, cpu_settings, memory_settings
 from retinue.agent.state.exclusive import InUseError, lock
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 MOUNT = Path("/sys/fs/cgroup")
 FAMILY = "retinue"
 MONITORS = "monitors"
-CPU_PERIOD = 100_000
-"""Length of the period in which a quota of processor time counts, in microseconds."""
-SMALLEST_QUOTA = 1_000
-"""The least quota the kernel takes, in microseconds."""
 WANTED = ("memory", "cpu", "cpuacct", "pids", "blkio")
 """Controllers of version 1; the last one, and cpuacct, only count."""
 
 
 class CgroupError(Exception):
     """The node's control groups cannot be used as needed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits of one kernel: bytes of memory, thousandths of processors (None: no limit), number of tasks."""
-
-    memory: int | None
-    cpu: int | None
-    tasks: int
-
-    @classmethod
-    def of(cls, slots: Mapping[str, int], tasks: int) -> Limits:
-        """Returns the limits that go with an attempt's slots."""
-        return cls(slots.get(MEMORY), slots.get(CPU), tasks)
-
-
-def quota(cpu: int) -> int:
-    """Microseconds of processor time per period for so many thousandths of a processor."""
-    return max(SMALLEST_QUOTA, cpu * CPU_PERIOD // 1000)
 
 
 def memory_group(pid: int, mount: Path = MOUNT) -> Path | None:
@@ -72,38 +48,6 @@ def memory_group(pid: int, mount: Path = MOUNT) -> Path | None:
 def out_of_memory_kills(group: Path) -> int:
     """Returns how many processes of a group Linux ended because its memory was used up; 0 once the group is gone."""
     return max(_count(group / file, "oom_kill") for file in ("memory.events", "memory.oom_control"))
-
-
-Setting = tuple[str, str, int | str, bool]
-"""Controller, file, value, and whether the file must be there."""
-
-
-def memory_settings(limits: Limits, unified: bool) -> list[Setting]:
-    """Returns the settings for the limits of memory, swap space included, and tasks."""
-    if unified:
-        settings: list[Setting] = [("", "pids.max", limits.tasks, True)]
-        if limits.memory is not None:
-            settings += [("", "memory.max", limits.memory, True), ("", "memory.swap.max", 0, False)]
-        return settings
-    settings = [("pids", "pids.max", limits.tasks, True)]
-    if limits.memory is not None:
-        settings.append(("memory", "memory.limit_in_bytes", limits.memory, True))
-        settings.append(("memory", "memory.memsw.limit_in_bytes", limits.memory, False))
-    return settings
-
-
-def cpu_settings(cpu: int, unified: bool) -> list[Setting]:
-    """Returns the settings for so many thousandths of a processor: a ceiling,
-    and a weight for when processors are contended.
-    """
-    if unified:
-        weight = min(10_000, max(1, cpu // 10))
-        return [("", "cpu.weight", weight, True), ("", "cpu.max", f"{quota(cpu)} {CPU_PERIOD}", True)]
-    return [
-        ("cpu", "cpu.shares", max(2, cpu * 1024 // 1000), True),
-        ("cpu", "cpu.cfs_period_us", CPU_PERIOD, True),
-        ("cpu", "cpu.cfs_quota_us", quota(cpu), True),
-    ]
 
 
 def _write(path: Path, value: int | str) -> None:

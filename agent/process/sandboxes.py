@@ -15,7 +15,8 @@ from signal import SIGTERM
 from stat import S_ISFIFO
 from typing import TYPE_CHECKING
 
-from retinue.agent.host.cgroups import MOUNT, Limits
+from retinue.agent.host.cgroups import MOUNT
+from retinue.agent.host.core.limits import Limits
 from retinue.agent.host.processes import PROC, Process, command_of, identify, send_signal
 from retinue.agent.host.seccomp import build_filter
 from retinue.agent.inside.output_pump import make_pipe, pumping

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retinue.agent.errors import KernelStartError
-from retinue.agent.host.cgroups import CgroupError, Cgroups, Limits
+from retinue.agent.host.cgroups import CgroupError, Cgroups
+from retinue.agent.host.core.limits import Limits
 from retinue.agent.host.processes import Process, identify
 from retinue.agent.inside.host_kernel import mount_directory
 from retinue.agent.inside.output_pump import OUTPUT, drain, make_pipe, pumping

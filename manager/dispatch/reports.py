@@ -82,7 +82,7 @@ class Reports:
     ) -> None:
         self._clock = clock
         self._sleep = sleep
-        self._progress = PullProgress(clock)
+        self._progress = PullProgress()
         # When conditions of agents changed last.
         self._conditions_changed: dict[str, float] = {}
         self._database = database
@@ -194,7 +194,7 @@ class Reports:
 
     async def write_progress(self) -> None:
         """Writes the last progress of fetches that changed too often to be written at once. Raises NotLeader."""
-        due = self._progress.due()
+        due = self._progress.due(self._clock())
         if not due:
             return
         try:
@@ -208,7 +208,7 @@ class Reports:
         except Exception as error:  # noqa: BLE001  # logged; whatever else is reported is committed
             _log.warning("the progress of %d fetches is not written: %r", len(due), error)
             for progress in due:
-                self._progress.offer(progress)
+                self._progress.offer(progress, self._clock())
         else:
             self._committed({})
 
@@ -258,7 +258,7 @@ class Reports:
         """Leaves progress that comes too soon for later."""
         if (layers := taken.pulls.get(key)) is None:
             self._progress.end(key)
-        elif not self._progress.offer(Progress(session_id, key, layers)):
+        elif not self._progress.offer(Progress(session_id, key, layers), self._clock()):
             del taken.pulls[key]
 
 

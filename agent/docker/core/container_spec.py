@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from retinue.agent.attempts import CPU, MEMORY
-from retinue.agent.host.cgroups import CPU_PERIOD, quota
+from retinue.agent.host.core.limits import CPU_PERIOD, quota
 from retinue.agent.kernel.paths import HOME, PROGRAMS_PREFIX
 from retinue.agent.resources.core.holdings import Holding
 

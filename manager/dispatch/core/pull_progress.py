@@ -4,9 +4,7 @@ and the journal keeps each entry. Pure.
 
 from __future__ import annotations
 
-import time
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from retinue.manager.session.core.attempts import AttemptKey, LayerReport
@@ -26,19 +24,16 @@ class Progress:
 
 class PullProgress:
     """Lets the progress of an attempt be written once in `PROGRESS_SECONDS`,
-    and keeps the last of what came meanwhile until then.
+    and keeps the last of what came meanwhile until then. Times are in seconds from any moment on.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` is in seconds from any moment on."""
-        self._clock = clock
+    def __init__(self) -> None:
         self._written: dict[AttemptKey, float] = {}
         self._later: dict[AttemptKey, Progress] = {}
 
-    def offer(self, progress: Progress) -> bool:
-        """Takes what an agent reports; returns whether it is to be written now."""
+    def offer(self, progress: Progress, now: float) -> bool:
+        """Takes what an agent reports; returns whether it is to be written at once."""
         self._later.pop(progress.key, None)
-        now = self._clock()
         if now - self._written.get(progress.key, -PROGRESS_SECONDS) < PROGRESS_SECONDS:
             self._later[progress.key] = progress
             return False
@@ -49,9 +44,8 @@ class PullProgress:
         """Forgets an attempt that fetches nothing any more."""
         self._later.pop(key, None)
 
-    def due(self) -> list[Progress]:
-        """Returns what is to be written now, and counts it as written."""
-        now = self._clock()
+    def due(self, now: float) -> list[Progress]:
+        """Returns what is to be written by now, and counts it as written."""
         self._written = {key: when for key, when in self._written.items() if now - when < PROGRESS_SECONDS}
         due = [progress for key, progress in self._later.items() if key not in self._written]
         for progress in due:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from retinue.agent.attempts import AttemptSpec, Phase
 from retinue.agent.errors import UnknownAttemptError
-from retinue.agent.host.cgroups import Limits, cpu_settings, memory_settings, quota
+from retinue.agent.host.core.limits import Limits, cpu_settings, memory_settings, quota
 from retinue.agent.host.processes import Process, identify, parse_stat
 from retinue.agent.process.bubblewrap import (
     Sandbox,

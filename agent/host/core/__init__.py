@@ -1,0 +1,1 @@
+"""Limits of kernels as values. Pure."""

@@ -1,0 +1,67 @@
+"""Limits of a kernel, and what they are in control groups of version 1 and 2. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from retinue.agent.attempts import CPU, MEMORY
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CPU_PERIOD = 100_000
+"""Length of the period in which a quota of processor time counts, in microseconds."""
+SMALLEST_QUOTA = 1_000
+"""The least quota the kernel takes, in microseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of one kernel: bytes of memory, thousandths of processors (None: no limit), number of tasks."""
+
+    memory: int | None
+    cpu: int | None
+    tasks: int
+
+    @classmethod
+    def of(cls, slots: Mapping[str, int], tasks: int) -> Limits:
+        """Returns the limits that go with an attempt's slots."""
+        return cls(slots.get(MEMORY), slots.get(CPU), tasks)
+
+
+def quota(cpu: int) -> int:
+    """Microseconds of processor time per period for so many thousandths of a processor."""
+    return max(SMALLEST_QUOTA, cpu * CPU_PERIOD // 1000)
+
+
+Setting = tuple[str, str, int | str, bool]
+"""Controller, file, value, and whether the file must be there."""
+
+
+def memory_settings(limits: Limits, unified: bool) -> list[Setting]:
+    """Returns the settings for the limits of memory, swap space included, and tasks."""
+    if unified:
+        settings: list[Setting] = [("", "pids.max", limits.tasks, True)]
+        if limits.memory is not None:
+            settings += [("", "memory.max", limits.memory, True), ("", "memory.swap.max", 0, False)]
+        return settings
+    settings = [("pids", "pids.max", limits.tasks, True)]
+    if limits.memory is not None:
+        settings.append(("memory", "memory.limit_in_bytes", limits.memory, True))
+        settings.append(("memory", "memory.memsw.limit_in_bytes", limits.memory, False))
+    return settings
+
+
+def cpu_settings(cpu: int, unified: bool) -> list[Setting]:
+    """Returns the settings for so many thousandths of a processor: a ceiling,
+    and a weight for when processors are contended.
+    """
+    if unified:
+        weight = min(10_000, max(1, cpu // 10))
+        return [("", "cpu.weight", weight, True), ("", "cpu.max", f"{quota(cpu)} {CPU_PERIOD}", True)]
+    return [
+        ("cpu", "cpu.shares", max(2, cpu * 1024 // 1000), True),
+        ("cpu", "cpu.cfs_period_us", CPU_PERIOD, True),
+        ("cpu", "cpu.cfs_quota_us", quota(cpu), True),
+    ]
