@@ -16,8 +16,8 @@ import retinue.strategy.v1
 import retinue.types.v1
 
 PACKAGES = (retinue.agent.v1, retinue.manager.v1, retinue.router.v1, retinue.strategy.v1, retinue.types.v1)
-# How a list is named in pages and in which order and detail, which mean nothing for a stream of changes; and sessions
-# and endpoints that have ended, whose changes a watch has all the same.
+# How a list is paged, ordered and detailed, which means nothing for a stream of changes; and whether sessions and
+# endpoints that have ended are listed, whose changes a watch has anyway.
 OF_PAGES = {"page_size", "page_token", "order_by", "view", "show_ended", "show_deleted"}
 
 
