@@ -300,7 +300,9 @@ async def _machines(settings: Settings, options: VmOptions, shared: Shared, regi
     """Returns the runtime for virtual machines; on a node that has none of what they need, it says so."""
     host = await find_host(settings.docker_host, needed=False)
     roots = settings.state_dir / "vm" / "images"
-    images = None if host is None else ImageRoots(host, settings.agent_id, roots, settings.registry_config, registries)
+    images = None
+    if host is not None:
+        images = ImageRoots(host, settings.agent_id, roots, settings.registry_config, registries, gid=settings.gid)
     return VmRuntime(options, shared, images=images)
 
 

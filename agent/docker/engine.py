@@ -18,7 +18,14 @@ import aiohttp
 
 from retinue.agent.attempts import ATTEMPT_ID
 from retinue.agent.docker.core.container_spec import AGENT_LABEL, ATTEMPT_LABEL, container_name
-from retinue.agent.docker.core.container_state import ContainerState, FileFacts, Written, parse_file, parse_state
+from retinue.agent.docker.core.container_state import (
+    ContainerState,
+    FileFacts,
+    Written,
+    content_of,
+    parse_file,
+    parse_state,
+)
 from retinue.agent.errors import KernelRuntimeError
 from retinue.rpc.core.reasons import AgentConditionType
 
@@ -45,6 +52,8 @@ at any length.
 """
 MAX_ANSWER = 4 << 20
 """Bytes of an error, and of an event of a fetch: the engine puts all that a registry says of an error into one."""
+_AROUND = 64 << 10
+"""Bytes of an archive around the content of its one file."""
 MAX_HEADER = 64 << 10
 """Bytes: a header has the path that a link of an image leads to, in JSON of up to six bytes for one, in base64."""
 
@@ -105,17 +114,31 @@ class Engine:
         """Returns facts about the file at a path of a container, links followed inside it; None when there is none.
         Never opens it.
         """
+        return (await self._file(name, path))[0]
+
+    async def content(self, name: str, path: str) -> bytes:
+        """Returns the content of the plain file at a path of a container, links followed inside it;
+        empty when there is none. Its size was looked at before: it is read as far as that goes.
+        """
+        facts, target = await self._file(name, path)
+        if facts is None:
+            return b""
+        async with self.request("GET", f"containers/{name}/archive", params={"path": target}) as response:
+            return content_of(await _head(response, facts.size + _AROUND))
+
+    async def _file(self, name: str, path: str) -> tuple[FileFacts | None, str]:
         facts, target = None, path
         # The engine follows all links but the last one, and says where they end.
         for _ in range(2):
             try:
                 async with self.request("HEAD", f"containers/{name}/archive", params={"path": target}) as response:
-                    facts, target = parse_file(response.headers["X-Docker-Container-Path-Stat"])
+                    facts, leads = parse_file(response.headers["X-Docker-Container-Path-Stat"])
             except _MissingError:
-                return None
-            if not target:
+                return None, target
+            if not leads:
                 break
-        return facts
+            target = leads
+        return facts, target
 
     async def start(self, name: str) -> None:
         """Starts a container; one that runs already continues."""
@@ -292,11 +315,11 @@ def _labelled_by(agent_id: str) -> str:
     return json.dumps({"label": [f"{AGENT_LABEL}={agent_id}"]})
 
 
-async def _head(response: aiohttp.ClientResponse) -> bytes:
+async def _head(response: aiohttp.ClientResponse, limit: int = MAX_ANSWER) -> bytes:
     content = bytearray()
     async for piece in response.content.iter_any():
         content += piece
-        if len(content) > MAX_ANSWER:
+        if len(content) > limit:
             break
     return bytes(content)
 

@@ -28,6 +28,8 @@ _IDS = 1 << 32
 
 def swapped(one: int, other: int) -> str:
     """Returns the map of users, as for /proc/PID/uid_map, by which two of them change places. Pure."""
+    if one == other:
+        return f"0 0 {_IDS - 1}\n"
     low, high = sorted((one, other))
     extents = [(0, 0, low), (low, high, 1), (low + 1, low + 1, high - low - 1), (high, low, 1)]
     extents.append((high + 1, high + 1, _IDS - 1 - (high + 1)))
@@ -35,9 +37,9 @@ def swapped(one: int, other: int) -> str:
 
 
 @contextlib.contextmanager
-def user_namespace(on_disk: int, uid: int) -> Iterator[int]:
-    """Yields a descriptor of a user namespace by which a mount shows files of `on_disk` as those of `uid`. Blocks;
-    raises OSError.
+def user_namespace(on_disk: int, uid: int, groups: tuple[int, int] = (0, 0)) -> Iterator[int]:
+    """Yields a descriptor of a user namespace by which a mount shows files of `on_disk` as those of `uid`,
+    and those of the first of two `groups` as the other's. Blocks; raises OSError.
     """
     ours, theirs = socket.socketpair()
     command = ["unshare", "--user", "cat"]
@@ -49,7 +51,7 @@ def user_namespace(on_disk: int, uid: int) -> Iterator[int]:
             # It answers only from inside the namespace.
             if ours.recv(1) != b".":
                 raise OSError("no user namespace can be made: /proc/sys/user/max_user_namespaces says how many")
-            for name, content in (("uid_map", swapped(on_disk, uid)), ("gid_map", f"0 0 {_IDS - 1}\n")):
+            for name, content in (("uid_map", swapped(on_disk, uid)), ("gid_map", swapped(*groups))):
                 Path(f"/proc/{holder.pid}/{name}").write_text(content)
             descriptor = os.open(f"/proc/{holder.pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
         finally:

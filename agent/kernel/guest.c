@@ -9,7 +9,8 @@
  * Frames are a letter, four bytes of length, most significant first, and so many bytes. Each frame in begins with four
  * bytes that its answer repeats, followed by fields: four bytes of length, so many bytes, and a NUL. Frames in:
  *   S  the specification; every field begins with a letter:
- *      h hostname, r kind of root (9p or squashfs), u user, g group, s size of /dev/shm, n limit of processes,
+ *      h hostname, r kind of root (9p or squashfs), u user, g group, x further group, s size of /dev/shm,
+ *      n limit of processes,
  *      f file (three more fields: mode, owner or empty for root, content), m mount (two more fields: name in the share,
  *      `r` or `w`), p program of ours that gets a name unless there is one, c text before the configuration of an ssh
  *      client, v argument of the server, a argument of the command, e variable
@@ -53,6 +54,7 @@
 #define GREETING 9
 #define LARGEST (4 * 1024 * 1024)
 #define MAX_FIELDS 8192
+#define MAX_GROUPS 1024
 #define MAX_DESCRIPTORS 256
 #define HOME "/home/work"
 #define OWN "/run/kernel"
@@ -81,6 +83,8 @@ static volatile int drained;
 
 static uid_t user = 60000;
 static gid_t group = 60000;
+static gid_t groups[MAX_GROUPS];
+static size_t group_count;
 static rlim_t processes = RLIM_INFINITY;
 static char *arguments[MAX_FIELDS + 1], *variables[MAX_FIELDS + 1], *server_arguments[MAX_FIELDS + 1];
 static int argument_count, variable_count, server_count, assembled;
@@ -453,6 +457,11 @@ static int specify(unsigned char *body, size_t length)
 		case 'g':
 			group = (gid_t)strtoul(value, NULL, 10);
 			break;
+		case 'x':
+			if (group_count == MAX_GROUPS)
+				return E2BIG;
+			groups[group_count++] = (gid_t)strtoul(value, NULL, 10);
+			break;
 		case 's':
 			shared_memory = value;
 			break;
@@ -624,7 +633,7 @@ static void become_user(void)
 	setrlimit(RLIMIT_CORE, &nothing);
 	setrlimit(RLIMIT_NPROC, &tasks);
 	/* As in containers: programs that change their user do not. */
-	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || setgroups(0, NULL) != 0 ||
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || setgroups(group_count, groups) != 0 ||
 	    setresgid(group, group, group) != 0 || setresuid(user, user, user) != 0)
 		_exit(126);
 	if (chdir(HOME) != 0)

@@ -16,14 +16,17 @@ import struct
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from retinue.agent.docker.core.container_spec import runs_as_root
 from retinue.agent.docker.engine import Engine, EngineError
-from retinue.agent.docker.image_defaults import fitted
+from retinue.agent.docker.image_defaults import INVALID, fitted
 from retinue.agent.docker.images import Image, ImageError, Images
 from retinue.agent.errors import KernelRuntimeError
+from retinue.agent.inside.provision import LARGEST_FILE, UnfitFileError
+from retinue.agent.kernel.core.accounts import Account, AccountError, find_account, with_group, with_user
 from retinue.rpc.core.reasons import AttemptReason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
     from retinue.agent.attempts import AttemptSpec, ImageFacts, Layer
@@ -40,12 +43,15 @@ STALL_TIMEOUT = 120.0
 REMOVE_TIMEOUT = 10.0
 """Seconds that the removal of an export's container may take."""
 KEPT = 8
-"""Files of images that are kept, the last used ones; one that is removed lives on in machines that have it."""
+"""Files of images that are kept, the last used ones; one that is removed lives on in machines that have it.
+So many accounts of images are known.
+"""
 WORDS_LIMIT = 4096
 """Bytes of the packer's errors in a message."""
 SUFFIX, PARTIAL = ".squashfs", ".partial"
 DIGITS = 16
 """Digits of an image's id in the name of the container that it is exported by."""
+USERS, GROUPS = "/etc/passwd", "/etc/group"
 _SUPERBLOCK_SIZE = 96
 _SUPERBLOCK = struct.Struct("<I36xQ")
 """Of squashfs 4.0: its magic number, and the bytes that it uses of its file."""
@@ -57,25 +63,58 @@ _VARIABLE = re.compile(r"[^=\0]+=[^\0]*")
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """The root of an image: its file, the attempt with the defaults of the image, and facts to report of the image."""
+    """The root of an image: its file, the attempt with the defaults of the image, facts to report of the image,
+    and the user that the image names, unless that is root.
+    """
 
     file: Path
     spec: AttemptSpec
     facts: ImageFacts
+    user: ImageUser | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ImageUser:
+    """The user that an image names, and the texts of the image's /etc/passwd and /etc/group."""
+
+    account: Account
+    users: str
+    groups: str
+
+    def files(self, *, named: bool) -> dict[str, str]:
+        """Returns the texts of these files for a kernel; `named` as for `with_user`. Pure."""
+        uid, gid = self.account.uid, self.account.gid
+        return {
+            USERS: with_user(self.users, uid, gid, named=named),
+            GROUPS: with_group(self.groups, gid),
+        }
 
 
 class ImageRoots:
     """The roots of images of one engine, in a directory of the agent's own. Methods belong on one event loop."""
 
     def __init__(
-        self, host: str, agent_id: str, directory: Path, credentials: Path | None, addresses: RegistryAddresses | None
+        self,
+        host: str,
+        agent_id: str,
+        directory: Path,
+        credentials: Path | None,
+        addresses: RegistryAddresses | None,
+        *,
+        gid: int,
     ) -> None:
-        """Asks the engine at `host` for nothing yet. `credentials` are for registries, which may have `addresses`."""
+        """Asks the engine at `host` for nothing yet. `credentials` are for registries, which may have `addresses`.
+
+        `gid` is the group of kernels whose image names no other than root's.
+        """
         self._engine = Engine(host)
         self._images = Images(self._engine, credentials, addresses)
         self._agent_id = agent_id
+        self._gid = gid
         self._directory = directory
         self._locks: dict[str, asyncio.Lock] = {}
+        # By the id of the image, the one that was used last at the end.
+        self._users: dict[str, ImageUser] = {}
 
     async def sweep(self) -> None:
         """Removes what a former process of this agent left of unfinished exports. Raises EngineError, OSError."""
@@ -110,8 +149,10 @@ class ImageRoots:
         image = await self._images.find(spec.image, spec.image_identity)
         if image is None:
             image = await self._images.fetch(spec.image, spec.image_identity, report)
+        # First: it may be none that a kernel is made of.
+        root = await self._root(spec, image)
         await self._export(image)
-        return await self._root(spec, image)
+        return root
 
     async def _root(self, spec: AttemptSpec, image: Image) -> Root:
         fitting, facts = fitted(spec, image)
@@ -119,8 +160,51 @@ class ImageRoots:
         configuration = (found or {}).get("Config") or {}
         variables = configuration.get("Env") or []
         words = [word for word in variables if isinstance(word, str) and _VARIABLE.fullmatch(word)]
-        environment = dict(word.split("=", 1) for word in words) | dict(fitting.environment)
-        return Root(self._file(image.identity.id), replace(fitting, environment=environment), facts)
+        # As in a container: an image does not say where the work directory is.
+        own = {name: value for name, value in (word.split("=", 1) for word in words) if name != "HOME"}
+        user = None if runs_as_root(image.user) else await self._user(spec.image, image)
+        spec = replace(fitting, environment=own | dict(fitting.environment))
+        return Root(self._file(image.identity.id), spec, facts, user)
+
+    async def _user(self, reference: str, image: Image) -> ImageUser:
+        """Returns the user that an image names. Raises ImageError, EngineError."""
+        user = self._users.pop(image.identity.id, None)
+        if user is None:
+            try:
+                users, groups = await self._read(image, (USERS, GROUPS))
+                user = ImageUser(find_account(image.user, users, groups, self._gid), users, groups)
+            except (AccountError, UnfitFileError) as error:
+                raise ImageError(INVALID, f"image {reference} cannot be used: {error}") from error
+        self._users[image.identity.id] = user
+        if len(self._users) > KEPT:
+            del self._users[next(iter(self._users))]
+        return user
+
+    async def _read(self, image: Image, paths: tuple[str, ...]) -> list[str]:
+        """Returns files of an image, by a container that is never started. Raises UnfitFileError, EngineError."""
+        name = self._container_name(self._file(image.identity.id).stem)
+        async with self._lock(name), self._container(name, image):
+            for path in paths:
+                # All before any: an engine that reads one looks for names in the others, and waits at a pipe.
+                found = await self._engine.file(name, path)
+                if found is not None and not (found.plain and found.size <= LARGEST_FILE):
+                    raise UnfitFileError(path)
+            contents = [await self._engine.content(name, path) for path in paths]
+        return [content.decode(errors="surrogateescape") for content in contents]
+
+    @contextlib.asynccontextmanager
+    async def _container(self, name: str, image: Image) -> AsyncIterator[None]:
+        """Makes a container of an image that is not started."""
+        # What a former process of this agent left.
+        await self._engine.remove(name)
+        await self._engine.create(name, {"Image": image.identity.id, "Cmd": ["-"], "NetworkDisabled": True})
+        try:
+            yield
+        finally:
+            # An engine that is stuck in an export does not remove either; the next export, or process, does.
+            with contextlib.suppress(EngineError, TimeoutError):
+                async with asyncio.timeout(REMOVE_TIMEOUT):
+                    await self._engine.remove(name)
 
     def _file(self, image_id: str) -> Path:
         if _ID.fullmatch(image_id) is None:
@@ -136,18 +220,12 @@ class ImageRoots:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             partial = file.with_suffix(PARTIAL)
             partial.unlink(missing_ok=True)
-            # What a former process of this agent left.
-            await self._engine.remove(name)
-            await self._engine.create(name, {"Image": image.identity.id, "Cmd": ["-"], "NetworkDisabled": True})
             try:
-                await self._pack(name, partial)
+                async with self._container(name, image):
+                    await self._pack(name, partial)
                 await asyncio.to_thread(_settle, partial, file)
             finally:
                 partial.unlink(missing_ok=True)
-                # An engine that is stuck in an export does not remove either; the next export, or process, does.
-                with contextlib.suppress(EngineError, TimeoutError):
-                    async with asyncio.timeout(REMOVE_TIMEOUT):
-                        await self._engine.remove(name)
             await asyncio.to_thread(self._remove_oldest)
 
     async def _pack(self, name: str, partial: Path) -> None:

@@ -38,6 +38,7 @@ from retinue.agent.vm.sandbox import Ends, VmSandbox, show_mounts, start_qemu
 
 if TYPE_CHECKING:
     from retinue.agent.attempts import AttemptSpec
+    from retinue.agent.kernel.core.accounts import Account
     from retinue.agent.state.damaged import DamagedFiles
 
 MACHINE_STATUS, CONSOLE = "machine-status", "console"
@@ -59,8 +60,8 @@ FAMILY = "{}.vm"
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A machine to be started: `directory` is for its files, `image` the root of its image,
-    `programs` those of the agent for ssh.
+    """A machine to be started: `directory` is for its files, `image` the root of its image, `account` the user that
+    the image names, `programs` those of the agent for ssh.
 
     It runs on `cores`; none means on any.
     """
@@ -70,6 +71,7 @@ class Start:
     accelerator: str
     cores: tuple[int, ...] = ()
     image: Path | None = None
+    account: Account | None = None
     programs: Path | None = None
 
 
@@ -114,7 +116,9 @@ class Machines(SandboxKernels[VmOptions]):
         os.chown(sockets, uid, self._options.gid)
         ends = self._ends(directory, sockets)
         taps = int(spec.networked) + int(spec.has_egress_link)
-        sandbox = VmSandbox(machine, self.work(spec.id), uid, self._options.gid, taps, start.image)
+        account = start.account
+        shown = None if account is None else (account.uid, account.gid)
+        sandbox = VmSandbox(machine, self.work(spec.id), uid, self._options.gid, taps, start.image, shown)
         with contextlib.ExitStack() as stack:
             for place, limit in (
                 (directory, self._options.output_limit),

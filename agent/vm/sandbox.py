@@ -67,7 +67,7 @@ class Ends:
 @dataclass(frozen=True, slots=True)
 class VmSandbox:
     """One virtual machine to be started. `image` is the file of an image's root; None shows the node's own.
-    `uid` is QEMU's user.
+    `uid` and `gid` are QEMU's user; the guest sees them as those `shown`, the user and group that an image names.
     """
 
     machine: Machine
@@ -76,6 +76,7 @@ class VmSandbox:
     gid: int
     taps: int
     image: Path | None = None
+    shown: tuple[int, int] | None = None
 
 
 def start_qemu(
@@ -100,15 +101,18 @@ def start_qemu(
         writers = [opened(fifo, os.O_WRONLY | os.O_APPEND) for fifo in fifos]
         files = (opened(linux.linux, os.O_RDONLY), opened(linux.initramfs, os.O_RDONLY))
         image = None if sandbox.image is None else opened(sandbox.image, os.O_RDONLY)
+        namespace = None
+        if (shown := sandbox.shown) is not None:
+            namespace = stack.enter_context(user_namespace(sandbox.uid, shown[0], (sandbox.gid, shown[1])))
         syscalls.unshare(CLONE_NEWNET)
         taps = tuple(stack.enter_context(open_tap(TAP.format(number))) for number in range(sandbox.taps))
         view = bubblewrap.Sandbox("vm", (), {}, {}, {}, sandbox.work, sandbox.uid)
         root = bubblewrap.mount_root(view, settings)
         descriptors = Descriptors(writers[0], writers[1], writers[2], files[0], files[1], taps, image)
-        passed = [status, *readers, *writers, *files, *taps, *([] if image is None else [image])]
+        passed = [status, *readers, *writers, *files, *taps, *(one for one in (image, namespace) if one is not None)]
         return subprocess.Popen(  # noqa: S603
             [
-                *(*prefix, *_outer(sandbox, settings, ends, root, status), *_become(sandbox)),
+                *(*prefix, *_outer(sandbox, settings, ends, root, status), *_become(sandbox, namespace)),
                 *arguments(sandbox.machine, descriptors),
             ],
             stdin=subprocess.DEVNULL,
@@ -131,12 +135,19 @@ def open_tap(name: str) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _become(sandbox: VmSandbox) -> list[str]:
+def _become(sandbox: VmSandbox, namespace: int | None) -> list[str]:
+    """Returns the argument vector by which QEMU becomes its user.
+
+    In a user `namespace` it is another one by number only: the files of the work directory are its own there, and the
+    guest is shown that number.
+    """
+    uid, gid = sandbox.shown or (sandbox.uid, sandbox.gid)
+    enter = [] if namespace is None else ["nsenter", f"--user=/proc/self/fd/{namespace}"]
     groups = ["--clear-groups"]
     if sandbox.machine.accelerator == "kvm":
         groups = [f"--groups={KVM.stat().st_gid}"]
-    user = [f"--reuid={sandbox.uid}", f"--regid={sandbox.gid}"]
-    return ["setpriv", *user, *groups, "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all"]
+    user = [f"--reuid={uid}", f"--regid={gid}"]
+    return [*enter, "setpriv", *user, *groups, "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all"]
 
 
 def _outer(

@@ -14,7 +14,7 @@ from retinue.agent.docker.images import ImageError
 from retinue.agent.errors import KernelRuntimeError, KernelStartError
 from retinue.agent.host.processes import alive
 from retinue.agent.inside.provision import CLIENTS, WITHOUT_RESOLVER, Ssh, ssh_of
-from retinue.agent.kernel.core.accounts import ACCOUNT
+from retinue.agent.kernel.core.accounts import ACCOUNT, Account
 from retinue.agent.kernel.core.ssh import CONFIG, HOST_KEY, IDENTITY, KNOWN_HOSTS, server_command
 from retinue.agent.kernel.paths import FILES, HOME, PROGRAMS, PYTHON, SHELL_PROGRAM
 from retinue.agent.process.bubblewrap import SEARCH_PATH
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from retinue.agent.resources.core.holdings import Holdings
     from retinue.agent.runtime.attempt_store import AttemptStore
     from retinue.agent.runtime.tasks import Tasks
-    from retinue.agent.vm.images import ImageRoots, Root
+    from retinue.agent.vm.images import ImageRoots, ImageUser, Root
     from retinue.agent.vm.machines import Machines, Started
     from retinue.agent.vm.options import VmOptions
 
@@ -168,12 +168,14 @@ class Starts:
         await self._store.make_lasting(spec.id)
         ssh = await asyncio.to_thread(ssh_of, spec, hosts, self._options.cache_dir)
         self._check_stopped(spec.id)
+        user = None if root is None else root.user
         start = Start(
             spec,
             self._store.directory(spec.id),
             self._accelerator(),
             cores,
             None if root is None else root.file,
+            None if user is None else user.account,
             None if ssh is None else ssh.programs,
         )
         started = await self._started(start, machines)
@@ -182,7 +184,7 @@ class Starts:
         record = replace(record, monitor=started.monitor, init=started.init)
         if self._store.record(spec.id).phase is not Phase.STOPPING:
             self._store.show(record)
-        guest = guest_spec(spec, hosts, started.uid, self._options, ssh)
+        guest = guest_spec(spec, hosts, started.uid, self._options, ssh, user=user)
         await boot(machines.control(spec.id), started.init, guest, self._options.boot_timeout)
         record = replace(record, phase=Phase.CREATED)
         # A later agent could not reach a kernel that is not recorded.
@@ -225,22 +227,34 @@ async def boot(control: Path, init: Process, spec: GuestSpec, seconds: float) ->
         raise KernelStartError(f"the machine {said} while it was booting", AttemptReason.GUEST_FAILED) from error
 
 
-def guest_spec(spec: AttemptSpec, hosts: str, uid: int, options: VmOptions, ssh: Ssh | None) -> GuestSpec:
-    """Returns the specification of an attempt's guest; `hosts` is the text of its /etc/hosts. Pure."""
-    defaults = {"PATH": SEARCH_PATH, "HOME": HOME, "USER": ACCOUNT, "LANG": "C.UTF-8"}
+def guest_spec(
+    spec: AttemptSpec, hosts: str, uid: int, options: VmOptions, ssh: Ssh | None, *, user: ImageUser | None
+) -> GuestSpec:
+    """Returns the specification of an attempt's guest; `hosts` is the text of its /etc/hosts.
+
+    Its command runs as the `user` that its image names; without one as `uid`, the kernel's own. Pure.
+    """
+    account = Account(uid, options.gid) if user is None else user.account
+    defaults = {"PATH": SEARCH_PATH, "HOME": HOME, "USER": account.name or ACCOUNT, "LANG": "C.UTF-8"}
     resolver = options.resolver if spec.egress else WITHOUT_RESOLVER
     shared = [SharedDirectory(PROGRAMS, SHARED_PROGRAMS), SharedDirectory(PYTHON, SHARED_PYTHON)]
     for number, mount in enumerate(spec.mounts):
         shared.append(SharedDirectory(mount.target, MOUNT.format(number), mount.writable))
     texts = {"/etc/hostname": f"{spec.hostname}\n", "/etc/hosts": hosts, "/etc/resolv.conf": resolver}
+    if user is not None:
+        texts |= user.files(named=ssh is not None)
     return GuestSpec(
         hostname=spec.hostname,
-        uid=uid,
-        gid=options.gid,
+        uid=account.uid,
+        gid=account.gid,
+        groups=account.groups,
         image=bool(spec.image),
         shared_memory=spec.shared_memory,
         processes=options.tasks,
-        files=(*(File(path, 0o644, text.encode()) for path, text in texts.items()), *_ssh_files(ssh)),
+        files=(
+            *(File(path, 0o644, text.encode(errors="surrogateescape")) for path, text in texts.items()),
+            *_ssh_files(ssh),
+        ),
         mounts=tuple(shared),
         programs=() if ssh is None else (*CLIENTS, SHELL_PROGRAM),
         ssh_config="" if ssh is None else f"{ssh.files.config}Host *\n",

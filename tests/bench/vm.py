@@ -316,7 +316,7 @@ async def through_a_bridge(vms: Vms, bare: Bare, seconds: float) -> float:
                 while not control.exists():
                     await asyncio.sleep(0.01)
                 await channels.wait_booted(control)
-            guest = guest_frames.specification(guest_spec(spec, "", 60_000, vms.options, None))
+            guest = guest_frames.specification(guest_spec(spec, "", 60_000, vms.options, None, user=None))
             await channels.ask(control, guest_frames.SPECIFY, guest, TIMEOUT)
             link = Interface(device_address(0), mac(GUEST), GUEST, PREFIX, MTU, "", "")
             await channels.ask(control, guest_frames.NETWORK, guest_frames.interface(link))

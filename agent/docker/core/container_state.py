@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
+import tarfile
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -60,6 +62,20 @@ def parse_file(header: str) -> tuple[FileFacts, str]:
     # As Go has it: kinds of files are the highest bits of a mode.
     plain = not int(found["mode"]) & (0x8F28 << 16)
     return FileFacts(plain, int(found["size"])), str(found.get("linkTarget") or "")
+
+
+def content_of(archive: bytes) -> bytes:
+    """Returns the content of the one file in the answer to `GET /containers/ID/archive`. Raises ValueError."""
+    try:
+        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as opened:
+            member = opened.next()
+            file = None if member is None else opened.extractfile(member)
+            if file is None:
+                raise ValueError("there is no plain file in it")
+            # Whatever size a sparse file claims.
+            return file.read(len(archive))
+    except tarfile.TarError as error:
+        raise ValueError(str(error)) from error
 
 
 def parse_state(answer: Mapping[str, Any]) -> ContainerState:

@@ -1,14 +1,97 @@
-"""The account of a kernel's user, in the texts of /etc/passwd and /etc/group. Pure."""
+"""The account of a kernel's user, in the texts of /etc/passwd and /etc/group. Pure.
+
+The texts are an image's: they may hold anything, and lines that make no sense are left out.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from retinue.agent.kernel.paths import HOME
 
 ACCOUNT = "work"
 """Name of the account that every kernel of a cluster session has."""
 SHELL = "/bin/sh"
+MAX_ID = 2**31 - 1
+"""The largest number of a user or a group that an image may name."""
+MAX_GROUPS = 1024
+"""Groups of a user beside its own."""
 _NUMBER = 2
 """Place of the number in a line."""
+_GROUP = 3
+"""Place of a user's group in a line of users, and of the names of members in one of groups."""
+_DIGITS = 10
+
+
+class AccountError(Exception):
+    """There is no such user, or it is none that a kernel may have; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The account of a kernel's user: its number and group, its name or nothing, and further groups."""
+
+    uid: int
+    gid: int
+    name: str = ""
+    groups: tuple[int, ...] = ()
+
+
+def find_account(user: str, users: str, groups: str, gid: int) -> Account:
+    """Returns the account that an image means by `USER[:GROUP]`, names or numbers, as container engines do.
+
+    `users` and `groups` are the texts of the image. Where the group would be root's, it is `gid`, and the only one.
+    Raises AccountError.
+    """
+    wanted, _, group = user.partition(":")
+    number = _number(wanted)
+    # A number is never looked up as a name.
+    entry = next(
+        (
+            entry
+            for entry in _entries(users)
+            if (entry[0] == wanted if number is None else _at(entry, _NUMBER) == number)
+        ),
+        [],
+    )
+    uid, name = (_at(entry, _NUMBER), entry[0]) if entry else (number, "")
+    if uid is None:
+        raise AccountError(f"it has no user {wanted[:64]!r}")
+    if uid > MAX_ID:
+        raise AccountError(f"its user has a number above {MAX_ID}")
+    if uid == 0:
+        raise AccountError("its user is root by another name")
+    own = _find_group(group, groups) if group else _at(entry, _GROUP) or 0
+    if own > MAX_ID:
+        raise AccountError(f"its group has a number above {MAX_ID}")
+    if own == 0:
+        return Account(uid, gid, name)
+    further = () if group or not name else _groups_of(name, groups)
+    return Account(uid, own, name, further)
+
+
+def _find_group(group: str, groups: str) -> int:
+    number = _number(group)
+    if number is not None:
+        return number
+    found = (_at(entry, _NUMBER) for entry in _entries(groups) if entry[0] == group)
+    if (named := next((number for number in found if number is not None), None)) is None:
+        raise AccountError(f"it has no group {group[:64]!r}")
+    return named
+
+
+def _groups_of(name: str, groups: str) -> tuple[int, ...]:
+    """Returns the groups that have a user among their members. Raises AccountError."""
+    found = [
+        number
+        for entry in _entries(groups)
+        if name in ",".join(entry[_GROUP : _GROUP + 1]).split(",")
+        and (number := _at(entry, _NUMBER)) is not None
+        and number <= MAX_ID
+    ]
+    if len(found) > MAX_GROUPS:
+        raise AccountError(f"its user has {len(found)} groups, more than {MAX_GROUPS}")
+    return tuple(found)
 
 
 def with_user(text: str, uid: int, gid: int, *, named: bool) -> str:
@@ -35,7 +118,18 @@ def with_group(text: str, gid: int) -> str:
 
 
 def _entries(text: str) -> list[list[str]]:
-    return [line.split(":") for line in text.splitlines()]
+    # Not `splitlines`: no other reader of these files takes a form feed for the end of a line.
+    return [line.split(":") for line in text.split("\n")]
+
+
+def _at(entry: list[str], place: int) -> int | None:
+    return _number(entry[place]) if place < len(entry) else None
+
+
+def _number(text: str) -> int | None:
+    """Returns a number as it stands in these files; None for anything else."""
+    # Ten digits hold all that there are, and an `int` of millions of them would take long.
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS else None
 
 
 def _terminated(text: str) -> str:

@@ -53,13 +53,14 @@ class SharedDirectory:
 class GuestSpec:
     """The specification of what runs in a guest. `image` says that its root is an image's, and not the node's own.
 
-    `programs` of the agent get a name where an image has none; `ssh_config` comes before the
-    configuration of an image's own ssh.
+    The command has `groups` beside its own. `programs` of the agent get a name where an image has none; `ssh_config`
+    comes before the configuration of an image's own ssh.
     """
 
     hostname: str
     uid: int
     gid: int
+    groups: tuple[int, ...] = ()
     image: bool = False
     shared_memory: int = 0
     processes: int = 0
@@ -90,6 +91,7 @@ class Interface:
 def specification(spec: GuestSpec) -> list[bytes]:
     """Returns the fields of a specification."""
     fields = [f"h{spec.hostname}", f"r{'squashfs' if spec.image else '9p'}", f"u{spec.uid}", f"g{spec.gid}"]
+    fields += [f"x{group}" for group in spec.groups]
     if spec.shared_memory:
         fields.append(f"s{spec.shared_memory}")
     if spec.processes:

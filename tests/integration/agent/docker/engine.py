@@ -101,11 +101,13 @@ class TestEngine:
         programs: Sequence[str] = (),
         changes: Sequence[str] = (),
         entries: Sequence[tarfile.TarInfo] = (),
+        files: Mapping[str, bytes] | None = None,
     ) -> None:
         """Makes an image of a static busybox and nothing else but these programs of the machine,
         with what they are linked to.
 
-        `changes` are lines of a Dockerfile, `entries` further entries without content.
+        `changes` are lines of a Dockerfile, `entries` further entries without content,
+        `files` the contents of further files.
         """
         content = io.BytesIO()
         names = subprocess.run([str(BUSYBOX), "--list"], check=True, capture_output=True, text=True).stdout.split()
@@ -119,6 +121,10 @@ class TestEngine:
                 archive.addfile(link)
             for entry in entries:
                 archive.addfile(entry)
+            for path, data in (files or {}).items():
+                file = tarfile.TarInfo(path)
+                file.size = len(data)
+                archive.addfile(file, io.BytesIO(data))
         client = self.client()
         try:
             repository, _, tag = name.rpartition(":")

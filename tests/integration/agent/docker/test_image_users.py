@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from retinue.agent.attempts import Phase
+from tests.integration.agent.docker import accounts
 from tests.integration.agent.docker.containers import contract
 from tests.integration.agent.docker.engine import IMAGE, TestEngine
 from tests.integration.agent.runtime.conftest import HOSTS, Contract
@@ -38,6 +39,12 @@ async def test_user_of_an_image(contract: Contract, engine: TestEngine, user: st
     finally:
         client.remove_image(image)
         client.close()
+
+
+async def test_a_user_of_an_image_by_name(contract: Contract, engine: TestEngine) -> None:
+    accounts.make_image(engine, "users:app", "app")
+    observed, output = await contract.ran(contract.spec("k", "sh", "-c", accounts.SCRIPT, image="users:app"))
+    assert (observed.exit_code, output.splitlines()) == (0, accounts.FOUND)
 
 
 @pytest.mark.parametrize("user", ["00", "toor", "toor:users"])

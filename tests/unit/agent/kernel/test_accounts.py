@@ -1,0 +1,97 @@
+"""Users that images name: found as container engines find them, in texts that may hold anything."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retinue.agent.kernel.core.accounts import MAX_GROUPS, MAX_ID, Account, AccountError, find_account
+
+OWN = 60_000
+USERS = """\
+root:x:0:0:root:/root:/bin/sh
+# a comment:of:no:user
+broken:x:many:1
+app:x:1234:99:An App:/app:/bin/sh
+app:x:4321:98::/:/bin/sh
+toor:x:0:0::/:/bin/sh
+none:x:55:0::/:/bin/sh
+1000:x:77:77::/:/bin/sh
+short:x:66
+huge:x:4294967294:1::/:/bin/sh
+"""
+GROUPS = """\
+root:x:0:
+web:x:99:
+video:x:44:other,app
+audio:x:29:app
+odd:x:y:app
+more:x:4294967294:app
+apps:x:30:apple
+"""
+
+
+@pytest.mark.parametrize(
+    ("user", "account"),
+    [
+        ("app", Account(1234, 99, "app", (44, 29))),
+        # The number is the user's with all that goes with it.
+        ("1234", Account(1234, 99, "app", (44, 29))),
+        # A group that is named is the only one.
+        ("app:video", Account(1234, 44, "app")),
+        ("app:7", Account(1234, 7, "app")),
+        # A number that no user has; one that is another's name.
+        ("5", Account(5, OWN)),
+        ("5:6", Account(5, 6)),
+        ("1000", Account(1000, OWN)),
+        # The group of root is the kernel's own.
+        ("app:0", Account(1234, OWN, "app")),
+        ("app:root", Account(1234, OWN, "app")),
+        ("none", Account(55, OWN, "none")),
+        ("short", Account(66, OWN, "short")),
+    ],
+)
+def test_the_user_of_an_image(user: str, account: Account) -> None:
+    assert find_account(user, USERS, GROUPS, OWN) == account
+
+
+@pytest.mark.parametrize(
+    ("user", "words"),
+    [
+        ("missing", "no user 'missing'"),
+        ("broken", "no user 'broken'"),
+        ("app:missing", "no group 'missing'"),
+        ("app:odd", "no group 'odd'"),
+        ("toor", "root by another name"),
+        ("toor:web", "root by another name"),
+        ("00", "root by another name"),
+        ("huge", f"above {MAX_ID}"),
+        ("app:more", f"above {MAX_ID}"),
+        # No number, for all that Python takes it for one.
+        ("\N{FULLWIDTH DIGIT FIVE}", "no user"),
+    ],
+)
+def test_who_no_kernel_runs_as(user: str, words: str) -> None:
+    with pytest.raises(AccountError, match=words):
+        find_account(user, USERS, GROUPS, OWN)
+
+
+def test_the_groups_of_a_user_are_bounded() -> None:
+    groups = "".join(f"g{number}:x:{number}:app\n" for number in range(MAX_GROUPS + 1))
+    with pytest.raises(AccountError, match=str(MAX_GROUPS)):
+        find_account("app", USERS, groups, OWN)
+
+
+TEXTS = st.text(st.sampled_from("app:0123456789x,\n\r\x0c\udc80\u0663"), max_size=200)
+
+
+@given(user=st.one_of(st.just("app"), st.just("1234"), TEXTS), users=TEXTS, groups=TEXTS)
+def test_whatever_an_image_holds_is_a_user_or_none(user: str, users: str, groups: str) -> None:
+    with contextlib.suppress(AccountError):
+        account = find_account(user, f"app:x:1:1\n{users}", groups, OWN)
+        assert 0 < account.uid <= MAX_ID
+        assert 0 < account.gid <= MAX_ID
+        assert all(0 <= group <= MAX_ID for group in account.groups)
