@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -26,6 +27,11 @@ BUFFER = 64 * 1024
 
 
 MAX_EXIT_CODE = 255
+FRAMES_AT_A_TIME = 256
+"""Frames that are read before others have their turn: a helper may send many small ones, all of which are there."""
+_MAX_REFUSAL = 1000
+"""Bytes of the words with which a helper refuses a command."""
+_NONSENSE = "what comes from the kernel makes no sense"
 
 
 class AttachmentLostError(KernelRuntimeError):
@@ -102,7 +108,7 @@ class Attachment:
         await self._send(frames.apart_frame(start, log))
         kind, data = await self._receive()
         if kind not in {frames.STARTED, frames.RUNNING}:
-            raise AttachmentLostError(data.decode(errors="replace"))
+            raise AttachmentLostError(_refusal(kind, data))
         return kind == frames.STARTED
 
     async def write(self, data: bytes) -> None:
@@ -129,21 +135,32 @@ class Attachment:
         await self._send(frames.signal_frame(number))
 
     async def events(self) -> AsyncGenerator[Started | Printed | Exited, None]:
-        """Yields events, up to `Exited`. Raises AttachmentLostError."""
-        while True:
+        """Yields events, up to `Exited`. Raises AttachmentLostError.
+
+        What a helper of ours does not send ends it: no frame is without an effect, so that none can be sent for ever.
+        """
+        started = False
+        for number in itertools.count(1):
+            if number % FRAMES_AT_A_TIME == 0:
+                await asyncio.sleep(0)
             kind, data = await self._receive()
             if kind == frames.TAKEN:
-                self._window += _number(data, frames.WINDOW)
+                # At a terminal, the end of input is taken like a byte of it.
+                taken = _number(data, frames.WINDOW + 1 - self._window)
+                if taken == 0:
+                    raise AttachmentLostError(_NONSENSE)
+                self._window += taken
                 self._taken.set()
-            elif kind == frames.STARTED:
+            elif kind == frames.STARTED and not started:
+                started = True
                 yield Started()
-            elif kind in {frames.OUTPUT, frames.ERRORS}:
+            elif kind in {frames.OUTPUT, frames.ERRORS} and data:
                 yield Printed(data, errors=kind == frames.ERRORS)
             elif kind == frames.EXITED:
                 yield Exited(_number(data, MAX_EXIT_CODE))
                 return
             else:
-                raise AttachmentLostError(data.decode(errors="replace"))
+                raise AttachmentLostError(_refusal(kind, data))
 
     async def close(self) -> None:
         """Ends the command if it has not ended, and returns when nothing of it is left."""
@@ -161,16 +178,20 @@ class Attachment:
         try:
             kind, length = frames.HEADER.unpack(await self._wire.channel.readexactly(frames.HEADER.size))
             if length > frames.LARGEST:
-                raise AttachmentLostError("what comes from the kernel makes no sense")
+                raise AttachmentLostError(_NONSENSE)
             return kind, await self._wire.channel.readexactly(length)
         except (asyncio.IncompleteReadError, OSError) as error:
             raise AttachmentLostError("the kernel has ended") from error
 
 
+def _refusal(kind: bytes, data: bytes) -> str:
+    return data[:_MAX_REFUSAL].decode(errors="replace") if kind == frames.REFUSED else _NONSENSE
+
+
 def _number(data: bytes, most: int) -> int:
     """Returns the number of a frame. Raises AttachmentLostError when it is none that a helper of ours sends."""
     if len(data) != frames.NUMBER.size or (number := int(frames.NUMBER.unpack(data)[0])) > most:
-        raise AttachmentLostError("what comes from the kernel makes no sense")
+        raise AttachmentLostError(_NONSENSE)
     return number
 
 

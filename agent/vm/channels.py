@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import secrets
+import stat
 from typing import TYPE_CHECKING
 
 from retinue.agent.errors import KernelRuntimeError, NotRunningError
@@ -18,7 +20,7 @@ from retinue.agent.vm.core.guest_frames import GuestFrameError
 from retinue.agent.vm.core.machine import STREAMS, stream
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Iterable, Iterator
     from pathlib import Path
 
 ANSWER_TIMEOUT = 30.0
@@ -42,13 +44,33 @@ class GuestRefusedError(GuestError):
 
 @contextlib.asynccontextmanager
 async def _connected(path: Path) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    reader, writer = await asyncio.open_unix_connection(str(path))
+    reader, writer = await _connect(path)
     try:
         yield reader, writer
     finally:
         writer.transport.abort()
         with contextlib.suppress(OSError):
             await writer.wait_closed()
+
+
+async def _connect(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    with opened_socket(path) as there:
+        return await asyncio.open_unix_connection(there)
+
+
+@contextlib.contextmanager
+def opened_socket(path: Path) -> Iterator[str]:
+    """Yields the path at which a machine's socket can be connected to. Raises OSError when no socket is there.
+
+    The directory is QEMU's: a link in it could lead to any socket of the node.
+    """
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "it is no socket", str(path))
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
 
 
 async def wait_booted(path: Path) -> None:
@@ -140,7 +162,7 @@ class Streams:
         try:
             async with asyncio.timeout(STREAM_TIMEOUT):
                 while True:
-                    reader, writer = await asyncio.open_unix_connection(str(path), limit=64 * 1024)
+                    reader, writer = await _connect(path)
                     greeting = guest_frames.GREETING.pack(b"R", secrets.token_bytes(8))
                     try:
                         writer.write(greeting)

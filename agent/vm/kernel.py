@@ -194,13 +194,16 @@ class VmKernel:
 
     async def _answer(self, words: tuple[str, ...]) -> tuple[int, bytes]:
         session = Attachment(await self.exec())
-        said = bytearray()
+        said, length = bytearray(), 0
         try:
             await session.start(Start((REACH, *words)))
             async with contextlib.aclosing(session.events()) as events:
                 async for event in events:
-                    if isinstance(event, Printed) and not event.errors and len(said) < MAX_ANSWER:
-                        said += event.data
+                    if isinstance(event, Printed):
+                        said += b"" if event.errors else event.data
+                        length += len(event.data)
+                        if length > MAX_ANSWER:
+                            raise KernelRuntimeError("the guest answers at too great a length")
                     elif isinstance(event, Exited):
                         return event.code, bytes(said)
         finally:

@@ -30,6 +30,7 @@ from retinue.agent.process.sandbox_kernels import STATUS, SandboxKernels, as_sta
 from retinue.agent.runtime.bwrap_status import parse_status as parse_monitor_status
 from retinue.agent.runtime.exit_reason import KILLED, Remains
 from retinue.agent.runtime.rebuild import Found
+from retinue.agent.vm.channels import opened_socket
 from retinue.agent.vm.core.guest_frames import parse_status
 from retinue.agent.vm.core.machine import CONTROL, SHARE, SHARED_PROGRAMS, STREAMS, TooSmallError, machine_of, stream
 from retinue.agent.vm.guest_linux import NoLinuxError, find
@@ -169,9 +170,10 @@ class Machines(SandboxKernels[VmOptions]):
                 raise KernelStartError("QEMU ended as soon as it was started")
             with contextlib.suppress(OSError):
                 number = self.status(ends.status.parent).init
-                with socket.socket(socket.AF_UNIX) as probe:
-                    # The last one that it makes.
-                    probe.connect(str(ends.sockets / stream(STREAMS - 1)))
+                # The last one that it makes.
+                last = ends.sockets / stream(STREAMS - 1)
+                with opened_socket(last) as there, socket.socket(socket.AF_UNIX) as probe:
+                    probe.connect(there)
                 monitor, init = identify(child.pid), None if number is None else identify(number)
                 if monitor is not None and init is not None:
                     return monitor, init

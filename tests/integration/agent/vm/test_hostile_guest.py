@@ -7,24 +7,30 @@ import contextlib
 import os
 import signal
 import stat
-from typing import TYPE_CHECKING
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from retinue.agent.attempts import Phase
+from retinue.agent.errors import KernelRuntimeError, NotRunningError
 from retinue.agent.host.processes import PROC
 from retinue.agent.inside.exec_session import Attachment, AttachmentLostError, Exited, SocketChannel, Wire
+from retinue.agent.kernel import build
 from retinue.agent.kernel.core import frames
 from retinue.agent.kernel.core.frames import Start
-from retinue.agent.vm import channels
+from retinue.agent.runtime.tasks import Tasks
+from retinue.agent.vm import channels, guest_linux
 from retinue.agent.vm.core import guest_frames
-from retinue.agent.vm.core.machine import stream
+from retinue.agent.vm.core.machine import CONTROL, stream
+from retinue.agent.vm.kernel import VmKernel
+from retinue.agent.vm.machines import sockets_of
 from tests.eventually import eventually
 from tests.integration.agent.vm.conftest import TIMEOUT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
-    from pathlib import Path
 
     from retinue.agent.runtime.kernel import Kernel
     from tests.integration.agent.vm.conftest import Vms
@@ -107,6 +113,49 @@ async def test_frames_of_a_helper_that_make_no_sense_end_its_command_only(tmp_pa
         await session.close()
 
 
+async def test_a_guest_that_never_answers_is_given_up(tmp_path: Path) -> None:
+    async def silent(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with listening(tmp_path / "control", silent):
+        with pytest.raises(channels.GuestError, match="does not answer within"):
+            await channels.ask(tmp_path / "control", guest_frames.GO, seconds=0.2)
+
+
+async def test_an_answer_without_an_end_is_given_up(tmp_path: Path) -> None:
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.readexactly(guest_frames.GREETING.size))
+        while True:
+            writer.write(frames.frame(frames.OUTPUT, b"x" * 60_000) + frames.frame(frames.ERRORS, b"x"))
+            await writer.drain()
+
+    nothing: Any = None
+    async with listening(tmp_path / stream(0), flood):
+        reached = VmKernel(nothing, True, channels.Streams(tmp_path), Tasks())
+        with pytest.raises(KernelRuntimeError, match="too great a length"):
+            await reached.look_at_app("web")
+
+
+async def test_no_link_of_a_machine_leads_to_another_socket(tmp_path: Path) -> None:
+    """QEMU makes the sockets, in a directory of its own."""
+    asked = 0
+
+    async def other(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+
+    async with listening(tmp_path / "other", other):
+        for name in ("control", stream(0)):
+            (tmp_path / name).symlink_to(tmp_path / "other")
+        with pytest.raises(ConnectionRefusedError):
+            await channels.ask(tmp_path / "control", guest_frames.GO)
+        with pytest.raises(ConnectionRefusedError):
+            await channels.wait_booted(tmp_path / "control")
+        with pytest.raises(NotRunningError):
+            await channels.Streams(tmp_path).open()
+    assert asked == 0
+
+
 async def code_of(kernel: Kernel, script: str) -> int:
     """Returns the exit code of a command in the guest."""
     session = Attachment(await kernel.exec())
@@ -172,5 +221,95 @@ async def test_what_a_guest_does_stays_inside(vms: Vms, monkeypatch: pytest.Monk
     ended = await vms.until("k.1", Phase.EXITED)
     assert (ended.reason, ended.exit_code) == ("STOPPED", None), ended
     await bomb.close()
+    await runtime.remove("k.1")
+    assert not vms.left()
+
+
+FLOODED = 4
+"""Streams that the guest below floods."""
+FLOODS = """
+#define main guest_main
+#include "guest.c"
+#undef main
+
+/* Writes what makes no sense to one of the ports, from the release of the command on. */
+static void *flood(void *which)
+{
+	static unsigned char junk[65536];
+	size_t number = (size_t)which;
+
+	memset(junk, 0xff, sizeof junk);
+	while (__atomic_load_n(&command, __ATOMIC_SEQ_CST) == 0)
+		usleep(10000);
+	for (;;) {
+		int ports[] = {output, status, control, STDERR_FILENO};
+
+		if (write(number < 4 ? ports[number] : streams[number - 4].port, junk, sizeof junk) <= 0)
+			usleep(1000);
+	}
+	return which;
+}
+
+int main(void)
+{
+	pthread_t thread;
+	size_t number;
+
+	for (number = 0; number < 4 + FLOODED; number++)
+		pthread_create(&thread, NULL, flood, (void *)number);
+	return guest_main();
+}
+"""
+
+
+def build_flooding(directory: Path) -> Path:
+    """The first process of a guest that floods all that the agent listens to."""
+    source, program = directory / "floods.c", directory / "floods"
+    source.write_text(FLOODS)
+    includes = f"-I{build.source_of(build.GUEST).parent}"
+    words = ["gcc", "-static", "-pthread", "-Os", f"-DFLOODED={FLOODED}", includes, "-o", str(program), str(source)]
+    subprocess.run(words, check=True)
+    return program
+
+
+def resident() -> int:
+    """Bytes of memory of this process, which is the agent here."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+async def test_a_guest_that_floods_all_its_ports(vms: Vms, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = await asyncio.to_thread(build_flooding, tmp_path)
+    monkeypatch.setattr(
+        guest_linux, "build", lambda cache, name: program if name == build.GUEST else build.build(cache, name)
+    )
+    monkeypatch.setattr(guest_linux, "store", lambda name, content, _cache: build.store(name, content, tmp_path))
+    await vms.open(output_limit=1 << 20)
+    runtime = await vms.held(vms.spec("k", "sleep", "1000"))
+    await runtime.start("k.1")
+    kernel, output = runtime.kernel("k.1"), runtime.output("k.1")
+    await eventually(lambda: output.size() > 8 << 20, seconds=TIMEOUT)
+    before = resident()
+    monkeypatch.setattr(channels, "STREAM_TIMEOUT", 2.0)
+    for _ in range(FLOODED):
+        # What it answers to a caller may come before the first of its junk.
+        with pytest.raises(KernelRuntimeError, match=r"does not take a connection|makes no sense"):
+            await code_of(kernel, "exit 3")
+    control = sockets_of(vms.options(), "k.1") / CONTROL
+    with pytest.raises(channels.GuestError, match="is no frame"):
+        await channels.ask(control, guest_frames.GO)
+    # What it does not flood works as before.
+    monkeypatch.setattr(channels, "STREAM_TIMEOUT", TIMEOUT)
+    assert await code_of(kernel, "exit 3") == 3
+    assert runtime.observe()["k.1"].phase is Phase.RUNNING
+    await runtime.stop("k.1", 30)
+    await runtime.kill("k.1")
+    ended = await vms.until("k.1", Phase.EXITED)
+    assert (ended.reason, ended.exit_code) == ("STOPPED", None), ended
+    assert resident() - before < 32 << 20
+    files = [
+        path.stat().st_blocks * 512 for path in (vms.place.directory / "state/vm/attempts/k.1").rglob("output.log")
+    ]
+    assert len(files) == 3
+    assert sum(files) < 4 << 20
     await runtime.remove("k.1")
     assert not vms.left()
