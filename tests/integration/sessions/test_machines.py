@@ -61,7 +61,12 @@ async def session(cluster: Cluster) -> AsyncIterator[Session]:
             slots={"cpu": "1", "mem": "512m"},
             environment={"GREETING": "hello there"},
             termination_grace=0,
-            ports=[("echo", "tcp", port_server.ECHO), ("digest", "tcp", port_server.DIGEST), ("web", "http", 8085)],
+            ports=[
+                ("echo", "tcp", port_server.ECHO),
+                ("digest", "tcp", port_server.DIGEST),
+                ("six", "tcp", port_server.V6),
+                ("web", "http", 8085),
+            ],
         )
         try:
             await session.wait("RUNNING", timeout=WAIT)
@@ -140,7 +145,8 @@ async def test_code_keeps_its_variables(session: Session) -> None:
 
 async def test_ports_lead_to_what_listens_inside(session: Session) -> None:
     expected = b"hello" + b"%020d" % 5
-    for port in ("echo", port_server.ECHO):
+    # All of them at a loopback address of the guest, of either version of IP.
+    for port in ("echo", port_server.ECHO, "six"):
         assert await said(session, port) == expected
     data = os.urandom(1 << 20)
     assert await said(session, "digest", data) == hashlib.sha256(data).hexdigest().encode()

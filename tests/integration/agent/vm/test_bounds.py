@@ -1,0 +1,59 @@
+"""What bounds a machine from outside: its share of the disk, and the watchdog when its agent is gone."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from retinue.agent.attempts import Phase
+from retinue.agent.fencing import watchdog
+from retinue.agent.runtime import disk_use
+from tests.eventually import eventually
+from tests.integration.agent.fencing.test_watchdog import BOOT_ID, watchdogs
+from tests.integration.agent.vm.conftest import TIMEOUT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.integration.agent.vm.conftest import Vms
+
+# A file that has no name any more is open in QEMU only.
+HOG = "cd; until [ -e go ]; do sleep 0.1; done; exec 3>big; rm big; head -c 67108864 /dev/zero >&3; sleep 1000"
+
+
+async def test_bounds(vms: Vms, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    monkeypatch.setattr(disk_use, "INTERVAL", 0.1)
+    monkeypatch.setattr(disk_use, "SHARE", 1.0)
+    runtime = await vms.open(work_size=32 << 20, work_files=1000)
+    await vms.held(vms.spec("k", "sh", "-c", HOG))
+    await vms.held(vms.spec("other", "sh", "-c", "truncate -s 1G ~/sparse; echo sparse; sleep 1000"))
+    for name in ("k.1", "other.1"):
+        await runtime.start(name)
+    await eventually(lambda: vms.printed("other.1") == "sparse\n", seconds=TIMEOUT)
+    (vms.place.directory / "scratch/k.1/go").touch()
+    ended = await vms.until("k.1", Phase.EXITED)
+    assert (ended.reason, ended.exit_code) == ("DISK_EXCEEDED", None), ended
+    assert "32 MiB" in ended.message
+    assert runtime.observe()["other.1"].phase is Phase.RUNNING
+    # The space is given back without a request to remove it.
+    await eventually(lambda: not any((vms.place.directory / "scratch/k.1").iterdir()))
+    await runtime.remove("k.1")
+    # Without its agent, all of a machine is ended by what the agent left behind.
+    target = runtime.kernel("other.1").fence_target()
+    assert target is not None
+    await runtime.close()
+    vms.current = None
+    state: Path = tmp_path_factory.mktemp("watchdog")
+    contact = time.clock_gettime(time.CLOCK_BOOTTIME) - 60.0
+    late = watchdog.Guarded(BOOT_ID, contact, {"other.1": 50.0}, {"other.1": target.process})
+    (state / watchdog.FILE).write_bytes(late.encode())
+    watchdog.ensure(state)
+    await eventually(lambda: watchdog.was_ended(state, "other.1"), seconds=TIMEOUT)
+    await eventually(lambda: not vms.cgroups().processes("other.1") and not watchdogs(state), seconds=TIMEOUT)
+    runtime = await vms.open()
+    fenced = await vms.until("other.1", Phase.EXITED)
+    assert (fenced.reason, fenced.exit_code) == ("KILLED", None), fenced
+    await runtime.remove("other.1")
+    assert not vms.left()
