@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import re
-import resource
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +29,7 @@ from retinue.manager.settings import Settings
 from retinue.manager.store import accounts, agents, conditions
 from retinue.manager.store.retention import DEFAULT_KEPT_DAYS
 from retinue.manager.webhooks.core.rules import AddressPolicy, Network
-from retinue.rpc import config_file, logs, memory
+from retinue.rpc import config_file, descriptors, logs, memory
 from retinue.rpc.options import metrics as metrics_option
 from retinue.rpc.service_manager import notify_ready
 
@@ -193,7 +192,7 @@ def _serve(log_format: str, log_level: str, **values: Any) -> None:
     """Serve until SIGTERM or SIGINT."""
     settings = _settings(**values)
     logs.configure_logging(log_format, log_level)
-    raise_descriptors()
+    descriptors.raise_limit()
     memory.prepare()
     try:
         asyncio.run(_until_signalled(settings))
@@ -277,12 +276,6 @@ def _server_url(url: str) -> str:
     if url and (found.scheme not in {"http", "https"} or not found.hostname or found.query or found.fragment):
         raise click.UsageError("--prometheus-url must be like http://HOST:PORT")
     return url
-
-
-def raise_descriptors() -> None:
-    """Each connection is a descriptor, and the usual soft limit is there for programs that use `select`."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _gateway(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from retinue.rpc import config_file, logs, memory, options
+from retinue.rpc import config_file, descriptors, logs, memory, options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,6 +103,7 @@ def run(log_format: str, log_level: str, **values: Any) -> None:
     settings = _settings(**values)
     try:
         memory.prepare()
+        descriptors.raise_limit()
         asyncio.run(daemon.run(settings))
     except grpc.aio.AioRpcError as error:
         raise click.ClickException(f"the manager refused: {error.code().name}: {error.details()}") from error

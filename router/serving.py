@@ -25,6 +25,7 @@ from retinue.router.envoy.bootstrap import bootstrap
 from retinue.router.envoy.process import Engine
 from retinue.router.gate.gate import Gate
 from retinue.router.updater import Updater
+from retinue.rpc.descriptors import soft_limit
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +66,9 @@ class Serving:
         self._common = Common()
         self._changed = asyncio.Event()
         self._listeners: list[Callable[[], None]] = []
-        self.engine = Engine(program, directory, functools.partial(bootstrap, router_id, directory), listening.port)
+        # The engine gets the limit that this process has.
+        configuration = functools.partial(bootstrap, router_id, directory, soft_limit())
+        self.engine = Engine(program, directory, configuration, listening.port)
         self.gate = Gate(self._in_progress, first_held=self._notify, emptied=self._changed.set)
         self.revision = 0
         """Revision of the table that the engine follows."""

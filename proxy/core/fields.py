@@ -35,6 +35,14 @@ def dynamic_resources(grpc_service: Json) -> Json:
     return {"ads_config": ads, "cds_config": ADS, "lds_config": ADS}
 
 
+def client_limit(connections: int) -> Json:
+    """Returns the overload manager that closes connections of clients beyond so many, when they come."""
+    kind = "extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig"
+    limit = typed(kind, max_active_downstream_connections=connections)
+    name = "envoy.resource_monitors.global_downstream_max_connections"
+    return {"resource_monitors": [{"name": name, "typed_config": limit}]}
+
+
 def server_tls(certificate: str) -> Json:
     """Returns the transport socket of a listener for HTTP/2 and HTTP/1.1,
     whose certificate is the secret of this name.

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from retinue.proxy.core.fields import ADS_CLUSTER, Json, dynamic_resources, typed
+from retinue.proxy.core.fields import ADS_CLUSTER, Json, client_limit, dynamic_resources, typed
 from retinue.router.core import names
 
 _UNLIMITED = 1_000_000
+_MAX_CLIENTS = 50_000
+# What connections of clients leave to those to replicas, to the router and to its sockets.
+_CLIENTS_SHARE = 2
 _CONNECT = "1s"
 
 
@@ -21,14 +24,17 @@ def barrier_socket(directory: Path, epoch: int) -> Path:
     return directory / f"barrier-{epoch}.sock"
 
 
-def bootstrap(node_id: str, directory: Path, epoch: int) -> Json:
-    """Returns the bootstrap configuration; sockets are in the directory."""
+def bootstrap(node_id: str, directory: Path, descriptors: int, epoch: int) -> Json:
+    """Returns the bootstrap configuration; sockets are in the directory. The engine may have so many descriptors,
+    of which connections of clients take a part at most.
+    """
     # A router that was started again is found soon: until then there are no changes.
     again = {"retry_back_off": {"base_interval": "0.1s", "max_interval": "1s"}}
     grpc_service = {"envoy_grpc": {"cluster_name": ADS_CLUSTER, "retry_policy": again}}
     return {
         "node": {"id": node_id, "cluster": "retinue"},
-        "admin": {"address": _pipe(admin_socket(directory, epoch))},
+        "admin": {"address": _pipe(admin_socket(directory, epoch)), "ignore_global_conn_limit": True},
+        "overload_manager": client_limit(min(_MAX_CLIENTS, descriptors // _CLIENTS_SHARE)),
         "dynamic_resources": dynamic_resources(grpc_service),
         "static_resources": {
             "listeners": [_barrier(barrier_socket(directory, epoch))],
@@ -54,6 +60,7 @@ def _barrier(path: Path) -> Json:
     return {
         "name": "barrier",
         "address": _pipe(path),
+        "ignore_global_conn_limit": True,
         "filter_chains": [{"filters": [{"name": "http", "typed_config": http}]}],
     }
 

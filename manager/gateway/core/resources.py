@@ -18,6 +18,7 @@ from retinue.proxy.core.fields import (
     Json,
     certificate_secret,
     cidr,
+    client_limit,
     duration,
     dynamic_resources,
     server_tls,
@@ -58,8 +59,6 @@ def bootstrap(ads_socket: str, authorization_socket: str, traffic_socket: str, k
     There is no port for administration.
     """
     call = _call(ADS_CLUSTER, key)
-    kind = "extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig"
-    limit = typed(kind, max_active_downstream_connections=_MAX_BROWSERS)
     return {
         "node": {"id": "gateway", "cluster": "retinue"},
         "dynamic_resources": dynamic_resources(call),
@@ -67,11 +66,7 @@ def bootstrap(ads_socket: str, authorization_socket: str, traffic_socket: str, k
         "stats_sinks": [connections.sink(_call(connections.TRAFFIC_CLUSTER, key))],
         "stats_flush_interval": duration(connections.TRAFFIC_SECONDS),
         "stats_config": {"stats_matcher": connections.STATISTICS},
-        "overload_manager": {
-            "resource_monitors": [
-                {"name": "envoy.resource_monitors.global_downstream_max_connections", "typed_config": limit}
-            ]
-        },
+        "overload_manager": client_limit(_MAX_BROWSERS),
         "static_resources": {
             "clusters": [
                 pipe(name, socket)

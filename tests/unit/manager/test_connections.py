@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 
 import grpc.aio
 
@@ -36,17 +33,6 @@ async def test_a_connection_without_a_call_ends() -> None:
         writer.close()
     finally:
         await server.stop(0)
-
-
-def test_the_manager_takes_all_descriptors_that_it_may_have() -> None:
-    code = (
-        "import resource; from retinue.manager.main import raise_descriptors\n"
-        "raise_descriptors(); print(resource.getrlimit(resource.RLIMIT_NOFILE))"
-    )
-    command = ["/bin/sh", "-c", 'ulimit -Sn 128; ulimit -Hn 512; exec "$@"', "sh", sys.executable, "-c", code]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "(512, 512)"
 
 
 def test_the_client_closes_an_idle_connection_before_the_manager_does() -> None:
