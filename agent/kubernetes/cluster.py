@@ -15,7 +15,7 @@ import httpx2
 from lightkube import ApiError, AsyncClient, KubeConfig
 from lightkube.core.exceptions import ConfigError
 from lightkube.generic_resource import GenericGlobalResource, GenericNamespacedResource, create_api_info
-from lightkube.models.meta_v1 import Status
+from lightkube.models.meta_v1 import DeleteOptions, Preconditions, Status
 from lightkube.resources.core_v1 import Node, Pod
 from lightkube.types import PatchType
 from yaml import YAMLError
@@ -32,8 +32,10 @@ log = logging.getLogger(__name__)
 
 CALL_TIMEOUT = 10.0
 """Seconds that the API may take for anything but a watch."""
-WATCH_TIMEOUT = 240
-"""Seconds after which the API ends a watch, which then continues from where it was."""
+WATCH_TIMEOUT = 70
+"""Seconds after which the API ends a watch, which then continues from where it was. One that neither says anything nor
+ends in that time, and in that of a call, stands still.
+"""
 MAX_PAUSE = 60.0
 """Seconds that the API is given at the most when it asks to be left alone."""
 FIRST_BACKOFF, MAX_BACKOFF = 0.5, 30.0
@@ -41,6 +43,8 @@ FIRST_BACKOFF, MAX_BACKOFF = 0.5, 30.0
 MIN_WATCH = 10.0
 """Seconds that a stream of a watch lasts at least, but for one: a proxy may end each at once."""
 _PASSING = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.UNAUTHORIZED})
+
+_NO_SUCH_POD = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT})
 
 
 class _RawPod(GenericNamespacedResource):
@@ -125,14 +129,11 @@ class Cluster:
         self, kind: type[_Kind], fields: Mapping[str, str], version: str, seconds: float
     ) -> AsyncGenerator[tuple[_Kind, bool], None]:
         """Yields each change of such objects since a version, and whether it is gone. Raises CompactedError."""
-        options: dict[str, Any] = {"server_timeout": int(seconds), "resource_version": version, **_everywhere(kind)}
-        with self._failures_noted(), _explained():
-            events = self._connected().watch(_RAW[kind], fields=dict(fields), **options)
-            self._watched_at, self._short_streams = float("-inf"), 0
-            async with contextlib.aclosing(events) as changes:  # type: ignore[type-var]
-                async for change, raw in changes:
-                    if (item := _decoded(kind, raw)) is not None:
-                        yield item, change == "DELETED"
+        params = {"fieldSelector": _selector(fields), **_everywhere(kind)}
+        async with contextlib.aclosing(self._changes(_RAW[kind], version, seconds, **params)) as changes:
+            async for raw, gone in changes:
+                if (item := _decoded(kind, raw)) is not None:
+                    yield item, gone
 
     async def create(self, pod: Pod) -> PodState:
         """Creates a pod. Raises PodExistsError, and leaves the one that is there as it is."""
@@ -149,13 +150,18 @@ class Cluster:
                 raise
             return None
 
-    async def delete(self, name: str) -> None:
-        """Asks for the end of a pod at once; nothing to do when there is none.
-        It stays as long as it has a finalizer.
+    async def delete(self, name: str, uid: str) -> bool:
+        """Asks for the end of this very pod at once: with another uid, the API refuses. It stays as long as it has a
+        finalizer. Returns False when there is none, or another one has its name.
         """
-        with _absence_tolerated():
+        try:
             async with self._asked() as client:
-                await client.delete(_RawPod, name, namespace=self._namespace, grace_period=0)
+                await _delete(client, name, self._namespace, uid)
+        except ClusterError as error:
+            if error.status not in _NO_SUCH_POD:
+                raise
+            return False
+        return True
 
     async def release(self, name: str, uid: str) -> None:
         """Removes the finalizers of this very pod: with another uid, the API refuses.
@@ -177,19 +183,26 @@ class Cluster:
         """Yields each change of an agent's pods since a version, and whether the pod is gone; does not end.
         Raises CompactedError.
         """
+        params = {"namespace": self._namespace, "labelSelector": _selector({AGENT_LABEL: agent_id})}
+        async with contextlib.aclosing(self._changes(_RawPod, version, WATCH_TIMEOUT, **params)) as changes:
+            async for raw, gone in changes:
+                if (pod := _read(raw)) is not None:
+                    yield pod, gone
+
+    async def _changes(
+        self, kind: type[_RawPod | _RawNode], version: str, seconds: float, namespace: str | None = None, **params: str
+    ) -> AsyncGenerator[tuple[Any, bool], None]:
+        """Yields each change since a version, and whether the object is gone."""
+        # What lightkube's own `watch` leaves out: bookmarks, by which one that has nothing to say is not compacted.
+        options = {"timeoutSeconds": int(seconds), "resourceVersion": version, "allowWatchBookmarks": "true", **params}
         with self._failures_noted(), _explained():
-            events = self._connected().watch(
-                _RawPod,
-                namespace=self._namespace,
-                labels={AGENT_LABEL: agent_id},
-                server_timeout=WATCH_TIMEOUT,
-                resource_version=version,
-            )
+            client = self._connected()._client  # noqa: SLF001
+            request = client.prepare_request("list", kind, namespace=namespace, watch=True, params=options)
             self._watched_at, self._short_streams = float("-inf"), 0
-            async with contextlib.aclosing(events) as changes:  # type: ignore[type-var]
-                async for kind, raw in changes:
-                    if (pod := _read(raw)) is not None:
-                        yield pod, kind == "DELETED"
+            async with contextlib.aclosing(client.watch(request)) as events:
+                async for change, raw in events:
+                    if change != "BOOKMARK":
+                        yield raw, change == "DELETED"
 
     @contextlib.asynccontextmanager
     async def _asked(self) -> AsyncIterator[AsyncClient]:
@@ -224,6 +237,9 @@ class Cluster:
             if self._short_streams > 1:
                 raise ClusterUnavailableError("the Kubernetes API ends watches at once")
             self._watched_at = now
+            # lightkube waits for a watch without an end.
+            seconds = float(request.url.params["timeoutSeconds"])
+            request.extensions["timeout"]["read"] = seconds + CALL_TIMEOUT
 
     def _connected(self) -> AsyncClient:
         if self._client is None:
@@ -241,6 +257,19 @@ def _read(raw: GenericNamespacedResource) -> PodState | None:
     except ValueError as error:
         log.warning("a pod is left out: %s", error)
         return None
+
+
+async def _delete(client: AsyncClient, name: str, namespace: str, uid: str) -> None:
+    # lightkube's own `delete` has no preconditions.
+    within = client._client  # noqa: SLF001
+    request = within.prepare_request("delete", _RawPod, name=name, namespace=namespace)
+    preconditions = Preconditions(uid=uid)
+    request.data = DeleteOptions("v1", kind="DeleteOptions", gracePeriodSeconds=0, preconditions=preconditions)
+    within.raise_for_status(await within.send(within.build_adapter_request(request)))  # type: ignore[no-untyped-call]
+
+
+def _selector(wanted: Mapping[str, str]) -> str:
+    return ",".join(f"{name}={value}" for name, value in wanted.items())
 
 
 def _everywhere(kind: type[Pod | Node]) -> Any:

@@ -224,7 +224,7 @@ class Pods:
                 # Its processes are found by its uid; until kubelet has seen it, there are none.
                 init = await KERNELS.run(first_process_of, pod.uid)
                 if not pod.deleted and not pod.terminal:
-                    await self._cluster.delete(pod.name)
+                    await self._cluster.delete(pod.name, pod.uid)
         if init is not None:
             await KERNELS.run(send_signal, init, SIGKILL)
             if not await KERNELS.run(wait_end, init, END_TIMEOUT):
@@ -277,8 +277,8 @@ class Pods:
         if pod is None:
             return
         # The finalizer goes last: a name that is free could be another pod's.
-        await self._cluster.delete(pod.name)
-        await self._cluster.release(pod.name, pod.uid)
+        if await self._cluster.delete(pod.name, pod.uid):
+            await self._cluster.release(pod.name, pod.uid)
 
     def work(self, attempt_id: str) -> Path:
         """Returns the attempt's work directory on the node."""

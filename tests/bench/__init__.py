@@ -21,4 +21,6 @@ def report(name: str, value: float, unit: str, peer: float | None, *, spread: Se
 
 def end_politely() -> None:
     """A request to end is taken as an interrupt: what was started is ended and removed then, too."""
+    # A shell has what it starts in the background ignore interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))

@@ -26,7 +26,7 @@ from retinue.agent.attempts import AttemptSpec, Isolation, Phase
 from retinue.agent.kubernetes.core.pod_spec import resources
 from retinue.agent.kubernetes.options import KubernetesOptions
 from retinue.agent.kubernetes.runtime import KubernetesRuntime
-from tests.bench import report
+from tests.bench import end_politely, report
 from tests.eventually import eventually
 from tests.integration.agent.kubernetes.kube_cluster import IMAGE, NODE, KubeCluster
 
@@ -178,8 +178,9 @@ async def compare(kernels: Kernels, bare: Bare, name: str, count: int, rounds: i
 async def main(*, quick: bool) -> None:
     """Prints all lines."""
     cluster = KubeCluster()
+    started = asyncio.create_task(asyncio.to_thread(cluster.start))
     try:
-        await asyncio.to_thread(cluster.start)
+        await asyncio.shield(started)
         client = AsyncClient(KubeConfig.from_file(cluster.directory / "admin.kc"), namespace=NAMESPACE)
         with tempfile.TemporaryDirectory(prefix="rb-", dir="/tmp") as name:
             directory = Path(name)
@@ -195,10 +196,13 @@ async def main(*, quick: bool) -> None:
                 await kernels.runtime.close()
                 await client.close()
     finally:
+        # A thread that starts it cannot be interrupted.
+        await asyncio.wait([started])
         await asyncio.to_thread(cluster.stop)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few rounds")
+    end_politely()
     asyncio.run(main(quick=parser.parse_args().quick))

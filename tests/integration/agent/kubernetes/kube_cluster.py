@@ -51,12 +51,12 @@ class KubeCluster:
     """The cluster. Its processes are ended by their numbers, and nothing is left of it after `stop`."""
 
     def __init__(self) -> None:
+        self._binaries = kube_programs()
         self.label = secrets.token_hex(3)
         # The path of a socket must be short.
         self.directory = Path(tempfile.mkdtemp(prefix="rk-", dir="/tmp"))
         self.namespace = f"rk-{self.label}"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._binaries = kube_programs()
         third = secrets.randbelow(250)
         self._host, self.address = f"10.231.{third}.1", f"10.231.{third}.2"
         self._uplink = f"rk{self.label}"
@@ -178,7 +178,7 @@ class KubeCluster:
         process.wait(60)
 
     def remove_pods(self) -> None:
-        """Removes all pods of kernels, and waits until no process of theirs is left."""
+        """Removes all pods of kernels from the API, without asking their nodes: by force, and with their finalizers."""
         with contextlib.closing(_Closing(self.client())) as closing:
             for pod in closing.client.list(Pod, namespace=NAMESPACE):
                 assert pod.metadata is not None
@@ -186,6 +186,11 @@ class KubeCluster:
                 with contextlib.suppress(ApiError):
                     closing.client.patch(Pod, name, {"metadata": {"finalizers": None}}, namespace=NAMESPACE)
                     closing.client.delete(Pod, name, namespace=NAMESPACE, grace_period=0)
+
+    def is_ready(self) -> bool:
+        """Returns whether the cluster counts its node as one that works."""
+        with contextlib.closing(_Closing(self.client())) as closing:
+            return _is_ready(closing.client)
 
     def refused(self, user: str, namespace: str = NAMESPACE) -> str:
         """Returns why a user may not make a pod with privileges."""
@@ -235,8 +240,13 @@ class KubeCluster:
 
     def pods(self) -> set[str]:
         """Names of the pods of kernels that are there."""
+        return set(self.uids())
+
+    def uids(self) -> dict[str, str]:
+        """Returns the uids of the pods of kernels that are there, by their names."""
         with contextlib.closing(_Closing(self.client())) as closing:
-            return {str(pod.metadata.name) for pod in closing.client.list(Pod, namespace=NAMESPACE) if pod.metadata}
+            found = [pod.metadata for pod in closing.client.list(Pod, namespace=NAMESPACE)]
+        return {str(metadata.name): str(metadata.uid) for metadata in found if metadata is not None}
 
     def kernel_processes(self) -> set[int]:
         """Returns the processes of all pods but those of agents."""

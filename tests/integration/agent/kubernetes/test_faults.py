@@ -202,6 +202,20 @@ async def test_a_pod_of_another_with_the_same_name_is_left_alone(faulty: FakePod
     assert "deletionTimestamp" not in foreign["metadata"]
 
 
+async def test_a_later_pod_of_the_same_name_is_left_alone(faulty: FakePods, api: FakeApi) -> None:
+    runtime = await faulty.begun()
+    await eventually(lambda: NAME in api.pods)
+    labels = api.pods[NAME]["metadata"]["labels"]
+    api.set_status(NAME, **REFUSED)
+    await faulty.until("k.1", Phase.FAILED)
+    api.stalled = True
+    api.pods.pop(NAME)
+    later = api.add({"metadata": {"name": NAME, "labels": labels}})
+    await runtime.remove("k.1")
+    assert api.pods == {NAME: later}
+    assert "deletionTimestamp" not in later["metadata"]
+
+
 async def test_an_api_that_goes_away_after_the_creation_delays_only_the_end(faulty: FakePods, api: FakeApi) -> None:
     runtime = await faulty.begun()
     await eventually(lambda: NAME in api.pods)

@@ -11,7 +11,7 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
-from lightkube.core.async_client import AsyncClient
+from lightkube.core.generic_client import GenericAsyncClient
 from lightkube.resources.core_v1 import Pod
 
 from retinue.agent.attempts import Phase
@@ -19,11 +19,14 @@ from retinue.agent.kubernetes.cluster import Cluster, ClusterUnavailableError
 from retinue.agent.kubernetes.core.pod_spec import SHARED, pod_name
 from tests.eventually import eventually
 from tests.integration.agent.kubernetes.conftest import HOSTS
+from tests.integration.agent.kubernetes.kube_files import NAMESPACE
 from tests.runtime_contract import *  # noqa: F403 - the tests
 from tests.runtime_contract import held, running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from httpx2 import Request
 
     from retinue.agent.kubernetes.core.pod_state import PodState
     from tests.integration.agent.kubernetes.conftest import KubePods
@@ -215,17 +218,27 @@ async def test_a_start_is_given_up_when_it_is_stopped(pods: KubePods) -> None:
     await eventually(lambda: not pods.left())
 
 
+async def test_a_deletion_is_of_one_pod_only(pods: KubePods) -> None:
+    await held(pods, "true")
+    others = Cluster(pods.cluster.config, NAMESPACE)
+    try:
+        assert not await others.delete(NAME, "another")
+        found = await others.get(NAME)
+    finally:
+        await others.close()
+    assert found is not None
+    assert not found.deleted
+
+
 async def test_an_attempt_takes_few_calls(pods: KubePods, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
-    for name in ("create", "get", "delete", "patch"):
-        original = getattr(AsyncClient, name)
+    send = GenericAsyncClient.send
 
-        def counted(
-            client: AsyncClient, *args: object, _name: str = name, _call: object = original, **more: object
-        ) -> object:
-            calls.append(_name)
-            return _call(client, *args, **more)  # type: ignore[operator]
+    async def counted(client: GenericAsyncClient, request: Request, stream: bool = False) -> object:
+        if request.method != "GET" or "/pods/" in request.url.path:
+            calls.append(request.method)
+        return await send(client, request, stream)  # type: ignore[no-untyped-call]
 
-        monkeypatch.setattr(AsyncClient, name, counted)
+    monkeypatch.setattr(GenericAsyncClient, "send", counted)
     await pods.ran(pods.spec("k", "true"))
-    assert calls == ["create", "delete", "patch"]
+    assert calls == ["POST", "DELETE", "PATCH"]

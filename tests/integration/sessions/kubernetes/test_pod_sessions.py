@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from retinue.agent.host.processes import alive
+from retinue.agent.kubernetes.pod_processes import first_process_of
 from retinue.devtools.leftovers import network_namespaces
 from retinue.devtools.nodes import links_of_kind
 from retinue.manager.v1 import session_pb2
@@ -155,3 +157,54 @@ async def test_an_evicted_batch_runs_again_on_another_node(client: Client, clust
     await said(session, "main1", "touch enough")
     await session.wait_ended(WAIT)
     assert (session.result, session.exit_code) == ("FAILURE", 5)
+
+
+async def test_a_lost_node_keeps_what_runs_there_and_frees_it_once_it_has_ended(
+    client: Client, cluster: PodCluster
+) -> None:
+    """The pods are removed by force while kubelet and the agent are killed: their objects say nothing of what runs."""
+    await client.agents.drain(cluster.docker.id)
+    try:
+        start = partial(
+            client.sessions.create, image=IMAGE, command=["sh", "-c", COUNT], slots={"cpu": "0.3", "mem": "64m"}
+        )
+        kept = await start(type="interactive", agents=[cluster.pods.id], agent_choice="strict")
+        again = await start(type="batch", max_attempts=2, retry_backoff=0.1)
+        for session in (kept, again):
+            await session.wait("RUNNING", timeout=WAIT)
+            await eventually(partial(printed, session), lambda text: text.count("\n") > 3)
+    finally:
+        await client.agents.undrain(cluster.docker.id)
+    assert again.kernels[0].agent == cluster.pods.id
+    uids = await asyncio.to_thread(cluster.kube.uids)
+    runs_on, runs_again = (first_process_of(uids[f"retinue-{session.id}.1"]) for session in (kept, again))
+    assert runs_on is not None
+    assert runs_again is not None
+    await asyncio.to_thread(cluster.kube.end, "kubelet")
+    try:
+        cluster.pods.process.signal(signal.SIGKILL)
+        await cluster.pods.process.wait(WAIT)
+        await eventually(lambda: asyncio.to_thread(cluster.kube.is_ready), lambda ready: not ready)
+        await asyncio.to_thread(cluster.kube.remove_pods)
+        assert not await asyncio.to_thread(cluster.kube.pods)
+
+        # What may run again elsewhere has been ended by then, without agent and cluster.
+        await eventually(again.refresh, lambda _: again.kernels[0].epoch == 2, seconds=WAIT)
+        assert (alive(runs_on), alive(runs_again)) == (True, False)
+        await again.wait("RUNNING", timeout=WAIT)
+        assert again.kernels[0].agent == cluster.docker.id
+        assert (await client.agents.get(cluster.pods.id)).occupied["cpu"] in {"0.3", "300m"}
+
+        await cluster.start_agent(1)
+        before = (await printed(kept)).count("\n")
+        await eventually(lambda: printed(kept), lambda text: text.count("\n") > before + 3)
+        assert (await kept.refresh()).state == "RUNNING"
+        assert (await client.agents.get(cluster.pods.id)).occupied["cpu"] in {"0.3", "300m"}
+    finally:
+        cluster.kube.start_program("kubelet")
+    # A kubelet that comes back ends what the cluster has no pod for.
+    await kept.wait_ended(WAIT)
+    await eventually(lambda: client.agents.get(cluster.pods.id), lambda agent: not agent.occupied)
+    await said(again, "main1", "touch enough")
+    await again.wait_ended(WAIT)
+    assert again.exit_code == 5

@@ -71,6 +71,8 @@ class FakeApi:
         """What becomes of calls of a verb for which there is no other fault."""
         self.stalled = False
         """Watches say nothing more, and do not end."""
+        self.frozen = False
+        """No call is answered, and watches say nothing more."""
         self.ends_watches = False
         """Watches without an event end, after the time that was asked for."""
         self.port = 0
@@ -112,6 +114,14 @@ class FakeApi:
         self._events.append((self._version, text.encode()))
         self._changed.set()
 
+    def mark(self) -> None:
+        """Has watches that wish for it say at which version they are: the oldest that is not forgotten."""
+        self.compact()
+        metadata = {"resourceVersion": str(self._version)}
+        event = {"type": "BOOKMARK", "object": {"kind": "Pod", "apiVersion": "v1", "metadata": metadata}}
+        self._events.append((self._version, json.dumps(event).encode() + b"\n"))
+        self._changed.set()
+
     def compact(self) -> None:
         """Forgets all events."""
         self._version += 1
@@ -147,6 +157,9 @@ class FakeApi:
         self._changed.set()
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
+        if "/namespaces/" not in request.path:
+            # What the whole cluster has is not for every agent.
+            return web.json_response(refusal(403, "Forbidden"), status=403)
         name = request.path.partition("/pods")[2].lstrip("/")
         verb = {"POST": "create", "PATCH": "patch", "DELETE": "delete"}.get(request.method)
         if verb is None:
@@ -155,7 +168,9 @@ class FakeApi:
         self.asked.set()
         faults = self.faults.get(verb)
         fault = faults.popleft() if faults else self.always.get(verb)
-        body = await request.json() if verb in {"create", "patch"} else {}
+        while self.frozen:
+            await asyncio.sleep(0.01)
+        body = await request.json() if request.can_read_body else {}
         if fault is None or fault.done:
             answer = await self._watch(request) if verb == "watch" else self._do(verb, name, body)
             if fault is None:
@@ -178,9 +193,10 @@ class FakeApi:
         raw = self.pods.get(name)
         if raw is None:
             return web.json_response(refusal(404, "NotFound"), status=404)
+        wanted = {"patch": body.get("metadata"), "delete": body.get("preconditions")}.get(verb) or {}
+        if wanted.get("uid", raw["metadata"]["uid"]) != raw["metadata"]["uid"]:
+            return web.json_response(refusal(409, "Conflict"), status=409)
         if verb == "patch":
-            if body["metadata"].get("uid", raw["metadata"]["uid"]) != raw["metadata"]["uid"]:
-                return web.json_response(refusal(409, "Conflict"), status=409)
             raw["metadata"]["finalizers"] = None
         if verb == "delete":
             raw["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
@@ -200,7 +216,8 @@ class FakeApi:
         while True:
             self._changed.clear()
             for number, event in list(self._events):
-                if number > version and not self.stalled:
+                wished = b"BOOKMARK" not in event or request.query.get("allowWatchBookmarks") == "true"
+                if number > version and wished and not (self.stalled or self.frozen):
                     await response.write(event)
                     version = number
             if self.ends_watches:

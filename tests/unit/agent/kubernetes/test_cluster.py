@@ -128,7 +128,7 @@ async def test_what_is_gone_is_no_error_of_its_end(api: tuple[Api, int], cluster
     for _ in range(3):
         api[0].will(404, refusal(404, "NotFound"))
     assert await cluster.get("retinue-k.1") is None
-    await cluster.delete("retinue-k.1")
+    assert not await cluster.delete("retinue-k.1", "u")
     await cluster.release("retinue-k.1", "u")
 
 

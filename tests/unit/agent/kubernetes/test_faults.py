@@ -12,7 +12,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod
 
 from retinue.agent.conditions import Conditions
-from retinue.agent.kubernetes import pod_watch
+from retinue.agent.kubernetes import cluster, node_watch, pod_watch
 from retinue.agent.kubernetes.cluster import MAX_BACKOFF, Cluster, ClusterError, ClusterUnavailableError, PodExistsError
 from retinue.agent.kubernetes.pod_watch import LIST_INTERVAL, PodWatch
 from retinue.rpc.core.reasons import AgentConditionType
@@ -89,8 +89,9 @@ async def followed(tmp_path: Path) -> AsyncIterator[Followed]:
 
 async def test_an_idle_agent_takes_few_calls(followed: Followed) -> None:
     followed.api.ends_watches = True
-    # The list that comes every so often is not on the test's clock.
-    assert await followed.calls_a_minute() + 2 / (LIST_INTERVAL / 60) <= MAX_IDLE
+    # The lists that come every so often are not on the test's clock, nor what follows the node and its pods.
+    others = 1 / (LIST_INTERVAL / 60) + 4 / (node_watch.LIST_INTERVAL / 60)
+    assert await followed.calls_a_minute() + others <= MAX_IDLE
     assert {verb for _, verb in followed.api.calls[2:]} == {"watch"}
 
 
@@ -140,6 +141,46 @@ async def test_a_watch_that_stands_still_loses_nothing(followed: Followed, monke
         followed.api.drop("retinue-j.1")
         await followed.phase("k.1", "Failed")
         assert set(watch.own()) == {"k.1"}
+
+
+async def test_an_api_that_freezes_with_an_open_watch_is_noticed(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed.api.add(pod("k.1"))
+    with monkeypatch.context() as patched:
+        patched.setattr(cluster, "WATCH_TIMEOUT", 0)
+        patched.setattr(cluster, "CALL_TIMEOUT", 0.3)
+        async with followed.following():
+            await eventually(lambda: (0.0, "watch") in followed.api.calls)
+            followed.api.frozen = True
+            (condition,) = await eventually(followed.conditions.all)
+            assert condition.type is AgentConditionType.ENGINE_UNRESPONSIVE
+            patched.undo()
+            followed.api.frozen = False
+            followed.api.set_status("retinue-k.1", phase="Running")
+            await followed.phase("k.1", "Running")
+            assert not followed.conditions.all()
+
+
+async def test_a_watch_without_changes_is_not_forgotten(followed: Followed) -> None:
+    """Most of what happens in a cluster is not about pods of this agent."""
+    async with followed.following():
+        await eventually(lambda: [verb for _, verb in followed.api.calls] == ["list", "watch"])
+        followed.api.mark()
+        followed.api.ends_watches = True
+        await eventually(lambda: len(followed.api.calls) > 4)
+    assert {verb for _, verb in followed.api.calls[1:]} == {"watch"}
+
+
+async def test_a_deletion_ends_no_other_pod_of_that_name(followed: Followed) -> None:
+    followed.api.add(pod("k.1"))
+    found = await followed.cluster.get("retinue-k.1")
+    assert found is not None
+    followed.api.drop("retinue-k.1")
+    later = followed.api.add(pod("k.1"))
+    assert not await followed.cluster.delete(found.name, found.uid)
+    assert followed.api.pods == {"retinue-k.1": later}
+    assert "deletionTimestamp" not in later["metadata"]
 
 
 async def test_a_pause_is_kept_by_every_call(followed: Followed) -> None:
@@ -210,7 +251,7 @@ async def test_a_pod_that_cannot_be_read_hides_no_other(followed: Followed) -> N
         assert found is not None
         assert found == watch.get("s.1")
         assert (found.uid, found.attempt_id, found.deleted) == (strange["metadata"]["uid"], "s.1", False)
-        await followed.cluster.delete(found.name)
+        assert await followed.cluster.delete(found.name, found.uid)
         with pytest.raises(ClusterError):
             await followed.cluster.release(found.name, "another")
         await followed.cluster.release(found.name, found.uid)
