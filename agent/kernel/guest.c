@@ -16,7 +16,8 @@
  *      client, v argument of the server, a argument of the command, e variable
  *   N  an interface: hardware address as the device has it, the address it shall have, IP address, prefix, MTU, and
  *      gateway with its hardware address, or both empty
- *   V  start the server    G  start the command    K  send the command a signal
+ *   V  start the server    K  send the command a signal
+ *   G  start the command, at the time of the node in seconds and nanoseconds, if that is given
  * Frames out: B the machine has booted; A answer: the four bytes, and an error number.
  *
  * A stream begins with `R` and eight bytes, which are sent back: the port belongs to the caller then,
@@ -47,6 +48,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define STREAMS 24
@@ -56,6 +58,8 @@
 #define MAX_FIELDS 8192
 #define MAX_GROUPS 1024
 #define MAX_DESCRIPTORS 256
+/* Most open files of a process, as in containers. */
+#define OPEN_FILES 65536
 #define HOME "/home/work"
 #define OWN "/run/kernel"
 /* Ports are found, and the last output is taken, within this many tries of a millisecond. */
@@ -618,10 +622,19 @@ static void bring_up_loopback(void)
 	close(sock);
 }
 
+static void set(const char *path, const char *value)
+{
+	int file = open(path, O_WRONLY | O_CLOEXEC);
+
+	if (file < 0 || write(file, value, strlen(value)) < 0)
+		complain(path);
+	close(file);
+}
+
 /* Becomes the kernel's user; in a child only. */
 static void become_user(void)
 {
-	struct rlimit nothing = {0, 0}, tasks = {processes, processes};
+	struct rlimit nothing = {0, 0}, tasks = {processes, processes}, files = {OPEN_FILES, OPEN_FILES};
 	int descriptor = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
 	sigset_t none;
 
@@ -632,6 +645,7 @@ static void become_user(void)
 	setsid();
 	setrlimit(RLIMIT_CORE, &nothing);
 	setrlimit(RLIMIT_NPROC, &tasks);
+	setrlimit(RLIMIT_NOFILE, &files);
 	/* As in containers: programs that change their user do not. */
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || setgroups(group_count, groups) != 0 ||
 	    setresgid(group, group, group) != 0 || setresuid(user, user, user) != 0)
@@ -683,7 +697,23 @@ static void *take_output(void *unused)
 	return unused;
 }
 
-static int go(void)
+/*
+ * A machine finds the time of its start to the second only. Nothing of the user's runs yet
+ * that could see the clock change.
+ */
+static void set_clock(const char *text)
+{
+	long long seconds;
+	struct timespec now;
+
+	if (sscanf(text, "%lld %ld", &seconds, &now.tv_nsec) != 2)
+		return;
+	now.tv_sec = (time_t)seconds;
+	if (clock_settime(CLOCK_REALTIME, &now) != 0)
+		complain("clock");
+}
+
+static int go(struct field *fields, int count)
 {
 	pthread_t thread;
 
@@ -691,6 +721,8 @@ static int go(void)
 		return assembled ? 0 : EAGAIN;
 	if (pipe2(printed, O_CLOEXEC) != 0)
 		return errno;
+	if (count == 1)
+		set_clock(fields[0].text);
 	/* Its own: /dev/stdout can be opened. */
 	(void)!fchown(printed[1], user, group);
 	command = fork();
@@ -764,7 +796,7 @@ static void take_frame(unsigned char kind, unsigned char *body, size_t length)
 	} else if (kind == 'V') {
 		error = serve();
 	} else if (kind == 'G') {
-		error = go();
+		error = go(fields, split(body, length, fields));
 	} else if (kind == 'K' && length == 5) {
 		error = command > 0 && kill(command, body[4]) != 0 ? errno : 0;
 	}
@@ -923,6 +955,9 @@ int main(void)
 		power_off();
 	}
 	bring_up_loopback();
+	/* As in containers: every user may listen on any port, and send echo requests. */
+	set("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0");
+	set("/proc/sys/net/ipv4/ping_group_range", "0 2147483647");
 	signals = signalfd(-1, &all, SFD_CLOEXEC | SFD_NONBLOCK);
 	control = find_needed("retinue.control");
 	status = find_needed("retinue.status");

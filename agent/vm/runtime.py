@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from dataclasses import replace
 from signal import SIGTERM
 from typing import TYPE_CHECKING
@@ -201,7 +202,7 @@ class VmRuntime(SandboxRuntime[VmOptions, Machines]):
     async def _go(self, record: Record) -> bool:
         """Has a guest start its command; False when it does not answer yet. One that cannot start it is ended."""
         try:
-            await channels.ask(self._kernels.control(record.id), guest_frames.GO)
+            await channels.ask(self._kernels.control(record.id), guest_frames.GO, guest_frames.clock(time.time_ns()))
         except GuestRefusedError as error:
             problem = str(error)
         except GuestError as error:

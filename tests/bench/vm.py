@@ -42,7 +42,6 @@ from retinue.agent.vm import channels
 from retinue.agent.vm.core import guest_frames
 from retinue.agent.vm.core.guest_frames import Interface
 from retinue.agent.vm.core.machine import (
-    CMDLINE,
     CONTROL,
     ROOT,
     SHARE,
@@ -186,7 +185,7 @@ class Bare:
             for old, new in replaced.items():
                 words = [word.replace(old, new) for word in words]
             if probe:
-                words[words.index(CMDLINE)] += " retinue.probe"
+                words[words.index("-append") + 1] += " retinue.probe"
             process = subprocess.Popen(words, stdin=subprocess.DEVNULL, pass_fds=(*numbers, *taps))
             try:
                 yield process

@@ -124,6 +124,11 @@ def interface(value: Interface) -> list[bytes]:
     return [text.encode() for text in texts]
 
 
+def clock(now: int) -> list[bytes]:
+    """Returns the fields of a release; `now` is the node's time in nanoseconds since the epoch."""
+    return [f"{now // 10**9} {now % 10**9}".encode()]
+
+
 def request(kind: bytes, number: bytes, fields: Iterable[bytes] = ()) -> bytes:
     """Returns a frame to the guest. Raises GuestFrameError when it is more than a guest takes."""
     words = list(fields)

@@ -24,6 +24,7 @@ from tests.eventually import eventually
 from tests.integration.agent.vm.conftest import HOSTS, TIMEOUT
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from tests.integration.agent.vm.conftest import Vms
@@ -141,11 +142,11 @@ async def test_a_guest_that_does_not_answer_is_asked_again(vms: Vms, monkeypatch
     runtime = await vms.held(vms.spec("k", "sh", "-c", "exit 5"))
     ask, missed = channels.ask, list[bytes]()
 
-    async def answers_late(path: Path, kind: bytes) -> None:
+    async def answers_late(path: Path, kind: bytes, fields: Iterable[bytes]) -> None:
         if len(missed) < 2:
             missed.append(kind)
             raise channels.GuestError("the guest does not answer")
-        await ask(path, kind)
+        await ask(path, kind, fields)
 
     monkeypatch.setattr(channels, "ask", answers_late)
     await runtime.start("k.1")

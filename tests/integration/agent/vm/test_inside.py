@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from retinue.agent.attempts import Mount, Phase
 from retinue.agent.host.processes import PROC
+from tests.eventually import eventually
+from tests.integration.agent.vm.conftest import TIMEOUT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,6 +27,9 @@ awk '/^MemTotal/ { print ($2 > 110000 && $2 < 163840) }' /proc/meminfo
 ls /home /root
 ls /sys/bus/virtio/devices | wc -l
 grep -c . /proc/net/dev
+ulimit -Sn; ulimit -Hn
+python3 -c "import socket; socket.create_server(('127.0.0.1', 80)); print('listens')"
+python3 -c "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP); print('asks')"
 """
 
 
@@ -53,12 +60,36 @@ async def test_what_a_command_finds(vms: Vms, tmp_path_factory: pytest.TempPathF
     observed = await vms.until("k.1", Phase.EXITED)
     assert observed.exit_code == 0, vms.printed("k.1")
     lines = ["content", "content", "read-only", "wrote", "2", "1", "/home:", "work", "", "/root:", "4", "3"]
+    # As in a container.
+    lines += ["65536", "65536", "listens", "asks"]
     assert vms.printed("k.1").splitlines() == lines
     # What was written stays, and nothing else of it.
     assert (shared / "inner/new").read_text() == "written\n"
     await runtime.remove("k.1")
     assert not vms.left()
     assert str(shared) not in (PROC / "self/mountinfo").read_text()
+
+
+CLOCK = "while :; do date +%s%N; until [ -e ~/next ]; do sleep 0.1; done; rm ~/next; done"
+
+
+async def test_the_time_is_that_of_the_node(vms: Vms) -> None:
+    """All kernels of a session have the same, whatever they are, and from the beginning on."""
+    runtime = await vms.held(vms.spec("k", "sh", "-c", CLOCK))
+    released = time.time_ns()
+    await runtime.start("k.1")
+    for number in range(4):
+        await eventually(partial(has_lines, vms, number + 1), seconds=TIMEOUT)
+        assert released < int(vms.printed("k.1").splitlines()[-1]) < time.time_ns()
+        (vms.place.directory / "scratch/k.1/next").touch()
+    await runtime.kill("k.1")
+    await vms.until("k.1", Phase.EXITED)
+    await runtime.remove("k.1")
+    assert not vms.left()
+
+
+def has_lines(vms: Vms, count: int) -> bool:
+    return vms.printed("k.1").count("\n") == count
 
 
 async def test_what_cannot_be_started_says_why(vms: Vms, tmp_path: Path) -> None:

@@ -96,3 +96,13 @@ def test_a_machine_has_these_devices_and_no_other(image: int | None) -> None:
     assert devices.count("virtio-net-pci") == 2
     assert "-nodefaults" in words
     assert words[words.index("-sandbox") + 1].startswith("on,")
+
+
+@pytest.mark.parametrize("accelerator", ["kvm", "tcg"])
+def test_only_a_machine_that_is_emulated_leaves_the_counter_of_the_processor_alone(accelerator: str) -> None:
+    words = arguments(Machine(256 << 20, 1, accelerator), Descriptors(3, 4, 5, 6, 7))
+    assert ("tsc" in words[words.index("-append") + 1]) == (accelerator == "tcg")
+
+
+def test_a_release_says_the_time() -> None:
+    assert guest_frames.clock(1_700_000_000_000_000_042) == [b"1700000000 42"]
