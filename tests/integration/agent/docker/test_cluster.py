@@ -24,6 +24,7 @@ from retinue.devtools.nodes import links_of_kind
 from retinue.manager.v1 import session_pb2
 from retinue.types.v1 import app_pb2, isolation_pb2
 from tests.eventually import eventually
+from tests.integration.agent.docker import accounts
 from tests.integration.agent.docker.engine import IMAGE
 from tests.integration.agent.docker.registry import make_image
 from tests.integration.agent.inside.keys import Keys, host_keys
@@ -139,6 +140,35 @@ async def test_a_gang_mixes_a_virtual_machine_a_container_and_a_process(cluster:
         finally:
             await session.terminate(force=True)
             await session.wait_ended(60)
+
+
+async def test_a_machine_and_a_container_run_as_the_user_of_their_image(cluster: DockerCluster) -> None:
+    """Both are `app`, and find each other by ssh as such."""
+    first, *others = cluster.engines.values()
+    accounts.make_image(first, "users:app", "app")
+    for other in others:
+        other.take_image(first, "users:app")
+    spec = session_spec(
+        type="interactive", cluster_mode="multi-node", slots={"cpu": "1", "mem": "256m"}, termination_grace=0
+    )
+    spec.cluster_size = 0
+    for role, isolation in {"main": "VM", "helper": "CONTAINER"}.items():
+        kernel = session_pb2.KernelSpec(isolation=isolation_pb2.Isolation.Value(f"ISOLATION_{isolation}"))
+        kernel.image = "users:app"
+        spec.roles.add(role=role, kernel=kernel)
+    look = "for host in main1 helper1; do ssh $host 'hostname; id -un; id -u; id -g; touch here' || exit 1; done"
+    async with cluster.client() as client:
+        session = await client.sessions.create_from(spec)
+        try:
+            await session.wait("RUNNING", timeout=600)
+            for hostname in ("main1", "helper1"):
+                async with asyncio.timeout(600), session.attach(["sh", "-c", look], hostname=hostname) as command:
+                    await command.end_input()
+                    said = b"".join([piece.data async for piece in command]).decode().splitlines()
+                assert said == ["main1", "app", "1234", "99", "helper1", "app", "1234", "99"], hostname
+        finally:
+            await session.terminate(force=True)
+            await session.wait_ended(600)
 
 
 async def test_result_of_a_container(cluster: DockerCluster) -> None:
