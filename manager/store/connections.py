@@ -5,6 +5,7 @@ and what is not taken back into them.
 from __future__ import annotations
 
 import logging
+import select
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -115,6 +116,7 @@ def make_pool(url: URL, name: str, size: int, statement_timeout: float) -> Async
     event.listen(
         engine.sync_engine, "connect", lambda connection, _: connection.adapters.register_dumper(list, FlatListDumper)
     )
+    event.listen(engine.sync_engine, "checkout", _replace_ended)
     event.listen(engine.sync_engine, "checkin", _discard_unclean)
     return engine
 
@@ -127,6 +129,19 @@ def is_between_statements(driver: Driver) -> bool:
         TransactionStatus.INTRANS,
         TransactionStatus.INERROR,
     )
+
+
+def _replace_ended(connection: Any, _record: Any, _proxy: Any) -> None:
+    """Has the pool give another connection for one that the server ended while nothing used it.
+
+    A server says nothing over a connection that waits, but that it ends it: asking costs a microsecond and no message.
+    """
+    driver: Driver = connection.driver_connection
+    waiting = select.poll()
+    if not driver.closed:
+        waiting.register(driver.fileno(), select.POLLIN)
+    if driver.closed or waiting.poll(0):
+        raise sqlalchemy.exc.DisconnectionError
 
 
 def _discard_unclean(connection: Any, record: Any) -> None:

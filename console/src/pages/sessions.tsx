@@ -41,7 +41,7 @@ export function Sessions() {
     if (document.activeElement !== search.current) setText(inAddress);
   }, [inAddress]);
   const tab = TABS.find((known) => known === parameters.get("tab")) ?? "all";
-  const [column, direction] = (parameters.get("sort") ?? "age:desc").split(":") as [Column, string?];
+  const [column, direction] = (parameters.get("sort") ?? "age:asc").split(":") as [Column, string?];
   const [selected, setSelected] = useState<ReadonlySet<string>>(new Set());
   const [focused, setFocused] = useState(0);
   const [ending, setEnding] = useState(false);

@@ -36,7 +36,7 @@ PIECE = b"x" * 65_536
 class Known(Authenticator):
     """Knows one user."""
 
-    async def _user(self, secret: str) -> Principal:
+    async def user(self, secret: str) -> Principal:
         # As long as the database may take.
         await asyncio.sleep(0.002)
         return Principal(Kind.USER, "ada")

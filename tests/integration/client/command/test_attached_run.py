@@ -33,7 +33,8 @@ async def _found(client: Client, name: str) -> list[Session]:
 
 
 async def _ended(client: Client, name: str) -> Session:
-    (session,) = await _found(client, name)
+    # The newest: others of that name have ended.
+    session = (await _found(client, name))[0]
     await session.wait_ended(SECONDS)
     return session
 
