@@ -78,7 +78,7 @@ def _first_state(vector: Vector) -> ScalerState:
 
 
 def _changed(policy: ScalingPolicy, given: Mapping[str, Any]) -> ScalingPolicy:
-    """Returns a policy with the parts that are given; keys that are not known stay unread."""
+    """Returns a policy with the parts that are given; keys that are not known stay unread, which fails the vector."""
     fields: dict[str, Any] = {field: given[name] for name, field in _NUMBERS.items() if name in given}
     fields |= {field: _thousandths(given[name]) for name, field in _TIMES.items() if name in given}
     if "metrics" in given:

@@ -57,7 +57,8 @@ class Backend:
         try:
             while await self._one(reader, writer):
                 pass
-        except (ConnectionError, asyncio.IncompleteReadError):
+        except (ConnectionError, asyncio.IncompleteReadError, ValueError):
+            # What is no request ends its connection.
             pass
         finally:
             self._writers.discard(writer)
@@ -86,7 +87,9 @@ class Backend:
                 while part := int(await reader.readline(), 16):
                     size += part
                     await reader.readexactly(part + 2)
-                await reader.readline()
+                # Trailers, as far as there are any, and the empty line.
+                while await reader.readline() not in {b"\r\n", b""}:
+                    pass
             await self._answer(writer, method, path, headers, size)
         finally:
             self.active -= 1
