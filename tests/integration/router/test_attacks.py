@@ -123,7 +123,7 @@ async def test_bodies_that_stop_end_as_silence_does(router: Running, backend: Ba
     assert (await request(router.port, HOST)).status == 200
     answers = await asyncio.gather(*slow)
     assert {answer.split(b" ")[1] for answer in answers} <= {b"408", b"504"}
-    # One that goes on may take its time.
+    # One that continues may take its time.
     reader, writer = await asyncio.open_connection("127.0.0.1", router.port)
     writer.write(begin + b"content-length: 8\r\n\r\n")
     for _ in range(8):
