@@ -23,6 +23,8 @@ LISTENERS = f"{TYPES}config.listener.v3.Listener"
 ROUTES = f"{TYPES}config.route.v3.RouteConfiguration"
 SECRETS = f"{TYPES}extensions.transport_sockets.tls.v3.Secret"
 _LOOK_SECONDS = 1.0
+# From one try to bind a listener to the next: what has its port may end.
+_BIND_SECONDS = 2.0
 # In the order in which they are sent: nothing refers to what comes later.
 _TYPES = (CLUSTERS, ASSIGNMENTS, SECRETS, LISTENERS, ROUTES)
 # All of these are subscribed to, by a request that names none.
@@ -67,6 +69,11 @@ class _Stream:
 
     types: dict[str, _Subscription] = field(default_factory=dict)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def refused_listeners(self) -> Collection[str]:
+        """Returns the names of the listeners that the engine could not make."""
+        subscription = self.types.get(LISTENERS)
+        return tuple(subscription.refused) if subscription is not None else ()
 
 
 class AdsServer(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: ignore[misc]  # no types are published
@@ -144,9 +151,13 @@ class AdsServer(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: ignor
         self._streams.append(stream)
         _log.info("an engine is connected")
         reader = asyncio.create_task(self._read(stream, request_iterator), name="ads reader")
+        clock, bind_time = asyncio.get_running_loop().time, 0.0
         try:
             while not reader.done():
                 stream.wake.clear()
+                if (refused := stream.refused_listeners()) and clock() >= bind_time:
+                    stream.types[LISTENERS].forget(refused)
+                    bind_time = clock() + _BIND_SECONDS
                 for kind in _TYPES:
                     if kind in stream.types and (response := self._difference(kind, stream.types[kind])) is not None:
                         if kind == CLUSTERS and ASSIGNMENTS in stream.types:
@@ -155,7 +166,8 @@ class AdsServer(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: ignor
                         yield response
                 waker = asyncio.create_task(stream.wake.wait())
                 try:
-                    await asyncio.wait((waker, reader), return_when=asyncio.FIRST_COMPLETED)
+                    pause = max(0.0, bind_time - clock()) if refused else None
+                    await asyncio.wait((waker, reader), timeout=pause, return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     waker.cancel()
             if reader.done():
@@ -236,9 +248,11 @@ class AdsServer(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: ignor
             return
         if request.HasField("error_detail"):
             message = request.error_detail.message
-            _log.warning("the engine refused %s: %s", ", ".join(sent.versions), message)
-            for name, version in sent.versions.items():
-                subscription.refused[name] = version, message
+            refused = {name: (version, message) for name, version in sent.versions.items()}
+            # One that is tried again and again is logged once.
+            if not refused.items() <= subscription.refused.items():
+                _log.warning("the engine refused %s: %s", ", ".join(refused), message)
+            subscription.refused |= refused
             return
         subscription.acknowledged.update(sent.versions)
         for name in sent.versions:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 import uuid
 from collections.abc import AsyncIterator, Iterable
@@ -306,6 +307,25 @@ async def test_a_router_serves_from_its_disk_without_a_manager(router: Router) -
         await router.manager.stop()
         await router.start()
         await eventually(lambda: router.engine != former)
+        await until_connected(router.clients)
+        assert (await request(router.clients, HOST)).status == 200
+
+
+async def test_a_port_that_another_program_has_is_taken_once_it_is_free(router: Router) -> None:
+    async with Backend("a") as backend:
+        async with router.led() as leader:
+            await leader.hello()
+            await leader.table(3, toy(backend.port))
+        await router.end(signal.SIGKILL)
+        former = router.engine
+        os.kill(former, signal.SIGKILL)
+        await router.manager.stop()
+        address = "127.0.0.1", router.clients
+        with await eventually(lambda: socket.create_server(address), ignoring=OSError):
+            await router.start()
+            await eventually(lambda: router.engine != former)
+            log = router.directory.parent / "router.log"
+            await eventually(lambda: "refused clients" in log.read_text(errors="replace"))
         await until_connected(router.clients)
         assert (await request(router.clients, HOST)).status == 200
 
