@@ -48,6 +48,13 @@ def _both(least_ratio: float, least_value: float) -> Callable[[Figure], bool]:
 
 
 GOALS: dict[str, Goal] = {
+    "console-bytes-all": Goal("at most 450 kB", _value_at_most(450)),
+    "console-bytes-first-route": Goal("at most 160 kB", _value_at_most(160)),
+    "console-event": Goal("ratio at most 1.5", _ratio_at_most(1.5)),
+    "console-frame-p95": Goal("ratio at most 2.0", _ratio_at_most(2.0)),
+    "console-heap-growth": Goal("at most 5 %", _value_at_most(5)),
+    "console-key": Goal("ratio at most 1.5", _ratio_at_most(1.5)),
+    "console-viewers-100-cores": Goal("at most 1 processor", _value_at_most(1)),
     "endpoint-token-revoked": Goal("at most 1,000 ms", _value_at_most(1000)),
     "endpoint-wake": Goal("ratio at most 1.15", _ratio_at_most(1.15)),
     "endpoint-wake-beyond": Goal("at most 150 ms", _value_at_most(150)),

@@ -2,7 +2,7 @@ import { Code } from "@connectrpc/connect";
 import { allPages, isSignedOut, sessions } from "../api/client";
 import { problemOf } from "../api/problem";
 import type { Session } from "../gen/retinue/manager/v1/session_pb";
-import { applied } from "./reduce";
+import { Rows } from "./rows";
 
 /** At most so many sessions are kept, the newest. */
 export const MAX_SESSIONS = 5000;
@@ -18,8 +18,7 @@ export interface Status {
 
 /** All sessions that the caller may read, newest first: a list, then what happens after its revision. */
 export class SessionStore {
-  private byId = new Map<string, Session>();
-  private order: readonly string[] = [];
+  private rows = new Rows(MAX_SESSIONS);
   private incarnation = "";
   private listeners = new Set<() => void>();
   private frame = 0;
@@ -34,11 +33,11 @@ export class SessionStore {
 
   /** The sessions; the same array as long as nothing has changed. */
   all = (): readonly Session[] => {
-    this.sorted ??= this.order.flatMap((id) => this.byId.get(id) ?? []);
+    this.sorted ??= this.rows.all();
     return this.sorted;
   };
 
-  get = (id: string): Session | undefined => this.byId.get(id);
+  get = (id: string): Session | undefined => this.rows.get(id);
 
   currentStatus = (): Status => this.status;
 
@@ -54,7 +53,7 @@ export class SessionStore {
         const request = { afterRevision: this.status.revision, incarnation: this.incarnation };
         for await (const response of sessions.watchSessions(request, { signal })) {
           pause = FIRST_PAUSE;
-          for (const event of response.events) this.apply(event);
+          for (const event of response.events) this.rows.apply(event);
           this.set({ state: "live", revision: response.revision, since: new Date() });
         }
       } catch (error) {
@@ -87,18 +86,9 @@ export class SessionStore {
       incarnation = page.incarnation;
       return { items: page.sessions, nextPageToken: page.nextPageToken };
     }, MAX_SESSIONS);
-    this.byId = new Map(found.map((session) => [session.id, session]));
-    this.order = [...this.byId.keys()];
+    this.rows.replace(found);
     this.incarnation = incarnation;
     this.set({ state: "live", revision: revision ?? 0n, since: new Date() });
-  }
-
-  private apply(event: Parameters<typeof applied>[1]): void {
-    const before = this.byId.get(event.sessionId);
-    const after = applied(before, event);
-    if (after === undefined || after === before) return;
-    if (before === undefined) this.order = [after.id, ...this.order].slice(0, MAX_SESSIONS);
-    this.byId.set(after.id, after);
   }
 
   private set(status: Status): void {
