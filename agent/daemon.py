@@ -321,6 +321,7 @@ async def _containers(
             config=cluster.config,
             priority_class=cluster.priority_class,
             pull_secrets=cluster.pull_secrets,
+            runtime=cluster.runtime,
             starts=parallel_starts(node.processors),
         )
         return KubernetesRuntime(pods, shared)

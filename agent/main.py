@@ -169,6 +169,12 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
             click.option(
                 "--kube-pull-secret", multiple=True, metavar="NAME", help="A secret that images are fetched with."
             ),
+            click.option(
+                "--kube-runtime",
+                type=click.Path(dir_okay=False, path_type=Path),
+                metavar="SOCKET",
+                help="The node's container runtime (CRI), asked for the users and labels of images.",
+            ),
             # Not for operators: the only use is to measure what is around kernels, or to test it.
             click.option(
                 "--null-kernels", is_flag=True, hidden=True, help="Kernels do nothing: for tests and benches."
@@ -294,6 +300,7 @@ def _settings(  # noqa: PLR0917 - one per option
     kube_namespace: str,
     kube_priority_class: str,
     kube_pull_secret: tuple[str, ...],
+    kube_runtime: Path | None,
     null_kernels: bool,
     registry_config: Path | None,
     name_server: tuple[str, ...],
@@ -326,7 +333,9 @@ def _settings(  # noqa: PLR0917 - one per option
         work_size=work_size,
         work_files=work_files,
         docker_host=docker_host,
-        kubernetes=KubernetesSettings(kube_node, kube_namespace, kube_config, kube_priority_class, kube_pull_secret)
+        kubernetes=KubernetesSettings(
+            kube_node, kube_namespace, kube_config, kube_priority_class, kube_pull_secret, kube_runtime
+        )
         if containers == "kubernetes"
         else None,
         null_kernels=null_kernels,

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 class KubernetesSettings:
     """The settings of kernels that are pods: this node's name in the cluster, their namespace, and how they are made.
 
-    Without `config`, the cluster is that of the pod that the agent runs in.
+    Without `config`, the cluster is that of the pod that the agent runs in. `runtime` is the socket of the node's
+    container runtime.
     """
 
     node: str
@@ -28,6 +29,7 @@ class KubernetesSettings:
     config: Path | None = None
     priority_class: str = ""
     pull_secrets: tuple[str, ...] = ()
+    runtime: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

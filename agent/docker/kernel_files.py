@@ -72,7 +72,7 @@ class KernelFiles:
         self._bound = bound
         options.scratch_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._users = Users(options.scratch_dir, options.users, options.uid, options.gid)
-        self._init = build(options.cache_dir)
+        self.init = build(options.cache_dir)
         self._attach = build(options.cache_dir, ATTACH)
         self._pump = build(options.cache_dir, PUMP)
         self._filter = store("filter", build_container_filter(), options.cache_dir)
@@ -109,7 +109,7 @@ class KernelFiles:
             (directory / name).write_text(text)
             (directory / name).chmod(0o644)
         return Files(
-            self._init,
+            self.init,
             self._attach,
             self._filter,
             directory / BARRIER,

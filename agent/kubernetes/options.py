@@ -19,7 +19,8 @@ class KubernetesOptions(RuntimeOptions):
     """The options of pods: those of all kernels, this node's name in the cluster, and the namespace of its pods.
 
     `config` is a file as kubectl has it; without one, the cluster is the one that the agent itself runs in. Images are
-    fetched with the secrets named `pull_secrets`. So many `starts` are under way at a time.
+    fetched with the secrets named `pull_secrets`; `runtime` is the socket of the node's container runtime, without
+    which nothing is known of images. So many `starts` are under way at a time.
     """
 
     node_name: str
@@ -27,4 +28,5 @@ class KubernetesOptions(RuntimeOptions):
     config: Path | None = None
     priority_class: str = ""
     pull_secrets: tuple[str, ...] = ()
+    runtime: Path | None = None
     starts: int = MIN_STARTS

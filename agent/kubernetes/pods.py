@@ -7,13 +7,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from http import HTTPStatus
 from signal import SIGKILL
 from typing import TYPE_CHECKING
 
 from retinue.agent.attempts import Phase
 from retinue.agent.docker.barrier import at_barrier, bar, outcome
+from retinue.agent.docker.core.container_spec import Files
 from retinue.agent.docker.image_defaults import INVALID
 from retinue.agent.docker.kernel_files import KernelFiles, Waiting
 from retinue.agent.errors import KernelRuntimeError, KernelStartError
@@ -24,7 +25,17 @@ from retinue.agent.inside.provision import MOUNT_REFUSED, MountRefusedError, Unf
 from retinue.agent.inside.workdir import empty_work, remove_work
 from retinue.agent.kernel.core.ssh import server_command
 from retinue.agent.kubernetes.cluster import ClusterError, ClusterUnavailableError, PodExistsError
-from retinue.agent.kubernetes.core.pod_spec import MOUNTED, PodPlan, body, image_reference, pod_name
+from retinue.agent.kubernetes.core.pod_spec import (
+    MOUNTED,
+    PodPlan,
+    body,
+    fetch_body,
+    fetch_id,
+    ids_of,
+    image_reference,
+    is_fetch,
+    pod_name,
+)
 from retinue.agent.kubernetes.core.pod_state import OUT_OF_MEMORY, PodState, eviction_of, failure_of
 from retinue.agent.kubernetes.pod_processes import first_process_of
 from retinue.agent.network.errors import NetworkError
@@ -35,9 +46,13 @@ from retinue.agent.runtime.exit_reason import OUT_OF_MEMORY as USED_UP
 from retinue.rpc.core.reasons import AttemptReason
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
+    from lightkube.resources.core_v1 import Pod
+
     from retinue.agent.attempts import AttemptSpec
+    from retinue.agent.docker.images import Image
     from retinue.agent.host.processes import Process
     from retinue.agent.kubernetes.cluster import Cluster
     from retinue.agent.kubernetes.options import KubernetesOptions
@@ -50,6 +65,8 @@ RETRY, MAX_RETRY = 1.0, 16.0
 """Seconds before the API is called again after an error: the first time, and at the most."""
 START_TIMEOUT = 3600.0
 """Seconds that a pod may take to be at its start barrier, its image fetched."""
+FETCH_POLL = 0.25
+"""Seconds between two looks whether the container runtime has an image."""
 HELD_POLL = 0.02
 """Seconds between two looks at the start barrier, whose opening no event of the cluster says in time."""
 END_TIMEOUT = 5.0
@@ -90,30 +107,67 @@ class Pods:
         """Has a start that is under way fail, soon."""
         self._given_up.add(attempt_id)
 
-    async def start(self, spec: AttemptSpec, hosts: str, directory: Path) -> Held:
+    async def fetch(self, spec: AttemptSpec, find: Callable[[], Awaitable[Image | None]]) -> Image:
+        """Has kubelet fetch an image, with its own credentials, by a pod that does nothing else; `find` returns the
+        image once it is on the node. `unfetch` removes that pod, in any case. Raises KernelStartError.
+        """
+        if self._made is None:
+            raise KernelStartError("pods cannot be created yet")
+        options, key = self._options, fetch_id(spec.id)
+        # Only the first of them is used.
+        files = Files(*(self._made.init,) * len(fields(Files)))
+        pods, image = (options.priority_class, options.pull_secrets), image_reference(spec)
+        plan = PodPlan(options.agent_id, options.node_name, spec, image, options.uid, options.gid, files, (), *pods)
+        try:
+            pod = await self._create(key, fetch_body(plan))
+            deadline = time.monotonic() + START_TIMEOUT
+            while True:
+                # Before the image is looked for: a pod that has ended had it.
+                shown = await self._shown(pod)
+                if (found := await find()) is not None:
+                    return found
+                if shown is not None and (failure := failure_of(shown, spec.image)) is not None:
+                    raise KernelStartError(failure.message, failure.reason)
+                if time.monotonic() > deadline:
+                    raise KernelStartError(f"image {spec.image} was not fetched within {START_TIMEOUT:.0f} s")
+                await self._watch.wait(FETCH_POLL)
+        except (ClusterError, KernelRuntimeError) as error:
+            raise KernelStartError(str(error)) from error
+
+    async def unfetch(self, key: str) -> bool:
+        """Removes the pod that an image was fetched by, and returns whether there was one;
+        tries until that is done.
+        """
+        while True:
+            with contextlib.suppress(ClusterError):
+                return await self._remove_pod(key)
+            await asyncio.sleep(MAX_RETRY)
+
+    async def start(self, spec: AttemptSpec, hosts: str, directory: Path, user: str = "") -> Held:
         """Creates a pod and returns once it is held at its start barrier, without the cluster's network.
 
-        `directory` is for its files. Raises KernelStartError; whether anything runs then is not known.
+        `directory` is for its files, `user` the image's. Raises KernelStartError; whether anything runs then is not
+        known.
         """
         try:
             if self._made is None:
                 raise KernelRuntimeError("pods cannot be created yet")
             with contextlib.ExitStack() as until_started:
-                made = await self._lane.run(self._made.make, spec, hosts, "", directory, until_started)
-                uid, _, gid = made.user.partition(":")
+                made = await self._lane.run(self._made.make, spec, hosts, user, directory, until_started)
+                uid, gid = ids_of(made.user)
                 plan = PodPlan(
                     self._options.agent_id,
                     self._options.node_name,
                     spec,
                     image_reference(spec),
-                    int(uid),
-                    int(gid),
+                    uid,
+                    gid,
                     made.files,
                     () if made.ssh is None else tuple(server_command(spec.hostname)),
                     self._options.priority_class,
                     self._options.pull_secrets,
                 )
-                pod = await self._create(plan)
+                pod = await self._create(spec.id, body(plan))
                 waiting = await self._held(pod, spec, directory)
             # Nothing of the user's has run: the cluster's network was there for the first process only,
             # which uses none.
@@ -129,15 +183,15 @@ class Pods:
         finally:
             self._given_up.discard(spec.id)
 
-    async def _create(self, plan: PodPlan) -> PodState:
-        """Creates a pod; the name sees to it that a repeated call, after an answer that was lost,
+    async def _create(self, attempt_id: str, wanted: Pod) -> PodState:
+        """Creates an attempt's pod; the name sees to it that a repeated call, after an answer that was lost,
         makes no second one.
         """
-        deadline, attempt_id, retry = time.monotonic() + API_PATIENCE, plan.spec.id, RETRY
+        deadline, retry = time.monotonic() + API_PATIENCE, RETRY
         while True:
             self._check(attempt_id)
             try:
-                pod = await self._created(plan)
+                pod = await self._created(attempt_id, wanted)
             except ClusterUnavailableError as error:
                 if time.monotonic() > deadline:
                     raise
@@ -152,14 +206,14 @@ class Pods:
             self._watch.note(pod)
             return pod
 
-    async def _created(self, plan: PodPlan) -> PodState:
+    async def _created(self, attempt_id: str, wanted: Pod) -> PodState:
         """Creates the pod, or finds the one that a former call has created. Raises ClusterError."""
         try:
-            return await self._cluster.create(body(plan))
+            return await self._cluster.create(wanted)
         except PodExistsError as error:
-            found = await self.find(plan.spec.id)
+            found = await self.find(attempt_id)
             if found is None:
-                raise ClusterError(f"there is a pod {pod_name(plan.spec.id)} already") from error
+                raise ClusterError(f"there is a pod {pod_name(attempt_id)} already") from error
             return found
         except ClusterUnavailableError:
             raise
@@ -177,19 +231,20 @@ class Pods:
             if init is not None:
                 return Waiting(init, *owner_of(init))
             self._check(spec.id)
-            shown = self._watch.get(spec.id)
-            if shown is None or shown.uid != pod.uid:
-                shown = await self._confirmed(pod)
+            shown = await self._shown(pod)
             if shown is not None and (failure := failure_of(shown, spec.image)) is not None:
                 raise KernelStartError(failure.message, failure.reason)
             if time.monotonic() > deadline:
                 raise KernelStartError("it took too long to be ready")
             await self._watch.wait(HELD_POLL)
 
-    async def _confirmed(self, pod: PodState) -> PodState | None:
-        """Returns a pod that the watch does not show, which a list from before its creation would explain;
+    async def _shown(self, pod: PodState) -> PodState | None:
+        """Returns a pod as it is now. The watch may not show it: a list from before its creation would explain that.
         None when the API does not say now. Raises KernelStartError when it is gone.
         """
+        shown = self._watch.get(pod.attempt_id)
+        if shown is not None and shown.uid == pod.uid:
+            return shown
         try:
             found = await self.find(pod.attempt_id)
         except ClusterUnavailableError as error:
@@ -272,13 +327,14 @@ class Pods:
         await self._lane.run(empty_work, self.work(attempt_id))
         await self._remove_pod(attempt_id)
 
-    async def _remove_pod(self, attempt_id: str) -> None:
+    async def _remove_pod(self, attempt_id: str) -> bool:
         pod = self._watch.get(attempt_id) or await self.find(attempt_id)
         if pod is None:
-            return
+            return False
         # The finalizer goes last: a name that is free could be another pod's.
-        if await self._cluster.delete(pod.name, pod.uid):
+        if await self._cluster.delete(pod.name, pod.uid) and not is_fetch(attempt_id):
             await self._cluster.release(pod.name, pod.uid)
+        return True
 
     def work(self, attempt_id: str) -> Path:
         """Returns the attempt's work directory on the node."""

@@ -16,9 +16,11 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from retinue.agent.attempts import ImageFacts, Phase
+from retinue.agent.attempts import ImageFacts, ImageIdentity, Phase
 from retinue.agent.docker.container_runtime import ContainerRuntime
 from retinue.agent.docker.core.container_state import ContainerState, Written
+from retinue.agent.docker.image_defaults import fitted
+from retinue.agent.docker.images import ImageError
 from retinue.agent.docker.kernel_files import area_of
 from retinue.agent.errors import KernelRuntimeError, KernelStartError, NotRunningError
 from retinue.agent.host.cgroups import memory_group
@@ -26,12 +28,14 @@ from retinue.agent.host.lanes import KERNELS
 from retinue.agent.host.seccomp import FilterError, build_filter
 from retinue.agent.kernel.build import ATTACH, BuildError, build
 from retinue.agent.kubernetes.cluster import Cluster
+from retinue.agent.kubernetes.core.pod_spec import attempt_of, fetch_id, image_reference, is_fetch
 from retinue.agent.kubernetes.core.pod_state import eviction_of, identity_of
 from retinue.agent.kubernetes.node_watch import NodeWatch
 from retinue.agent.kubernetes.options import KubernetesOptions
 from retinue.agent.kubernetes.pod_processes import confinement_of, environment_of, first_process_of
 from retinue.agent.kubernetes.pod_watch import PodWatch
 from retinue.agent.kubernetes.pods import Pods
+from retinue.agent.kubernetes.runtime_images import RuntimeImages
 from retinue.agent.process.entry import enter
 from retinue.agent.runtime.attempt_records import Record
 from retinue.agent.runtime.attempt_runtime import RETRY
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from retinue.agent.attempts import AttemptSpec
+    from retinue.agent.docker.images import Image
     from retinue.agent.host.processes import Process
     from retinue.agent.inside.exec_session import Wire
     from retinue.agent.kubernetes.core.pod_state import PodState
@@ -70,6 +75,9 @@ class KubernetesRuntime(ContainerRuntime[KubernetesOptions]):
         self._cluster = Cluster(options.config, options.namespace)
         self._watched = PodWatch(self._cluster, options.agent_id, self._show)
         self._node = NodeWatch(options, self._store.changed)
+        self._images = None if options.runtime is None else RuntimeImages(options.runtime)
+        self._fetches: dict[str, asyncio.Task[None]] = {}
+        self._unfetching: set[str] = set()
         self._pods = Pods(options, self._cluster, self._watched)
         self._under_way = asyncio.Semaphore(options.starts)
         self._calls = b""
@@ -105,6 +113,8 @@ class KubernetesRuntime(ContainerRuntime[KubernetesOptions]):
         """Releases all resources; kernels continue to run."""
         await super().close()
         await self._cluster.close()
+        if self._images is not None:
+            await self._images.close()
 
     async def _prepare_always(self) -> None:
         """Makes the runtime ready to create, and takes over pods without a record; tries until both are done."""
@@ -124,8 +134,12 @@ class KubernetesRuntime(ContainerRuntime[KubernetesOptions]):
             # What is offered before may be refused by kubelet.
             async with asyncio.timeout(OPEN_TIMEOUT):
                 await self._node.settled.wait()
-        known = {record.id for record in self._store} - self._lost.keys()
-        for attempt_id in sorted((self._watched.own().keys() | self._lost.keys()) - known):
+        known, pods = {record.id for record in self._store} - self._lost.keys(), self._watched.own().keys()
+        fetching = {name for name in pods if is_fetch(name)}
+        for name in fetching:
+            # A former process was about to fetch an image; if that is still wanted, it is begun again.
+            await self._pods.unfetch(name)
+        for attempt_id in sorted(((pods - fetching) | self._lost.keys()) - known):
             await self._recover(attempt_id, self._watched.get(attempt_id))
         self._prepared.set()
         self._store.changed()
@@ -139,7 +153,11 @@ class KubernetesRuntime(ContainerRuntime[KubernetesOptions]):
         await self._rebuild(attempt_id, state)
 
     def _show(self, pod: PodState) -> None:
-        """Logs what the cluster does to a pod that runs: its end itself is seen on the node."""
+        """Logs what the cluster does to a pod that runs: its end itself is seen on the node. Removes what was to fetch
+        an image for no attempt any more: it may come to be after its fetch was cancelled.
+        """
+        if is_fetch(pod.attempt_id) and self._prepared.is_set() and attempt_of(pod.attempt_id) not in self._fetches:
+            self._remove_fetch(pod.attempt_id)
         if pod.attempt_id in self._store and (why := eviction_of(pod)):
             record = self._store.record(pod.attempt_id)
             if record.phase is Phase.RUNNING:
@@ -166,28 +184,88 @@ class KubernetesRuntime(ContainerRuntime[KubernetesOptions]):
         if not self._prepared.is_set():
             # Without the cluster, not even a record is made.
             raise KernelRuntimeError(self.statuses[0].message)
+        image = await self._find(spec)
+        fetched = self._images is None or image is not None
         async with self._store.lock(spec.id):
+            record = replace(Record.of(spec, self._options.boot_id), phase=Phase.CREATING if fetched else Phase.PULLING)
+            if spec.id in self._store:
+                # A former process of this agent was about to have its image fetched; nothing was started.
+                if self._store.record(spec.id).phase is not Phase.WAITING:
+                    return
+                await self._store.write(record)
             # Lasting before anything is asked for: what is not recorded must not run.
-            if not await self._store.add(Record.of(spec, self._options.boot_id)):
+            elif not await self._store.add(record):
                 return
-        self._tasks.spawn(self._start(spec, hosts), f"start {spec.id}")
+        start = self._start(spec, hosts, image) if fetched else self._fetch_and_start(spec, hosts)
+        task = self._tasks.spawn(start, f"start {spec.id}")
+        if not fetched:
+            self._fetches[spec.id] = task
+            task.add_done_callback(lambda _task: self._fetches.pop(spec.id, None))
 
-    async def _start(self, spec: AttemptSpec, hosts: str) -> None:
+    def _remove_fetch(self, key: str) -> None:
+        """Has a pod removed that was to fetch an image."""
+        if key not in self._unfetching:
+            self._unfetching.add(key)
+            self._tasks.spawn(self._unfetch(key), f"remove pod {key}")
+
+    async def _unfetch(self, key: str) -> None:
+        if not await self._pods.unfetch(key):
+            # It may still come.
+            self._unfetching.discard(key)
+
+    async def _find(self, spec: AttemptSpec) -> Image | None:
+        return None if self._images is None else await self._images.find(image_reference(spec))
+
+    async def _cancel_create(self, attempt_id: str) -> None:
+        if (fetch := self._fetches.pop(attempt_id, None)) is not None:
+            fetch.cancel()
+            self._remove_fetch(fetch_id(attempt_id))
+
+    async def _fetch_and_start(self, spec: AttemptSpec, hosts: str) -> None:
+        """Has the image of an attempt fetched and starts the attempt, unless it is stopped meanwhile."""
+        image, failure = None, None
+        try:
+            image = await self._pods.fetch(spec, lambda: self._find(spec))
+        except KernelStartError as error:
+            failure = error
+        except Exception:
+            # No other task would end the attempt.
+            log.exception("the image of attempt %s cannot be fetched", spec.id)
+            failure = KernelStartError(UNFORESEEN)
+        # From here on, it is not cancelled any more, but given up.
+        self._fetches.pop(spec.id, None)
+        self._remove_fetch(fetch_id(spec.id))
+        async with self._store.lock(spec.id):
+            if self._store.record(spec.id).phase is not Phase.PULLING:
+                return
+            if failure is not None:
+                await self._fail(spec.id, failure)
+                return
+            await self._store.note(replace(self._store.record(spec.id), phase=Phase.CREATING))
+        await self._start(spec, hosts, image)
+
+    async def _start(self, spec: AttemptSpec, hosts: str, image: Image | None) -> None:
         async with self._under_way, self._store.lock(spec.id):
             if self._store.record(spec.id).phase.ended:
                 return
             failure: KernelStartError | None = None
             try:
-                held = await self._pods.start(spec, hosts, self._store.directory(spec.id))
+                facts = ImageFacts(ImageIdentity())
+                if image is not None:
+                    spec, facts = fitted(spec, image)
+                user = "" if image is None else image.user
+                held = await self._pods.start(spec, hosts, self._store.directory(spec.id), user)
                 record = replace(
                     self._store.record(spec.id),
                     phase=Phase.CREATED,
                     init=held.init,
                     memory_group=str(memory_group(held.init.pid) or ""),
-                    image=ImageFacts(identity_of(held.pod.image_id)),
+                    image=replace(facts, identity=identity_of(held.pod.image_id)),
                 )
                 # A later agent could not reach a kernel that is not recorded.
                 await self._store.write(record)
+            except ImageError as error:
+                failure = KernelStartError(str(error), error.reason)
             except KernelStartError as error:
                 failure = KernelStartError(f"it could not be started: {error}", error.reason)
             except OSError as error:
@@ -230,6 +308,7 @@ class KubernetesRuntime(ContainerRuntime[KubernetesOptions]):
         await self._pods.empty(attempt_id)
 
     async def _remove(self, attempt_id: str) -> None:
+        self._unfetching.discard(fetch_id(attempt_id))
         await self._pods.remove(attempt_id)
 
     async def areas(self) -> Mapping[str, Area]:

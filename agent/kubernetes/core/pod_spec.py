@@ -49,20 +49,23 @@ GPU = "nvidia.com/gpu"
 TEMPORARY, SHARED = "/tmp", "/dev/shm"  # noqa: S108
 MOUNTED = (*BOUND, TEMPORARY, SHARED)
 """The paths in a pod of what is mounted from the node, or from its memory."""
+FETCH = "fetch-"
 _UNREACHABLE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 MAX_LABEL = 63
 
 
 @dataclass(frozen=True, slots=True)
 class PodPlan:
-    """A pod to be made on `node`. `uid` and `gid` are its user, `server` the command of the server beside its own."""
+    """A pod to be made on `node`. `uid` and `gid` are its user, None where they go with the name of the image's own;
+    `server` is the command of the server beside its own.
+    """
 
     agent_id: str
     node: str
     spec: AttemptSpec
     image: str
-    uid: int
-    gid: int
+    uid: int | None
+    gid: int | None
     files: Files
     server: tuple[str, ...] = ()
     priority_class: str = ""
@@ -72,6 +75,29 @@ class PodPlan:
 def pod_name(attempt_id: str) -> str:
     """Returns the name of an attempt's pod: the cluster refuses a second one of that name."""
     return f"retinue-{attempt_id}"
+
+
+def fetch_id(attempt_id: str) -> str:
+    """Returns the id, in place of an attempt's, of the pod that has the attempt's image fetched."""
+    return f"{FETCH}{attempt_id}"
+
+
+def is_fetch(attempt_id: str) -> bool:
+    """Returns whether an id is of such a pod."""
+    return attempt_id.startswith(FETCH)
+
+
+def attempt_of(key: str) -> str:
+    """Returns the attempt that such a pod fetches the image of."""
+    return key.removeprefix(FETCH)
+
+
+def ids_of(user: str) -> tuple[int | None, int | None]:
+    """Returns the numbers of `USER[:GROUP]`; None for what is not said, or by name."""
+    uid, _, gid = user.partition(":")
+    if not uid.isdecimal() or (gid and not gid.isdecimal()):
+        return None, None
+    return int(uid), int(gid) if gid else None
 
 
 def image_reference(spec: AttemptSpec) -> str:
@@ -142,7 +168,8 @@ def body(plan: PodPlan) -> Pod:
             # Its own file is mounted over what the cluster makes of this.
             dnsPolicy="Default",
             securityContext=PodSecurityContext(
-                runAsNonRoot=True,
+                # Kubelet takes no name for it: that it is not root is seen at the start barrier, then.
+                runAsNonRoot=plan.uid is not None or None,
                 runAsUser=plan.uid,
                 runAsGroup=plan.gid,
                 seccompProfile=SeccompProfile(type="RuntimeDefault"),
@@ -154,6 +181,27 @@ def body(plan: PodPlan) -> Pod:
             volumes=volumes,
         ),
     )
+
+
+def fetch_body(plan: PodPlan) -> Pod:
+    """Returns a pod that only has kubelet fetch the image of a plan: its command is our first process, which ends at
+    once without arguments. It has no share of the node, and nothing of the node but that program.
+    """
+    pod = body(plan)
+    assert pod.metadata is not None  # noqa: S101 - just made
+    assert pod.spec is not None  # noqa: S101
+    (container,) = pod.spec.containers
+    program = f"{INSIDE}/init"
+    mounts = [mount for mount in container.volumeMounts or () if mount.mountPath == program]
+    volumes = [volume for volume in pod.spec.volumes or () if volume.name in {mount.name for mount in mounts}]
+    # A quota counts amounts of nothing, but not what is not said.
+    nothing = {"cpu": "0", "memory": "0"}
+    container.command, container.env, container.volumeMounts, container.workingDir = [program], None, mounts, None
+    container.resources = ResourceRequirements(limits=dict(nothing), requests=dict(nothing))
+    pod.spec.volumes, pod.spec.hostname = volumes, None
+    pod.metadata.name, pod.metadata.finalizers = pod_name(fetch_id(plan.spec.id)), None
+    pod.metadata.labels = {AGENT_LABEL: plan.agent_id, ATTEMPT_LABEL: fetch_id(plan.spec.id)}
+    return pod
 
 
 def literal(word: str) -> str:

@@ -46,6 +46,7 @@ class KubePods(Runtimes[KubernetesRuntime]):
             "boot_id": "this-boot",
             "node_name": NODE,
             "config": self.cluster.config,
+            "runtime": self.cluster.runtime,
         }
         return KubernetesOptions(**(settings | values))  # type: ignore[arg-type]
 

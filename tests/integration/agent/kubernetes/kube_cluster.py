@@ -34,7 +34,7 @@ from tests.integration.agent.kubernetes.kube_files import (
 from tests.integration.agent.kubernetes.kube_programs import kube_programs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 NODE = "n1"
 IMAGE = "docker.io/retinue-test/busybox:1"
@@ -75,6 +75,11 @@ class KubeCluster:
     def config(self) -> Path:
         """The configuration of an agent."""
         return self.directory / "agent.kc"
+
+    @property
+    def runtime(self) -> Path:
+        """The socket of the node's container runtime."""
+        return self.directory / "containerd.sock"
 
     def client(self, user: str = "admin") -> Client:
         """Returns a client that the caller closes."""
@@ -117,6 +122,15 @@ class KubeCluster:
         file = self.directory / "image.tar"
         file.write_bytes(archive)
         assert self._ctr("-n", "k8s.io", "images", "import", str(file)) == 0
+
+    def push_image(self, reference: str, archive: bytes) -> None:
+        """Puts an image into a registry of the cluster's network; the node does not have it afterwards."""
+        self.import_image(archive)
+        images = ("-n", "k8s.io", "images")
+        inside = ("nsenter", f"--net=/run/netns/{self.namespace}")
+        # The registry may be starting.
+        eventually_blocking(lambda: self._ctr(*images, "push", "--plain-http", reference, inside=inside) == 0)
+        assert self._ctr(*images, "rm", "--sync", reference) == 0
 
     def start_program(self, name: str) -> None:
         """Starts one of the programs that talk to the API, again if it was ended."""
@@ -351,11 +365,11 @@ class KubeCluster:
         (directory / "kubelet.yaml").write_text(json.dumps(kubelet(directory, f"/{self.root}")))
 
     def _import_images(self) -> None:
-        for reference, command in ((IMAGE, None), (PAUSE, ["/bin/busybox", "sleep", "2147483647"])):
-            self.import_image(image_archive(reference, command))
+        self.import_image(image_archive(IMAGE, {}))
+        self.import_image(image_archive(PAUSE, {"Entrypoint": ["/bin/busybox", "sleep", "2147483647"]}))
 
-    def _ctr(self, *arguments: str) -> int:
-        command = ["ctr", "-a", str(self.directory / "containerd.sock"), *arguments]
+    def _ctr(self, *arguments: str, inside: Sequence[str] = ()) -> int:
+        command = [*inside, "ctr", "-a", str(self.runtime), *arguments]
         return subprocess.run(command, check=False, capture_output=True).returncode
 
     def _groups(self) -> list[Path]:

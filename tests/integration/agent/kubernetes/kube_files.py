@@ -63,8 +63,8 @@ def kubelet(directory: Path, root: str) -> Mapping[str, object]:
     }
 
 
-def image_archive(reference: str, command: list[str] | None) -> bytes:
-    """Returns an archive of an image of a static busybox and nothing else."""
+def image_archive(reference: str, settings: Mapping[str, object]) -> bytes:
+    """Returns an archive of an image of a static busybox and nothing else, with these settings."""
     names = subprocess.run([str(BUSYBOX), "--list"], capture_output=True, text=True, check=True).stdout.split()
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as archive:
@@ -75,7 +75,7 @@ def image_archive(reference: str, command: list[str] | None) -> bytes:
             archive.addfile(link)
     digest = hashlib.sha256(layer.getvalue()).hexdigest()
     machine = {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine]
-    settings = {"Env": ["PATH=/bin"]} | ({} if command is None else {"Entrypoint": command})
+    settings = {"Env": ["PATH=/bin"], **settings}
     described = {
         "architecture": machine,
         "os": "linux",

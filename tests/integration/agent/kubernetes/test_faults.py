@@ -6,17 +6,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import os
 import signal
 from typing import TYPE_CHECKING
 
+import grpc
 import pytest
 
 from retinue.agent.attempts import AttemptSpec, Isolation, Phase
+from retinue.agent.errors import KernelRuntimeError
 from retinue.agent.host.processes import identify
 from retinue.agent.kubernetes import cluster, pods
 from retinue.agent.kubernetes.options import KubernetesOptions
 from retinue.agent.kubernetes.runtime import KubernetesRuntime
+from retinue.agent.kubernetes.runtime_images import STATUS
 from retinue.agent.runtime.attempt_records import Record, Records
 from retinue.agent.runtime.options import Shared
 from tests.eventually import eventually
@@ -31,7 +35,7 @@ if TYPE_CHECKING:
     from retinue.agent.attempts import ObservedAttempt
     from tests.integration.agent.conftest import Place
 
-NAME = "retinue-k.1"
+NAME, FETCHING = "retinue-k.1", "retinue-fetch-k.1"
 MAX_CALLS = 5
 """Calls that an attempt may take, without faults of the API."""
 PULL_FAILED: Raw = {
@@ -164,6 +168,83 @@ async def test_a_creation_that_fails_is_repeated_and_makes_one_pod(
     failed = await faulty.refused()
     assert failed.reason == "NODE_REFUSED", failed.message
     assert api.verbs.count("create") == len(faults) + 1
+
+
+@contextlib.asynccontextmanager
+async def runtime_without_images(socket: Path, answer: bytes = b"") -> AsyncIterator[None]:
+    """A container runtime that says of each image that it is not there, or this."""
+
+    class Service(grpc.GenericRpcHandler):
+        def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
+            assert details.method == STATUS
+
+            async def status(request: bytes, context: object) -> bytes:
+                del request, context
+                return answer
+
+            return grpc.unary_unary_rpc_method_handler(status)
+
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((Service(),))
+    server.add_insecure_port(f"unix://{socket}")
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.stop(None)
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"), [(PULL_FAILED, "IMAGE_NOT_FOUND"), (REFUSED, "NODE_REFUSED"), (None, "EVICTED")]
+)
+async def test_an_image_that_cannot_be_fetched_fails_its_attempt(
+    faulty: FakePods, api: FakeApi, tmp_path: Path, status: Raw | None, reason: str
+) -> None:
+    """Without a trace of what was to fetch it, whose first answer is lost."""
+    async with runtime_without_images(tmp_path / "cri"):
+        runtime = await faulty.open(runtime=tmp_path / "cri")
+        api.will("create", Fault(lost=True, done=True))
+        await runtime.prepare(faulty.spec(), HOSTS)
+        await eventually(lambda: set(api.pods) == {FETCHING} and api.verbs.count("create") == 2)
+        assert runtime.observe()["k.1"].phase is Phase.PULLING
+        if status is None:
+            api.drop(FETCHING)
+        else:
+            api.set_status(FETCHING, **status)
+        failed = await faulty.until("k.1", Phase.FAILED)
+        assert failed.reason == reason, failed.message
+        await runtime.remove("k.1")
+        await eventually(lambda: not api.pods)
+
+
+async def test_what_comes_to_be_after_its_fetch_was_given_up_is_removed(
+    faulty: FakePods, api: FakeApi, tmp_path: Path
+) -> None:
+    async with runtime_without_images(tmp_path / "cri"):
+        runtime = await faulty.open(runtime=tmp_path / "cri")
+        await runtime.prepare(faulty.spec(), HOSTS)
+        await eventually(lambda: set(api.pods) == {FETCHING})
+        later = copy.deepcopy(api.pods[FETCHING])
+        api.drop(FETCHING)
+        await faulty.until("k.1", Phase.FAILED)
+        await runtime.remove("k.1")
+        del later["metadata"]["uid"]
+        api.add(later)
+        await eventually(lambda: not api.pods)
+
+
+@pytest.mark.parametrize("answer", [None, b"nonsense"])
+async def test_nothing_is_asked_for_while_the_container_runtime_does_not_answer(
+    faulty: FakePods, api: FakeApi, tmp_path: Path, answer: bytes | None
+) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        if answer is not None:
+            await stack.enter_async_context(runtime_without_images(tmp_path / "cri", answer))
+        runtime = await faulty.open(runtime=tmp_path / "cri")
+        with pytest.raises(KernelRuntimeError, match="container runtime"):
+            await runtime.prepare(faulty.spec(), HOSTS)
+        assert not runtime.observe()
+        assert not api.verbs
 
 
 async def test_a_lost_answer_and_an_api_that_fails_then_make_one_pod(faulty: FakePods, api: FakeApi) -> None:

@@ -15,11 +15,13 @@ from lightkube.core.generic_client import GenericAsyncClient
 from lightkube.resources.core_v1 import Pod
 
 from retinue.agent.attempts import Phase
+from retinue.agent.docker.core.image_labels import CORE_VARIABLES, MIN_SLOTS, SERVICE_PORTS
 from retinue.agent.kubernetes.cluster import Cluster, ClusterUnavailableError
-from retinue.agent.kubernetes.core.pod_spec import SHARED, pod_name
+from retinue.agent.kubernetes.core.pod_spec import SHARED, fetch_id, pod_name
 from tests.eventually import eventually
+from tests.integration.agent.docker.registry import Registry
 from tests.integration.agent.kubernetes.conftest import HOSTS
-from tests.integration.agent.kubernetes.kube_files import NAMESPACE
+from tests.integration.agent.kubernetes.kube_files import NAMESPACE, image_archive
 from tests.runtime_contract import *  # noqa: F403 - the tests
 from tests.runtime_contract import held, running
 
@@ -230,7 +232,9 @@ async def test_a_deletion_is_of_one_pod_only(pods: KubePods) -> None:
     assert not found.deleted
 
 
-async def test_an_attempt_takes_few_calls(pods: KubePods, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The calls of the API that are made, without those that follow what is there."""
     calls: list[str] = []
     send = GenericAsyncClient.send
 
@@ -240,5 +244,73 @@ async def test_an_attempt_takes_few_calls(pods: KubePods, monkeypatch: pytest.Mo
         return await send(client, request, stream)  # type: ignore[no-untyped-call]
 
     monkeypatch.setattr(GenericAsyncClient, "send", counted)
+    return calls
+
+
+async def test_an_attempt_takes_few_calls(pods: KubePods, calls: list[str]) -> None:
     await pods.ran(pods.spec("k", "true"))
     assert calls == ["POST", "DELETE", "PATCH"]
+
+
+async def test_an_image_is_fetched_before_its_kernel_is_made(pods: KubePods, calls: list[str]) -> None:
+    """It has a user and labels, which the pod of the kernel is made with."""
+    settings = {"User": "65000:65001", "Labels": {CORE_VARIABLES: "CORES", SERVICE_PORTS: "web:http:8080"}}
+    with Registry(pods.place.directory / "registry", namespace=pods.cluster.namespace) as registry:
+        image = f"{registry.address}/owned:1"
+        await asyncio.to_thread(pods.cluster.push_image, image, image_archive(image, settings))
+        runtime = await pods.open()
+        with standing_still(pods, "kubelet"):
+            await runtime.prepare(pods.spec("k", "sh", "-c", "id -u; id -g; echo $CORES; pwd", image=image), HOSTS)
+            await eventually(lambda: pods.cluster.pods() == {pod_name(fetch_id("k.1"))})
+            assert runtime.observe()["k.1"].phase is Phase.PULLING
+        created = await pods.until("k.1", Phase.CREATED)
+        assert created.image is not None
+        assert [port.name for port in created.image.service_ports] == ["web"]
+        await runtime.start("k.1")
+        await pods.until("k.1", Phase.EXITED)
+        assert pods.printed("k.1") == "65000\n65001\n1\n/home/work\n"
+        await runtime.remove("k.1")
+    # What has fetched it goes, however long that takes.
+    await eventually(lambda: not pods.left())
+    assert sorted(calls) == ["DELETE", "DELETE", "PATCH", "POST", "POST"]
+
+
+async def test_a_fetch_is_given_up_when_its_attempt_is_stopped(pods: KubePods) -> None:
+    runtime = await pods.open()
+    fetching = pod_name(fetch_id("k.1"))
+    with standing_still(pods, "kubelet"):
+        await runtime.prepare(pods.spec("k", "true", image="docker.io/retinue-test/absent:1"), HOSTS)
+        await eventually(lambda: pods.cluster.pods() == {fetching})
+        # The next agent begins again, with a pod of its own.
+        runtime = await pods.open()
+        assert runtime.observe()["k.1"].phase is Phase.WAITING
+        assert not pods.cluster.pods()
+        await runtime.prepare(pods.spec("k", "true", image="docker.io/retinue-test/absent:1"), HOSTS)
+        await eventually(lambda: pods.cluster.pods() == {fetching})
+        await runtime.stop("k.1", 10)
+        stopped = await pods.until("k.1", Phase.EXITED)
+        assert stopped.reason == "STOPPED"
+        await eventually(lambda: not pods.cluster.pods())
+    await runtime.remove("k.1")
+    assert not pods.left()
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"Labels": {MIN_SLOTS: "cpu=64"}}, "IMAGE_NEEDS_MORE"),
+        ({"User": "nobody"}, "START_FAILED"),
+        ({"User": "?"}, "IMAGE_INVALID"),
+    ],
+)
+async def test_what_an_image_says_of_itself_may_bar_it(
+    pods: KubePods, settings: dict[str, object], reason: str
+) -> None:
+    image = f"docker.io/retinue-test/{reason.lower()}:1"
+    await asyncio.to_thread(pods.cluster.import_image, image_archive(image, settings))
+    runtime = await pods.open()
+    await runtime.prepare(pods.spec("k", "true", image=image), HOSTS)
+    failed = await pods.until("k.1", Phase.FAILED)
+    assert failed.reason == reason, failed.message
+    await runtime.remove("k.1")
+    assert not pods.left()

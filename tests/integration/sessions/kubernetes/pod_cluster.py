@@ -59,6 +59,7 @@ class PodCluster(Cluster):
             await asyncio.gather(asyncio.to_thread(self.kube.start), super().start())
             config = await asyncio.to_thread(self._join)
             self._arguments = ("--containers", "kubernetes", "--kube-config", config, "--kube-node", NODE)
+            self._arguments += ("--kube-runtime", str(self.kube.runtime))
             await self.add_pods_agent({})
         except BaseException:
             await self.stop()

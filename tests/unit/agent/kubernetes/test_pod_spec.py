@@ -8,14 +8,19 @@ from pathlib import Path
 import pytest
 
 from retinue.agent.attempts import AttemptSpec, ImageIdentity
-from retinue.agent.docker.core.container_spec import Files
+from retinue.agent.docker.core.container_spec import INSIDE, Files
 from retinue.agent.kubernetes.core.pod_spec import (
     FINALIZER,
     SHARED,
     TEMPORARY,
     PodPlan,
+    attempt_of,
     body,
+    fetch_body,
+    fetch_id,
+    ids_of,
     image_reference,
+    is_fetch,
     literal,
     resources,
 )
@@ -97,3 +102,39 @@ def test_amounts_are_requests_and_limits() -> None:
 )
 def test_an_image_that_is_known_goes_by_its_digest(image: str, digest: str, expected: str) -> None:
     assert image_reference(replace(SPEC, image=image, image_identity=ImageIdentity(digest))) == expected
+
+
+def test_what_fetches_an_image_runs_nothing_of_it_and_has_no_share() -> None:
+    pod, kernel = fetch_body(PLAN), body(PLAN)
+    assert pod.metadata is not None
+    assert pod.spec is not None
+    assert (pod.metadata.name, pod.metadata.finalizers) == ("retinue-fetch-k.1", None)
+    assert pod.metadata.labels == {"retinue.io/agent": "a", "retinue.io/attempt": "fetch-k.1"}
+    (container,) = pod.spec.containers
+    assert container.command == [f"{INSIDE}/init"]
+    assert container.env is None
+    assert container.resources is not None
+    assert set((container.resources.requests or {}).values()) == {"0"}
+    assert [(volume.hostPath and volume.hostPath.path) for volume in pod.spec.volumes or ()] == ["/node/init"]
+    assert kernel.spec is not None
+    (other,) = kernel.spec.containers
+    # By the same access, and no other rights than a kernel.
+    assert (container.image, container.securityContext) == (other.image, other.securityContext)
+    assert pod.spec.imagePullSecrets == kernel.spec.imagePullSecrets
+    assert (pod.spec.nodeName, pod.spec.restartPolicy) == ("n1", "Never")
+    assert is_fetch(fetch_id("k.1"))
+    assert attempt_of(fetch_id("k.1")) == "k.1"
+
+
+@pytest.mark.parametrize(
+    ("user", "ids"),
+    [("70000:60000", (70_000, 60_000)), ("1000", (1000, None)), ("app", (None, None)), ("1000:app", (None, None))],
+)
+def test_a_user_has_numbers_or_is_left_to_the_runtime(user: str, ids: tuple[int | None, int | None]) -> None:
+    assert ids_of(user) == ids
+    spec = body(replace(PLAN, uid=ids[0], gid=ids[1])).spec
+    assert spec is not None
+    assert spec.securityContext is not None
+    assert (spec.securityContext.runAsUser, spec.securityContext.runAsGroup) == ids
+    # Kubelet takes no name for a user that is not root.
+    assert spec.securityContext.runAsNonRoot == (True if ids[0] is not None else None)

@@ -1,0 +1,130 @@
+"""The images that are on a node, as its container runtime has them: asked by the runtime's own interface (CRI), which
+kubelet uses as well. Nothing is changed by it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
+
+from retinue.agent.attempts import ImageIdentity
+from retinue.agent.docker.core.image_bounds import excess
+from retinue.agent.docker.images import Image
+from retinue.agent.errors import KernelRuntimeError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+NONSENSE = "its configuration cannot be read"
+TIMEOUT = 10.0
+"""Seconds that the runtime may take to answer."""
+MAX_WORDS = 500
+PACKAGE = "runtime.v1"
+STATUS = f"/{PACKAGE}.ImageService/ImageStatus"
+# The part of the interface that is used: the names of messages, and of their fields by number.
+_ASKED, _FOUND = "ImageStatusRequest", "ImageStatusResponse"
+_TEXT, _FLAG = FieldDescriptorProto.TYPE_STRING, FieldDescriptorProto.TYPE_BOOL
+_MESSAGES: dict[str, dict[int, tuple[str, int | str, bool]]] = {
+    "ImageSpec": {1: ("image", _TEXT, False)},
+    _ASKED: {1: ("image", "ImageSpec", False), 2: ("verbose", _FLAG, False)},
+    "Image": {1: ("id", _TEXT, False)},
+    # A map is a list of its entries.
+    "Entry": {1: ("key", _TEXT, False), 2: ("value", _TEXT, False)},
+    _FOUND: {1: ("image", "Image", False), 2: ("info", "Entry", True)},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ImageConfig:
+    """An image's user, as `USER[:GROUP]` by number or name, its labels,
+    and what of it rules out a kernel, in words.
+    """
+
+    user: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    excess: str = ""
+
+
+def read_config(text: str) -> ImageConfig:
+    """Reads the JSON that runtimes add to the status of an image; one that leaves the configuration out
+    has not said anything.
+    """
+    if not text:
+        return ImageConfig()
+    try:
+        document: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        return ImageConfig(excess=NONSENSE)
+    for name in ("imageSpec", "config"):
+        document = document.get(name) if isinstance(document, dict) else ""
+        if document is None:
+            return ImageConfig()
+    if not isinstance(document, dict):
+        return ImageConfig(excess=NONSENSE)
+    user, labels = document.get("User") or "", document.get("Labels") or {}
+    variables, volumes = document.get("Env") or [], document.get("Volumes") or {}
+    kinds = ((user, str), (labels, dict), (variables, list), (volumes, dict))
+    if not all(isinstance(value, kind) for value, kind in kinds):
+        return ImageConfig(excess=NONSENSE)
+    return ImageConfig(user, {str(name): str(value) for name, value in labels.items()}, excess(document))
+
+
+class RuntimeImages:
+    """The images of the container runtime that listens at a socket. Methods belong on one event loop."""
+
+    def __init__(self, socket: Path) -> None:
+        """Asks for nothing yet."""
+        self._socket = socket
+        self._asked, self._found = _classes()
+        self._channel: grpc.aio.Channel | None = None
+
+    async def find(self, reference: str) -> Image | None:
+        """Returns an image if it is on the node. Raises KernelRuntimeError."""
+        if self._channel is None:
+            # A path is no name of a host, which some runtimes demand.
+            options = [("grpc.default_authority", "localhost")]
+            self._channel = grpc.aio.insecure_channel(f"unix://{self._socket}", options)
+        asked = self._asked(image={"image": reference}, verbose=True).SerializeToString()
+        try:
+            # Decoded here: an answer that makes no sense would be none.
+            found = self._found.FromString(await self._channel.unary_unary(STATUS)(asked, timeout=TIMEOUT))
+        except DecodeError as error:
+            raise KernelRuntimeError(f"the answer of the container runtime at {self._socket} makes no sense") from error
+        except grpc.aio.AioRpcError as error:
+            why = (error.details() or error.code().name)[:MAX_WORDS]
+            raise KernelRuntimeError(f"the container runtime at {self._socket} does not answer: {why}") from error
+        if not found.HasField("image"):
+            return None
+        config = read_config(next((entry.value for entry in found.info if entry.key == "info"), ""))
+        return Image(ImageIdentity("", found.image.id), config.user, config.labels, config.excess)
+
+    async def close(self) -> None:
+        """Closes the connection."""
+        if self._channel is not None:
+            await self._channel.close()
+
+
+def _classes() -> tuple[Any, Any]:
+    """Returns the classes of the request and of the answer."""
+    file = FileDescriptorProto(name="runtime.proto", package=PACKAGE, syntax="proto3")
+    for name, fields in _MESSAGES.items():
+        message = file.message_type.add(name=name)
+        for number, (title, kind, repeated) in fields.items():
+            label = FieldDescriptorProto.LABEL_REPEATED if repeated else FieldDescriptorProto.LABEL_OPTIONAL
+            entry = message.field.add(name=title, number=number, label=label)
+            if isinstance(kind, str):
+                entry.type, entry.type_name = FieldDescriptorProto.TYPE_MESSAGE, f".{PACKAGE}.{kind}"
+            else:
+                entry.type = kind  # type: ignore[assignment]
+    pool = DescriptorPool()
+    pool.Add(file)
+    asked, found = (GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{name}")) for name in (_ASKED, _FOUND))
+    return asked, found
