@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import collections
 import json
 import os
 import random
@@ -28,12 +29,14 @@ from tests.eventually import eventually
 from tests.faults.cutting import cut_off
 from tests.integration.router.clients import Answer, Load
 from tests.integration.sessions.replicas import Deployed, manifest, revision
+from tests.soak.kills import random_kills
 from tests.soak.streams import long_streams
 
 CLIENTS = 8
 STREAMS, STREAM_PIECES = 10, 600
 ASLEEP, TIMES, WAKING = 8, 5, 40
 STREAM_SECONDS = 150.0
+KILLS = 20
 # Times that a scenario acts at least.
 LEAST = 3
 
@@ -252,6 +255,17 @@ async def sleep_and_wake(client: Client) -> bool:
     return not sum(lost)
 
 
+async def kill_at_random(cluster: Cluster, client: Client, requests: int) -> bool:
+    """Kills processes of all kinds at random moments."""
+    seed = random.randrange(1 << 32)
+    found = await random_kills(cluster, client, KILLS, seed, requests=requests)
+    say("random-kills", found.sent, found.lost, f"seed={seed}", *(f"{kind}={n}" for kind, n in found.killed.items()))
+    broken, refused = found.bound
+    say(f"   answers {len(found.broken)}, bound={broken}; breaks {len(found.refused)}, bound={refused}")
+    say(f"   away {found.away:.1f} s; {dict(collections.Counter(line[:40] for line in found.broken))}")
+    return found.good
+
+
 async def soak(names: list[str], requests: int) -> bool:
     """Returns whether nothing was lost that may not be."""
     options = ClusterOptions(
@@ -276,6 +290,8 @@ async def soak(names: list[str], requests: int) -> bool:
             await endpoint.delete()
         if "sleep-and-wake" in names:
             good = await sleep_and_wake(client) and good
+        if "random-kills" in names:
+            good = await kill_at_random(cluster, client, requests) and good
         if "long-streams" in names:
             count, broken, seconds = await long_streams(cluster, client, STREAM_SECONDS)
             say("long-streams", count, broken, f"{seconds:.0f} s")
@@ -285,7 +301,7 @@ async def soak(names: list[str], requests: int) -> bool:
 
 def main() -> int:
     """The command."""
-    names = [*ACTS, "sleep-and-wake", "long-streams"]
+    names = [*ACTS, "sleep-and-wake", "random-kills", "long-streams"]
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("scenarios", nargs="*", choices=[*names, []], metavar="SCENARIO", help=", ".join(names))
     parser.add_argument("--requests", type=int, default=10_000)
