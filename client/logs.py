@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from retinue.client.calls import resumed
 from retinue.manager.v1 import kernel_service_pb2
+from retinue.types.v1 import log_stream_pb2
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -17,10 +18,13 @@ if TYPE_CHECKING:
     from retinue.manager.v1 import kernel_service_pb2_grpc
 
 
+_STREAMS = {log_stream_pb2.LOG_STREAM_STDOUT: "stdout", log_stream_pb2.LOG_STREAM_STDERR: "stderr"}
+
+
 @dataclass(frozen=True, slots=True)
 class LogChunk:
     """A piece of the output of a kernel's try number `epoch`. `offset` is its first byte's;
-    `dropped` bytes before it fell to the size limit.
+    `dropped` bytes before it fell to the size limit. `stream` is `stdout` or `stderr`, empty where it is not known.
     """
 
     hostname: str
@@ -28,6 +32,7 @@ class LogChunk:
     data: bytes
     dropped: int = 0
     epoch: int = 0
+    stream: str = ""
 
 
 async def stream_logs(  # the fields of the request
@@ -87,4 +92,5 @@ def continuation(position: int, response: kernel_service_pb2.StreamLogsResponse)
     if known >= len(response.data):
         return None
     start = response.offset + known
-    return LogChunk(response.hostname, start, response.data[known:], start - position, response.epoch)
+    stream = _STREAMS.get(response.stream, "")
+    return LogChunk(response.hostname, start, response.data[known:], start - position, response.epoch, stream)

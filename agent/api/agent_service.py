@@ -12,8 +12,10 @@ from retinue.agent.api.convert import attempt_stats
 from retinue.agent.api.errors import AgentError, invalid, unknown_attempt
 from retinue.agent.errors import UnknownAttemptError
 from retinue.agent.inside.log_file import OffsetPastEndError
+from retinue.agent.inside.streams import Stream
 from retinue.agent.v1 import agent_service_pb2, agent_service_pb2_grpc
 from retinue.rpc.core.reasons import ErrorReason
+from retinue.types.v1 import log_stream_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -81,7 +83,9 @@ class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
             async with aclosing(output.stream(offset, request.follow)) as pieces:
                 async for piece in pieces:
                     found = True
-                    yield agent_service_pb2.StreamLogsResponse(offset=piece.offset, data=piece.data)
+                    yield agent_service_pb2.StreamLogsResponse(
+                        offset=piece.offset, data=piece.data, stream=_STREAMS[piece.stream]
+                    )
             if not found:
                 # Its output may have gone, with all of the attempt, before it was opened.
                 self._runtime.output(request.attempt_id)
@@ -180,6 +184,13 @@ class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
         """Says whether such a program runs."""
         del context
         return agent_service_pb2.GetAppResponse(status=await self._apps.status(request.location))
+
+
+_STREAMS = {
+    Stream.UNSPECIFIED: log_stream_pb2.LOG_STREAM_UNSPECIFIED,
+    Stream.STDOUT: log_stream_pb2.LOG_STREAM_STDOUT,
+    Stream.STDERR: log_stream_pb2.LOG_STREAM_STDERR,
+}
 
 
 async def _begin(output: Output, request: agent_service_pb2.StreamLogsRequest) -> int:

@@ -21,7 +21,7 @@ from retinue.agent.errors import KernelStartError
 from retinue.agent.host.processes import PROC, Process, alive, identify, owner_of
 from retinue.agent.host.seccomp import build_container_filter
 from retinue.agent.host.users import Users
-from retinue.agent.inside.output_pump import make_pipe, pumping
+from retinue.agent.inside.output_pump import STDOUT_PIPE, make_pipe, pumping
 from retinue.agent.inside.provision import WITHOUT_RESOLVER, Provision, Ssh, provision_kernel, ssh_of
 from retinue.agent.kernel.build import ATTACH, PUMP, build, store
 from retinue.agent.runtime.disk_use import Area, devices_of, host_directory
@@ -103,7 +103,7 @@ class KernelFiles:
         # Its owner is set once the kernel is there.
         os.mkfifo(directory / BARRIER, 0o600)
         (directory / BARRIER).chmod(0o666)
-        output = make_pipe(directory, 0o666)
+        output, stdout = make_pipe(directory, 0o666), make_pipe(directory, 0o666, STDOUT_PIPE)
         resolver = self._options.resolver if spec.egress else WITHOUT_RESOLVER
         for name, text in ((HOSTS, hosts), (RESOLVER, resolver)):
             (directory / name).write_text(text)
@@ -114,6 +114,7 @@ class KernelFiles:
             self._filter,
             directory / BARRIER,
             output,
+            stdout,
             directory / HOSTS,
             directory / RESOLVER,
             home,

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from retinue.agent.host import syscalls
-from retinue.agent.inside.output_pump import drain
+from retinue.agent.inside.output_pump import INDEX, drain
+from retinue.agent.inside.streams import Stream, StreamIndex
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -91,10 +92,11 @@ class OffsetPastEndError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Bytes of output and where they start."""
+    """Bytes of output, where they start, and where they came from as far as that was asked for and is known."""
 
     offset: int
     data: bytes
+    stream: Stream = Stream.UNSPECIFIED
 
 
 class Output:
@@ -182,7 +184,8 @@ class Output:
             os.close(descriptor)
 
     async def stream(self, offset: int, follow: bool) -> AsyncGenerator[Piece, None]:
-        """Yields pieces from `offset` to the current end or, with `follow`, until the attempt has ended.
+        """Yields pieces, each from one stream, from `offset` to the current end or, with `follow`, until the attempt
+        has ended.
 
         Raises OffsetPastEndError.
         """
@@ -191,14 +194,16 @@ class Output:
         # One reader throughout: it continues to the end even if the attempt is removed meanwhile.
         with (
             _Reader(self._path) as reader,
+            StreamIndex(self._path.with_name(INDEX)) as index,
             _Wakeups(self._path.parent) if follow else contextlib.nullcontext() as wakeups,
         ):
             while True:
                 # In this order: what was printed before the end is then read after the end was seen.
                 over = self._over()
-                while (piece := await asyncio.to_thread(reader.read, offset)) is not None:
-                    yield piece
-                    offset = piece.offset + len(piece.data)
+                while pieces := await asyncio.to_thread(_read_parts, reader, index, offset):
+                    for piece in pieces:
+                        yield piece
+                        offset = piece.offset + len(piece.data)
                 if wakeups is None or over:
                     return
                 await wakeups.wait(IDLE_CHECK)
@@ -249,6 +254,17 @@ class _Reader:
         with contextlib.suppress(FileNotFoundError):
             self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         return self._descriptor >= 0
+
+
+def _read_parts(reader: _Reader, index: StreamIndex, offset: int) -> list[Piece]:
+    piece = reader.read(offset)
+    if piece is None:
+        return []
+    first = piece.offset
+    return [
+        Piece(part.start, piece.data[part.start - first : part.end - first], part.stream)
+        for part in index.partition(first, first + len(piece.data))
+    ]
 
 
 class _Wakeups:

@@ -1,9 +1,10 @@
-"""Carries what a kernel prints from its pipe into its output file, by a process of its own on the node
+"""Carries what a kernel prints from its pipes into its output file, by a process of its own on the node
 (`agent/kernel/pump.c`).
 
-The kernel has the pipe only: it can neither reserve space by its output file nor cut it. The pump outlives the agent,
-and ends when nothing is left that could print. It holds a lock on the file meanwhile,
-so that a later agent knows whether there is one.
+A kernel whose standard output has a pipe of its own prints errors to the other one, and an index says which bytes came
+from which (`streams.py`). The kernel has the pipes only: it can neither reserve space by its output file nor cut it.
+The pump outlives the agent, and ends when nothing is left that could print. It holds a lock on the file meanwhile, so
+that a later agent knows whether there is one.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-OUTPUT, PIPE = "output.log", "output"
+OUTPUT, INDEX, PIPE, STDOUT_PIPE = "output.log", "output.streams", "output", "output.stdout"
 """Names in an attempt's directory."""
 START_TIMEOUT = 10.0
 DRAIN_POLL = 0.002
 
 
-def make_pipe(directory: Path, mode: int) -> Path:
-    """Makes the pipe of an attempt, if it is not there. The directory around it is closed to all but root. Blocks."""
-    path = directory / PIPE
+def make_pipe(directory: Path, mode: int, name: str = PIPE) -> Path:
+    """Makes a pipe of an attempt, if it is not there. The directory around it is closed to all but root. Blocks."""
+    path = directory / name
     with contextlib.suppress(FileExistsError):
         os.mkfifo(path, 0o600)
     path.chmod(mode)
@@ -50,19 +51,32 @@ def pumping(program: Path, directory: Path, limit: int) -> Iterator[None]:
             file = os.open(directory / OUTPUT, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             until_started.callback(os.close, file)
             if _locked(file):
-                _start(program, reading, file, limit)
+                _start(program, limit, reading, file, *_streams(directory, until_started))
         yield
 
 
-def _start(program: Path, reading: int, file: int, limit: int) -> None:
-    command = [str(program), str(reading), str(file), str(limit)]
+def _streams(directory: Path, until_started: contextlib.ExitStack) -> tuple[int, ...]:
+    """Opens the pipe of standard output and the index, if there is such a pipe."""
+    flags = os.O_RDWR | os.O_CLOEXEC
+    try:
+        stdout = os.open(directory / STDOUT_PIPE, flags | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return ()
+    until_started.callback(os.close, stdout)
+    index = os.open(directory / INDEX, flags | os.O_CREAT, 0o600)
+    until_started.callback(os.close, index)
+    return stdout, index
+
+
+def _start(program: Path, limit: int, reading: int, file: int, *streams: int) -> None:
+    command = [str(program), str(reading), str(file), str(limit), *map(str, streams)]
     try:
         subprocess.run(  # noqa: S603
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            pass_fds=(reading, file),
+            pass_fds=(reading, file, *streams),
             env={},
             cwd="/",
             check=True,

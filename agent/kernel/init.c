@@ -6,8 +6,9 @@
  * BARRIER is a FIFO: a newline in it releases the command; an `s` before says that the network is ready. It is opened
  * for reading and writing, so that the death of its writer does not release the command; once a process can open it for
  * writing without blocking, this process is ready for signals.
- * OUTPUT is a pipe that becomes the command's standard output and error. It is opened for reading as well, so that the
- * death of its reader kills no writer with SIGPIPE.
+ * OUTPUT is a pipe that becomes the command's standard error, and its standard output unless there is a pipe
+ * OUTPUT.stdout for that. They are opened for reading as well, so that the death of their reader kills no writer with
+ * SIGPIPE.
  * FILTER is a file with a seccomp filter (a program of classic BPF), which applies to this process and its descendants,
  * besides the engine's.
  * COUNT is the number of words after it that make up a server: it is started at the first `s`, without input and
@@ -24,6 +25,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -125,15 +127,15 @@ static char wait_at(int barrier, const char *path, int signals)
 	}
 }
 
-static void become(char **command, int to, const sigset_t *mask)
+static void become(char **command, int to, int errors, const sigset_t *mask)
 {
 	int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
 
 	if (to < 0)
-		to = nothing;
+		to = errors = nothing;
 	setsid();
 	if (nothing < 0 || dup2(nothing, STDIN_FILENO) < 0 || dup2(to, STDOUT_FILENO) < 0 ||
-	    dup2(to, STDERR_FILENO) < 0) {
+	    dup2(errors, STDERR_FILENO) < 0) {
 		complain("cannot redirect");
 		_exit(CANNOT_RUN);
 	}
@@ -162,14 +164,15 @@ static void serve(char **arguments, int words, const sigset_t *mask)
 
 	memcpy(server, arguments, words * sizeof *server);
 	if (words > 0 && fork() == 0)
-		become(server, NOTHING, mask);
+		become(server, NOTHING, NOTHING, mask);
 }
 
 int main(int count, char **arguments)
 {
 	sigset_t all, before;
 	struct stat found;
-	int barrier, signals, number, code, words, served = 0;
+	char path[PATH_MAX];
+	int barrier, signals, printed, number, code, words, served = 0;
 	pid_t command = 0;
 
 	words = count < COMMON ? -1 : atoi(arguments[4]);
@@ -191,8 +194,12 @@ int main(int count, char **arguments)
 	sigprocmask(SIG_SETMASK, &all, &before);
 	signals = signalfd(-1, &all, SFD_CLOEXEC);
 	output = open(arguments[2], O_RDWR | O_APPEND | O_CLOEXEC);
+	snprintf(path, sizeof path, "%s.stdout", arguments[2]);
+	printed = open(path, O_RDWR | O_APPEND | O_CLOEXEC);
+	if (printed < 0 && errno == ENOENT)
+		printed = output;
 	barrier = open(arguments[1], O_RDWR | O_CLOEXEC);
-	if (signals < 0 || output < 0 || barrier < 0) {
+	if (signals < 0 || output < 0 || printed < 0 || barrier < 0) {
 		output = STDERR_FILENO;
 		complain("cannot open barrier or output");
 		return CANNOT_RUN;
@@ -205,7 +212,7 @@ int main(int count, char **arguments)
 	if (count > COMMON + words) {
 		command = fork();
 		if (command == 0)
-			become(arguments + COMMON + words, output, &before);
+			become(arguments + COMMON + words, printed, output, &before);
 		if (command < 0) {
 			complain("cannot fork");
 			return CANNOT_RUN;

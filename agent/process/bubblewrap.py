@@ -39,6 +39,8 @@ MASKED = ("/run", "/root", "/home", "/mnt", "/media")
 """Directories of the host that are empty inside."""
 SEPARATE = ("/usr", "/usr/local", "/opt", "/srv", "/var", "/var/lib")
 """Directories that may be mounts of their own on the host; an overlay of `/` does not reach into those."""
+STDOUT = "/dev/output"
+"""The pipe of the command's standard output inside, if it has one of its own."""
 IDLE = ("sleep", "infinity")
 READY_TIMEOUT = 30.0
 """Seconds a sandbox may take to be ready."""
@@ -75,10 +77,10 @@ class Sandbox:
     """One sandbox to be started.
 
     `files` are texts by path below the root, without the leading slash; `control_groups` are the host's directories
-    by path inside. `work` is the command's writable home. `server` is run beside the command, with the same
-    environment. `shared_memory` is the size of /dev/shm in bytes, 0 for the default. `uid` is the command's user. In a
-    `jail`, the root holds nothing but `files` and what the jail shows,
-    and the jail's command takes the place of all else.
+    by path inside. `work` is the command's writable home, `stdout` the pipe of its standard output, None where that
+    goes to standard error's. `server` is run beside the command, with the same environment. `shared_memory` is the
+    size of /dev/shm in bytes, 0 for the default. `uid` is the command's user. In a `jail`, the root holds nothing but
+    `files` and what the jail shows, and the jail's command takes the place of all else.
     """
 
     hostname: str
@@ -91,6 +93,7 @@ class Sandbox:
     server: tuple[str, ...] = ()
     shared_memory: int = 0
     jail: Jail | None = None
+    stdout: Path | None = None
 
 
 def hidden_paths(paths: Iterable[Path]) -> tuple[str, ...]:
@@ -100,17 +103,20 @@ def hidden_paths(paths: Iterable[Path]) -> tuple[str, ...]:
     return tuple(sorted(str(path) for path in real if not any(path.is_relative_to(mask) for mask in masked)))
 
 
-def barrier_script(variables: int, server: Sequence[str] = ()) -> str:
+def barrier_script(variables: int, server: Sequence[str] = (), *, stdout: bool = False) -> str:
     """Returns the shell's program: say ready, wait for an empty line, become the command with
     an environment of its own.
 
-    A line before that says that the network is there: with the first of them, the server is started.
+    A line before that says that the network is there: with the first of them, the server is started. With `stdout`
+    standard output has a pipe of its own, else it is standard error.
     """
     values = " ".join(f'"$e{number}"' for number in range(variables))
     # The server's parent ends at once, so that the command has no child it does not know of.
     start = f"(setsid env -i {values} {shlex.join(server)} </dev/null >/dev/null 2>&1 &)" if server else ":"
     wait = f'while read -r word && [ "$word" ]; do [ "$up" ] || {start}; up=1; done'
-    return f'cd {HOME} && ulimit -c 0 && echo && {{ {wait}; }} && exec env -i {values} "$@" </dev/null >&2'
+    # For reading as well: the death of a reader must not end a writer.
+    output = f"1<>{STDOUT}" if stdout else ">&2"
+    return f'cd {HOME} && ulimit -c 0 && echo && {{ {wait}; }} && exec env -i {values} "$@" </dev/null {output}'
 
 
 def inner_arguments(sandbox: Sandbox, settings: Settings) -> list[str]:
@@ -123,7 +129,8 @@ def inner_arguments(sandbox: Sandbox, settings: Settings) -> list[str]:
         command = ("/bin/sh", "-c", 'exec "$@"', "sh", *command)
     become = ["setpriv", f"--reuid={sandbox.uid}", f"--regid={settings.gid}", "--clear-groups"]
     become += ["--bounding-set=-all", "--inh-caps=-all"]
-    return [*become, "/bin/sh", "-c", barrier_script(len(environment_of(sandbox)), sandbox.server), "sh", *command]
+    script = barrier_script(len(environment_of(sandbox)), sandbox.server, stdout=sandbox.stdout is not None)
+    return [*become, "/bin/sh", "-c", script, "sh", *command]
 
 
 def environment_of(sandbox: Sandbox) -> list[str]:
@@ -150,6 +157,8 @@ def outer_arguments(
         elif Path(path).exists():
             arguments += ["--ro-bind", "/dev/null", path]
     arguments += ["--bind", str(sandbox.work), HOME, "--chdir", "/"]
+    if sandbox.stdout is not None:
+        arguments += ["--bind", str(sandbox.stdout), STDOUT]
     arguments += ["--ro-bind-try", "/sys/devices/system/cpu", "/sys/devices/system/cpu"]
     for inside, outside in sandbox.control_groups.items():
         arguments += ["--ro-bind", outside, inside]
@@ -236,7 +245,9 @@ def _make_parents(base: Path, relative: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Files by which a sandbox is reached: `barrier` and `output` are FIFOs that exist; `status` is made."""
+    """Files by which a sandbox is reached: `barrier` and `output`, its standard error, are FIFOs that exist;
+    `status` is made.
+    """
 
     barrier: Path
     status: Path

@@ -19,7 +19,7 @@ from retinue.agent.host.cgroups import MOUNT
 from retinue.agent.host.core.limits import Limits
 from retinue.agent.host.processes import PROC, Process, command_of, identify, send_signal
 from retinue.agent.host.seccomp import build_filter
-from retinue.agent.inside.output_pump import make_pipe, pumping
+from retinue.agent.inside.output_pump import STDOUT_PIPE, make_pipe, pumping
 from retinue.agent.inside.provision import (
     WITHOUT_RESOLVER,
     Provision,
@@ -107,10 +107,14 @@ class Kernels(SandboxKernels[ProcessOptions]):
                 uid=uid,
                 server=() if ssh is None else tuple(server_command(spec.hostname)),
                 shared_memory=spec.shared_memory,
+                # A jail has one stream only: the lines of its server.
+                stdout=directory / STDOUT_PIPE,
             )
         pipe = make_pipe(directory, 0o600)
         # Its own, as a container's is: /dev/stdout can be opened.
         os.chown(pipe, uid, self._settings.gid)
+        if kernel.stdout is not None:
+            os.chown(make_pipe(directory, 0o600, STDOUT_PIPE), uid, self._settings.gid)
         ends = bubblewrap.Ends(directory / BARRIER, directory / STATUS, pipe)
 
         def prepare() -> None:

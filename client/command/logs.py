@@ -31,6 +31,12 @@ if TYPE_CHECKING:
 @click.option(
     "--try", "epoch", type=click.IntRange(1), default=None, metavar="N", help="Which try.  [default: the newest]"
 )
+@click.option(
+    "--stream",
+    "only",
+    type=click.Choice(["stdout", "stderr"]),
+    help="Only what came from this one; what is not known counts as stdout.",
+)
 @raw_option
 @click.argument("session", shell_complete=completed_names.sessions)
 @pass_connection
@@ -46,12 +52,18 @@ async def logs_command(
     since: dt.datetime | None,
     tail: int,
     epoch: int | None,
+    only: str | None,
     raw: bool,
 ) -> None:
-    """Print the output of a session's kernels, standard output and error as they came."""
+    """Print the output of a session's kernels: what was printed to standard error goes to standard error here.
+
+    Kernels in virtual machines, and output of agents of earlier versions, have one stream, which goes to standard
+    output.
+    """
     if all_kernels and (kernel or since_offset or epoch):
         raise click.UsageError("--all goes with none of --kernel, --since-offset and --try")
-    lines, printer = HostLines(), Printer(raw=raw)
+    printers = {errors: Printer(raw=raw, errors=errors) for errors in (False, True)}
+    lines = {errors: HostLines() for errors in printers}
     async with connection.client() as client:
         chunks = client.sessions.logs(
             session,
@@ -68,9 +80,13 @@ async def logs_command(
                 if chunk.dropped:
                     dropped = f"retinue: {chunk.dropped} bytes of {safe(chunk.hostname)} fell to the size limit"
                     click.echo(dropped, err=True)
-                await asyncio.to_thread(printer.write, lines.take(chunk) if all_kernels else chunk.data)
-        await asyncio.to_thread(printer.write, lines.rest())
-        await asyncio.to_thread(printer.finish)
+                errors = chunk.stream == "stderr"
+                if only is None or errors == (only == "stderr"):
+                    data = lines[errors].take(chunk) if all_kernels else chunk.data
+                    await asyncio.to_thread(printers[errors].write, data)
+        for errors, printer in printers.items():
+            await asyncio.to_thread(printer.write, lines[errors].rest())
+            await asyncio.to_thread(printer.finish)
 
 
 class HostLines:

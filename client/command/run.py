@@ -139,9 +139,10 @@ async def run_command(
 ) -> int:
     """Start a session that runs COMMAND, and follow it to its end.
 
-    A batch session's output comes on standard output, its progress on standard error, and its exit code becomes that of
-    this program. An interactive session is left alone once it runs. The first Ctrl-C ends the session; on a terminal it
-    asks. With -i or -t, COMMAND runs as by `retinue exec`, and the session ends with it.
+    A batch session's output comes on standard output and error as it was printed there, its progress on standard error,
+    and its exit code becomes that of this program. An interactive session is left alone once it runs. The first Ctrl-C
+    ends the session; on a terminal it asks. With -i or -t, COMMAND runs as by `retinue exec`, and the session ends with
+    it.
 
     \b
       retinue run -- echo hello

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from retinue.client.logs import LogChunk
     from retinue.client.session import Session
 
 _EXPLAIN_SECONDS = 2.0
@@ -39,8 +40,8 @@ class SessionFollower:
     def __init__(
         self, session: Session, console: Console, *, fail_fast: bool = False, is_attached: bool = False
     ) -> None:
-        """Progress goes to `console`, output to standard output; `fail_fast` gives up what can never fit. With
-        `is_attached` the caller attaches a command once the session runs, and handles signals.
+        """Progress goes to `console`, output to the stream that it came from; `fail_fast` gives up what can never fit.
+        With `is_attached` the caller attaches a command once the session runs, and handles signals.
         """
         self._session = session
         self._fail_fast = fail_fast
@@ -60,7 +61,7 @@ class SessionFollower:
         """Waits until the session terminates, or until an interactive one runs; returns the exit code.
         Raises CallError.
         """
-        numbers = () if self._is_attached else (signal.SIGINT, signal.SIGTERM)
+        numbers: tuple[signal.Signals, ...] = () if self._is_attached else (signal.SIGINT, signal.SIGTERM)
         with handled({number: functools.partial(self._interrupts.put_nowait, number) for number in numbers}):
             return await self._follow()
 
@@ -106,7 +107,7 @@ class SessionFollower:
                 if chunk.dropped:
                     self._progress.say(f"{chunk.dropped} bytes of output were dropped by the size limit")
                 await self._writable.wait()
-                await asyncio.to_thread(_write, chunk.data)
+                await asyncio.to_thread(_write, chunk)
 
     async def _finish_output(self, output: asyncio.Task[None]) -> None:
         if not self._started.is_set():
@@ -194,9 +195,10 @@ class SessionFollower:
         return of_session(view)
 
 
-def _write(data: bytes) -> None:
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
+def _write(chunk: LogChunk) -> None:
+    to = sys.stderr if chunk.stream == "stderr" else sys.stdout
+    to.buffer.write(chunk.data)
+    to.buffer.flush()
 
 
 async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:

@@ -67,11 +67,14 @@ def _escaped(text: str) -> str:
 
 
 class Printer:
-    """Writes output of programs to standard output: as it is, or on a terminal as text, unless `raw`."""
+    """Writes output of programs to standard output, or with `errors` to standard error: as it is, or on a terminal as
+    text, unless `raw`.
+    """
 
-    def __init__(self, *, raw: bool) -> None:
+    def __init__(self, *, raw: bool, errors: bool = False) -> None:
         """Writes nothing yet."""
-        self._text = TerminalText() if sys.stdout.isatty() and not raw else None
+        self._to = sys.stderr if errors else sys.stdout
+        self._text = TerminalText() if self._to.isatty() and not raw else None
 
     def write(self, data: bytes) -> None:
         """Writes a portion. Blocks."""
@@ -82,7 +85,6 @@ class Printer:
         if self._text is not None:
             self._put(self._text.rest().encode(errors="backslashreplace"))
 
-    @staticmethod
-    def _put(data: bytes) -> None:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+    def _put(self, data: bytes) -> None:
+        self._to.buffer.write(data)
+        self._to.buffer.flush()

@@ -7,11 +7,13 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import grpc
 
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.manager.agent_rpc.relay import AgentRefusedError, AgentUnavailableError, AttemptLocation, Forwarder
+from retinue.manager.store.output_streams import UNSPECIFIED, known
 from retinue.rpc.times import timestamp
 
 # No output is as long as that.
@@ -42,10 +44,18 @@ class Span:
     tail_lines: int = 0
 
 
+class Piece(NamedTuple):
+    """Bytes of output from one stream, and where they start."""
+
+    offset: int
+    data: bytes
+    stream: int = UNSPECIFIED
+
+
 async def stream_output(
     forwarder: Forwarder, location: AttemptLocation, span: Span, *, follow: bool
-) -> AsyncIterator[tuple[int, bytes]]:
-    """Pieces of an attempt's output as (offset, data), in order, to its end now or, with `follow`, to the attempt's
+) -> AsyncIterator[Piece]:
+    """Pieces of an attempt's output, in order, to its end now or, with `follow`, to the attempt's
     end. Offsets that make no sense end it: there is no output that they would belong to.
 
     Raises AgentUnavailableError, OutputGoneError, OutputPastEndError.
@@ -64,7 +74,7 @@ async def stream_output(
                 if not end <= piece.offset <= _MAX_OFFSET:
                     raise OutputGoneError(f"agent {location.agent_id} sends output at {piece.offset} after {end}")
                 end = piece.offset + len(piece.data)
-                yield piece.offset, piece.data
+                yield Piece(piece.offset, piece.data, known(piece.stream))
     except AgentRefusedError as error:
         if error.code is grpc.StatusCode.NOT_FOUND:
             raise OutputGoneError(str(error)) from error

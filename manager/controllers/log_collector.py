@@ -7,11 +7,12 @@ import logging
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from retinue.manager.agent_rpc.output import OutputGoneError, OutputPastEndError, Span, stream_output
+from retinue.manager.agent_rpc.output import OutputGoneError, OutputPastEndError, Piece, Span, stream_output
 from retinue.manager.agent_rpc.relay import AgentUnavailableError, AttemptLocation, Forwarder
 from retinue.manager.dispatch.desired_state import Affected, attempt_id
 from retinue.manager.store import leadership, outputs
 from retinue.manager.store.database import Database, StoreUnavailable
+from retinue.manager.store.output_streams import StreamRuns
 from retinue.manager.store.outputs import PendingOutput
 
 _log = logging.getLogger(__name__)
@@ -91,29 +92,33 @@ class OutputCollector:
 
     async def _collect(self, row: PendingOutput) -> bool:
         start = max(0, row.log_size - KEPT_BYTES)
-        data = bytearray()
+        data, streams = bytearray(), StreamRuns()
         try:
             async with asyncio.timeout(_FETCH_SECONDS):
                 location = AttemptLocation(row.agent_id, row.address, attempt_id(row.kernel_id, row.epoch))
                 pieces = stream_output(self._forwarder, location, Span(start), follow=False)
-                async for offset, piece in pieces:
+                async for offset, piece, stream in pieces:
                     if offset != start + len(data):
                         # The size limit dropped what came before.
-                        start, data = offset, bytearray()
+                        start, data, streams = offset, bytearray(), StreamRuns()
                     data += piece
+                    streams.add(len(piece), stream)
                     if (beyond := len(data) - KEPT_BYTES) > KEPT_BYTES:
                         # However much an agent sends, no more is held than is kept.
                         start, data = start + beyond, data[beyond:]
+                        streams.drop(beyond)
         except (AgentUnavailableError, TimeoutError) as error:
             _log.info("output of kernel %s is not collected yet: %s", row.kernel_id, error)
             return False
         except (OutputGoneError, OutputPastEndError) as error:
             _log.warning("output of kernel %s is gone: %s", row.kernel_id, error)
         beyond = max(0, len(data) - KEPT_BYTES)
+        streams.drop(beyond)
+        kept = outputs.KeptOutput(start + beyond, bytes(data[beyond:]), streams)
         try:
             async with self._database.transaction() as tx:
                 await leadership.check(tx, self._term)
-                await outputs.keep(tx, row.kernel_id, row.epoch, start + beyond, bytes(data[beyond:]))
+                await outputs.keep(tx, row.kernel_id, row.epoch, kept)
         except StoreUnavailable as error:
             _log.info("output of kernel %s is not kept yet: %s", row.kernel_id, error)
             return False
@@ -123,9 +128,8 @@ class OutputCollector:
 
 async def read_output(
     database: Database, forwarder: Forwarder, kernel_id: uuid.UUID, span: Span, *, epoch: int = 0, follow: bool
-) -> AsyncIterator[tuple[int, int, bytes]]:
-    """A span of the output of a kernel's attempt, by default the newest, as (epoch, offset,
-    data) pieces of at most 32 KiB.
+) -> AsyncIterator[tuple[int, Piece]]:
+    """A span of the output of a kernel's attempt, by default the newest, as epochs and pieces of at most 32 KiB.
 
     With `follow`, continues until the kernel has ended, with later attempts too, each from its beginning. An attempt
     that is not known, or whose output is no longer kept, has none. Raises OutputPastEndError and AgentUnavailableError.
@@ -141,9 +145,9 @@ async def read_output(
         if source.on_agent:
             location = AttemptLocation(source.agent_id, source.address, attempt_id(kernel_id, current))
             try:
-                async for start, data in stream_output(forwarder, location, span, follow=follow):
-                    yield current, start, data
-                    span = Span(start + len(data))
+                async for piece in stream_output(forwarder, location, span, follow=follow):
+                    yield current, piece
+                    span = Span(piece.offset + len(piece.data))
                 finished = True
             except OutputGoneError:
                 # Not created yet, or collected and forgotten in this moment.
@@ -152,9 +156,9 @@ async def read_output(
                 if not follow and source is not None and source.on_agent:
                     return
         elif current:
-            async for start, data in _kept(database, kernel_id, current, span):
-                yield current, start, data
-                span = Span(start + len(data))
+            async for piece in _kept(database, kernel_id, current, span):
+                yield current, piece
+                span = Span(piece.offset + len(piece.data))
         if finished:
             if not follow:
                 return
@@ -168,16 +172,18 @@ async def read_output(
         await asyncio.sleep(0.2)
 
 
-async def _kept(database: Database, kernel_id: uuid.UUID, epoch: int, span: Span) -> AsyncIterator[tuple[int, bytes]]:
+async def _kept(database: Database, kernel_id: uuid.UUID, epoch: int, span: Span) -> AsyncIterator[Piece]:
     async with database.transaction() as tx:
-        start, data, end_time = await outputs.read_kept(tx, kernel_id, epoch)
+        kept = await outputs.read_kept(tx, kernel_id, epoch)
+    start, data, end_time = kept.start_offset, kept.data, kept.end_time
     if span.offset > start + len(data):
         raise OutputPastEndError(start + len(data))
     if span.since is not None and end_time is not None and end_time < span.since:
         return
     first = max(span.offset - start, last_lines(data, span.tail_lines) if span.tail_lines else 0)
-    for begin in range(max(first, 0), len(data), PIECE_BYTES):
-        yield start + begin, data[begin : begin + PIECE_BYTES]
+    for first_byte, last_byte, stream in kept.streams.parts(max(first, 0), len(data)):
+        for begin in range(first_byte, last_byte, PIECE_BYTES):
+            yield Piece(start + begin, data[begin : min(begin + PIECE_BYTES, last_byte)], stream)
 
 
 def last_lines(data: bytes, count: int) -> int:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.store.output_streams import StreamRuns
 from retinue.manager.store.recordset import fetched
 
 
@@ -57,15 +58,33 @@ async def read_pending(tx: AsyncSession, limit: int, busy: Collection[str]) -> l
 KEPT_ATTEMPTS = 3
 
 
-async def keep(tx: AsyncSession, kernel_id: uuid.UUID, epoch: int, start_offset: int, data: bytes) -> None:
+@dataclass(frozen=True, slots=True)
+class KeptOutput:
+    """The kept tail of an attempt's output, and when the attempt ended."""
+
+    start_offset: int = 0
+    data: bytes = b""
+    streams: StreamRuns = field(default_factory=StreamRuns)
+    end_time: dt.datetime | None = None
+
+
+async def keep(tx: AsyncSession, kernel_id: uuid.UUID, epoch: int, output: KeptOutput) -> None:
     """Keeps the tail of an ended attempt's output; its agent may forget it from then on. No data keeps nothing."""
-    if data:
+    if output.data:
         await tx.execute(
             text("""
-                INSERT INTO kernel_log (kernel_id, epoch, start_offset, data) VALUES (:kernel, :epoch, :offset, :data)
-                ON CONFLICT (kernel_id, epoch) DO UPDATE SET start_offset = excluded.start_offset, data = excluded.data
+                INSERT INTO kernel_log (kernel_id, epoch, start_offset, data, streams)
+                VALUES (:kernel, :epoch, :offset, :data, :streams)
+                ON CONFLICT (kernel_id, epoch)
+                DO UPDATE SET start_offset = excluded.start_offset, data = excluded.data, streams = excluded.streams
             """),
-            {"kernel": kernel_id, "epoch": epoch, "offset": start_offset, "data": data},
+            {
+                "kernel": kernel_id,
+                "epoch": epoch,
+                "offset": output.start_offset,
+                "data": output.data,
+                "streams": output.streams.encode(),
+            },
         )
         await tx.execute(
             text("""
@@ -80,18 +99,18 @@ async def keep(tx: AsyncSession, kernel_id: uuid.UUID, epoch: int, start_offset:
     )
 
 
-async def read_kept(tx: AsyncSession, kernel_id: uuid.UUID, epoch: int) -> tuple[int, bytes, dt.datetime | None]:
-    """Returns where the kept output of an attempt starts, the output, and when the attempt ended."""
+async def read_kept(tx: AsyncSession, kernel_id: uuid.UUID, epoch: int) -> KeptOutput:
+    """Returns the kept output of an attempt."""
     row = (
         await tx.execute(
             text("""
-                SELECT l.start_offset, l.data, a.end_time FROM kernel_log l
+                SELECT l.start_offset, l.data, l.streams, a.end_time FROM kernel_log l
                 LEFT JOIN attempt a ON a.kernel_id = l.kernel_id AND a.epoch = l.epoch WHERE l.kernel_id = :kernel AND l.epoch = :epoch
             """),
             {"kernel": kernel_id, "epoch": epoch},
         )
     ).one_or_none()
-    return (0, b"", None) if row is None else (row[0], bytes(row[1]), row[2])
+    return KeptOutput() if row is None else KeptOutput(row[0], bytes(row[1]), StreamRuns.decode(bytes(row[2])), row[3])
 
 
 async def read_source(tx: AsyncSession, kernel_id: uuid.UUID, epoch: int = 0) -> OutputSource | None:

@@ -30,7 +30,7 @@ and the file it prints to.
 """
 BOUND = (
     HOME,
-    *(f"{INSIDE}/{name}" for name in ("init", "attach", "filter", "barrier", "output")),
+    *(f"{INSIDE}/{name}" for name in ("init", "attach", "filter", "barrier", "output", "output.stdout")),
     "/etc/hosts",
     "/etc/resolv.conf",
 )
@@ -51,7 +51,7 @@ class Files:
     """The node's files that a container sees.
 
     Its first process, the program that runs commands for callers, the system-call filter of both, start barrier,
-    output, names and home.
+    output (standard error, and standard output apart), names and home.
     """
 
     init: Path
@@ -59,6 +59,7 @@ class Files:
     filter: Path
     barrier: Path
     output: Path
+    stdout: Path
     hosts: Path
     resolver: Path
     home: Path
@@ -204,7 +205,12 @@ def mounts(files: Files) -> list[dict[str, Any]]:
         "/etc/resolv.conf": files.resolver,
     }
     # Only the mode of the start barrier is written.
-    writable = {f"{INSIDE}/barrier": files.barrier, f"{INSIDE}/output": files.output, HOME: files.home}
+    writable = {
+        f"{INSIDE}/barrier": files.barrier,
+        f"{INSIDE}/output": files.output,
+        f"{INSIDE}/output.stdout": files.stdout,
+        HOME: files.home,
+    }
     return [
         {
             "Type": "bind",

@@ -241,5 +241,6 @@ def _files(files: Files) -> list[tuple[str, Path, bool]]:
         ("/etc/resolv.conf", files.resolver, True),
         (f"{INSIDE}/barrier", files.barrier, False),
         (f"{INSIDE}/output", files.output, False),
+        (f"{INSIDE}/output.stdout", files.stdout, False),
         (HOME, files.home, False),
     ]

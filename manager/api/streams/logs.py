@@ -8,7 +8,7 @@ import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 
-from retinue.manager.agent_rpc.output import OutputPastEndError
+from retinue.manager.agent_rpc.output import OutputPastEndError, Piece
 from retinue.manager.agent_rpc.relay import Forwarder
 from retinue.manager.api.sessions.requests import log_span
 from retinue.manager.api.visibility import find_session
@@ -17,6 +17,7 @@ from retinue.manager.server import errors
 from retinue.manager.store import sessions
 from retinue.manager.store.database import Database
 from retinue.manager.v1 import kernel_service_pb2 as pb
+from retinue.types.v1 import log_stream_pb2
 
 
 async def serve_logs(
@@ -34,7 +35,7 @@ async def serve_logs(
             raise errors.InvalidRequest([("hostname", "is not the name of a kernel of this session")])
         wanted = {hostname: wanted[hostname]}
 
-    def read(kernel_id: uuid.UUID) -> AsyncIterator[tuple[int, int, bytes]]:
+    def read(kernel_id: uuid.UUID) -> AsyncIterator[tuple[int, Piece]]:
         return read_output(database, forwarder, kernel_id, span, epoch=request.epoch, follow=request.follow)
 
     try:
@@ -46,7 +47,7 @@ async def serve_logs(
 
 
 async def _outputs(
-    read: Callable[[uuid.UUID], AsyncIterator[tuple[int, int, bytes]]],
+    read: Callable[[uuid.UUID], AsyncIterator[tuple[int, Piece]]],
     wanted: Mapping[str, uuid.UUID],
     *,
     as_text: bool,
@@ -58,18 +59,23 @@ async def _outputs(
     async def pump(hostname: str, kernel_id: uuid.UUID) -> None:
         cutter = TextCutter(hostname)
         try:
-            async for number, start, data in read(kernel_id):
+            async for number, piece in read(kernel_id):
                 if as_text:
-                    for piece in cutter.cut(number, start, data):
-                        await arrivals.put(piece)
+                    for part in cutter.cut(number, piece):
+                        await arrivals.put(part)
                 else:
-                    end = start + len(data)
-                    piece = pb.StreamLogsResponse(
-                        hostname=hostname, epoch=number, offset=start, data=data, end_offset=end
+                    await arrivals.put(
+                        pb.StreamLogsResponse(
+                            hostname=hostname,
+                            epoch=number,
+                            offset=piece.offset,
+                            data=piece.data,
+                            end_offset=piece.offset + len(piece.data),
+                            stream=_stream(piece.stream),
+                        )
                     )
-                    await arrivals.put(piece)
-            for piece in cutter.end():
-                await arrivals.put(piece)
+            for part in cutter.end():
+                await arrivals.put(part)
         except Exception as error:  # noqa: BLE001  # raised again by the reader of the queue
             await arrivals.put(error)
         else:
@@ -98,16 +104,17 @@ class TextCutter:
     def __init__(self, hostname: str) -> None:
         self._hostname = hostname
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._epoch = self._position = 0
+        self._epoch = self._position = self._stream = 0
 
-    def cut(self, epoch: int, offset: int, data: bytes) -> list[pb.StreamLogsResponse]:
+    def cut(self, epoch: int, piece: Piece) -> list[pb.StreamLogsResponse]:
         """Returns the text that is whole with these bytes. What waits for bytes that did not come,
-        before a gap or the next try, comes first.
+        before a gap, another stream or the next try, comes first.
         """
-        pieces = [] if (epoch, offset) == (self._epoch, self._position) else self.end()
-        start = offset - self._waiting()
-        text = self._decoder.decode(data)
-        self._epoch, self._position = epoch, offset + len(data)
+        before = (self._epoch, self._position, self._stream)
+        pieces = [] if (epoch, piece.offset, piece.stream) == before else self.end()
+        start = piece.offset - self._waiting()
+        text = self._decoder.decode(piece.data)
+        self._epoch, self._position, self._stream = epoch, piece.offset + len(piece.data), piece.stream
         return pieces + self._pieces(start, text)
 
     def end(self) -> list[pb.StreamLogsResponse]:
@@ -124,5 +131,16 @@ class TextCutter:
         if not text:
             return []
         return [
-            pb.StreamLogsResponse(hostname=self._hostname, epoch=self._epoch, offset=start, text=text, end_offset=end)
+            pb.StreamLogsResponse(
+                hostname=self._hostname,
+                epoch=self._epoch,
+                offset=start,
+                text=text,
+                end_offset=end,
+                stream=_stream(self._stream),
+            )
         ]
+
+
+def _stream(number: int) -> log_stream_pb2.LogStream.ValueType:
+    return log_stream_pb2.LogStream.ValueType(number)

@@ -185,6 +185,8 @@ class KernelLog(SQLModel, table=True):
     epoch: int = Field(primary_key=True)
     start_offset: int = Field(sa_column=Column(BigInteger, nullable=False))
     data: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+    # Which of its bytes came from which stream, as `StreamRuns` writes it; empty: not known.
+    streams: bytes = Field(default=b"", sa_column=Column(LargeBinary, nullable=False, server_default=text("''::bytea")))
 
 
 class Template(SQLModel, table=True):

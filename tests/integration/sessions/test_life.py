@@ -41,6 +41,9 @@ async def test_batch_has_output_exit_code_and_result(client: Client) -> None:
     await session.wait_ended(60)
     assert (session.state, session.result, session.exit_code) == ("TERMINATED", "FAILURE", 3)
     assert await output(client, session.id) == "out\nerr\n"
+    # Of a kernel that runs, and of one whose output was collected.
+    streams = [(chunk.data, chunk.stream) async for chunk in client.sessions.logs(session.id)]
+    assert streams == [(b"out\n", "stdout"), (b"err\n", "stderr")]
 
 
 async def test_every_kernel_has_the_cluster_variables_and_names(client: Client) -> None:

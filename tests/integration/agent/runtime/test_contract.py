@@ -13,6 +13,7 @@ import pytest
 from retinue.agent.attempts import Phase
 from retinue.agent.errors import KernelRuntimeError, UnknownAttemptError
 from retinue.agent.host.users import UserRange
+from retinue.agent.inside.streams import Stream
 from tests.eventually import eventually
 from tests.integration.agent.runtime.conftest import HOSTS, printed_something
 
@@ -183,6 +184,8 @@ async def test_output_by_offset(contract: Contract) -> None:
     output = backend.output("k.1")
     await eventually(lambda: output.size() == 8)
     assert [piece.data async for piece in output.stream(4, follow=False)] == [b"two\n"]
+    streams = [piece.stream async for piece in output.stream(0, follow=False)]
+    assert streams == [Stream.STDOUT, Stream.STDERR]
     followed = b""
     async with contextlib.aclosing(output.stream(4, follow=True)) as pieces:
         async for piece in pieces:

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from retinue.manager.agent_rpc.dialer import Dialer
-from retinue.manager.agent_rpc.output import Span
+from retinue.manager.agent_rpc.output import Piece, Span
 from retinue.manager.agent_rpc.relay import AgentUnavailableError, AttemptLocation, Forwarder
 from retinue.manager.controllers import log_collector
 from retinue.manager.controllers.log_collector import OutputCollector
@@ -41,14 +41,14 @@ async def test_an_agent_that_does_not_answer_holds_up_no_other(
 
     async def stream_output(
         _forwarder: Forwarder, location: AttemptLocation, span: Span, *, follow: bool
-    ) -> AsyncIterator[tuple[int, bytes]]:
+    ) -> AsyncIterator[Piece]:
         assert not follow
         asked.add(location.agent_id)
         if location.agent_id == "hung":
             await asyncio.Event().wait()
         if location.agent_id == "away":
             raise AgentUnavailableError("away")
-        yield span.offset, b"hello"
+        yield Piece(span.offset, b"hello")
 
     monkeypatch.setattr(log_collector, "stream_output", stream_output)
     made: dict[str, uuid.UUID] = {}

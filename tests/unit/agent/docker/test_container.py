@@ -16,7 +16,7 @@ def files() -> Files:
     return Files(
         *(
             Path(f"/node/{name}")
-            for name in ("init", "attach", "filter", "barrier", "output", "hosts", "resolver", "home")
+            for name in ("init", "attach", "filter", "barrier", "output", "output.stdout", "hosts", "resolver", "home")
         )
     )
 
@@ -57,7 +57,7 @@ def test_users_environment_wins() -> None:
 
 def test_only_gate_output_and_home_can_be_written() -> None:
     writable = {mount["Target"] for mount in made()["HostConfig"]["Mounts"] if not mount["ReadOnly"]}
-    assert writable == {"/run/kernel/barrier", "/run/kernel/output", "/home/work"}
+    assert writable == {"/run/kernel/barrier", "/run/kernel/output", "/run/kernel/output.stdout", "/home/work"}
 
 
 @pytest.mark.parametrize("allowed", [1024, 20_000, 65_536, 1 << 20])

@@ -11,8 +11,10 @@ import pytest
 
 from retinue.agent.host import syscalls
 from retinue.agent.host.launch_threads import in_own_thread
-from retinue.agent.inside.output_pump import OUTPUT, PIPE, drain, make_pipe, pumping, revive
+from retinue.agent.inside.output_pump import INDEX, OUTPUT, PIPE, STDOUT_PIPE, drain, make_pipe, pumping, revive
+from retinue.agent.inside.streams import RECORD_BYTES, Stream, StreamIndex
 from retinue.agent.kernel.build import PUMP, build
+from tests.eventually import eventually_blocking
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,3 +128,77 @@ def test_a_full_disk_leaves_a_gap_and_blocks_no_writer(program: Path, tmp_path: 
         assert content.endswith(b"\0" * 4096)
 
     in_own_thread(lambda: on_small_disk(action))
+
+
+@pytest.fixture
+def streams(place: Path) -> Path:
+    make_pipe(place, 0o600, STDOUT_PIPE)
+    return place
+
+
+def parts(place: Path) -> list[tuple[bytes, Stream]]:
+    data = printed(place)
+    with StreamIndex(place / INDEX) as index:
+        return [(data[part.start : part.end], part.stream) for part in index.partition(0, len(data))]
+
+
+def waited(place: Path, size: int) -> None:
+    eventually_blocking(lambda: (place / OUTPUT).stat().st_size >= size)
+
+
+def test_the_index_says_what_came_from_which_pipe(program: Path, streams: Path) -> None:
+    with pumping(program, streams, LIMIT):
+        out, errors = os.open(streams / STDOUT_PIPE, os.O_RDWR), writer(streams)
+    # In order of arrival: the one is there before the other is written.
+    write(out, b"one\n")
+    waited(streams, 4)
+    write(errors, b"bad\n")
+    waited(streams, 8)
+    write(out, b"two\n")
+    waited(streams, 12)
+    write(out, b"three\n")
+    os.close(out)
+    os.close(errors)
+    assert parts(streams) == [(b"one\n", Stream.STDOUT), (b"bad\n", Stream.STDERR), (b"two\nthree\n", Stream.STDOUT)]
+    assert (streams / INDEX).stat().st_size == 3 * RECORD_BYTES
+
+
+def test_a_later_pump_continues_the_index(program: Path, streams: Path) -> None:
+    with pumping(program, streams, LIMIT):
+        out, errors = os.open(streams / STDOUT_PIPE, os.O_RDWR), writer(streams)
+    write(out, b"before\n")
+    waited(streams, 7)
+    (first,) = pumps(streams)
+    os.kill(first, signal.SIGKILL)
+    eventually_blocking(lambda: not pumps(streams))
+    with (streams / INDEX).open("ab") as index:
+        index.write(b"cut")
+    write(errors, b"after\n")
+    revive(program, streams, LIMIT)
+    os.close(out)
+    os.close(errors)
+    assert parts(streams) == [(b"before\n", Stream.STDOUT), (b"after\n", Stream.STDERR)]
+
+
+def test_an_index_that_cannot_be_written_costs_no_output(program: Path, streams: Path) -> None:
+    (streams / INDEX).symlink_to("/dev/full")
+    with pumping(program, streams, LIMIT):
+        out = os.open(streams / STDOUT_PIPE, os.O_RDWR)
+    write(out, b"all of it\n")
+    os.close(out)
+    assert printed(streams) == b"all of it\n"
+
+
+def test_the_index_is_bounded_with_the_output(program: Path, streams: Path) -> None:
+    limit = 1 << 16
+    with pumping(program, streams, limit):
+        out, errors = os.open(streams / STDOUT_PIPE, os.O_RDWR), writer(streams)
+    for number in range(4000):
+        write((out, errors)[number % 2], b".")
+        waited(streams, number + 1)
+    os.close(out)
+    os.close(errors)
+    assert len(printed(streams)) == 4000
+    assert (streams / INDEX).stat().st_blocks * 512 <= limit // 16 * 9 // 8 + 4096
+    with StreamIndex(streams / INDEX) as index:
+        assert [part.stream for part in index.partition(3998, 4000)] == [Stream.STDOUT, Stream.STDERR]

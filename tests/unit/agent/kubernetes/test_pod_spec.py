@@ -26,7 +26,10 @@ from retinue.agent.kubernetes.core.pod_spec import (
 )
 
 FILES = Files(
-    *(Path("/node") / name for name in ["init", "attach", "filter", "barrier", "output", "hosts", "resolver", "home"])
+    *(
+        Path("/node") / name
+        for name in ["init", "attach", "filter", "barrier", "output", "output.stdout", "hosts", "resolver", "home"]
+    )
 )
 SPEC = AttemptSpec(
     "k.1",
@@ -68,7 +71,8 @@ def test_a_pod_has_no_rights() -> None:
     assert rights.capabilities is not None
     assert (rights.allowPrivilegeEscalation, rights.privileged, rights.capabilities.drop) == (False, False, ["ALL"])
     writable = {mount.mountPath for mount in spec.containers[0].volumeMounts or () if not mount.readOnly}
-    assert writable == {"/run/kernel/barrier", "/run/kernel/output", "/home/work", TEMPORARY, SHARED}
+    pipes = {"/run/kernel/output", "/run/kernel/output.stdout"}
+    assert writable == {"/run/kernel/barrier", *pipes, "/home/work", TEMPORARY, SHARED}
 
 
 def test_words_stay_as_they_are() -> None:

@@ -30,12 +30,28 @@ class Sent(Forwarder):
 
 
 async def read(agent: Forwarder) -> list[tuple[int, bytes]]:
-    return [piece async for piece in stream_output(agent, PLACE, Span(), follow=False)]
+    return [piece[:2] async for piece in stream_output(agent, PLACE, Span(), follow=False)]
 
 
 async def test_pieces_in_order_and_with_gaps() -> None:
     pieces = [(3, b"abc"), (6, b""), (6, b"d"), (100, b"e")]
     assert await read(Sent(*pieces)) == pieces
+
+
+async def test_a_stream_of_a_newer_agent_is_unspecified() -> None:
+    class Newer(Forwarder):
+        def __init__(self) -> None:
+            pass
+
+        async def stream(self, *_: Any) -> AsyncGenerator[Any, None]:
+            for number in range(4):
+                sent = pb.StreamLogsResponse(offset=number, data=b"x")
+                # An open enum: any number may come.
+                sent.stream = number  # type: ignore[assignment]
+                yield sent
+
+    found = [piece.stream async for piece in stream_output(Newer(), PLACE, Span(), follow=False)]
+    assert found == [0, 1, 2, 0]
 
 
 @pytest.mark.parametrize("offset", [-1, -(2**63), 4, 2**63 - 1])

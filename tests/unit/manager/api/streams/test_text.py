@@ -5,13 +5,16 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retinue.manager.agent_rpc.output import Piece
 from retinue.manager.api.streams.code import as_text
 from retinue.manager.api.streams.logs import TextCutter
 from retinue.types.v1 import code_pb2
 
 
 def cut(cutter: TextCutter, epoch: int, offset: int, data: bytes) -> list[tuple[int, int, str, int]]:
-    return [(piece.epoch, piece.offset, piece.text, piece.end_offset) for piece in cutter.cut(epoch, offset, data)]
+    return [
+        (piece.epoch, piece.offset, piece.text, piece.end_offset) for piece in cutter.cut(epoch, Piece(offset, data))
+    ]
 
 
 def test_a_character_waits_until_it_is_whole() -> None:
@@ -33,11 +36,18 @@ def test_what_waits_is_shown_at_a_gap_at_the_next_try_and_at_the_end() -> None:
     ]
 
 
+def test_text_of_another_stream_finishes_what_waits() -> None:
+    cutter = TextCutter("main1")
+    pieces = [Piece(0, b"a\xe2", 1), Piece(2, b"b", 2), Piece(3, b"c", 2)]
+    texts = [(part.text, part.stream) for piece in pieces for part in cutter.cut(1, piece)]
+    assert texts == [("a", 1), ("\ufffd", 1), ("b", 2), ("c", 2)]
+
+
 @given(st.lists(st.binary(max_size=7)))
 def test_pieces_are_the_whole_output_wherever_it_was_cut(pieces: list[bytes]) -> None:
     cutter, offset, seen = TextCutter("main1"), 0, []
     for piece in pieces:
-        seen += cutter.cut(1, offset, piece)
+        seen += cutter.cut(1, Piece(offset, piece))
         offset += len(piece)
     seen += cutter.end()
     assert "".join(response.text for response in seen) == b"".join(pieces).decode(errors="replace")
