@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from retinue.agent.resources.core.usage import FinalUsage
+
 ATTEMPT_ID = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,62})\.[0-9]{1,10}")
 """Shape of an attempt's id, `KERNEL_ID.EPOCH`; it is also a name of directories and control groups."""
 
@@ -240,7 +242,7 @@ class ObservedAttempt:
     `end_time` are seconds since the epoch, for display. `stop_grace` is in seconds; `kill_at` is on the monotonic
     clock, and set from the time it is asked to end to the time it is killed. `log_size` is in bytes, and known of ended
     ones. `rebuilt` says that its record was lost and was rebuilt from its processes; `session_id` is then empty until a
-    manager names the attempt.
+    manager names the attempt. `usage` is known of ended ones that were measured.
     """
 
     id: str
@@ -261,6 +263,7 @@ class ObservedAttempt:
     image: ImageFacts | None = None
     layers: tuple[Layer, ...] = ()
     rebuilt: bool = False
+    usage: FinalUsage | None = None
 
     @property
     def held(self) -> bool:

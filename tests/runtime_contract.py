@@ -145,6 +145,25 @@ async def test_a_stop_asks_and_a_kill_ends(harness: Harness) -> None:
     assert (stopped.reason, stopped.exit_code) == ("STOPPED", 143)
 
 
+async def test_what_an_attempt_had_used_is_known_after_its_end(harness: Harness) -> None:
+    runtime, _ = await running(harness)
+    assert runtime.observe()["k.1"].usage is None
+    await end(harness, runtime)
+    used = runtime.observe()["k.1"].usage
+    assert used is not None
+    assert (used.cpu or 0) > 0
+    assert (used.memory_peak or 0) > 0
+    runtime = await harness.open()
+    assert runtime.observe()["k.1"].usage == used
+
+
+async def test_what_was_never_released_has_used_nothing(harness: Harness) -> None:
+    runtime = await held(harness, "true")
+    await runtime.stop("k.1", 30)
+    await end(harness, runtime)
+    assert runtime.observe()["k.1"].usage is None
+
+
 async def test_what_is_held_is_due_to_be_killed_at_once(harness: Harness) -> None:
     runtime = await held(harness, "true")
     await runtime.stop("k.1", 30)

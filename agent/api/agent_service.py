@@ -12,8 +12,8 @@ from retinue.agent.api.convert import attempt_stats
 from retinue.agent.api.errors import AgentError, invalid, unknown_attempt
 from retinue.agent.errors import UnknownAttemptError
 from retinue.agent.inside.log_file import OffsetPastEndError
-from retinue.agent.inside.streams import Stream
 from retinue.agent.v1 import agent_service_pb2, agent_service_pb2_grpc
+from retinue.rpc.core.output_stream import Stream
 from retinue.rpc.core.reasons import ErrorReason
 from retinue.types.v1 import log_stream_pb2
 

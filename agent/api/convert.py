@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from retinue.agent.conditions import Condition
     from retinue.agent.probes.prober import RoutedStatus
+    from retinue.agent.resources.core.usage import FinalUsage
     from retinue.agent.resources.sampler import Sample
     from retinue.agent.runtime.contract import RuntimeStatus
 
@@ -222,10 +223,29 @@ def attempt_status(
             for layer in attempt.layers
         ],
         health=_health(routed),
+        usage=None if attempt.usage is None else _final_usage(attempt.usage),
         published=None
         if routed.location is None or attempt.phase.ended
         else agent_service_pb2.PublishedAddress(address=routed.location[0], port=routed.location[1]),
     )
+
+
+def _final_usage(usage: FinalUsage) -> usage_pb2.ResourceUsage:
+    return usage_pb2.ResourceUsage(
+        sample_time=_timestamp(usage.time),
+        cpu_time=_cpu_time(usage.cpu),
+        memory_peak_bytes=usage.memory_peak,
+        read_bytes=usage.read,
+        written_bytes=usage.written,
+    )
+
+
+def _cpu_time(nanoseconds: int | None) -> duration_pb2.Duration | None:
+    if nanoseconds is None:
+        return None
+    duration = duration_pb2.Duration()
+    duration.FromNanoseconds(nanoseconds)
+    return duration
 
 
 def _health(routed: RoutedStatus) -> agent_service_pb2.AttemptHealth | None:
@@ -255,15 +275,11 @@ def _image_facts(facts: ImageFacts) -> agent_service_pb2.ImageFacts:
 def attempt_stats(attempt_id: str, sample: Sample) -> agent_service_pb2.AttemptStats:
     """Returns the usage of an attempt; missing values are left out."""
     usage = sample.usage
-    cpu = None
-    if usage.cpu is not None:
-        cpu = duration_pb2.Duration()
-        cpu.FromNanoseconds(usage.cpu)
     return agent_service_pb2.AttemptStats(
         attempt_id=attempt_id,
         usage=usage_pb2.ResourceUsage(
             sample_time=_timestamp(sample.time),
-            cpu_time=cpu,
+            cpu_time=_cpu_time(usage.cpu),
             memory_bytes=usage.memory,
             memory_peak_bytes=usage.memory_peak,
             memory_limit_bytes=usage.memory_limit,
@@ -280,14 +296,10 @@ def attempt_usage(attempt_id: str, sample: Sample, metrics: Mapping[str, float])
     """Returns the short form of the usage, by a clock for rates, with the attempt's own metrics."""
     clock = duration_pb2.Duration()
     clock.FromNanoseconds(round(sample.monotonic * 1e9))
-    cpu = None
-    if sample.usage.cpu is not None:
-        cpu = duration_pb2.Duration()
-        cpu.FromNanoseconds(sample.usage.cpu)
     return agent_service_pb2.AttemptUsage(
         attempt_id=attempt_id,
         clock=clock,
-        cpu_time=cpu,
+        cpu_time=_cpu_time(sample.usage.cpu),
         memory_bytes=sample.usage.memory,
         gpu_percent=sample.gpu,
         metrics=metrics,

@@ -155,6 +155,11 @@ class Cgroups:
         """Returns the attempt's directory by controller; in version 2 there is one, under the empty name."""
         return {name: root / self._family / attempt_id for name, root in self._roots.items()}
 
+    def paths(self, attempt_id: str) -> dict[str, str]:
+        """Returns the attempt's directory beneath each mounted hierarchy, by controller."""
+        controllers = ("",) if self.unified else WANTED
+        return dict.fromkeys(controllers, f"/{self._family / attempt_id}")
+
     def create(self, name: str) -> None:
         """Makes groups of that name, without limits."""
         for directory in self.directories(name).values():

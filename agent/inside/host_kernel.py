@@ -28,7 +28,7 @@ from retinue.agent.resources.core.usage import Usage, group_paths, usage_of
 if TYPE_CHECKING:
     import signal
     import socket
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from retinue.agent.host.processes import Process
     from retinue.agent.inside.exec_session import Wire
@@ -196,8 +196,16 @@ def mount_directory(process: Process, source: Path, target: str) -> None:
 
 def read_usage(pid: int, proc: Path = PROC, cgroups: Path = CGROUPS) -> Usage:
     """Returns the usage of the kernel whose first process has that number; what cannot be read is None. Blocks."""
-    process = proc / str(pid)
-    paths = group_paths(_text(process / "cgroup") or "")
+    return read_group_usage(groups_of(pid, proc), _text(proc / str(pid) / "net" / "dev"), cgroups)
+
+
+def groups_of(pid: int, proc: Path = PROC) -> dict[str, str]:
+    """Returns the paths of a process' control groups by controller; none of a process that is gone. Blocks."""
+    return group_paths(_text(proc / str(pid) / "cgroup") or "")
+
+
+def read_group_usage(paths: Mapping[str, str], network: str | None = None, cgroups: Path = CGROUPS) -> Usage:
+    """Returns what the control groups with these paths, by controller, have counted. Blocks."""
     unified = (cgroups / "cgroup.controllers").exists()
 
     def read(controller: str, name: str) -> str | None:
@@ -205,7 +213,7 @@ def read_usage(pid: int, proc: Path = PROC, cgroups: Path = CGROUPS) -> Usage:
         # A kernel in no group of its own is not to be counted as all of the node.
         return None if path is None or path == "/" else _text(cgroups / controller / path.lstrip("/") / name)
 
-    return usage_of(read, unified, _text(process / "net" / "dev"))
+    return usage_of(read, unified, network)
 
 
 def _text(path: Path) -> str | None:

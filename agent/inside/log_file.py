@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 from retinue.agent.host import syscalls
 from retinue.agent.inside.output_pump import INDEX, drain
-from retinue.agent.inside.streams import Stream, StreamIndex
+from retinue.agent.inside.streams import StreamIndex
+from retinue.rpc.core.output_stream import Stream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable

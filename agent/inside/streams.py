@@ -12,8 +12,9 @@ import os
 import struct
 import threading
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import TYPE_CHECKING
+
+from retinue.rpc.core.output_stream import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -24,14 +25,6 @@ RECORD_BYTES = _RECORD.size
 _BLOCK = 1024
 """Spans that are read at a time."""
 _FACTOR, _MASK = 2654435761, 0xFFFFFFFF
-
-
-class Stream(IntEnum):
-    """Where bytes came from."""
-
-    UNSPECIFIED = 0
-    STDOUT = 1
-    STDERR = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from retinue.agent.runtime.rebuild import Found, find_kernel
 from retinue.rpc.core.reasons import AttemptReason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from retinue.agent.attempts import Mount
@@ -102,6 +102,10 @@ class SandboxKernels(Generic[Options]):
     def names(self) -> set[str]:
         """Returns the attempts there is a control group of."""
         return {name for name in self._cgroups.names() if not name.startswith(SPARE)}
+
+    def groups(self, attempt_id: str) -> Mapping[str, str]:
+        """Returns the paths of its control groups by controller, whether or not anything runs."""
+        return self._cgroups.paths(attempt_id)
 
     def shelter(self, monitor: Process) -> None:
         """Moves the process that watches over a kernel out of the kernel's limits;

@@ -41,6 +41,9 @@ class SandboxRuntime(AttemptRuntime[Options], Generic[Options, Kernels]):
             raise KernelRuntimeError(f"no kernel of kind `{self.name}` was made yet")
         return self._node
 
+    def _groups(self, record: Record) -> Mapping[str, str]:
+        return self._kernels.groups(record.id)
+
     async def _take_over_all(self, lost: Mapping[str, Record | None], names: set[str]) -> None:
         """Takes over what a former process left: records, attempts whose record is `lost`,
         and what runs without one by `names`.

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from retinue.agent.attempts import ATTEMPT_ID, AttemptSpec, ImageFacts, ImageIdentity, Phase, ServicePort
 from retinue.agent.host.processes import Process
 from retinue.agent.resources.core.holdings import Holding
+from retinue.agent.resources.core.usage import FinalUsage
 from retinue.agent.runtime.bwrap_status import known_exit_code
 from retinue.agent.state import checked
 from retinue.agent.state.damaged import DIRECTORY, DamagedFiles
@@ -48,6 +49,7 @@ class Record:
     and writes its exit code, `init` the first process inside. `memory_group` is the directory of
     the control group that a container's memory counts in, `out_of_memory` what it said at the end. `rebuilt` marks a
     record that was lost and made again from the processes; its `session_id` is empty until a manager names the attempt.
+    `usage` is known once the attempt has ended, if it ever was measured.
     """
 
     id: str
@@ -73,6 +75,7 @@ class Record:
     memory_group: str = ""
     out_of_memory: bool = False
     rebuilt: bool = False
+    usage: FinalUsage | None = None
 
     @property
     def holding(self) -> Holding:
@@ -103,6 +106,8 @@ def decode(content: bytes) -> Record:
             known[name] = tuple(known.get(name, ()))
         if known.get("image") is not None:
             known["image"] = _image_facts(known["image"])
+        if known.get("usage") is not None:
+            known["usage"] = _final_usage(known["usage"])
         known["exit_code"] = known_exit_code(known.get("exit_code"))
         return Record(**known)
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
@@ -112,6 +117,11 @@ def decode(content: bytes) -> Record:
 def _image_facts(values: Mapping[str, Any]) -> ImageFacts:
     ports = (ServicePort(port["name"], port["protocol"], tuple(port["ports"])) for port in values["service_ports"])
     return ImageFacts(ImageIdentity(**values["identity"]), tuple(ports))
+
+
+def _final_usage(values: Mapping[str, Any]) -> FinalUsage:
+    counts = (values.get(name) for name in ("cpu", "memory_peak", "read", "written"))
+    return FinalUsage(float(values["time"]), *(None if count is None else int(count) for count in counts))
 
 
 @dataclass(slots=True)

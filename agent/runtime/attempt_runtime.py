@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 from retinue.agent.attempts import Phase
 from retinue.agent.errors import KernelRuntimeError, KernelStartError
 from retinue.agent.fencing.watchdog import was_ended
+from retinue.agent.inside.host_kernel import groups_of
 from retinue.agent.kernel.build import PUMP, built_path
 from retinue.agent.runtime.attempt_records import Record, Records, ended, identified
 from retinue.agent.runtime.attempt_store import AttemptStore
@@ -26,6 +27,7 @@ from retinue.agent.runtime.exit_reason import verdict
 from retinue.agent.runtime.killed import Killed
 from retinue.agent.runtime.options import RuntimeOptions, Shared
 from retinue.agent.runtime.tasks import Tasks, Watches
+from retinue.agent.runtime.usage_watch import UsageWatch
 from retinue.agent.state.damaged import DIRECTORY, DamagedFiles
 from retinue.rpc.core.reasons import AgentConditionReason, AttemptReason
 
@@ -69,6 +71,7 @@ class AttemptRuntime(ABC, Generic[Options]):
         self._store = AttemptStore(self._records)
         self._killed = Killed(self._conditions, self.condition)
         self._watches = Watches(self._ended)
+        self._usage = UsageWatch()
         self._tasks = Tasks()
 
     # What differs between kinds.
@@ -121,6 +124,10 @@ class AttemptRuntime(ABC, Generic[Options]):
 
     def _protect(self, record: Record) -> None:
         """Protects what watches over an attempt from the attempt's own limits."""
+
+    def _groups(self, record: Record) -> Mapping[str, str]:
+        """Returns the paths of the control groups that count what an attempt uses, by controller. Blocks."""
+        return {} if record.init is None else groups_of(record.init.pid)
 
     @property
     def capacity(self) -> Mapping[str, int] | None:
@@ -190,6 +197,8 @@ class AttemptRuntime(ABC, Generic[Options]):
             await self._store.save(record)
             await self._release(record)
             self._store.show(record)
+        # At least this is known of one whose groups go faster than its end is seen.
+        self._tasks.spawn(self._usage.measure(attempt_id), f"measure {attempt_id}")
 
     async def stop(self, attempt_id: str, grace: float) -> None:
         """Asks the command to end; after `grace` seconds it is due to be killed. One that is held is due at once."""
@@ -247,6 +256,7 @@ class AttemptRuntime(ABC, Generic[Options]):
         bounds = bounds_of(options.scratch_dir, options.work_size, options.work_files)
         spawn(self._store.bound_outputs(options.output_limit, pump), "bound outputs")
         spawn(self._store.write_late(), "write records late")
+        spawn(self._usage.run(), "measure attempts")
         spawn(self._killed.watch(self._kill_again, self._store.show_unkillable), "watch killed attempts")
         spawn(DiskWatch(self, options.scratch_dir, bounds).run(), "bound work directories")
 
@@ -282,6 +292,7 @@ class AttemptRuntime(ABC, Generic[Options]):
 
     def _take_over(self, record: Record) -> None:
         """Waits for the end of an attempt that is held or runs."""
+        self._usage.begin(record.id, self._groups(record))
         self._watch(record)
         self._protect(record)
 
@@ -304,7 +315,12 @@ class AttemptRuntime(ABC, Generic[Options]):
 
     def _finish_soon(self, attempt_id: str, failure: KernelStartError | None = None) -> None:
         # Not waited for: processes that do not end must not keep the agent from starting.
-        self._tasks.spawn(self._finish(attempt_id, failure), f"finish {attempt_id}")
+        self._tasks.spawn(self._measure_and_finish(attempt_id, failure), f"finish {attempt_id}")
+
+    async def _measure_and_finish(self, attempt_id: str, failure: KernelStartError | None) -> None:
+        # First: what made a container removes its groups.
+        await self._usage.measure(attempt_id)
+        await self._finish(attempt_id, failure)
 
     async def _finish(self, attempt_id: str, failure: KernelStartError | None = None) -> None:
         """Records the end of an attempt, once nothing of it is left; tries until that is done."""
@@ -360,7 +376,15 @@ class AttemptRuntime(ABC, Generic[Options]):
             message = f"{message}: {said}"
         # Times of files are coarse; an end never lies before its start.
         when = time.time() if remains.end_time is None else max(remains.end_time, record.start_time or 0.0)
-        record = replace(record, exit_code=remains.exit_code, log_size=output.size(), monitor=None, init=None)
+        usage = self._usage.take(record.id)
+        record = replace(
+            record,
+            exit_code=remains.exit_code,
+            log_size=output.size(),
+            monitor=None,
+            init=None,
+            usage=None if record.start_time is None else usage,
+        )
         await self._store.note(ended(record, phase, reason, message, when))
         self._killed.end(record.id)
         self._holdings.release(record.id)

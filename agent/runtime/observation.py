@@ -68,4 +68,5 @@ def _observe(record: Record, kill_at: float | None, layers: tuple[Layer, ...]) -
         image=record.image,
         layers=layers,
         rebuilt=record.rebuilt,
+        usage=record.usage,
     )

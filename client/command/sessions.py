@@ -25,15 +25,18 @@ from retinue.client.command.print_error import print_error
 from retinue.client.command.printable import safe
 from retinue.client.command.progress import kernel_counts, outcome, reason_text
 from retinue.client.command.selecting import selected, selector_option, term
-from retinue.client.command.text import amounts, or_dash, short_id, since, span
+from retinue.client.command.text import amounts, or_dash, short_id, since, size, span
 from retinue.client.errors import CallError
 from retinue.manager.v1 import session_pb2
-from retinue.rpc.core.amounts import AmountError, format_amount, parse_amount
+from retinue.rpc.core.amounts import MEMORY, AmountError, format_amount, parse_amount
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from retinue.client.session import Session
+
+
+_NANOSECONDS, _THOUSANDTHS = 1_000_000_000, 1_000
 
 
 def session_columns(now: float) -> Sequence[Column[session_pb2.Session]]:
@@ -102,7 +105,11 @@ def _network(session: session_pb2.Session) -> str:
 @pass_connection
 @asynchronous
 async def get_command(connection: Connection, session: str, output: str) -> None:
-    """Show one session, by id, by the start of it, or by name."""
+    """Show one session, by id, by the start of it, or by name.
+
+    Of kernels that have ended it shows the processor time and the most memory that they had in use, and in percent of
+    what they asked for.
+    """
     async with connection.client() as client:
         view = (await client.sessions.get(session)).view
     print_session(output, view)
@@ -113,6 +120,9 @@ def print_session(output: str, view: session_pb2.Session) -> None:
     print_one(output, view, session_facts(view), view.id)
     if output in ("table", "wide"):
         titles = ["KERNEL", "STATE", "ISOLATION", "AGENT", "ADDRESS", "SLOTS", "EXIT", "REASON"]
+        measured = any(kernel.HasField("usage") for kernel in view.kernels)
+        if measured:
+            titles += ["CPU TIME", "PEAK MEMORY"]
         rows = [
             [
                 safe(kernel.hostname),
@@ -123,12 +133,44 @@ def print_session(output: str, view: session_pb2.Session) -> None:
                 amounts(kernel.slots),
                 str(kernel.exit_code) if kernel.HasField("exit_code") else "-",
                 or_dash(kernel.reason),
+                *((cpu_used(view, kernel), memory_used(kernel)) if measured else ()),
             ]
             for kernel in view.kernels
         ]
         click.echo()
         for line in table(titles, rows, colour=False):
             click.echo(line)
+
+
+def cpu_used(session: session_pb2.Session, kernel: session_pb2.Kernel) -> str:
+    """Returns the processor time of a kernel, and which part it is of its processors over its life: `1m40s (83%)`."""
+    if not kernel.usage.HasField("cpu_time"):
+        return "-"
+    used = kernel.usage.cpu_time.ToNanoseconds() / _NANOSECONDS
+    shown = f"{used:.1f}s" if used < 10 else span(used)  # noqa: PLR2004  # a second is much of it
+    start, end = enum_names.time_of(session, "start_time"), enum_names.time_of(kernel, "end_time")
+    life = 0.0 if start is None or end is None else end - start
+    return shown + _part(used, _asked(kernel, "cpu") / _THOUSANDTHS * life)
+
+
+def memory_used(kernel: session_pb2.Kernel) -> str:
+    """Returns the most memory that a kernel had in use, and which part of its own that is: `1.2g (60%)`."""
+    if not kernel.usage.HasField("memory_peak_bytes"):
+        return "-"
+    peak = kernel.usage.memory_peak_bytes
+    return size(float(peak)) + _part(peak, _asked(kernel, MEMORY))
+
+
+def _asked(kernel: session_pb2.Kernel, slot: str) -> int:
+    try:
+        return parse_amount(slot, kernel.slots[slot]) if slot in kernel.slots else 0
+    except AmountError:
+        # Of a manager whose amounts this version does not know.
+        return 0
+
+
+def _part(used: float, asked: float) -> str:
+    return f" ({100 * used / asked:.0f}%)" if asked > 0 else ""
 
 
 def _template(spec: session_pb2.SessionSpec) -> str:

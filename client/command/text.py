@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _SHORT_ID = 8
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
+_UNITS = ("", "k", "m", "g", "t", "p")
+_KILO = 1024
 
 
 def short_id(identity: str) -> str:
@@ -33,6 +35,17 @@ def span(seconds: float | None) -> str:
     if whole < _DAY:
         return f"{whole // _HOUR}h{whole % _HOUR // _MINUTE}m"
     return f"{whole // _DAY}d"
+
+
+def size(count: float | None) -> str:
+    """Returns a number of bytes for people: `512`, `1.5m`, `12g`."""
+    if count is None:
+        return "-"
+    unit = 0
+    while count >= _KILO and unit < len(_UNITS) - 1:
+        count /= _KILO
+        unit += 1
+    return f"{count:.0f}{_UNITS[unit]}" if count >= 10 or unit == 0 else f"{count:.1f}{_UNITS[unit]}"  # noqa: PLR2004
 
 
 def since(message: Message, field: str, now: float) -> str:

@@ -13,6 +13,7 @@ from retinue.client.command import completed_names, options
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.output import Column, output_option, print_list, table
 from retinue.client.command.printable import safe
+from retinue.client.command.text import size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from retinue.manager.v1 import kernel_service_pb2 as pb
 
 MISSING = "-"
-_UNITS = ("", "k", "m", "g", "t", "p")
-_KILO = 1024
 _CLEAR = "\x1b[H\x1b[2J"
 
 
@@ -92,17 +91,6 @@ def _show(output: str, look: pb.StreamStatsResponse, lines: Sequence[Line], *, l
         click.echo(f"{_CLEAR}{text}")
     else:
         print_list(output, look, lines, COLUMNS, lambda line: f"{line.now.session_name}/{line.now.hostname}")
-
-
-def size(count: float | None) -> str:
-    """Returns a number of bytes for people: `512`, `1.5m`, `12g`."""
-    if count is None:
-        return MISSING
-    unit = 0
-    while count >= _KILO and unit < len(_UNITS) - 1:
-        count /= _KILO
-        unit += 1
-    return f"{count:.0f}{_UNITS[unit]}" if count >= 10 or unit == 0 else f"{count:.1f}{_UNITS[unit]}"  # noqa: PLR2004
 
 
 def _percent(rate: float | None) -> str:

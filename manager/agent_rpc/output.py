@@ -13,7 +13,7 @@ import grpc
 
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.manager.agent_rpc.relay import AgentRefusedError, AgentUnavailableError, AttemptLocation, Forwarder
-from retinue.manager.store.output_streams import UNSPECIFIED, known
+from retinue.rpc.core.output_stream import Stream
 from retinue.rpc.times import timestamp
 
 # No output is as long as that.
@@ -49,7 +49,7 @@ class Piece(NamedTuple):
 
     offset: int
     data: bytes
-    stream: int = UNSPECIFIED
+    stream: Stream = Stream.UNSPECIFIED
 
 
 async def stream_output(
@@ -74,7 +74,7 @@ async def stream_output(
                 if not end <= piece.offset <= _MAX_OFFSET:
                     raise OutputGoneError(f"agent {location.agent_id} sends output at {piece.offset} after {end}")
                 end = piece.offset + len(piece.data)
-                yield Piece(piece.offset, piece.data, known(piece.stream))
+                yield Piece(piece.offset, piece.data, Stream.of(piece.stream))
     except AgentRefusedError as error:
         if error.code is grpc.StatusCode.NOT_FOUND:
             raise OutputGoneError(str(error)) from error

@@ -140,6 +140,11 @@ def seconds(value: Duration) -> float:
     return length
 
 
+def nanoseconds(value: Duration) -> int:
+    """Returns a length of time that is only shown, within what can be stored."""
+    return min(max(value.seconds * 1_000_000_000 + value.nanos, 0), MAX_BYTES)
+
+
 def moment(value: Timestamp) -> dt.datetime | None:
     """Returns the time, or None for one that no clock shows."""
     try:

@@ -35,12 +35,13 @@ from retinue.manager.session.core.attempts import (
     RuntimeStatus,
     UsageWatch,
 )
+from retinue.manager.session.core.final_usage import FinalUsage
 from retinue.manager.session.core.images import SeenImage
 from retinue.manager.session.core.probes import Health, Probe, ProbeKind, PublishedPort, PublishedStatus
 from retinue.manager.session.core.service_ports import ServicePortSpec
 from retinue.manager.session.core.states import Observed
 from retinue.rpc.core.reasons import AgentConditionReason, AttemptReason
-from retinue.types.v1 import isolation_pb2, port_pb2, probe_pb2
+from retinue.types.v1 import isolation_pb2, port_pb2, probe_pb2, usage_pb2
 
 _log = logging.getLogger(__name__)
 
@@ -202,6 +203,17 @@ def _status(status: pb.AttemptStatus) -> AttemptStatus | None:
         ),
         end_time=values.moment(status.end_time) if status.HasField("end_time") else None,
         published=_published_status(status),
+        usage=_final_usage(status.usage) if status.HasField("usage") else None,
+    )
+
+
+def _final_usage(usage: usage_pb2.ResourceUsage) -> FinalUsage:
+    return FinalUsage(
+        values.moment(usage.sample_time) if usage.HasField("sample_time") else None,
+        values.nanoseconds(usage.cpu_time) if usage.HasField("cpu_time") else None,
+        values.byte_count(usage.memory_peak_bytes) if usage.HasField("memory_peak_bytes") else None,
+        values.byte_count(usage.read_bytes) if usage.HasField("read_bytes") else None,
+        values.byte_count(usage.written_bytes) if usage.HasField("written_bytes") else None,
     )
 
 

@@ -190,6 +190,7 @@ async def save(tx: Transaction, work: WorkingSet, *others: Statement, commit: bo
                         ended=kernel.attempt_ended,
                         log_size=size,
                         observed_end_time=kernel.end_time,
+                        usage=kernel.usage,
                     )
                 )
         happened: list[Happening] = [*machine.moves]

@@ -12,6 +12,7 @@ from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.endpoints.core.bounds import checked
+from retinue.manager.session.core.final_usage import FinalUsage
 from retinue.manager.session.core.images import parse_image
 from retinue.manager.session.core.probes import PublishedPort
 from retinue.manager.session.core.service_ports import ServicePortSpec
@@ -274,7 +275,7 @@ def finding_reported(keys: Collection[tuple[uuid.UUID, int]]) -> Query[list[Repo
 @dataclass(frozen=True, slots=True)
 class AttemptUpdate:
     """The state of an attempt to be written; `log_size` is that of output to be fetched,
-    `observed_end_time` is None when not known.
+    `observed_end_time` and `usage` are None when not known.
     """
 
     kernel_id: uuid.UUID
@@ -284,6 +285,7 @@ class AttemptUpdate:
     ended: bool
     log_size: int
     observed_end_time: dt.datetime | None
+    usage: FinalUsage | None = None
 
 
 def writing(updates: Iterable[AttemptUpdate]) -> Query[list[Difference]]:
@@ -296,11 +298,12 @@ def writing(updates: Iterable[AttemptUpdate]) -> Query[list[Difference]]:
             WITH input AS (
                 SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb))
                     AS r(kernel_id uuid, epoch int, goal text, observed text, ended boolean, log_size bigint,
-                        observed_end_time timestamptz)
+                        observed_end_time timestamptz, usage jsonb)
             ), written AS (
                 UPDATE attempt SET goal = input.goal, observed = input.observed, log_pending = input.log_size > 0, log_size = input.log_size,
                     end_time = CASE WHEN input.ended THEN now() END,
-                    observed_end_time = CASE WHEN input.ended THEN input.observed_end_time END
+                    observed_end_time = CASE WHEN input.ended THEN input.observed_end_time END,
+                    usage = coalesce(input.usage, attempt.usage)
                 FROM input WHERE attempt.kernel_id = input.kernel_id AND attempt.epoch = input.epoch AND attempt.end_time IS NULL
             ), released AS (
                 UPDATE claim SET release_time = now() FROM input

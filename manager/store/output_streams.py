@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-UNSPECIFIED, STDOUT, STDERR = 0, 1, 2
-"""Where bytes came from; the numbers of `LogStream` in the contract."""
+from retinue.rpc.core.output_stream import Stream
+
 _RUN = struct.Struct(">I")
 _LONGEST = (1 << 30) - 1
 MAX_RUNS = 16_384
@@ -19,9 +19,9 @@ class StreamRuns:
     def __init__(self) -> None:
         """Begins with no bytes."""
         # Lengths and streams.
-        self._runs: list[tuple[int, int]] = []
+        self._runs: list[tuple[int, Stream]] = []
 
-    def add(self, length: int, stream: int) -> None:
+    def add(self, length: int, stream: Stream) -> None:
         """Adds bytes at the end."""
         if self._runs and self._runs[-1][1] == stream:
             length += self._runs.pop()[0]
@@ -29,7 +29,7 @@ class StreamRuns:
             self._runs.append((length, stream))
         if len(self._runs) > MAX_RUNS:
             older, newer = self._runs[: MAX_RUNS // 2], self._runs[MAX_RUNS // 2 :]
-            self._runs = [(sum(length for length, _ in older), UNSPECIFIED), *newer]
+            self._runs = [(sum(length for length, _ in older), Stream.UNSPECIFIED), *newer]
 
     def drop(self, length: int) -> None:
         """Removes so many bytes from the beginning."""
@@ -42,7 +42,7 @@ class StreamRuns:
 
     def encode(self) -> bytes:
         """Returns the runs as they are kept; nothing where no stream is known."""
-        if all(stream == UNSPECIFIED for _, stream in self._runs):
+        if all(stream == Stream.UNSPECIFIED for _, stream in self._runs):
             return b""
         return b"".join(_RUN.pack(min(length, _LONGEST) << 2 | stream) for length, stream in self._runs)
 
@@ -51,10 +51,10 @@ class StreamRuns:
         """Returns runs as they were kept; any bytes are some."""
         runs = cls()
         for (word,) in _RUN.iter_unpack(data[: len(data) // _RUN.size * _RUN.size]):
-            runs.add(word >> 2, known(word & 3))
+            runs.add(word >> 2, Stream.of(word & 3))
         return runs
 
-    def parts(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
+    def parts(self, first: int, last: int) -> Iterator[tuple[int, int, Stream]]:
         """Yields the bytes from `first` up to `last` as beginning, end and stream of parts that follow each other."""
         begin = 0
         for length, stream in self._runs:
@@ -63,9 +63,4 @@ class StreamRuns:
                 yield max(begin, first), min(end, last), stream
             begin = end
         if max(begin, first) < last:
-            yield max(begin, first), last, UNSPECIFIED
-
-
-def known(stream: int) -> int:
-    """Returns a stream as agents send it; unspecified for one that this version does not know."""
-    return stream if stream in (STDOUT, STDERR) else UNSPECIFIED
+            yield max(begin, first), last, Stream.UNSPECIFIED

@@ -20,6 +20,7 @@ from retinue.manager.session.core.events import (
     parse_pulled_bytes,
 )
 from retinue.manager.session.core.explanation import NO_EXPLANATION, StoredExplanation, parse_explanation
+from retinue.manager.session.core.final_usage import FinalUsage, parse_final_usage
 from retinue.manager.session.core.images import NO_IMAGE, SeenImage, parse_image
 from retinue.manager.session.core.states import Goal, KernelState, Observed, Result, SessionState, SessionType
 from retinue.manager.session.core.stored_spec import StoredSpec
@@ -93,6 +94,8 @@ class KernelRecord:
     attempt_ended: bool = True
     # When that attempt ended: as its agent observed it, else when that was committed.
     end_time: dt.datetime | None = None
+    # What it had used then, if it was measured.
+    usage: FinalUsage | None = None
 
 
 _DETAILS = (
@@ -172,6 +175,7 @@ def _kernel(row: Row) -> KernelRecord:
         observed=_OBSERVED.get(row["observed"] or ""),
         attempt_ended=row["attempt_ended"],
         end_time=row["attempt_end_time"],
+        usage=parse_final_usage(row["attempt_usage"]),
     )
 
 

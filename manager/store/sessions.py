@@ -248,7 +248,7 @@ def _reading_kernels(session_ids: Collection[uuid.UUID]) -> Query[dict[uuid.UUID
     return Query(
         f"""
             SELECT {_KERNEL_COLUMNS}, a.goal, a.observed, (a.kernel_id IS NULL OR a.end_time IS NOT NULL) AS attempt_ended,
-                coalesce(a.observed_end_time, a.end_time) AS attempt_end_time
+                coalesce(a.observed_end_time, a.end_time) AS attempt_end_time, a.usage AS attempt_usage
             FROM kernel k LEFT JOIN attempt a ON a.kernel_id = k.id AND a.epoch = k.epoch
             WHERE k.session_id = ANY(:ids) ORDER BY k.session_id, k.local_rank
         """,  # noqa: S608

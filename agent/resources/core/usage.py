@@ -40,6 +40,20 @@ class Usage:
     tasks: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class FinalUsage:
+    """What a kernel that has ended had used when it was last measured, at `time` in seconds since the epoch.
+
+    Processor time is in nanoseconds, the rest in bytes.
+    """
+
+    time: float
+    cpu: int | None = None
+    memory_peak: int | None = None
+    read: int | None = None
+    written: int | None = None
+
+
 def usage_of(read: Callable[[str, str], str | None], unified: bool, network: str | None) -> Usage:
     """Returns the usage; `read` gives the text of a file by controller (empty in version 2) and name,
     `network` is /proc/PID/net/dev.
@@ -130,6 +144,20 @@ def network_bytes(text: str | None) -> tuple[int | None, int | None]:
         received = (received or 0) + int(fields[_RECEIVED])
         sent = (sent or 0) + int(fields[_SENT])
     return received, sent
+
+
+def later(before: FinalUsage | None, usage: Usage, time: float) -> FinalUsage | None:
+    """Returns what is known after one more measurement; one that found no groups any more adds nothing."""
+    if (usage.cpu, usage.memory_peak, usage.read, usage.written) == (None, None, None, None):
+        return before
+    before = before or FinalUsage(time)
+    return FinalUsage(
+        time,
+        before.cpu if usage.cpu is None else usage.cpu,
+        before.memory_peak if usage.memory_peak is None else usage.memory_peak,
+        before.read if usage.read is None else usage.read,
+        before.written if usage.written is None else usage.written,
+    )
 
 
 def group_paths(text: str) -> dict[str, str]:

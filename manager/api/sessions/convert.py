@@ -12,6 +12,7 @@ from retinue.manager.scheduler.preview import Preview
 from retinue.manager.server.etags import etag
 from retinue.manager.session.core.events import Condition
 from retinue.manager.session.core.explanation import StoredExplanation
+from retinue.manager.session.core.final_usage import FinalUsage
 from retinue.manager.session.core.service_ports import ServicePortSpec
 from retinue.manager.session.core.spec_views import SpecView
 from retinue.manager.session.core.states import KernelState, SessionState
@@ -23,7 +24,7 @@ from retinue.manager.v1 import session_pb2 as pb
 from retinue.manager.v1 import session_service_pb2 as service_pb
 from retinue.rpc.core.amounts import format_amount
 from retinue.rpc.times import timestamp
-from retinue.types.v1 import port_pb2
+from retinue.types.v1 import port_pb2, usage_pb2
 
 
 def session_message(
@@ -99,8 +100,22 @@ def _kernel_message(kernel: KernelRecord) -> pb.Kernel:
     )
     if kernel.state is KernelState.TERMINATED and kernel.end_time is not None:
         message.end_time.FromDatetime(kernel.end_time)
+    if kernel.attempt_ended and kernel.usage is not None:
+        message.usage.CopyFrom(_usage(kernel.usage))
     if kernel.pull:
         message.pull.bytes, message.pull.total_bytes = kernel.pull.bytes, kernel.pull.total
+    return message
+
+
+def _usage(usage: FinalUsage) -> usage_pb2.ResourceUsage:
+    message = usage_pb2.ResourceUsage(
+        sample_time=timestamp(usage.time),
+        memory_peak_bytes=usage.memory_peak,
+        read_bytes=usage.read,
+        written_bytes=usage.written,
+    )
+    if usage.cpu is not None:
+        message.cpu_time.FromNanoseconds(usage.cpu)
     return message
 
 

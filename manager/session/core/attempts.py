@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from retinue.manager.session.core.final_usage import FinalUsage
 from retinue.manager.session.core.images import SeenImage
 from retinue.manager.session.core.isolation import Isolation
 from retinue.manager.session.core.probes import PublishedPort, PublishedStatus
@@ -246,6 +247,8 @@ class AttemptStatus:
     end_time: dt.datetime | None = None
     # None of an attempt without a published port.
     published: PublishedStatus | None = None
+    # None before the end, and when it was never measured.
+    usage: FinalUsage | None = None
 
     @property
     def attempt_id(self) -> str:

@@ -15,6 +15,7 @@ from retinue.manager.reasons import SessionReason
 from retinue.manager.session.core import bootstrap
 from retinue.manager.session.core.attempts import AttemptStatus
 from retinue.manager.session.core.events import KernelMoved, SessionMoved
+from retinue.manager.session.core.final_usage import FinalUsage
 from retinue.manager.session.core.images import MOVED, PERMANENT_REASONS, SeenImage
 from retinue.manager.session.core.spec import RetryPolicy
 from retinue.manager.session.core.states import (
@@ -64,6 +65,8 @@ class Kernel:
     attempt_ended: bool = True
     # When the attempt ended: as its agent observed it, as far as that is known.
     end_time: dt.datetime | None = None
+    # What it had used then, if it was measured.
+    usage: FinalUsage | None = None
     # The reference asked for, and the image it was found to be: by any kernel of the session, in any try.
     image: str = ""
     found_image: SeenImage = field(default_factory=SeenImage)
@@ -119,7 +122,7 @@ class SessionMachine:
         if status.image:
             self._find_image(kernel, status.image)
         if status.state in ENDED_OBSERVATIONS:
-            kernel.end_time = status.end_time
+            kernel.end_time, kernel.usage = status.end_time, status.usage
             self._attempt_ended(kernel, status)
         elif (state := _OBSERVED_KERNEL_STATE.get(status.state)) is not None:
             self._advance(kernel, state)

@@ -174,6 +174,8 @@ class Attempt(SQLModel, table=True):
     # None when the agent does not know.
     end_time: dt.datetime | None = time_column()
     observed_end_time: dt.datetime | None = time_column()
+    # What it had used at its end, as `FinalUsage`; empty: not measured.
+    usage: dict[str, Any] = json_column("{}")
 
 
 class KernelLog(SQLModel, table=True):

@@ -95,6 +95,7 @@ async def test_hardened(contract: Contract, engine: TestEngine) -> None:
         "/run/kernel/filter": ("bind", False, "rprivate"),
         "/run/kernel/barrier": ("bind", True, "rprivate"),
         "/run/kernel/output": ("bind", True, "rprivate"),
+        "/run/kernel/output.stdout": ("bind", True, "rprivate"),
         "/etc/hosts": ("bind", False, "rprivate"),
         "/etc/resolv.conf": ("bind", False, "rprivate"),
         "/home/work": ("bind", True, "rprivate"),

@@ -13,7 +13,7 @@ import pytest
 from retinue.agent.attempts import Phase
 from retinue.agent.errors import KernelRuntimeError, UnknownAttemptError
 from retinue.agent.host.users import UserRange
-from retinue.agent.inside.streams import Stream
+from retinue.rpc.core.output_stream import Stream
 from tests.eventually import eventually
 from tests.integration.agent.runtime.conftest import HOSTS, printed_something
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import TYPE_CHECKING, Unpack
 
 import pytest
@@ -58,6 +59,19 @@ async def test_get_takes_id_prefix_and_name(retinue: Program, client: Client) ->
         ["main1", "RUNNING", "process"]
     ]
     assert json.loads((await retinue("get", "gotten", "-o", "json")).out)["id"] == identity
+
+
+async def test_get_shows_what_an_ended_kernel_had_used(retinue: Program) -> None:
+    count = "i=0; while [ $i -lt 100000 ]; do i=$((i + 1)); done"
+    assert (await retinue("run", "-n", "spent", "--slots", "cpu=0.5,mem=256m", "--", "sh", "-c", count)).code == 0
+    titles, kernel = (await retinue("get", "spent")).out.splitlines()[-2:]
+    cpu, memory = titles.index("CPU TIME"), titles.index("PEAK MEMORY")
+    assert re.fullmatch(r"\d+\.\ds \(\d+%\)", kernel[cpu:memory].strip())
+    assert re.fullmatch(r"[0-9.]+[km] \(\d+%\)", kernel[memory:].strip())
+    usage = json.loads((await retinue("get", "spent", "-o", "json")).out)["kernels"][0]["usage"]
+    assert float(usage["cpuTime"].removesuffix("s")) > 0
+    assert int(usage["memoryPeakBytes"]) > 0
+    assert "sampleTime" in usage
 
 
 async def test_logs_of_one_kernel_of_all_and_from_an_offset(retinue: Program, client: Client) -> None:

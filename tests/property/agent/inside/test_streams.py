@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.agent.inside.streams import RECORD_BYTES, Span, Stream, StreamIndex, decode, encode, partition
+from retinue.agent.inside.streams import RECORD_BYTES, Span, StreamIndex, decode, encode, partition
+from retinue.rpc.core.output_stream import Stream
 
 if TYPE_CHECKING:
     import pytest

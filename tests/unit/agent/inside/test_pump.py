@@ -12,8 +12,9 @@ import pytest
 from retinue.agent.host import syscalls
 from retinue.agent.host.launch_threads import in_own_thread
 from retinue.agent.inside.output_pump import INDEX, OUTPUT, PIPE, STDOUT_PIPE, drain, make_pipe, pumping, revive
-from retinue.agent.inside.streams import RECORD_BYTES, Stream, StreamIndex
+from retinue.agent.inside.streams import RECORD_BYTES, StreamIndex
 from retinue.agent.kernel.build import PUMP, build
+from retinue.rpc.core.output_stream import Stream
 from tests.eventually import eventually_blocking
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from retinue.agent.inside.streams import RECORD_BYTES, Span, Stream, StreamIndex, decode, encode, partition
+from retinue.agent.inside.streams import RECORD_BYTES, Span, StreamIndex, decode, encode, partition
+from retinue.rpc.core.output_stream import Stream
 
 if TYPE_CHECKING:
     from pathlib import Path

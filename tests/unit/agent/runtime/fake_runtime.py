@@ -25,7 +25,7 @@ from retinue.agent.inside.service_log import Seen
 from retinue.agent.inside.upload import Announced, DigestError
 from retinue.agent.inside.workdir import Entry, MissingError, parts_of
 from retinue.agent.kernel.core import frames
-from retinue.agent.resources.core.usage import Usage
+from retinue.agent.resources.core.usage import FinalUsage, Usage
 from retinue.agent.runtime.kernel import KernelSocket, Program
 
 
@@ -154,7 +154,8 @@ class FakeRuntime:
 
     def _end(self, attempt_id: str, reason: str, code: int | None) -> None:
         ended = replace(self._attempt(attempt_id), phase=Phase.EXITED, exit_code=code, reason=reason, kill_at=None)
-        self._set(replace(ended, end_time=time.time()))
+        usage = FinalUsage(time.time(), cpu=1, memory_peak=1) if ended.start_time is not None else None
+        self._set(replace(ended, end_time=time.time(), usage=usage))
         self._state.ends[attempt_id].set()
 
     def _set(self, attempt: ObservedAttempt) -> None:

@@ -24,6 +24,7 @@ from retinue.agent.process.bubblewrap import (
     hidden_paths,
     inner_arguments,
 )
+from retinue.agent.resources.core.usage import FinalUsage
 from retinue.agent.resources.discovery import Node, capacity, discover, parallel_starts
 from retinue.agent.runtime.attempt_records import Loaded, Record, Records, decode, encode, ended
 from retinue.agent.runtime.attempt_store import AttemptStore
@@ -94,6 +95,7 @@ def test_record_round_trip() -> None:
         RECORD,
         Record("k.1", "s", "k", "boot"),
         replace(RECORD, phase=Phase.EXITED, exit_code=3, log_size=9),
+        replace(RECORD, phase=Phase.EXITED, usage=FinalUsage(7.5, cpu=3, written=0)),
     ):
         assert decode(encode(record)) == record
     values = checked.load(encode(RECORD))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from retinue.manager.agent_rpc.output import Piece
 from retinue.manager.api.streams.code import as_text
 from retinue.manager.api.streams.logs import TextCutter
+from retinue.rpc.core.output_stream import Stream
 from retinue.types.v1 import code_pb2
 
 
@@ -38,7 +39,7 @@ def test_what_waits_is_shown_at_a_gap_at_the_next_try_and_at_the_end() -> None:
 
 def test_text_of_another_stream_finishes_what_waits() -> None:
     cutter = TextCutter("main1")
-    pieces = [Piece(0, b"a\xe2", 1), Piece(2, b"b", 2), Piece(3, b"c", 2)]
+    pieces = [Piece(0, b"a\xe2", Stream.STDOUT), Piece(2, b"b", Stream.STDERR), Piece(3, b"c", Stream.STDERR)]
     texts = [(part.text, part.stream) for piece in pieces for part in cutter.cut(1, piece)]
     assert texts == [("a", 1), ("\ufffd", 1), ("b", 2), ("c", 2)]
 
