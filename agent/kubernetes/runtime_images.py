@@ -17,6 +17,7 @@ from google.protobuf.message_factory import GetMessageClass
 from retinue.agent.attempts import ImageIdentity
 from retinue.agent.docker.core.image_bounds import excess
 from retinue.agent.docker.images import Image
+from retinue.agent.docker.registries import parse_reference
 from retinue.agent.errors import KernelRuntimeError
 
 if TYPE_CHECKING:
@@ -92,7 +93,10 @@ class RuntimeImages:
             # A path is no name of a host, which some runtimes demand.
             options = [("grpc.default_authority", "localhost")]
             self._channel = grpc.aio.insecure_channel(f"unix://{self._socket}", options)
-        asked = self._asked(image={"image": reference}, verbose=True).SerializeToString()
+        parts = parse_reference(reference)
+        # As kubelet does: without a tag, runtimes take the beginning of any image's id for a name as well.
+        name = reference if parts.tag or parts.digest else f"{reference}:latest"
+        asked = self._asked(image={"image": name}, verbose=True).SerializeToString()
         try:
             # Decoded here: an answer that makes no sense would be none.
             found = self._found.FromString(await self._channel.unary_unary(STATUS)(asked, timeout=TIMEOUT))

@@ -11,8 +11,9 @@ import shlex
 import shutil
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import yaml
 from click.testing import CliRunner
 from lightkube import ApiError
 from lightkube.codecs import load_all_yaml
@@ -97,12 +98,54 @@ def commands() -> list[list[str]]:
     return [shlex.split(line, comments=True) for line in lines if line.startswith("kubectl ")]
 
 
+def overlay() -> str:
+    """Returns the overlay of the page."""
+    (found,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    return str(found)
+
+
+def rendered(kubectl: str, directory: Path) -> list[Any]:
+    """Returns the objects that `kubectl apply -k` would apply."""
+    done = subprocess.run([kubectl, "kustomize", str(directory)], capture_output=True, text=True, check=True)
+    return [document for document in yaml.safe_load_all(done.stdout) if document is not None]
+
+
+def test_a_base_of_kustomize_is_all_manifests_and_an_overlay_changes_the_agent(tmp_path: Path) -> None:
+    files = sorted(MANIFESTS.glob("*.yaml"))
+    plain = [document for file in files for document in yaml.safe_load_all(file.read_text()) if document is not None]
+    assert yaml.safe_load((MANIFESTS / "Kustomization").read_text())["resources"] == [file.name for file in files]
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        return
+    base = rendered(kubectl, MANIFESTS)
+    assert all(document in base for document in plain)
+    assert len(base) == len(plain)
+    shutil.copytree(MANIFESTS, tmp_path / "deploy/kubernetes")
+    (tmp_path / "overlay").mkdir()
+    (tmp_path / "overlay/kustomization.yaml").write_text(overlay())
+    (tmp_path / "overlay/join-token").write_text("token")
+    found = {
+        (document["kind"], document["metadata"]["name"]): document
+        for document in rendered(kubectl, tmp_path / "overlay")
+    }
+    pod = found["DaemonSet", "retinue-agent"]["spec"]["template"]["spec"]
+    (agent,) = pod["containers"]
+    assert agent["image"] == "registry.example/retinue-agent:1"
+    assert agent["args"][-1] == "--kube-pull-secret=registry"
+    assert pod["nodeSelector"] == {"retinue": "agent"}
+    assert found["ConfigMap", "retinue-agent"]["data"] == {"manager": "MANAGER:7440", "ca-fingerprint": "HEX"}
+    assert len(found) == len(plain) + 2
+
+
 def test_the_commands_of_the_page_are_accepted(cluster: KubeCluster, tmp_path: Path) -> None:
     kubectl = shutil.which("kubectl")
     found = commands()
     assert [*found[0][:2], found[0][-1]] == ["kubectl", "apply", "deploy/kubernetes/1-namespaces.yaml"]
-    (tmp_path / "join-token").write_text("token")
-    (tmp_path / "deploy").symlink_to(MANIFESTS.parent)
+    shutil.copytree(MANIFESTS, tmp_path / "deploy/kubernetes")
+    (tmp_path / "overlay").mkdir()
+    (tmp_path / "overlay/kustomization.yaml").write_text(overlay())
+    for directory in (tmp_path, tmp_path / "overlay"):
+        (directory / "join-token").write_text("token")
     for words in found:
         if kubectl is None or words[1] not in {"apply", "create"}:
             continue

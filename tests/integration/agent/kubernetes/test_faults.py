@@ -171,15 +171,17 @@ async def test_a_creation_that_fails_is_repeated_and_makes_one_pod(
 
 
 @contextlib.asynccontextmanager
-async def runtime_without_images(socket: Path, answer: bytes = b"") -> AsyncIterator[None]:
-    """A container runtime that says of each image that it is not there, or this."""
+async def runtime_without_images(socket: Path, answer: bytes = b"") -> AsyncIterator[list[bytes]]:
+    """A container runtime that says of each image that it is not there, or this; yields what it was asked."""
+    asked = []
 
     class Service(grpc.GenericRpcHandler):
         def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
             assert details.method == STATUS
 
             async def status(request: bytes, context: object) -> bytes:
-                del request, context
+                del context
+                asked.append(request)
                 return answer
 
             return grpc.unary_unary_rpc_method_handler(status)
@@ -189,7 +191,7 @@ async def runtime_without_images(socket: Path, answer: bytes = b"") -> AsyncIter
     server.add_insecure_port(f"unix://{socket}")
     await server.start()
     try:
-        yield
+        yield asked
     finally:
         await server.stop(None)
 
@@ -205,7 +207,7 @@ async def test_an_image_that_cannot_be_fetched_fails_its_attempt(
         runtime = await faulty.open(runtime=tmp_path / "cri")
         api.will("create", Fault(lost=True, done=True))
         await runtime.prepare(faulty.spec(), HOSTS)
-        await eventually(lambda: set(api.pods) == {FETCHING} and api.verbs.count("create") == 2)
+        await eventually(lambda: api.verbs == ["create", "create", "get"])
         assert runtime.observe()["k.1"].phase is Phase.PULLING
         if status is None:
             api.drop(FETCHING)
@@ -220,10 +222,12 @@ async def test_an_image_that_cannot_be_fetched_fails_its_attempt(
 async def test_what_comes_to_be_after_its_fetch_was_given_up_is_removed(
     faulty: FakePods, api: FakeApi, tmp_path: Path
 ) -> None:
-    async with runtime_without_images(tmp_path / "cri"):
+    async with runtime_without_images(tmp_path / "cri") as asked:
         runtime = await faulty.open(runtime=tmp_path / "cri")
         await runtime.prepare(faulty.spec(), HOSTS)
         await eventually(lambda: set(api.pods) == {FETCHING})
+        # The name that kubelet makes of it, which is the beginning of no image's id.
+        assert all(b"i:latest" in request for request in asked)
         later = copy.deepcopy(api.pods[FETCHING])
         api.drop(FETCHING)
         await faulty.until("k.1", Phase.FAILED)
