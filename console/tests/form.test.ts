@@ -1,7 +1,9 @@
+import { create } from "@bufbuild/protobuf";
 import { expect, it } from "vitest";
 import { ClusterMode, SessionType } from "../src/gen/retinue/manager/v1/session_pb";
+import { RequestChangeSchema } from "../src/gen/retinue/manager/v1/session_service_pb";
 import { commandsFor } from "../src/spec/commands";
-import { EMPTY, type Form, specOf } from "../src/spec/form";
+import { changed, EMPTY, type Form, specOf } from "../src/spec/form";
 import { quoted, splitWords, UnreadableText } from "../src/spec/words";
 
 const FULL: Form = {
@@ -68,4 +70,18 @@ it("quotes words so that they are read again", () => {
   for (const word of ["plain", "two words", "it's", "$HOME", "", "a\\b", '"', "`x`", "!", "a\nb", "한"]) {
     expect(splitWords("x", `a ${quoted(word)} b`)).toEqual(["a", word, "b"]);
   }
+});
+
+it.each([
+  [{ case: "slot", value: { slot: "cpu", amount: "3" } }, { slots: { ...FULL.slots, cpu: "3" } }],
+  [{ case: "clusterSize", value: 2 }, { clusterSize: "2" }],
+  [{ case: "clusterMode", value: ClusterMode.MULTI_NODE }, { clusterMode: ClusterMode.MULTI_NODE }],
+  [{ case: "resourceGroup", value: "other" }, { group: "other" }],
+  [{ case: "resourceGroup", value: "default" }, { group: "" }],
+] as const)("applies the change %j and leaves the rest", (change, part) => {
+  expect(changed(FULL, create(RequestChangeSchema, { change }))).toEqual({ ...FULL, ...part });
+});
+
+it("applies no change that it does not know", () => {
+  expect(changed(FULL, create(RequestChangeSchema, { text: "wait" }))).toBeUndefined();
 });

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sqlmodel.ext.asyncio.session import AsyncSession
@@ -22,7 +22,7 @@ from retinue.manager.scheduler.core.snapshot import (
     snapshot_of,
     stored_explanation,
 )
-from retinue.manager.scheduling.columns import Policy, Running
+from retinue.manager.scheduling.columns import Policy, Running, Tier
 from retinue.manager.scheduling.custom import Advice
 from retinue.manager.scheduling.placement import Placer
 from retinue.manager.scheduling.records import PendingSession
@@ -31,10 +31,11 @@ from retinue.manager.scheduling.room import Situation
 from retinue.manager.scheduling.scheduling_pass import run_pass
 from retinue.manager.scheduling.strategies import FAIR_SHARE, Settings, validate_policy
 from retinue.manager.scheduling.view import View
-from retinue.manager.scheduling.what_if import WhatIf, waiting_order, what_if
+from retinue.manager.scheduling.what_if import Change, WhatIf, waiting_order, what_if
 from retinue.manager.session.core.explanation import StoredExplanation
 from retinue.manager.session.core.image_registries import denied_image
 from retinue.manager.session.core.mounts import granted
+from retinue.manager.session.core.new_session import NewSession
 from retinue.manager.session.core.spec import MountSpec
 from retinue.manager.session.core.states import SessionType
 from retinue.manager.session.drafts import Draft
@@ -48,14 +49,16 @@ _NOT_ASKED = "it is not asked for a preview"
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """The agents of a session's kernels by hostname, or why it would wait: reason, message,
-    and what is kept with them.
+    """The agents of a session's kernels by hostname, or why it would wait: reason, message, and what is kept with them;
+    with what it could start, and other groups that have room for it now, if that was asked.
     """
 
     agents: Mapping[str, str]
     reason: str = ""
     message: str = ""
     explanation: StoredExplanation | None = None
+    changes: Sequence[Change] = ()
+    alternative_groups: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,23 @@ async def previews(tx: AsyncSession, drafts: Sequence[Draft]) -> dict[uuid.UUID,
     return found
 
 
+async def preview_one(tx: AsyncSession, draft: Draft) -> Preview:
+    """Returns what the next pass would make of a session that is not there yet, and what would start it."""
+    name = draft.session.resource_group
+    waiting = _pending(draft)
+    reading = await _read(tx, name, [waiting])
+    if reading is None:
+        return Preview({})
+    found = (await asyncio.to_thread(_decide, reading, {waiting.id}))[waiting.id]
+    explanation = found.explanation
+    if explanation is None or explanation.tier is Tier.POLICY:
+        return found
+    policies = {group.name: group for group in await changes.read_groups(tx)}
+    allowed = await _allowed(tx, policies.keys(), draft.session, draft.spec.mounts, draft.images)
+    reading.cache.groups = policies
+    return await asyncio.to_thread(_add_changes, reading, replace(waiting, created=reading.now), found, allowed)
+
+
 async def outlook(tx: AsyncSession, session: SessionRecord) -> Outlook | None:
     """Returns what a session lacks at this moment; None when it does not wait."""
     reading = await _read(tx, session.resource_group, [], only=session.id)
@@ -100,21 +120,31 @@ async def outlook(tx: AsyncSession, session: SessionRecord) -> Outlook | None:
     if reading is None or not len(reading.snapshot.ids) or not waiting:
         return None
     policies = {group.name: group for group in await changes.read_groups(tx)}
-    mounts = session.spec.mounts
+    allowed = await _allowed(tx, policies.keys(), session, session.spec.mounts, session.spec.images)
+    reading.cache.groups = policies
+    return await asyncio.to_thread(_look, reading, waiting[0], allowed)
+
+
+async def _allowed(
+    tx: AsyncSession,
+    names: Collection[str],
+    session: NewSession | SessionRecord,
+    mounts: Sequence[MountSpec],
+    images: Sequence[str],
+) -> Sequence[str]:
+    """Returns those of the groups that grant the mounts and images of a session."""
+    allowed = set(names)
     if mounts:
-        roots = await groups.read_mount_roots(tx, policies.keys())
+        roots = await groups.read_mount_roots(tx, names)
         allowed = {
             name
             for name, of_group in roots.items()
             if not isinstance(granted(mounts, of_group, session.project, session.owner), MountSpec)
         }
-    else:
-        allowed = set(policies)
-    if images := session.spec.images:
-        registries = await groups.read_image_registries(tx, policies.keys())
+    if images:
+        registries = await groups.read_image_registries(tx, names)
         allowed = {name for name in allowed if not denied_image(images, registries[name])}
-    reading.cache.groups = policies
-    return await asyncio.to_thread(_look, reading, waiting[0], sorted(allowed))
+    return sorted(allowed)
 
 
 async def queue_position(tx: AsyncSession, name: str, session_id: uuid.UUID) -> int:
@@ -164,11 +194,22 @@ def _decide(reading: _Reading, wanted: set[uuid.UUID]) -> dict[uuid.UUID, Previe
     return found
 
 
-def _look(reading: _Reading, waiting: PendingSession, others: Sequence[str]) -> Outlook:
+def _add_changes(reading: _Reading, waiting: PendingSession, found: Preview, others: Sequence[str]) -> Preview:
+    snapshot = reading.snapshot
+    hints = what_if(_situation(reading), snapshot.ids.tolist().index(waiting.id))
+    alternative_groups = groups_with_room(reading.cache, waiting, others, reading.now)
+    return replace(found, changes=hints.changes, alternative_groups=alternative_groups)
+
+
+def _situation(reading: _Reading) -> Situation:
     snapshot, settings = reading.snapshot, reading.settings
     view = View(snapshot.agents, snapshot.queue, snapshot.queue.orders[:0], settings, reading.rotation)
     placer: Placer = view.placer
-    situation = Situation(snapshot.agents, snapshot.queue, settings, reading.rotation, reading.running, placer)
+    return Situation(snapshot.agents, snapshot.queue, settings, reading.rotation, reading.running, placer)
+
+
+def _look(reading: _Reading, waiting: PendingSession, others: Sequence[str]) -> Outlook:
+    situation = _situation(reading)
     reservation = reserve(situation, 0)
     hints = what_if(situation, 0)
     alternative_groups = groups_with_room(reading.cache, waiting, others, reading.now)

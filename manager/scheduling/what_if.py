@@ -25,11 +25,27 @@ _MEBIBYTE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
+class Change:
+    """A change of a request: the amount of a slot for each kernel, the cluster size, or the mode to multi-node."""
+
+    text: str
+    slot: str = ""
+    amount: str = ""
+    cluster_size: int = 0
+    multi_node: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class WhatIf:
-    """Numbers of agents by cause, each agent once at its first, and what would start now, in words."""
+    """Numbers of agents by cause, each agent once at its first, and the changes with which it would start now."""
 
     agents: tuple[tuple[str, int], ...]
-    hints: tuple[str, ...]
+    changes: tuple[Change, ...]
+
+    @property
+    def hints(self) -> tuple[str, ...]:
+        """Returns the changes in words."""
+        return tuple(change.text for change in self.changes)
 
 
 def what_if(situation: Situation, row: int) -> WhatIf:
@@ -40,7 +56,7 @@ def what_if(situation: Situation, row: int) -> WhatIf:
     wishes = situation.queue.wishes.get(row)
     if wishes is not None and wishes.strict:
         wanted = np.isin(view.free.rows, np.array(wishes.designated, np.int64))
-    return WhatIf(_causes(view, kind, wanted), tuple(_hints(view, kind, wanted)))
+    return WhatIf(_causes(view, kind, wanted), tuple(_changes(view, kind, wanted)))
 
 
 def waiting_order(agents: Agents, owners: Owners, queue: Queue, settings: Settings) -> list[int] | None:
@@ -100,7 +116,7 @@ def _names(view: View) -> list[str]:
     return names + (["kernels"] if view.settings.max_kernels_per_agent else [])
 
 
-def _hints(view: View, kind: Kind, wanted: Mask) -> list[str]:
+def _changes(view: View, kind: Kind, wanted: Mask) -> list[Change]:
     if len(kind.groups) != 1:
         return []
     shape, number = kind.groups[0]
@@ -117,7 +133,7 @@ def _hints(view: View, kind: Kind, wanted: Mask) -> list[str]:
         held = np.min(free[lanes] // asked[lanes, None], axis=0) if len(lanes) else np.full(len(takers), kernels)
         return bool(held.max() >= kernels if single_node else held.sum() >= kernels)
 
-    hints = []
+    changes = []
     for lane, slot in enumerate(view.agents.slots[column] for column in view.columns):
         if not request[lane]:
             continue
@@ -130,14 +146,15 @@ def _hints(view: View, kind: Kind, wanted: Mask) -> list[str]:
         most = _round(slot, _largest(smaller, int(request[lane]) - 1))
         if most:
             each = " for each kernel" if number > 1 else ""
-            hints.append(f"{slot} of {format_amount(slot, most)} or less{each}")
+            written = format_amount(slot, most)
+            changes.append(Change(f"{slot} of {written} or less{each}", slot=slot, amount=written))
     if number > 1:
         kernels = _largest(lambda count: fits(request, count, single_node=kind.single_node), number - 1)
         if kernels:
-            hints.append(f"a cluster size of {kernels} or less")
+            changes.append(Change(f"a cluster size of {kernels} or less", cluster_size=kernels))
         if kind.single_node and fits(request, number, single_node=False):
-            hints.append("cluster mode multi-node")
-    return hints
+            changes.append(Change("cluster mode multi-node", multi_node=True))
+    return changes
 
 
 def _largest(true: Callable[[int], bool], most: int) -> int:

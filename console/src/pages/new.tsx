@@ -7,12 +7,12 @@ import { templates } from "../api/templates";
 import { type Quota, QuotaKind } from "../gen/retinue/manager/v1/account_service_pb";
 import { type Agent, AgentState } from "../gen/retinue/manager/v1/fleet_service_pb";
 import { ClusterMode, type SessionSpec, SessionType } from "../gen/retinue/manager/v1/session_pb";
-import type { CreateSessionResponse } from "../gen/retinue/manager/v1/session_service_pb";
+import type { CreateSessionResponse, RequestChange } from "../gen/retinue/manager/v1/session_service_pb";
 import { Isolation } from "../gen/retinue/types/v1/isolation_pb";
 import { CopyButton, Labelled, Meter, Tabs, Trouble } from "../parts/basics";
 import { useLoaded } from "../parts/store";
 import { type Commands, commandsFor } from "../spec/commands";
-import { EMPTY, type Form, specOf } from "../spec/form";
+import { changed, EMPTY, type Form, specOf } from "../spec/form";
 import { UnreadableText } from "../spec/words";
 import { amount, amounts, amountText } from "../text/format";
 import { t } from "../text/language";
@@ -212,7 +212,7 @@ export default function NewSession() {
             <code>{unreadable.field}</code>: {unreadable.message}
           </p>
         )}
-        <Outcome preview={preview} />
+        <Outcome preview={preview} onApply={(change) => setForm((before) => changed(before, change) ?? before)} />
         <Trouble problem={problem} />
         <button type="submit" className="primary launch" disabled={busy || spec === undefined}>
           {t("launch")}
@@ -301,7 +301,7 @@ function usePreview(spec: SessionSpec | undefined): Preview {
   return preview;
 }
 
-function Outcome({ preview }: { preview: Preview }) {
+function Outcome({ preview, onApply }: { preview: Preview; onApply: (change: RequestChange) => void }) {
   if (preview.state === "checking") return <p role="status">{t("checking")}</p>;
   if (preview.state === "refused") return <Trouble problem={preview.problem} />;
   const outcome = preview.answer.preview;
@@ -332,6 +332,24 @@ function Outcome({ preview }: { preview: Preview }) {
           </li>
         ))}
       </ul>
+      {outcome.wouldStartWith.length > 0 && (
+        <>
+          <p id="would-start-with">{t("wouldStartWith")}:</p>
+          <ul aria-labelledby="would-start-with">
+            {outcome.wouldStartWith.map((change) => (
+              <li key={change.text}>
+                {change.change.case === undefined ? (
+                  change.text
+                ) : (
+                  <button type="button" onClick={() => onApply(change)}>
+                    {change.text}
+                  </button>
+                )}
+              </li>
+            ))}
+          </ul>
+        </>
+      )}
     </div>
   );
 }

@@ -1,6 +1,7 @@
 import { create } from "@bufbuild/protobuf";
 import { durationFromMs } from "@bufbuild/protobuf/wkt";
 import { ClusterMode, type SessionSpec, SessionSpecSchema, SessionType } from "../gen/retinue/manager/v1/session_pb";
+import type { RequestChange } from "../gen/retinue/manager/v1/session_service_pb";
 import { Isolation } from "../gen/retinue/types/v1/isolation_pb";
 import { splitWords, UnreadableText } from "./words";
 
@@ -52,6 +53,22 @@ export const EMPTY: Form = {
 };
 
 const MILLISECONDS: Record<string, number> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
+
+/** Returns the form with a change of its request; undefined for one that this page does not know. */
+export function changed(form: Form, { change }: RequestChange): Form | undefined {
+  switch (change.case) {
+    case "slot":
+      return { ...form, slots: { ...form.slots, [change.value.slot]: change.value.amount } };
+    case "clusterSize":
+      return { ...form, clusterSize: String(change.value) };
+    case "clusterMode":
+      return { ...form, clusterMode: change.value };
+    case "resourceGroup":
+      return { ...form, group: change.value === "default" ? "" : change.value };
+    default:
+      return undefined;
+  }
+}
 
 /** Returns the spec that a form asks for; the server checks what it means. Throws UnreadableText. */
 export function specOf(form: Form): SessionSpec {

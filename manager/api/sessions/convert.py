@@ -9,6 +9,7 @@ from retinue.manager.api.sessions.isolation_convert import isolation_number
 from retinue.manager.api.sessions.spec_convert import spec_message
 from retinue.manager.api.sessions.unreadable import missing_kernels, readable_part
 from retinue.manager.scheduler.preview import Preview
+from retinue.manager.scheduling.what_if import Change
 from retinue.manager.server.etags import etag
 from retinue.manager.session.core.events import Condition
 from retinue.manager.session.core.explanation import StoredExplanation
@@ -181,7 +182,25 @@ def preview_message(preview: Preview) -> service_pb.PlacementPreview:
         message=preview.message,
         tier=service_pb.ReasonTier.Value(f"REASON_TIER_{preview.explanation.tier.value}"),
         shortfalls=_shortfalls(preview.explanation),
+        would_start_with=[
+            *map(_change_message, preview.changes),
+            *(
+                service_pb.RequestChange(text=f"resource group {name}", resource_group=name)
+                for name in preview.alternative_groups
+            ),
+        ],
     )
+
+
+def _change_message(change: Change) -> service_pb.RequestChange:
+    message = service_pb.RequestChange(text=change.text)
+    if change.slot:
+        message.slot.slot, message.slot.amount = change.slot, change.amount
+    elif change.cluster_size:
+        message.cluster_size = change.cluster_size
+    elif change.multi_node:
+        message.cluster_mode = pb.CLUSTER_MODE_MULTI_NODE
+    return message
 
 
 def show_unmade(session: pb.Session, preview: Preview) -> None:

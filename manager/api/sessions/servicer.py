@@ -98,9 +98,9 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
                     incarnation=self._tail.incarnation,
                 )
                 if request.validate_only:
-                    found = await preview.previews(tx, [outcome.draft])
-                    response.preview.CopyFrom(preview_message(found[session_id]))
-                    show_unmade(response.session, found[session_id])
+                    found = await preview.preview_one(tx, outcome.draft)
+                    response.preview.CopyFrom(preview_message(found))
+                    show_unmade(response.session, found)
                 return response
 
             if request.validate_only:

@@ -87,6 +87,40 @@ async def test_a_full_cluster_shows_the_reason_and_what_would_start_it(visitor: 
     await session.terminate()
 
 
+async def test_a_change_that_the_preview_names_starts_what_would_wait(
+    visitor: Visitor, client: Client, cluster: Cluster
+) -> None:
+    """All agents are full but for one processor of the first."""
+    page = visitor.page
+    fillers = [
+        await client.sessions.create(
+            type="interactive", slots={"cpu": cpu, "mem": "64m"}, agents=[agent.id], agent_choice="strict"
+        )
+        for agent, cpu in zip(cluster.agents, (3, 4), strict=True)
+    ]
+    for filler in fillers:
+        await filler.wait("RUNNING")
+    asked = await client.sessions.create(type="interactive", slots={"cpu": 2, "mem": "64m"})
+    explained = await eventually(asked.explain, lambda found: found.reason not in {"", "QUEUED"})
+    await asked.terminate()
+    await page.goto(page.url.split("/sessions")[0] + "/sessions/new")
+    for label, value in {"Name": "changed", "cpu": "2", "mem": "64m"}.items():
+        await page.get_by_label(label, exact=True).fill(value)
+    outcome = page.locator(".outcome")
+    await expect(outcome).to_contain_text(explained.reason, timeout=MILLISECONDS)
+    await expect(outcome).to_contain_text(explained.message)
+    (change,) = explained.would_start_with
+    await outcome.get_by_role("button", name=change).click()
+    await expect(page.get_by_label("cpu", exact=True)).to_have_value("1")
+    await expect(outcome).to_contain_text("Starts now", timeout=MILLISECONDS)
+    await page.get_by_role("button", name="Launch").click()
+    await expect(page.locator("h1")).to_have_text("changed", timeout=MILLISECONDS)
+    await expect(page.locator(".bar-top .state")).to_contain_text("Running", timeout=MILLISECONDS)
+    started = await client.sessions.get("changed")
+    for session in (started, *fillers):
+        await session.terminate()
+
+
 def _engine(cluster: Cluster) -> int:
     """Returns the process of the gateway's Envoy."""
     children = Path(f"/proc/{cluster.manager.pid}/task").glob("*/children")

@@ -95,6 +95,9 @@ async def test_an_explanation_says_what_would_start_now(client: Client, cluster:
     await session.terminate()
     smaller = await client.sessions.check(type="interactive", slots={"cpu": hint.split()[2], "mem": "64m"})
     assert smaller.kernels, "what the hint says is true"
+    asked = await client.sessions.check(type="interactive", slots={"cpu": "1000", "mem": "64m"})
+    (change,) = asked.would_start_with
+    assert (change.text, change.slot.slot, change.slot.amount) == (hint, "cpu", hint.split()[2])
 
 
 async def test_an_explanation_names_other_groups_with_room(client: Client, cluster: Cluster, tmp_path: Path) -> None:
@@ -110,6 +113,8 @@ async def test_an_explanation_names_other_groups_with_room(client: Client, clust
         ]
         assert list((await client.sessions.explain(fits.id)).would_start_with) == ["resource group default"]
         assert list((await client.sessions.explain(mounting.id)).would_start_with) == []
+        preview = await client.sessions.check(type="interactive", resource_group="empty", slots={"cpu": "1"})
+        assert [change.resource_group for change in preview.would_start_with] == ["default"]
         moved = await client.sessions.check(type="interactive", resource_group="default", slots={"cpu": "1"})
         assert moved.kernels, "what the hint says is true"
     finally:

@@ -8,7 +8,7 @@ from retinue.manager.scheduling.columns import Policy, Running
 from retinue.manager.scheduling.room import Situation
 from retinue.manager.scheduling.strategies import validate_policy
 from retinue.manager.scheduling.view import View
-from retinue.manager.scheduling.what_if import WhatIf, what_if
+from retinue.manager.scheduling.what_if import Change, WhatIf, what_if
 from tests.vectors.scene import Scene
 
 NONE_RUNNING = Running(
@@ -44,21 +44,26 @@ def test_one_kernel() -> None:
     made.add_session("s", "A", [{"cpu": 4000, "mem": 5 << 30}], architecture="x86_64")
     assert look(made) == WhatIf(
         (("of another kind", 1), ("takes nothing new", 1), ("short of cpu", 1), ("short of mem", 1)),
-        ("cpu of 3 or less", "mem of 2g or less"),
+        (
+            Change("cpu of 3 or less", slot="cpu", amount="3"),
+            Change("mem of 2g or less", slot="mem", amount="2g"),
+        ),
     )
 
 
 def test_a_gang_may_be_smaller_or_spread() -> None:
     made = scene()
     made.add_session("s", "A", [{"cpu": 2000, "mem": 1 << 30}] * 3, single_node=True, architecture="x86_64")
-    assert look(made).hints == (
-        "cpu of 1 or less for each kernel",
-        "a cluster size of 2 or less",
-        "cluster mode multi-node",
+    assert look(made).changes == (
+        Change("cpu of 1 or less for each kernel", slot="cpu", amount="1"),
+        Change("a cluster size of 2 or less", cluster_size=2),
+        Change("cluster mode multi-node", multi_node=True),
     )
 
 
 def test_chosen_agents_alone_count() -> None:
     made = scene()
     made.add_session("s", "A", [{"cpu": 5000, "mem": 1}], designated=["b"], strict=True)
-    assert look(made) == WhatIf((("not asked for", 3), ("short of cpu", 1)), ("cpu of 4 or less",))
+    assert look(made) == WhatIf(
+        (("not asked for", 3), ("short of cpu", 1)), (Change("cpu of 4 or less", slot="cpu", amount="4"),)
+    )
