@@ -22,7 +22,7 @@ from retinue.agent.host.processes import PROC, Process, alive, identify, owner_o
 from retinue.agent.host.seccomp import build_container_filter
 from retinue.agent.host.users import Users
 from retinue.agent.inside.output_pump import STDOUT_PIPE, make_pipe, pumping
-from retinue.agent.inside.provision import WITHOUT_RESOLVER, Provision, Ssh, provision_kernel, ssh_of
+from retinue.agent.inside.provision import WITHOUT_RESOLVER, Provision, Ssh, provision_kernel, set_up_network, ssh_of
 from retinue.agent.kernel.build import ATTACH, PUMP, build, store
 from retinue.agent.runtime.disk_use import Area, devices_of, host_directory
 from retinue.agent.runtime.rebuild import BARRIER
@@ -133,6 +133,7 @@ class KernelFiles:
         home.chmod(0o700)
         forbidden = (options.state_dir, options.scratch_dir)
         on_disk = options.uid if uid in options.users else None
+        set_up_network(waiting.init)
         provision_kernel(waiting.init.pid, Provision(uid, gid, ssh, spec.mounts, forbidden, on_disk, self._bound))
 
 

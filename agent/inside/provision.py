@@ -24,12 +24,15 @@ from retinue.agent.kernel.core.accounts import SHELL, with_group, with_user
 from retinue.agent.kernel.core.ssh import CONFIG, HOST_KEY, IDENTITY, KNOWN_HOSTS, host_names, ssh_files
 from retinue.agent.kernel.paths import FILES, HOME, PROGRAMS, SHELL_PROGRAM
 from retinue.agent.kernel.ssh_programs import find_programs
+from retinue.agent.network import namespaces
+from retinue.agent.network.errors import NetworkError
 from retinue.rpc.core.reasons import AttemptReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from retinue.agent.attempts import AttemptSpec, Mount
+    from retinue.agent.host.processes import Process
     from retinue.agent.kernel.core.ssh import SshFiles
 
 SEARCHED = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
@@ -43,6 +46,10 @@ WITHOUT_RESOLVER = "# Names of the session are in /etc/hosts; there is no name s
 """The resolv.conf of kernels without egress."""
 LARGEST_FILE = 1 << 20
 """Bytes of a file of an image that is read."""
+NETWORK_SETTINGS = {"ipv4/ip_unprivileged_port_start": "0", "ipv4/ping_group_range": "0 2147483647"}
+"""Settings of a kernel's own network, by name below net: as Docker has them, programs may listen on any port and send
+echo requests.
+"""
 MOUNT_REFUSED = AttemptReason.MOUNT_REFUSED
 """Reason of attempts that failed for a mount."""
 
@@ -139,6 +146,15 @@ def provision_kernel(pid: int, provision: Provision) -> None:
                     raise MountRefusedError(f"{wanted.target} cannot be mounted: {error.strerror}") from error
 
         in_own_thread(inside)
+
+
+def set_up_network(process: Process) -> None:
+    """Lets the programs of a kernel that is held listen on any port of its own network. Blocks. Raises OSError."""
+    try:
+        with namespaces.NamespaceOf(process).opened() as network:
+            namespaces.run_inside(network, lambda: namespaces.write_settings(NETWORK_SETTINGS))
+    except NetworkError as error:
+        raise OSError(str(error)) from error
 
 
 def open_shared(mount: Mount, provision: Provision, owners: int | None = None) -> int:

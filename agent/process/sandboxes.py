@@ -24,6 +24,7 @@ from retinue.agent.inside.provision import (
     WITHOUT_RESOLVER,
     Provision,
     provision_kernel,
+    set_up_network,
     ssh_of,
 )
 from retinue.agent.kernel.build import JAIL, build
@@ -141,16 +142,18 @@ class Kernels(SandboxKernels[ProcessOptions]):
             child.kill()
             child.wait()
             raise bubblewrap.SandboxError("it ended as soon as it was ready")
-        if ssh is not None or spec.mounts or spec.sftp is not None:
-            forbidden = (self._options.state_dir, self._options.scratch_dir, *self._options.hidden)
-            try:
+        forbidden = (self._options.state_dir, self._options.scratch_dir, *self._options.hidden)
+        try:
+            if spec.sftp is None:
+                set_up_network(init)
+            if ssh is not None or spec.mounts or spec.sftp is not None:
                 gid, on_disk = self._settings.gid, self._options.uid
                 server = {} if spec.sftp is None else jail.files(spec.sftp, spec.mounts)
                 provision_kernel(init.pid, Provision(uid, gid, ssh, spec.mounts, forbidden, on_disk, server=server))
-            except BaseException:
-                child.kill()
-                child.wait()
-                raise
+        except BaseException:
+            child.kill()
+            child.wait()
+            raise
         return Started(child, monitor, init)
 
     def _jail(self, spec: AttemptSpec, work: Path, uid: int) -> bubblewrap.Sandbox:
