@@ -71,6 +71,16 @@ async def test_folders_are_entered(visitor: Visitor, session: Session) -> None:
     await expect(page.get_by_role("button", name="one/")).to_be_visible(timeout=MILLISECONDS)
 
 
+async def test_names_of_files_are_text(visitor: Visitor, session: Session) -> None:
+    names = ["<img src=x onerror=document.title='owned'>", "\x1b[31mred\x1b[0m", "javascript:alert(1)", "n" * 255]
+    await _output(session, "touch", "--", *names)
+    page = await _part(visitor, session, "files")
+    for part in ("<img src=x onerror=", "31mred", "javascript:alert(1)", "n" * 255):
+        await expect(page.locator("tbody tr", has_text=part)).to_be_visible(timeout=MILLISECONDS)
+    assert await page.locator("main img, main a[href^='javascript:']").count() == 0
+    assert await page.title() == "Retinue"
+
+
 async def test_cells_share_what_they_define(visitor: Visitor, session: Session) -> None:
     page = await _part(visitor, session, "code")
     await page.get_by_label("Code 1", exact=True).last.fill("x = 41\nprint('first')")

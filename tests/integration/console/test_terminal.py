@@ -76,3 +76,21 @@ async def test_output_neither_opens_nor_copies_anything(visitor: Visitor, sessio
     text = await eventually(visitor.terminal_text, lambda text: re.search(r"link.*done-42$", text, re.MULTILINE))
     assert "owned" not in text
     assert len(visitor.context.pages) == 1
+
+
+async def test_a_window_with_a_shell_asks_before_it_is_closed(visitor: Visitor, session: Session) -> None:
+    page = await visitor.context.new_page()
+    await page.goto(visitor.page.url.split("/sessions")[0] + f"/terminal/{session.id}/main1")
+    await expect(page.locator("#status")).to_contain_text("connected", timeout=MILLISECONDS)
+    await page.locator(".xterm").click()
+    # Browsers ask only where something was done.
+    await page.keyboard.type("true\n")
+    async with page.expect_event("dialog") as asking:
+        await page.close(run_before_unload=True)
+    dialog = await asking.value
+    assert dialog.type == "beforeunload"
+    await dialog.dismiss()
+    await page.keyboard.type("exit\n")
+    await expect(page.locator("#status")).to_contain_text("exit code 0", timeout=MILLISECONDS)
+    async with page.expect_event("close"):
+        await page.close(run_before_unload=True)
