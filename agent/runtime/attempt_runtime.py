@@ -197,8 +197,6 @@ class AttemptRuntime(ABC, Generic[Options]):
             await self._store.save(record)
             await self._release(record)
             self._store.show(record)
-        # At least this is known of one whose groups go faster than its end is seen.
-        self._tasks.spawn(self._usage.measure(attempt_id), f"measure {attempt_id}")
 
     async def stop(self, attempt_id: str, grace: float) -> None:
         """Asks the command to end; after `grace` seconds it is due to be killed. One that is held is due at once."""
@@ -223,6 +221,8 @@ class AttemptRuntime(ABC, Generic[Options]):
 
     async def kill(self, attempt_id: str) -> None:
         """Ends all processes of the attempt."""
+        # Before: what made a container removes its groups at once.
+        await self._usage.measure(attempt_id)
         async with self._store.lock(attempt_id):
             record = self._store.record(attempt_id)
             self._store.kill_at.pop(attempt_id, None)

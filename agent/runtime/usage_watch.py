@@ -1,7 +1,7 @@
 """Knows what attempts have used once they have ended.
 
 The control groups of a container go with it, by no doing of the agent. So they are read now and then while it runs,
-and at once when its end is seen; what could not be read then is as it was before.
+before it is killed, and at once when its end is seen; what could not be read then is as it was before.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
+from retinue.agent.host.lanes import KERNELS
 from retinue.agent.inside.host_kernel import read_group_usage
 from retinue.agent.resources.core.usage import later
 
@@ -45,7 +46,7 @@ class UsageWatch:
         groups = self._groups.get(attempt_id)
         if groups is None:
             return
-        usage = await asyncio.to_thread(self._read, groups)
+        usage = await KERNELS.run(self._read, groups)
         # It may have been taken meanwhile.
         if attempt_id in self._groups and (found := later(self._known.get(attempt_id), usage, self._clock())):
             self._known[attempt_id] = found
