@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -138,7 +138,7 @@ def _state_of(client: Client, name: str) -> str:
 def _refusal(client: Client, node: str, priority_class: str) -> str:
     """Has the server check a kernel's pod without making it."""
     spec = AttemptSpec(f"doctor-{secrets.token_hex(4)}.1", "doctor", "doctor", 1, "main1", image="busybox:1")
-    files = Files(*(Path("/var/lib/retinue-agent") for _ in range(8)))
+    files = Files(*(Path("/var/lib/retinue-agent") for _ in fields(Files)))
     wanted = body(PodPlan("doctor", node, spec, spec.image, 60_000, 60_000, files, priority_class=priority_class))
     try:
         client.create(wanted, dry_run=True)
