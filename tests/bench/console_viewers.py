@@ -163,7 +163,7 @@ async def main(*, quick: bool) -> None:
                     await asyncio.sleep(8)
                     costs.append(await cores() - alone)
                 late += delays
-                async with viewing(origin, cookies, request, 1, seconds / 2) as delays:
+                async with viewing(origin, cookies, request, 1, seconds / 2 + 2 * _CATCH_UP_SECONDS) as delays:
                     pass
                 peers += delays
     report("console-viewers-100-cores", statistics.median(costs), "processors", None, spread=costs)

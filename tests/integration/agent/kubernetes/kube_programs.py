@@ -15,18 +15,24 @@ CHECKOUT = Path(__file__).resolve().parents[4]
 BUILT = CHECKOUT / ".cache/kubernetes"
 
 
+class NoProgramsError(Exception):
+    """There are no programs of Kubernetes on this machine."""
+
+
 def kube_programs() -> Path:
     """Returns the directory of the programs: of the variable RETINUE_KUBE_BIN, or an archive in it unpacked,
-    else what was built.
+    else what was built. Raises NoProgramsError.
     """
     given = Path(os.environ.get(VARIABLE) or BUILT)
     given = given if given.is_absolute() else CHECKOUT / given
     if all((given / name).exists() for name in PROGRAMS):
         return given
     archives = sorted(given.glob("kube-*.tar.xz"))
-    assert archives, (
-        f"{given} has no programs of Kubernetes: run `make kubernetes`, or let {VARIABLE} name their directory"
-    )
+    if not archives:
+        message = (
+            f"{given} has no programs of Kubernetes: run `make kubernetes`, or let {VARIABLE} name their directory"
+        )
+        raise NoProgramsError(message)
     unpacked = BUILT / archives[-1].name.removesuffix(".tar.xz")
     unpacked.mkdir(parents=True, exist_ok=True)
     with (unpacked / ".lock").open("w") as lock:
