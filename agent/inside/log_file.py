@@ -11,11 +11,11 @@ import contextlib
 import errno
 import os
 import struct
-import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from retinue.agent.host import syscalls
+from retinue.agent.inside.late_file import LateFile
 from retinue.agent.inside.output_pump import INDEX, drain
 from retinue.agent.inside.streams import StreamIndex
 from retinue.rpc.core.output_stream import Stream
@@ -211,50 +211,31 @@ class Output:
 
 
 class _Reader:
-    """Reads a file that may be created later, and may be removed."""
+    """Reads an output that may be created later, and may be removed."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._descriptor = -1
-        self._closed = False
-        # A read whose waiter was cancelled continues in its thread, and must not meet another
-        # file under the same number.
-        self._lock = threading.Lock()
+        self._file = LateFile(path)
 
     def __enter__(self) -> _Reader:
-        self._open()
+        self._file.open()
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._closed = True
-            if self._descriptor >= 0:
-                os.close(self._descriptor)
-                self._descriptor = -1
+        self._file.close()
 
     def read(self, offset: int) -> Piece | None:
         """Returns the first bytes that are there at or after `offset`; None when there are none. Blocks."""
-        with self._lock:
-            return self._read(offset)
-
-    def _read(self, offset: int) -> Piece | None:
-        if self._descriptor < 0 and not self._open():
-            return None
-        try:
-            start = os.lseek(self._descriptor, offset, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:
+        with self._file.opened() as descriptor:
+            if descriptor is None:
                 return None
-            raise
-        data = os.pread(self._descriptor, CHUNK, start)
+            try:
+                start = os.lseek(descriptor, offset, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    return None
+                raise
+            data = os.pread(descriptor, CHUNK, start)
         return Piece(start, data) if data else None
-
-    def _open(self) -> bool:
-        if self._closed:
-            return False
-        with contextlib.suppress(FileNotFoundError):
-            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        return self._descriptor >= 0
 
 
 def _read_parts(reader: _Reader, index: StreamIndex, offset: int) -> list[Piece]:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from retinue.agent.inside.late_file import LateFile
 from retinue.rpc.core.output_stream import Stream
 
 if TYPE_CHECKING:
@@ -85,56 +85,44 @@ class StreamIndex:
 
     def __init__(self, path: Path) -> None:
         """Opens nothing yet."""
-        self._path = path
-        self._descriptor = -1
-        self._closed = False
-        # A read whose waiter was cancelled continues in its thread, and must not meet another file under the same
-        # number.
-        self._lock = threading.Lock()
+        self._file = LateFile(path)
 
     def __enter__(self) -> StreamIndex:
         """Opens the file if it is there."""
-        self._open()
+        with contextlib.suppress(OSError):
+            self._file.open()
         return self
 
     def __exit__(self, *_: object) -> None:
         """Closes the file."""
-        with self._lock:
-            self._closed = True
-            if self._descriptor >= 0:
-                os.close(self._descriptor)
-                self._descriptor = -1
+        self._file.close()
 
     def partition(self, start: int, end: int) -> list[Span]:
         """Returns the bytes from `start` up to `end` by where they came from. Blocks."""
-        with self._lock, contextlib.suppress(OSError):
-            if self._descriptor >= 0 or self._open():
-                return partition(self._spans(start, end), start, end)
+        with contextlib.suppress(OSError), self._file.opened() as descriptor:
+            if descriptor is not None:
+                return partition(_spans(descriptor, start, end), start, end)
         return partition((), start, end)
 
-    def _open(self) -> bool:
-        if not self._closed:
-            with contextlib.suppress(OSError):
-                self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        return self._descriptor >= 0
 
-    def _spans(self, start: int, end: int) -> Iterator[Span]:
-        count = os.fstat(self._descriptor).st_size // RECORD_BYTES
-        # The last span that begins at `start` or before. The space of the oldest ones was given back: they read as
-        # damaged, and what is damaged counts as older.
-        low, high = 0, count
-        while low < high:
-            middle = (low + high) // 2
-            span = next(self._read(middle, 1), None)
-            if span is None or span.start <= start:
-                low = middle + 1
-            else:
-                high = middle
-        for number in range(max(0, low - 1), count, _BLOCK):
-            for span in self._read(number, _BLOCK):
-                if span.start >= end:
-                    return
-                yield span
+def _spans(descriptor: int, start: int, end: int) -> Iterator[Span]:
+    count = os.fstat(descriptor).st_size // RECORD_BYTES
+    # The last span that begins at `start` or before. The space of the oldest ones was given back: they read as
+    # damaged, and what is damaged counts as older.
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
+        span = next(_read(descriptor, middle, 1), None)
+        if span is None or span.start <= start:
+            low = middle + 1
+        else:
+            high = middle
+    for number in range(max(0, low - 1), count, _BLOCK):
+        for span in _read(descriptor, number, _BLOCK):
+            if span.start >= end:
+                return
+            yield span
 
-    def _read(self, number: int, count: int) -> Iterator[Span]:
-        return decode(os.pread(self._descriptor, count * RECORD_BYTES, number * RECORD_BYTES))
+
+def _read(descriptor: int, number: int, count: int) -> Iterator[Span]:
+    return decode(os.pread(descriptor, count * RECORD_BYTES, number * RECORD_BYTES))

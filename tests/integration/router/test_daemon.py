@@ -296,15 +296,21 @@ async def test_an_engine_of_another_version_takes_over_without_a_cut(router: Rou
             assert (await request(router.clients, HOST)).json["name"] == "a"
 
 
+async def _left_with_a_table(router: Router, backend: Backend) -> int:
+    """Ends the router, its engine and its manager once it has a table; returns the engine's process."""
+    async with router.led() as leader:
+        await leader.hello()
+        await leader.table(3, toy(backend.port))
+    await router.end(signal.SIGKILL)
+    former = router.engine
+    os.kill(former, signal.SIGKILL)
+    await router.manager.stop()
+    return former
+
+
 async def test_a_router_serves_from_its_disk_without_a_manager(router: Router) -> None:
     async with Backend("a") as backend:
-        async with router.led() as leader:
-            await leader.hello()
-            await leader.table(3, toy(backend.port))
-        await router.end(signal.SIGKILL)
-        former = router.engine
-        os.kill(former, signal.SIGKILL)
-        await router.manager.stop()
+        former = await _left_with_a_table(router, backend)
         await router.start()
         await eventually(lambda: router.engine != former)
         await until_connected(router.clients)
@@ -313,13 +319,7 @@ async def test_a_router_serves_from_its_disk_without_a_manager(router: Router) -
 
 async def test_a_port_that_another_program_has_is_taken_once_it_is_free(router: Router) -> None:
     async with Backend("a") as backend:
-        async with router.led() as leader:
-            await leader.hello()
-            await leader.table(3, toy(backend.port))
-        await router.end(signal.SIGKILL)
-        former = router.engine
-        os.kill(former, signal.SIGKILL)
-        await router.manager.stop()
+        former = await _left_with_a_table(router, backend)
         address = "127.0.0.1", router.clients
         with await eventually(lambda: socket.create_server(address), ignoring=OSError):
             await router.start()

@@ -184,9 +184,11 @@ def test_a_later_pump_continues_the_index(program: Path, streams: Path) -> None:
 def test_an_index_that_cannot_be_written_costs_no_output(program: Path, streams: Path) -> None:
     (streams / INDEX).symlink_to("/dev/full")
     with pumping(program, streams, LIMIT):
-        out = os.open(streams / STDOUT_PIPE, os.O_RDWR)
+        # The pump ends with the last writer of errors, as a kernel's first process is.
+        out, errors = os.open(streams / STDOUT_PIPE, os.O_RDWR), writer(streams)
     write(out, b"all of it\n")
     os.close(out)
+    os.close(errors)
     assert printed(streams) == b"all of it\n"
 
 
