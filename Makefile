@@ -116,7 +116,7 @@ test-kubernetes: programs kubernetes ## the tests of pods, on a cluster of one n
 
 test: programs unit $(CLIENTS) $(CONSOLE) ## all tests, those of pods where there is a Kubernetes; needs root
 	$(VENV)/bin/pytest -v -n $(WORKERS) --dist loadfile --durations 20 $(foreach part,$(PURE) $(NO_PODS),--ignore=$(part))
-	$(if $(NO_PODS),@echo "There is no Kubernetes: $$(grep -rhE '^(async )?def test_' $(NO_PODS) tests/runtime_contract.py | wc -l) tests of pods were left out; run make test-kubernetes")
+	$(if $(NO_PODS),@echo "There is no Kubernetes: $$(grep -rhE '^(async )?def test_' $(NO_PODS) tests/support/runtime_contract.py | wc -l) tests of pods were left out; run make test-kubernetes")
 
 pictures: programs $(CONSOLE) ## the pictures of the console in docs/images, from a real run; needs root
 	RETINUE_PICTURES=$(CURDIR)/docs/images $(VENV)/bin/pytest -q tests/integration/console/test_launch.py -k mouse

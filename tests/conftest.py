@@ -15,7 +15,7 @@ from retinue.client.aio import Client
 from retinue.devtools.cluster import Cluster, ClusterOptions
 from retinue.manager.store.embedded import EmbeddedServer
 from retinue.manager.store.migrations import migrate
-from tests.integration.databases import TEMPLATE, Postgres, passable_directory
+from tests.support.databases import TEMPLATE, Postgres, passable_directory
 
 # How long an example takes says something about the machine and who else uses it. A change is tested with the same
 # examples wherever it is tested; `--hypothesis-profile=exploring` looks for others.

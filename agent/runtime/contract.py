@@ -1,5 +1,5 @@
 """The contract of a runtime: the life of attempts, whatever runs them.
-`tests/runtime_contract.py` holds every runtime to it.
+`tests/support/runtime_contract.py` holds every runtime to it.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from retinue.manager.store.database import Database
 from retinue.manager.store.embedded import EmbeddedServer
 from retinue.manager.store.migrations import migrate
 from tests.bench import end_politely, report
-from tests.stepped_scheduler import SteppedScheduler
+from tests.support.stepped_scheduler import SteppedScheduler
 
 TERM = 1
 HISTORY_PORTION = 100_000

@@ -18,9 +18,9 @@ from retinue.client.aio import Client
 from retinue.client.errors import CallError
 from retinue.devtools.cluster import Cluster, ClusterOptions
 from retinue.manager.v1 import endpoint_pb2 as epb
-from tests.eventually import eventually
 from tests.integration.router.clients import request
 from tests.integration.sessions.replicas import PORT, PROGRAM, Deployed, manifest
+from tests.support.eventually import eventually
 
 WAKES, TOKENS = 7, 10
 _LOOK_SECONDS = 0.01

@@ -31,10 +31,10 @@ from retinue.devtools.cluster import free_ports
 from retinue.proxy.program import program
 from retinue.router.core.listener import Logged
 from retinue.router.core.table import Access, Algorithm, Endpoint, Replica, Revision, Routing
-from tests.eventually import eventually
 from tests.integration.router.backends import Backend
 from tests.integration.router.clients import Load, read_answer, request
 from tests.integration.router.running import HOST, Running, running, until_connected
+from tests.support.eventually import eventually
 
 REQUESTS, WARM, CHANGES, WAKES = 2000, 200, 20, 20
 TURNS = 20

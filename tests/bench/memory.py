@@ -27,7 +27,7 @@ from retinue.manager.store.embedded import EmbeddedServer
 from retinue.manager.store.migrations import migrate
 from tests.bench import end_politely, report
 from tests.bench.durable_passes import TERM, add_agents, add_sessions, execute
-from tests.stepped_scheduler import SteppedScheduler
+from tests.support.stepped_scheduler import SteppedScheduler
 
 
 def resident() -> int:

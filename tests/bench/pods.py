@@ -27,9 +27,9 @@ from retinue.agent.kubernetes.core.pod_spec import resources
 from retinue.agent.kubernetes.options import KubernetesOptions
 from retinue.agent.kubernetes.runtime import KubernetesRuntime
 from tests.bench import end_politely, report
-from tests.eventually import eventually
 from tests.integration.agent.kubernetes.kube_cluster import IMAGE, NODE, KubeCluster
 from tests.integration.agent.kubernetes.kube_programs import NoProgramsError, kube_programs
+from tests.support.eventually import eventually
 
 TIMEOUT = 300.0
 GANG = 4

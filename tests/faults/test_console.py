@@ -20,9 +20,9 @@ from retinue.devtools.cluster import Cluster
 from retinue.manager.console.core.limits import MAX_SOCKETS
 from retinue.manager.v1 import kernel_service_pb2, session_pb2
 from retinue.manager.v1 import session_service_pb2 as pb
-from tests.eventually import eventually
 from tests.integration.manager.console.page import SESSIONS, WAIT, Page
 from tests.integration.sessions.test_http import engines
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

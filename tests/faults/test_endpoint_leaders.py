@@ -25,8 +25,8 @@ from retinue.devtools.cluster import Cluster, ClusterOptions, free_ports
 from retinue.devtools.process import ChildProcess
 from retinue.manager.store.database import Database
 from retinue.manager.v1 import endpoint_pb2 as epb
-from tests.eventually import eventually
 from tests.integration.sessions.replicas import Deployed, manifest, revision
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

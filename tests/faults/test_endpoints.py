@@ -20,10 +20,10 @@ from retinue.devtools.cluster import Cluster, ClusterOptions
 from retinue.manager.v1 import endpoint_pb2 as epb
 from retinue.manager.v1 import endpoint_service_pb2 as pb
 from retinue.manager.v1 import fleet_service_pb2
-from tests.eventually import eventually
 from tests.faults.cutting import cut_off
 from tests.integration.router.clients import Answer
 from tests.integration.sessions.replicas import Deployed, manifest, names_after, revision
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

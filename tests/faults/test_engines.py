@@ -10,10 +10,10 @@ import pytest
 import pytest_asyncio
 
 from retinue.devtools.threads import in_thread
-from tests.eventually import eventually
 from tests.faults.test_kills import COUNT, count_on
 from tests.integration.agent.docker.cluster import DockerCluster
 from tests.integration.agent.docker.engine import IMAGE, install
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -18,7 +18,7 @@ from retinue.client.session import Session
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import fleet_service_pb2
 from retinue.manager.v1 import idle_pb2 as pb
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -18,7 +18,7 @@ from retinue.client.session import Session
 from retinue.devtools.cluster import Cluster
 from retinue.devtools.threads import in_thread
 from retinue.manager.v1 import fleet_service_pb2
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 Happening = Callable[[], Awaitable[object]]
 

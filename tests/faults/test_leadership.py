@@ -18,8 +18,8 @@ from sqlalchemy import text
 
 from retinue.manager.store.database import Database
 from retinue.manager.store.lease import boot_time
-from tests.integration.databases import Postgres, fresh_database
-from tests.integration.silence import silent_proxy
+from tests.support.databases import Postgres, fresh_database
+from tests.support.silence import silent_proxy
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

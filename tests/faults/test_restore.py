@@ -17,7 +17,7 @@ from retinue.client.aio import Client
 from retinue.client.errors import NotFound, OutOfRange
 from retinue.devtools.cluster import Cluster, ClusterOptions
 from retinue.manager.v1 import fleet_service_pb2
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

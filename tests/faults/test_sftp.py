@@ -23,8 +23,8 @@ from retinue.devtools.cluster import Cluster
 from retinue.devtools.process import ChildProcess
 from retinue.manager.v1 import fleet_service_pb2
 from retinue.manager.v1 import session_pb2 as pb
-from tests.eventually import eventually
 from tests.integration.client.command.sftp_sessions import companions, listener
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -17,9 +17,9 @@ from retinue.agent.kernel.paths import SERVER
 from retinue.client.aio import Client
 from retinue.client.session import Session
 from retinue.devtools.cluster import Cluster
-from tests.eventually import eventually
 from tests.faults.test_sftp import PROGRAM, WAIT, children, environment, kill, paused, pid_of, printed, serving, shared
 from tests.integration.client.command.sftp_sessions import listener
+from tests.support.eventually import eventually
 
 __all__ = ["environment", "shared"]
 

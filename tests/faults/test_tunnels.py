@@ -15,7 +15,7 @@ from retinue.client.errors import CallError, Unavailable
 from retinue.client.port import LocalPort, PortConnection
 from retinue.client.session import Session
 from retinue.devtools.cluster import Cluster
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 Happening = Callable[[], Awaitable[object]]
 

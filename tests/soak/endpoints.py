@@ -25,12 +25,12 @@ from retinue.client.aio import Client
 from retinue.client.errors import Unavailable
 from retinue.devtools.cluster import Cluster, ClusterOptions
 from retinue.manager.v1 import endpoint_pb2 as epb
-from tests.eventually import eventually
 from tests.faults.cutting import cut_off
 from tests.integration.router.clients import Answer, Load
 from tests.integration.sessions.replicas import Deployed, manifest, revision
 from tests.soak.kills import random_kills
 from tests.soak.streams import long_streams
+from tests.support.eventually import eventually
 
 CLIENTS = 8
 STREAMS, STREAM_PIECES = 10, 600

@@ -19,8 +19,8 @@ from pathlib import Path
 from retinue.client.aio import Client
 from retinue.client.errors import Unavailable
 from retinue.devtools.cluster import Cluster
-from tests.eventually import eventually
 from tests.integration.sessions.replicas import Deployed, manifest, names_after
+from tests.support.eventually import eventually
 
 KINDS = ("manager", "router", "envoy", "agent", "replica")
 REPLICAS, CLIENTS = 4, 8

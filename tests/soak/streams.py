@@ -17,8 +17,8 @@ import grpc.aio
 
 from retinue.client.aio import Client
 from retinue.devtools.cluster import Cluster
-from tests.eventually import eventually
 from tests.integration.sessions.replicas import Deployed, manifest
+from tests.support.eventually import eventually
 
 PYTHON = "/var/cache/retinue/model/bin/python"
 EACH = 10

@@ -14,7 +14,7 @@ from retinue.manager.scheduling.strategies import (
     MAX_TRIES_BEFORE_SKIP,
 )
 from retinue.manager.session.core.states import SessionType
-from tests.decayed_usage import decayed_usage
+from tests.support.decayed_usage import decayed_usage
 from tests.vectors.given import STRATEGIES, Vector, listed, policy_of, scene_with
 from tests.vectors.records import names_of
 from tests.vectors.scene import Amounts, Outcome, Scene, exact

@@ -13,7 +13,7 @@ from retinue.manager.scheduling.columns import UNPLACED, Policy
 from retinue.manager.scheduling.fair_share import factor, normalised_usage
 from retinue.manager.scheduling.shares import ShareKeys
 from retinue.manager.scheduling.strategies import FIFO, MAX_TRIES_BEFORE_SKIP, SLOT_PRIORITY
-from tests.decayed_usage import decayed_usage
+from tests.support.decayed_usage import decayed_usage
 from tests.vectors.records import Record, overlaid
 from tests.vectors.scene import Amounts, Outcome, Scene, exact
 from tests.vectors.sorter import orders

@@ -31,7 +31,7 @@ from retinue.manager.store import ledger
 from retinue.manager.store.database import Database
 from retinue.manager.strategy_rpc.external_strategies import ExternalStrategies
 from tests.integration.manager.reporting_node import TERM, Node, enrol
-from tests.stepped_scheduler import SteppedScheduler
+from tests.support.stepped_scheduler import SteppedScheduler
 from tests.vectors.exceptions import case_exception
 from tests.vectors.given import listed
 from tests.vectors.scene import Amounts, Scene, exact

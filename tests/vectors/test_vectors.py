@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.databases import Postgres, fresh_database
+from tests.support.databases import Postgres, fresh_database
 from tests.vectors import (
     device_vectors,
     idle_vectors,

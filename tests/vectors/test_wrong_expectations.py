@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.databases import Postgres
+from tests.support.databases import Postgres
 from tests.vectors import test_vectors as runner
 from tests.vectors.exceptions import EXCEPTIONS, HERE, Vector, exception_of, kind_of
 from tests.vectors.test_vectors import EDGES, STORE_RUNNERS, read_vectors

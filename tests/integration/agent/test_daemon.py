@@ -14,8 +14,8 @@ from retinue.agent import daemon
 from retinue.agent.host.cgroups import Cgroups
 from retinue.agent.settings import Settings
 from retinue.rpc.enrollment.identity import IdentityError, IdentityStore, instance_of
-from tests.eventually import eventually
 from tests.integration.agent.manager_side import Manager
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ import pytest
 
 from retinue.client import Client, LogChunk, NotFound
 from retinue.devtools.cluster import Cluster
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 from playwright.async_api import Page, expect
 
 from retinue.client.aio import Client
-from tests.eventually import eventually
 from tests.integration.console.conftest import MILLISECONDS, Visitor
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -13,8 +13,8 @@ from playwright.async_api import expect
 from retinue.client.aio import Client
 from retinue.client.errors import Unavailable
 from retinue.devtools.cluster import Cluster
-from tests.eventually import eventually
 from tests.integration.console.conftest import MILLISECONDS, Visitor
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

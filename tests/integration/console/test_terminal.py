@@ -11,8 +11,8 @@ from playwright.async_api import expect
 
 from retinue.client.aio import Client
 from retinue.client.session import Session
-from tests.eventually import eventually
 from tests.integration.console.conftest import MILLISECONDS, Visitor
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest_asyncio
 
 from retinue.manager.store.database import Database
-from tests.integration.databases import Postgres, fresh_database
 from tests.integration.manager.rig import Service, served
+from tests.support.databases import Postgres, fresh_database
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -14,7 +14,7 @@ from retinue.manager.session.core.attempts import AttemptStatus, NodeCondition, 
 from retinue.manager.session.core.secrets import SessionSecrets
 from retinue.manager.session.core.states import ENDED_OBSERVATIONS, Goal, Observed
 from retinue.manager.store.database import Database
-from tests.integration.databases import Postgres, fresh_database
+from tests.support.databases import Postgres, fresh_database
 
 TERM = 1
 

@@ -28,8 +28,8 @@ from retinue.manager.installation import (
 from retinue.manager.store import accounts
 from retinue.manager.store.database import Database
 from retinue.manager.store.migrations import NoDatabaseError, SchemaTooOldError
-from tests.integration.databases import Postgres, passable_directory
 from tests.integration.manager.test_process import command
+from tests.support.databases import Postgres, passable_directory
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -29,9 +29,9 @@ from retinue.manager.v1 import (
     session_service_pb2,
     session_service_pb2_grpc,
 )
-from tests.eventually import SECONDS, eventually, eventually_blocking
-from tests.integration.databases import Postgres, fresh_database, passable_directory
 from tests.integration.manager.rig import bearer, taken_apart
+from tests.support.databases import Postgres, fresh_database, passable_directory
+from tests.support.eventually import SECONDS, eventually, eventually_blocking
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

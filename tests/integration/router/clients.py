@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from retinue.proxy.program import program
 from retinue.router.core.listener import Listening, Logged
 from retinue.router.core.table import Access, Common, Endpoint, Replica, Revision, Table
 from retinue.router.serving import Serving
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 HOST = "toy.test"
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))

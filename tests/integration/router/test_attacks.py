@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from retinue.router.core.table import Access, Revision, Routing
-from tests.eventually import eventually
 from tests.integration.router.backends import Backend
 from tests.integration.router.clients import Multiplexed, read_answer, request
 from tests.integration.router.running import COMMON, HOST, Running, replicas, running, token, toy
+from tests.support.eventually import eventually
 
 
 @pytest.fixture

@@ -23,12 +23,12 @@ from retinue.devtools.cluster import free_ports
 from retinue.proxy.program import program
 from retinue.router.v1 import router_service_pb2 as pb
 from retinue.router.v1 import router_service_pb2_grpc as pb_grpc
-from tests.eventually import eventually
 from tests.integration.agent.authority import Authority
 from tests.integration.agent.manager_side import INCARNATION, TOKEN, Manager
 from tests.integration.router.backends import Backend
 from tests.integration.router.clients import Load, read_answer, request
 from tests.integration.router.running import COMMON, HOST, until_connected
+from tests.support.eventually import eventually
 
 _SECONDS = 120.0
 SESSION = str(uuid.UUID(int=99))

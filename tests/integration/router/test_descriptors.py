@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from retinue.router.core.table import Revision
-from tests.eventually import eventually
 from tests.integration.router.backends import Backend
 from tests.integration.router.clients import Load, read_answer, request
 from tests.integration.router.running import HOST, Running, replicas, running, toy
+from tests.support.eventually import eventually
 
 LIMIT, CLIENTS = 600, 40
 

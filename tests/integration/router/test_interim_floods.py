@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from retinue.router.core.table import Revision, Routing
-from tests.eventually import eventually
 from tests.integration.router.backends import Backend
 from tests.integration.router.clients import Load
 from tests.integration.router.running import HOST, replicas, running, toy
 from tests.integration.router.test_hostile_frames import SETTINGS
 from tests.integration.router.test_hostile_http2_servers import EARLY, headers
+from tests.support.eventually import eventually
 
 MEGABYTES, ENOUGH = 64, 200 << 20
 FLOODS = {

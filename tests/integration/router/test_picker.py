@@ -15,11 +15,11 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as pb_grpc
 
 from retinue.router.core.table import Algorithm, Endpoint, Picker, Revision, Routing
-from tests.eventually import eventually
 from tests.integration.agent.authority import Authority
 from tests.integration.router.backends import Backend
 from tests.integration.router.clients import request
 from tests.integration.router.running import HOST, replicas, running, toy
+from tests.support.eventually import eventually
 
 _HEADER = "x-gateway-destination-endpoint"
 

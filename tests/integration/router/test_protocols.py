@@ -14,10 +14,10 @@ import grpc
 import grpc.aio
 
 from retinue.router.core.table import Access, Revision
-from tests.eventually import eventually
 from tests.integration.router.backends import Backend
 from tests.integration.router.clients import request
 from tests.integration.router.running import HOST, replicas, running, token, toy
+from tests.support.eventually import eventually
 
 _METHOD = "/test.Echo/Chat"
 

@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 
 from retinue.router.core.table import Access, Cors, Revision, Routing
-from tests.eventually import eventually
 from tests.integration.router.backends import Backend
 from tests.integration.router.clients import Load, read_answer, request
 from tests.integration.router.running import HOST, Running, replicas, running, token, toy, until_connected
+from tests.support.eventually import eventually
 
 
 async def test_requests_are_held_until_a_replica_is_ready_in_order_and_none_is_lost(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ import pytest
 
 from retinue.router.certificate import OwnCertificate
 from retinue.router.core.table import Revision
-from tests.eventually import eventually
 from tests.integration.agent.authority import Authority
 from tests.integration.router.backends import Backend
 from tests.integration.router.clients import read_answer
 from tests.integration.router.running import HOST, Running, replicas, running, toy
+from tests.support.eventually import eventually
 
 
 def write(directory: Path, authority: Authority) -> tuple[Path, Path, str]:

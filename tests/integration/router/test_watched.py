@@ -8,10 +8,10 @@ import pytest
 
 from retinue.router.core.table import Revision
 from retinue.router.traffic import read_traffic
-from tests.eventually import eventually
 from tests.integration.router.backends import Backend
 from tests.integration.router.clients import request
 from tests.integration.router.running import HOST, replicas, running, toy
+from tests.support.eventually import eventually
 
 
 @pytest.mark.asyncio

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from tests.eventually import eventually, eventually_blocking
+from tests.support.eventually import eventually, eventually_blocking
 
 PROGRAM = "chromium"
 ARGUMENTS = (

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 from retinue.client.aio import Client, Session
 from retinue.client.manifest import read_manifest
 from retinue.manager.v1 import endpoint_pb2 as epb
-from tests.eventually import eventually
 from tests.integration.router.clients import Answer, Load, request
+from tests.support.eventually import eventually
 
 PORT = 8000
 PROGRAM = """

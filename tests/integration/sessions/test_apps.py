@@ -15,7 +15,7 @@ from retinue.client.session import Session
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import app_service_pb2, session_pb2
 from retinue.types.v1 import app_pb2 as pb
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -15,8 +15,8 @@ from retinue.client.aio import Client
 from retinue.client.spec import session_spec
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import session_pb2
-from tests.eventually import eventually
 from tests.integration.sessions.test_life import UNTIL_FINISHED, finish
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

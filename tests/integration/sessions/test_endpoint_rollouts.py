@@ -14,8 +14,8 @@ from retinue.client.aio import Client
 from retinue.devtools.cluster import Cluster, ClusterOptions
 from retinue.manager.v1 import endpoint_pb2 as epb
 from retinue.manager.v1 import endpoint_service_pb2 as pb
-from tests.eventually import eventually
 from tests.integration.sessions.replicas import Deployed, manifest, names_after, revision
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -14,8 +14,8 @@ from aiohttp import web
 from retinue.client.aio import Client
 from retinue.devtools.cluster import Cluster, ClusterOptions
 from retinue.manager.v1 import endpoint_pb2 as epb
-from tests.eventually import eventually
 from tests.integration.sessions.replicas import manifest, run
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

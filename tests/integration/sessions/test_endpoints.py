@@ -16,8 +16,8 @@ from retinue.client.manifest import read_manifest
 from retinue.devtools import process
 from retinue.devtools.cluster import Cluster, ClusterOptions
 from retinue.manager.v1 import endpoint_pb2 as epb
-from tests.eventually import eventually
 from tests.integration.router.clients import Load, request
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

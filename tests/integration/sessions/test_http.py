@@ -22,9 +22,9 @@ from retinue.client.aio import Client
 from retinue.client.errors import FailedPrecondition, InvalidRequest, NotFound
 from retinue.client.session import Session
 from retinue.devtools.cluster import Cluster
-from tests.eventually import eventually
 from tests.integration.sessions import http_server
 from tests.integration.sessions.web import browser
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

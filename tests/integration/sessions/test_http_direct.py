@@ -20,9 +20,9 @@ from retinue.client.session import Session
 from retinue.devtools.cluster import Cluster
 from retinue.manager.gateway.core.connections import access_name
 from retinue.manager.identity.tokens import hash_secret
-from tests.eventually import eventually
 from tests.integration.sessions.test_http import PYTHON, WAIT, log_of, opened, serving, status
 from tests.integration.sessions.web import browser
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -18,8 +18,8 @@ from retinue.client.errors import FailedPrecondition, InvalidRequest, NotFound
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import idle_pb2 as pb
 from retinue.manager.v1 import session_pb2
-from tests.eventually import eventually
 from tests.integration.sessions.web import browser
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -11,7 +11,7 @@ import pytest
 from retinue.client.errors import InvalidRequest, NotFound
 from retinue.manager.v1 import endpoint_pb2, session_pb2, template_service_pb2
 from retinue.types.v1 import isolation_pb2
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

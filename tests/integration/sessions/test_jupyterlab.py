@@ -10,8 +10,8 @@ from retinue.client.aio import Client
 from retinue.client.port import LocalPort
 from retinue.manager.v1 import session_pb2
 from retinue.types.v1 import app_pb2 as service_pb
-from tests.eventually import eventually
 from tests.integration.sessions.browser import Page, page
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

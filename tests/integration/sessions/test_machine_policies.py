@@ -11,8 +11,8 @@ import pytest_asyncio
 
 from retinue.client.aio import Client, Session
 from retinue.manager.v1 import idle_pb2 as pb
-from tests.eventually import eventually
 from tests.integration.sessions.test_idle import check_of, run, seconds
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -9,8 +9,8 @@ import pytest
 
 from retinue.client.aio import Client
 from retinue.client.errors import InvalidRequest
-from tests.eventually import eventually
 from tests.integration.sessions.test_life import UNTIL_FINISHED, finish
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -10,7 +10,7 @@ from retinue.client.aio import Client
 from retinue.client.errors import InvalidRequest
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1.fleet_service_pb2 import MountRoot
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,11 +22,11 @@ from retinue.client.session import Session
 from retinue.client.tunnel import TunnelConnection
 from retinue.client.tunnelled_port import TunnelledPort
 from retinue.devtools.cluster import Cluster
-from tests.eventually import eventually
 from tests.integration.sessions import port_server
 from tests.integration.sessions.test_access_log import accesses
 from tests.integration.sessions.test_http_direct import Lose, agent_of, delete, revoke, stopped
 from tests.integration.sessions.test_open_port import PROGRAM, WAIT, serving
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

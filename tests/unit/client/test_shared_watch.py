@@ -20,7 +20,7 @@ from retinue.client.shared_watch import SharedWatch
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.manager.v1 import session_service_pb2 as service_pb
 from retinue.manager.v1 import session_service_pb2_grpc as service_grpc
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 from tests.unit.client.journal import refuse
 
 Connect = Callable[[Callable[[grpc.aio.Server], None]], Awaitable[Client]]

@@ -16,7 +16,7 @@ import retinue.client
 import retinue.client.aio
 from retinue.client import Client, Unavailable, UsageError
 from retinue.client.blocking import iterate, run
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 ROOT = Path(__file__).parents[3]
 

@@ -17,7 +17,7 @@ import pytest_asyncio
 from retinue.client.command import dev
 from retinue.client.command.dev import exit_notice
 from retinue.devtools.process import ChildProcess, how_it_ended
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,11 @@ from retinue.agent.attempts import Phase
 from retinue.manager.session.core.attempts import NodeReport
 from retinue.manager.session.core.states import SessionState
 from retinue.manager.store.database import StoreUnavailable
-from tests.eventually import eventually
 from tests.link.memory_agent import MemoryAgent
 from tests.link.memory_manager import Leader, MemoryStore
 from tests.link.virtual_time import run
 from tests.link.wire import Fault, Wire
+from tests.support.eventually import eventually
 
 COMMANDS = (("true",), ("sh", "-c", "exit 3"), ())
 """One that succeeds, one that fails, one that runs until it is stopped."""

@@ -19,7 +19,7 @@ from retinue.client.errors import FailedPrecondition, InvalidRequest, NotFound, 
 from retinue.client.session import Session
 from retinue.devtools.cluster import Cluster
 from retinue.types.v1 import code_pb2
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import docker
 
 from retinue.devtools import engine
-from tests.eventually import eventually_blocking
+from tests.support.eventually import eventually_blocking
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -13,8 +13,8 @@ import tarfile
 from typing import TYPE_CHECKING, Self
 
 from retinue.devtools.cluster import free_ports
-from tests.eventually import eventually_blocking
 from tests.integration.agent.docker.engine import IMAGE
+from tests.support.eventually import eventually_blocking
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -23,7 +23,6 @@ from retinue.devtools.leftovers import network_namespaces
 from retinue.devtools.nodes import links_of_kind
 from retinue.manager.v1 import session_pb2
 from retinue.types.v1 import app_pb2, isolation_pb2
-from tests.eventually import eventually
 from tests.integration.agent.docker import accounts
 from tests.integration.agent.docker.engine import IMAGE
 from tests.integration.agent.docker.registry import make_image
@@ -31,6 +30,7 @@ from tests.integration.agent.inside.keys import Keys, host_keys
 from tests.integration.sessions.test_http import opened, status
 from tests.integration.sessions.test_http_direct import stopped
 from tests.integration.sessions.web import browser
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from retinue.client.aio import Client, Session

@@ -16,9 +16,9 @@ import pytest_asyncio
 
 from retinue.client.errors import CallError
 from retinue.manager.v1 import endpoint_pb2, fleet_service_pb2, session_pb2
-from tests.eventually import eventually
 from tests.integration.agent.docker.engine import BUSYBOX, TestEngine, install
 from tests.integration.agent.docker.registry import Registry, make_image
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

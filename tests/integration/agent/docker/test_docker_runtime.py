@@ -15,10 +15,10 @@ from retinue.agent.docker.engine import find_host
 from retinue.agent.process.runtime import ProcessRuntime
 from retinue.agent.runtime import disk_use
 from retinue.agent.runtimes import Runtimes
-from tests.eventually import eventually
 from tests.integration.agent.docker.containers import contract
 from tests.integration.agent.docker.engine import IMAGE, TestEngine
 from tests.integration.agent.runtime.conftest import HOSTS, Contract
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,10 +15,10 @@ from retinue.agent.docker import containers
 from retinue.agent.docker.engine import Engine, EngineUnavailableError
 from retinue.agent.errors import KernelRuntimeError
 from retinue.agent.runtime.attempt_records import Records
-from tests.eventually import eventually
 from tests.integration.agent.docker.containers import contract
 from tests.integration.agent.docker.engine import IMAGE, TestEngine
 from tests.integration.agent.runtime.conftest import HOSTS, Contract, Kind
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -14,9 +14,9 @@ import pytest
 import pytest_asyncio
 
 from retinue.manager.v1 import session_pb2
-from tests.eventually import eventually
 from tests.integration.agent.docker.hostile_registry import BANNER, ENDING, HANGING, LINK_LOCAL, SLOW, HostileRegistry
 from tests.integration.agent.docker.sound import check_message, place_another, unharmed
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable

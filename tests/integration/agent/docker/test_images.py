@@ -21,11 +21,11 @@ from retinue.agent.docker import starting
 from retinue.agent.docker.engine import Engine
 from retinue.agent.docker.images import ImageError, Images
 from retinue.agent.docker.registry_addresses import RegistryAddresses
-from tests.eventually import eventually
 from tests.integration.agent.docker.containers import contract
 from tests.integration.agent.docker.engine import IMAGE, TestEngine
 from tests.integration.agent.docker.registry import PASSWORD, USER, Registry, StallingProxy, make_image
 from tests.integration.agent.runtime.conftest import HOSTS, Contract, Kind
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

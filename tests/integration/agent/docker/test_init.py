@@ -15,8 +15,8 @@ from retinue.agent.docker.barrier import bar, open_barrier, outcome
 from retinue.agent.host.seccomp import build_container_filter
 from retinue.agent.kernel import build as building
 from retinue.agent.kernel.build import BuildError, build, built_path
-from tests.eventually import eventually
 from tests.integration.agent.docker.engine import install
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,7 +14,7 @@ import pytest
 
 from retinue.agent.fencing import watchdog
 from retinue.agent.host.processes import Process, identify
-from tests.eventually import eventually_blocking
+from tests.support.eventually import eventually_blocking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

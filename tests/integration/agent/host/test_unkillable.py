@@ -12,8 +12,8 @@ from retinue.agent.runtime import killed
 from retinue.agent.runtime.killed import MESSAGE, Killed
 from retinue.agent.runtime.options import Shared
 from retinue.rpc.core.reasons import AgentConditionType
-from tests.eventually import eventually
 from tests.integration.agent.process.test_process_runtime import HOSTS, spec
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     import pytest

@@ -10,10 +10,10 @@ import pytest
 from retinue.agent.attempts import AttemptSpec, Isolation
 from retinue.agent.kubernetes.options import KubernetesOptions
 from retinue.agent.kubernetes.runtime import KubernetesRuntime
-from tests.eventually import eventually
 from tests.integration.agent.conftest import Place, place
 from tests.integration.agent.kubernetes.kube_cluster import IMAGE, NODE, KubeCluster
 from tests.integration.agent.opened import HOSTS, TIMEOUT, Runtimes
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

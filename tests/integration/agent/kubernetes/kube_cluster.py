@@ -22,7 +22,6 @@ from lightkube.models.core_v1 import Container, PodSpec, ResourceRequirements, S
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace, Node, Pod, PodEviction, ServiceAccount
 
-from tests.eventually import eventually_blocking
 from tests.integration.agent.kubernetes.kube_files import (
     CONTAINERD,
     NAMESPACE,
@@ -32,6 +31,7 @@ from tests.integration.agent.kubernetes.kube_files import (
     network,
 )
 from tests.integration.agent.kubernetes.kube_programs import kube_programs
+from tests.support.eventually import eventually_blocking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

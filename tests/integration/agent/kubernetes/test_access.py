@@ -26,9 +26,9 @@ from lightkube.resources.core_v1 import ResourceQuota
 from retinue.client.command.doctor import doctor_command
 from retinue.devtools.doctor import ERROR, OK, WARNING
 from retinue.devtools.pod_doctor import NEEDED
-from tests.eventually import eventually_blocking
 from tests.integration.agent.kubernetes.kube_cluster import MANIFESTS, NODE, KubeCluster
 from tests.integration.agent.kubernetes.kube_files import NAMESPACE
+from tests.support.eventually import eventually_blocking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,9 +23,9 @@ from retinue.agent.kubernetes.runtime import KubernetesRuntime
 from retinue.agent.kubernetes.runtime_images import STATUS
 from retinue.agent.runtime.attempt_records import Record, Records
 from retinue.agent.runtime.options import Shared
-from tests.eventually import eventually
 from tests.integration.agent.kubernetes.conftest import HOSTS
 from tests.integration.agent.opened import Runtimes
+from tests.support.eventually import eventually
 from tests.unit.agent.kubernetes.fake_api import FakeApi, Fault, Raw, refusal
 
 if TYPE_CHECKING:

@@ -18,12 +18,12 @@ from retinue.agent.attempts import Phase
 from retinue.agent.docker.core.image_labels import CORE_VARIABLES, MIN_SLOTS, SERVICE_PORTS
 from retinue.agent.kubernetes.cluster import Cluster, ClusterUnavailableError
 from retinue.agent.kubernetes.core.pod_spec import SHARED, fetch_id, pod_name
-from tests.eventually import eventually
 from tests.integration.agent.docker.registry import Registry
 from tests.integration.agent.kubernetes.conftest import HOSTS
 from tests.integration.agent.kubernetes.kube_files import NAMESPACE, image_archive
-from tests.runtime_contract import *  # noqa: F403 - the tests
-from tests.runtime_contract import held, running
+from tests.support.eventually import eventually
+from tests.support.runtime_contract import *  # noqa: F403 - the tests
+from tests.support.runtime_contract import held, running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

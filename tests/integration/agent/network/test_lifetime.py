@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from retinue.agent.network import namespaces
-from tests.eventually import eventually
 from tests.integration.agent.network.nodes import (
     TIMEOUT,
     Cluster,
@@ -26,6 +25,7 @@ from tests.integration.agent.network.nodes import (
     two_nodes,
     worker,
 )
+from tests.support.eventually import eventually
 
 VXLAN_PORT = "12B5"
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from retinue.agent import daemon
 from retinue.agent.network import namespaces
 from retinue.agent.v1 import agent_service_pb2 as pb
-from tests.eventually import eventually
 from tests.integration.agent.manager_side import attempt
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     import pytest

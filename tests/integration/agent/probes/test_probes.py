@@ -13,9 +13,9 @@ import pytest
 from retinue.agent.settings import Settings
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.types.v1 import probe_pb2
-from tests.eventually import eventually
 from tests.integration.agent.manager_side import DEADLINE, Conversation, attempt
 from tests.integration.agent.network.nodes import run
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

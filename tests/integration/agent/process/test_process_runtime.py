@@ -15,7 +15,7 @@ from retinue.agent.host.cgroups import Cgroups
 from retinue.agent.host.launch_threads import SPARE
 from retinue.agent.host.users import UserRange
 from retinue.agent.network import namespaces
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from retinue.agent.process.runtime import ProcessRuntime

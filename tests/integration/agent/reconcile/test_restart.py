@@ -17,9 +17,9 @@ from retinue.agent.host.cgroups import Cgroups
 from retinue.agent.host.launch_threads import SPARE
 from retinue.agent.settings import Settings
 from retinue.agent.v1 import agent_service_pb2 as pb
-from tests.eventually import eventually
 from tests.integration.agent.manager_side import TOKEN, Conversation, Manager, attempt
 from tests.integration.agent.process.test_process_runtime import HOSTS, printed, spec
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from retinue.agent.v1 import agent_service_pb2 as pb
-from tests.eventually import eventually
 from tests.integration.agent.manager_side import attempt
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from tests.integration.agent.reconcile.test_restart import AgentProcess

@@ -16,8 +16,8 @@ from retinue.agent.attempts import Phase
 from retinue.agent.errors import NotRunningError, UnknownAttemptError
 from retinue.agent.inside.exec_session import Attachment, AttachmentLostError, Exited, Printed, Started
 from retinue.agent.kernel.core.frames import WINDOW, Start
-from tests.eventually import eventually
 from tests.integration.agent.runtime.conftest import first_process
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

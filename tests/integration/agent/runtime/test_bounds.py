@@ -10,7 +10,7 @@ import pytest
 from retinue.agent.attempts import Phase
 from retinue.agent.resources.topology import parse_list
 from retinue.agent.runtime import disk_use
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from tests.integration.agent.runtime.conftest import Contract

@@ -14,8 +14,8 @@ from retinue.agent.attempts import Phase
 from retinue.agent.errors import KernelRuntimeError, UnknownAttemptError
 from retinue.agent.host.users import UserRange
 from retinue.rpc.core.output_stream import Stream
-from tests.eventually import eventually
 from tests.integration.agent.runtime.conftest import HOSTS, printed_something
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from tests.integration.agent.runtime.conftest import Contract

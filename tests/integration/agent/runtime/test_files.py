@@ -12,7 +12,7 @@ from retinue.agent.attempts import Phase
 from retinue.agent.errors import NotRunningError
 from retinue.agent.inside.upload import Announced
 from retinue.agent.inside.workdir import MissingError
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from retinue.agent.runtime.kernel import WorkDirectory

@@ -17,8 +17,8 @@ from retinue.agent.host.processes import Process, alive, send_signal
 from retinue.agent.process.sandbox_kernels import STATUS
 from retinue.agent.runtime.bwrap_status import parse_status
 from retinue.agent.state import checked
-from tests.eventually import eventually
 from tests.integration.agent.runtime.conftest import HOSTS, first_process, printed_something, record
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from tests.integration.agent.runtime.conftest import Contract

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from retinue.agent.attempts import Phase
 from retinue.agent.resources.sampler import Sampler
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from tests.integration.agent.runtime.conftest import Contract

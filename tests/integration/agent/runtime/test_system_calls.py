@@ -15,9 +15,9 @@ import pytest
 from retinue.agent.attempts import Phase
 from retinue.agent.inside.exec_session import Attachment
 from retinue.agent.kernel.core.frames import Start
-from tests.eventually import eventually
 from tests.integration.agent.docker.engine import install
 from tests.integration.agent.runtime.test_attach import members, ran
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from tests.integration.agent.runtime.conftest import Contract

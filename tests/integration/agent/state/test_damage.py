@@ -19,10 +19,10 @@ from retinue.agent.state.disk import FILES as FILES_OF_RESERVE
 from retinue.agent.state.disk import RESERVE, Disk
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.rpc.core.reasons import AgentConditionType
-from tests.eventually import eventually
 from tests.integration.agent.manager_side import attempt
 from tests.integration.agent.process.test_process_runtime import HOSTS, spec
 from tests.integration.agent.reconcile.test_restart import groups, record
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,9 +18,9 @@ from retinue.agent.settings import Settings
 from retinue.agent.state.disk import RESERVE, Disk
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.rpc.core.reasons import AgentConditionType
-from tests.eventually import eventually
 from tests.integration.agent.manager_side import attempt
 from tests.integration.agent.reconcile.test_restart import groups
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

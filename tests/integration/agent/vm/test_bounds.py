@@ -10,9 +10,9 @@ import pytest
 from retinue.agent.attempts import Phase
 from retinue.agent.fencing import watchdog
 from retinue.agent.runtime import disk_use
-from tests.eventually import eventually
 from tests.integration.agent.fencing.test_watchdog import BOOT_ID, watchdogs
 from tests.integration.agent.vm.conftest import TIMEOUT
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,8 +20,8 @@ from retinue.agent.vm.core import guest_frames
 from retinue.agent.vm.core.machine import CONTROL, STREAMS
 from retinue.agent.vm.guest_linux import find
 from retinue.agent.vm.machines import Machines, Start, Started, sockets_of
-from tests.eventually import eventually
 from tests.integration.agent.vm.conftest import HOSTS, TIMEOUT
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

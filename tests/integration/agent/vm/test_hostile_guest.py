@@ -26,8 +26,8 @@ from retinue.agent.vm.core import guest_frames
 from retinue.agent.vm.core.machine import CONTROL, stream
 from retinue.agent.vm.kernel import VmKernel
 from retinue.agent.vm.machines import sockets_of
-from tests.eventually import eventually
 from tests.integration.agent.vm.conftest import TIMEOUT
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from retinue.agent.attempts import Mount, Phase
 from retinue.agent.host.processes import PROC
-from tests.eventually import eventually
 from tests.integration.agent.docker import accounts
 from tests.integration.agent.vm.conftest import HOSTS, TIMEOUT
 from tests.integration.agent.vm.test_hostile_guest import code_of
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path

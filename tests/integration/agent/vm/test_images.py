@@ -11,9 +11,9 @@ import pytest
 
 from retinue.agent.attempts import Phase
 from retinue.agent.vm import images
-from tests.eventually import eventually
 from tests.integration.agent.docker.engine import IMAGE
 from tests.integration.agent.vm.conftest import TIMEOUT
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from retinue.agent.attempts import Mount, Phase
 from retinue.agent.host.processes import PROC
-from tests.eventually import eventually
 from tests.integration.agent.vm.conftest import TIMEOUT
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path

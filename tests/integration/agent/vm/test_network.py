@@ -9,11 +9,11 @@ from retinue.agent.attempts import Phase
 from retinue.agent.network.egress import Egress
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.types.v1 import isolation_pb2
-from tests.eventually import eventually
 from tests.integration.agent.conftest import agent, manager, settings
 from tests.integration.agent.manager_side import attempt
 from tests.integration.agent.network.test_network_session import ASK, KERNELS, NAMES, SERVE, SESSION, network
 from tests.integration.agent.opened import TIMEOUT
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from tests.integration.agent.conftest import Agent

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.eventually import eventually
 from tests.integration.client.command.conftest import PROGRAM, SECONDS, Program, line_with
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from tests.eventually import eventually
 from tests.integration.client.command.conftest import PROGRAM, SECONDS, Program
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.eventually import eventually
 from tests.integration.client.command.conftest import SECONDS, Program, line_with
 from tests.integration.sessions.web import browser
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path

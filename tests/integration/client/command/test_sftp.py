@@ -15,9 +15,9 @@ import pytest
 from retinue.client import enum_names
 from retinue.client.errors import CallError
 from retinue.manager.v1 import fleet_service_pb2, session_pb2
-from tests.eventually import eventually
 from tests.integration.client.command.conftest import SECONDS, Outcome, Program
 from tests.integration.client.command.sftp_sessions import Clients, serve
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,11 +14,11 @@ import asyncssh
 import paramiko
 import pytest
 
-from tests.eventually import eventually
 from tests.integration.client.command.conftest import SECONDS, Program
 from tests.integration.client.command.sftp_sessions import serve
 from tests.integration.client.command.test_sftp_clients import USER, local_port, public_key
 from tests.integration.client.command.test_sftp_limits import logged
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path

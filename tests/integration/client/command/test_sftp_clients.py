@@ -18,9 +18,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from retinue.client.port import LocalPort
 from retinue.devtools.cluster import free_ports
-from tests.eventually import eventually
 from tests.integration.client.command.conftest import SECONDS, Program
 from tests.integration.client.command.sftp_sessions import Clients, serve
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -21,10 +21,10 @@ from retinue.client.errors import CallError
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.rpc.direct_port import connect
 from retinue.types.v1.port_pb2 import DirectPort
-from tests.eventually import eventually
 from tests.integration.client.command.conftest import SECONDS, Program
 from tests.integration.client.command.sftp_sessions import Clients, companions, serve
 from tests.integration.client.command.test_sftp import MARKER, answered, opened
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import paramiko
 import pytest
 
-from tests.eventually import eventually
 from tests.integration.client.command.conftest import SECONDS, Program
 from tests.integration.client.command.sftp_sessions import Clients, serve
 from tests.integration.client.command.test_sftp_attacks import as_user
 from tests.integration.client.command.test_sftp_clients import USER, local_port, public_key
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path

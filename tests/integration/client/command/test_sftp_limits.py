@@ -25,9 +25,9 @@ from retinue.manager.session.core.service_ports import sftp_connections
 from retinue.manager.session.core.ssh_authority import SshAuthority
 from retinue.manager.session.core.ssh_keys import parse_public_key
 from retinue.manager.v1 import session_pb2 as pb
-from tests.eventually import eventually
 from tests.integration.client.command.conftest import SECONDS
 from tests.integration.client.command.sftp_sessions import serve
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

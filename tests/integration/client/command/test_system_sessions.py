@@ -17,9 +17,9 @@ from google.protobuf.duration_pb2 import Duration
 
 from retinue.client.errors import CallError
 from retinue.manager.v1 import fleet_service_pb2, idle_pb2, session_pb2
-from tests.eventually import eventually
 from tests.integration.client.command.conftest import SECONDS, Program
 from tests.integration.client.command.sftp_sessions import serve
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from retinue.devtools.cluster import free_ports
-from tests.eventually import eventually_blocking
 from tests.integration.docs.tutorial.page import Step, steps
+from tests.support.eventually import eventually_blocking
 
 TUTORIAL = Path(__file__).parents[4] / "docs" / "tutorial"
 PAGES = sorted(TUTORIAL.glob("[0-9]*.md"))

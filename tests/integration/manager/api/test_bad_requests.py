@@ -18,8 +18,8 @@ from retinue.manager.v1 import account_service_pb2 as ac
 from retinue.manager.v1 import account_service_pb2_grpc, fleet_service_pb2_grpc
 from retinue.manager.v1 import fleet_service_pb2 as fl
 from retinue.manager.v1 import scheduling_policy_pb2 as sp
-from tests.integration.databases import Postgres, fresh_database
 from tests.integration.manager.rig import Service, bearer, failure, served
+from tests.support.databases import Postgres, fresh_database
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

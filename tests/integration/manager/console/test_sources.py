@@ -11,10 +11,10 @@ import aiohttp
 import pytest
 
 from retinue.manager.console.core.limits import MAX_SOCKETS
-from tests.eventually import eventually
 from tests.integration.manager.console.conftest import DOMAIN, Served
 from tests.integration.manager.console.page import ACCOUNTS, CALL, PROTOCOL, SESSIONS, Page
 from tests.integration.manager.rig import bearer
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

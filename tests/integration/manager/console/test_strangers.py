@@ -14,9 +14,9 @@ from retinue.manager.console import bridge, logins
 from retinue.manager.console.core.limits import MAX_SOCKETS
 from retinue.manager.identity.tokens import TOKEN_PREFIX, new_secret
 from retinue.manager.server.wrong_tokens import BURST
-from tests.eventually import eventually
 from tests.integration.manager.console.conftest import Served
 from tests.integration.manager.console.page import ACCOUNTS, CALL, SESSIONS, WAIT, Page, ended
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

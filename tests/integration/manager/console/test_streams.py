@@ -11,10 +11,10 @@ import pytest
 from retinue.manager.console import stream as streams
 from retinue.manager.v1 import session_pb2, session_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb
-from tests.eventually import eventually
 from tests.integration.manager.console.conftest import Served
 from tests.integration.manager.console.page import ACCOUNTS, SESSIONS, WAIT, ended
 from tests.integration.manager.rig import Service, bearer
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

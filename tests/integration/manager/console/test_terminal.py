@@ -15,8 +15,8 @@ from retinue.client.aio import Client
 from retinue.client.session import Session
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import kernel_service_pb2 as pb
-from tests.eventually import eventually
 from tests.integration.manager.console.page import PROTOCOL, WAIT, Page, ended
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

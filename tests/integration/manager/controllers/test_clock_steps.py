@@ -15,8 +15,8 @@ from retinue.manager.store.bounds import read_clock
 from retinue.manager.store.database import Database
 from retinue.manager.store.leadership import NotLeader
 from retinue.manager.store.lease import boot_time
-from tests.integration.databases import Postgres, fresh_database
 from tests.integration.manager.reporting_node import TERM
+from tests.support.databases import Postgres, fresh_database
 from tests.vectors.store_vectors import node_with, submit
 
 HOUR = 3600.0

@@ -16,10 +16,10 @@ from retinue.manager.agent_rpc.relay import AgentUnavailableError, AttemptLocati
 from retinue.manager.controllers import log_collector
 from retinue.manager.controllers.log_collector import OutputCollector
 from retinue.manager.store.database import Database
-from tests.eventually import eventually
 from tests.integration.manager.leading import FakeAgent, PlainDialer, count, leading
 from tests.integration.manager.reporting_node import TERM
 from tests.integration.manager.scheduler.test_quotas import submit
+from tests.support.eventually import eventually
 
 
 async def await_output(database: Database, session_id: uuid.UUID) -> None:

@@ -20,9 +20,9 @@ from retinue.manager.session.submit import create_many
 from retinue.manager.store import retention
 from retinue.manager.store.database import Database
 from retinue.manager.store.journal_tail import JournalTail
-from tests.eventually import eventually
 from tests.integration.manager.leading import PlainDialer
 from tests.integration.manager.reporting_node import TERM
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

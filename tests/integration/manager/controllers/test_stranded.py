@@ -28,10 +28,10 @@ from retinue.manager.session.transaction import load_for_update, save, terminate
 from retinue.manager.store import agents, bounds, conditions, ledger, nodes
 from retinue.manager.store.database import Database
 from retinue.manager.store.recordset import fetched
-from tests.controllers import Controller, Link, controller_of
 from tests.integration.manager.reporting_node import TERM, Node, enrol
 from tests.integration.manager.scheduler.test_simulation import check_claims
-from tests.stepped_scheduler import SteppedScheduler
+from tests.support.controllers import Controller, Link, controller_of
+from tests.support.stepped_scheduler import SteppedScheduler
 
 STATES = ("JOINING", "ALIVE", "SUSPECT", "LOST")
 AGENTS = {

@@ -18,12 +18,12 @@ from retinue.manager.dispatch.convert import Conditions, Rejected, parse
 from retinue.manager.dispatch.reports import Reports
 from retinue.manager.session.core.attempts import NodeFacts, NodeReport
 from retinue.manager.store.database import Database
-from tests.eventually import eventually
-from tests.fuzz import Fuzz
 from tests.integration.manager.dispatch.test_reports import committing
 from tests.integration.manager.leading import FakeAgent, count, leading
 from tests.integration.manager.reporting_node import TERM, enrol
 from tests.integration.manager.scheduler.test_quotas import submit
+from tests.support.eventually import eventually
+from tests.support.fuzz import Fuzz
 
 ODD_WELCOMES: tuple[dict[str, Any], ...] = (
     {"network_session_ids": ["not-a-uuid"]},

@@ -15,10 +15,10 @@ from retinue.manager.session.core.secrets import SessionSecrets
 from retinue.manager.session.core.states import Observed
 from retinue.manager.store import cluster, orphans
 from retinue.manager.store.database import Database
-from tests.eventually import eventually
 from tests.integration.manager.leading import FakeAgent, count, leading
 from tests.integration.manager.reporting_node import TERM, enrol
 from tests.integration.manager.scheduler.test_quotas import submit
+from tests.support.eventually import eventually
 
 SESSION, KERNEL, OTHER = uuid.uuid4(), uuid.uuid4(), uuid.uuid4()
 

@@ -16,7 +16,7 @@ from retinue.manager.store.database import Database
 from tests.integration.manager.reporting_node import TERM, Node, enrol
 from tests.integration.manager.scheduler.test_fair_share import execute
 from tests.integration.manager.scheduler.test_quotas import submit
-from tests.stepped_scheduler import SteppedScheduler
+from tests.support.stepped_scheduler import SteppedScheduler
 
 REPORTS = 40
 

@@ -38,10 +38,10 @@ from retinue.manager.session.transaction import WorkingSet
 from retinue.manager.store import journal, sessions
 from retinue.manager.store.database import Database
 from retinue.manager.store.idle import MeasuredKernel
-from tests.eventually import eventually
 from tests.integration.manager.reporting_node import TERM, Node, enrol
 from tests.integration.manager.scheduler.test_quotas import states, submit
-from tests.stepped_scheduler import SteppedScheduler
+from tests.support.eventually import eventually
+from tests.support.stepped_scheduler import SteppedScheduler
 
 ROOMY = {"cpu": 100_000, "mem": 100 << 30}
 

@@ -27,10 +27,10 @@ from retinue.manager.store.database import Database
 from retinue.manager.store.sessions import Visibility
 from retinue.manager.v1 import fleet_service_pb2 as fleet_pb
 from retinue.manager.v1 import session_pb2 as pb
-from tests.eventually import eventually
 from tests.integration.manager.leading import FakeAgent, count, leading
 from tests.integration.manager.reporting_node import TERM
 from tests.integration.manager.scheduler.test_quotas import states, submit
+from tests.support.eventually import eventually
 
 # What rolling upgrades, downgrades and damage make of a stored request.
 SPECS = {

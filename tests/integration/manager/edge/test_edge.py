@@ -39,11 +39,11 @@ from retinue.manager.identity.tokens import JOIN_TOKEN_PREFIX, hash_secret, new_
 from retinue.manager.store import agents, endpoint_tokens, routers
 from retinue.manager.v1 import fleet_service_pb2 as pb
 from retinue.manager.v1 import fleet_service_pb2_grpc
-from tests.eventually import eventually
 from tests.integration.manager.rig import Service, bearer, failure
 from tests.integration.router.backends import Backend
 from tests.integration.router.clients import request
 from tests.integration.router.running import until_connected
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 INCARNATION = str(uuid.UUID(int=1))

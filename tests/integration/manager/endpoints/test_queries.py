@@ -10,7 +10,7 @@ import pytest_asyncio
 from aiohttp import encode_basic_auth, web
 
 from retinue.manager.endpoints.queries import QueryReader
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

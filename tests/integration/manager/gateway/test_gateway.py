@@ -39,10 +39,10 @@ from retinue.manager.store import accounts, port_access, retention, tables
 from retinue.manager.store.database import Database, StoreConflict, StoreUnavailable, Transaction
 from retinue.manager.v1 import kernel_service_pb2, kernel_service_pb2_grpc, session_pb2, session_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb
-from tests.eventually import eventually
-from tests.integration.databases import Postgres
 from tests.integration.manager.rig import Service, bearer, failure, now
 from tests.integration.sessions.web import browser
+from tests.support.databases import Postgres
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

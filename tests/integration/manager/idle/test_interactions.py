@@ -20,8 +20,8 @@ from retinue.manager.session.drafts import draft
 from retinue.manager.session.submit import create_many
 from retinue.manager.store import idle, sessions
 from retinue.manager.store.database import Database
-from tests.eventually import eventually
 from tests.integration.manager.reporting_node import TERM
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

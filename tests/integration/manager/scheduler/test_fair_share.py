@@ -23,9 +23,9 @@ from retinue.manager.session.drafts import draft
 from retinue.manager.session.submit import create_many
 from retinue.manager.store import usage
 from retinue.manager.store.database import Database
-from tests.decayed_usage import decayed_usage
 from tests.integration.manager.reporting_node import TERM, Node, enrol
-from tests.stepped_scheduler import SteppedScheduler
+from tests.support.decayed_usage import decayed_usage
+from tests.support.stepped_scheduler import SteppedScheduler
 
 CPU, MEM = 1000, 2**28
 

@@ -12,8 +12,8 @@ from retinue.manager.scheduling.columns import Policy
 from retinue.manager.scheduling.strategies import PENDING_TIMEOUT_SECONDS, validate_policy
 from retinue.manager.store import sessions
 from retinue.manager.store.database import Database
-from tests.integration.databases import Postgres, fresh_database
 from tests.integration.manager.reporting_node import TERM
+from tests.support.databases import Postgres, fresh_database
 from tests.vectors.store_vectors import node_with, submit
 
 HOUR = 3600

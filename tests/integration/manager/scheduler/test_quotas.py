@@ -22,7 +22,7 @@ from retinue.manager.store import quotas
 from retinue.manager.store.database import Database
 from tests.integration.manager.reporting_node import TERM, Node, enrol
 from tests.integration.manager.scheduler.test_fair_share import execute, finish
-from tests.stepped_scheduler import SteppedScheduler
+from tests.support.stepped_scheduler import SteppedScheduler
 
 GIB = 2**30
 

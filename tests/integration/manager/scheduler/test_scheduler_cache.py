@@ -17,12 +17,12 @@ from retinue.manager.scheduler.core.cache import Cache
 from retinue.manager.session.core.spec import KernelSpec
 from retinue.manager.store import agents, groups, placements, quotas, sessions, shares
 from retinue.manager.store.database import Database
-from tests.eventually import eventually
 from tests.integration.manager.reporting_node import TERM
 from tests.integration.manager.scheduler.test_quotas import limit, roomy_node, states, waits
 from tests.integration.manager.scheduler.test_quotas import submit as submit_to
 from tests.integration.manager.scheduler.test_simulation import GIB, World, check
-from tests.stepped_scheduler import SteppedScheduler
+from tests.support.eventually import eventually
+from tests.support.stepped_scheduler import SteppedScheduler
 
 SMALL = {"single_node": True, "cluster_size": 1, "kernel": KernelSpec(command=("x",), slots={"cpu": "1"})}
 

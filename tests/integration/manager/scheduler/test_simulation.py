@@ -25,7 +25,7 @@ from retinue.manager.session.transaction import terminate
 from retinue.manager.store import journal, ledger
 from retinue.manager.store.database import Database
 from tests.integration.manager.reporting_node import TERM, Node, enrol
-from tests.stepped_scheduler import SteppedScheduler
+from tests.support.stepped_scheduler import SteppedScheduler
 
 GIB = 2**30
 

@@ -15,8 +15,8 @@ from retinue.manager.server.call_limits import DEFAULT_LIMITS, CallerClass, Weig
 from retinue.manager.store import sessions
 from retinue.manager.v1 import account_service_pb2, account_service_pb2_grpc, session_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb
-from tests.eventually import eventually
 from tests.integration.manager.rig import Service, bearer
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -25,7 +25,7 @@ from retinue.manager.store.backups.restore import OccupiedError, begin_incarnati
 from retinue.manager.store.backups.rows import Connection, NoClusterError
 from retinue.manager.store.database import Database
 from retinue.manager.store.migrations import SchemaTooNewError, configuration, synchronous_engine, upgrade
-from tests.integration.databases import Postgres
+from tests.support.databases import Postgres
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -11,8 +11,8 @@ from sqlalchemy import text
 from retinue.manager.store.database import Database, StoreUnavailable
 from retinue.manager.store.dedicated import execute_within, report_reachable
 from retinue.manager.store.lanes import Lane
-from tests.eventually import eventually
-from tests.integration.silence import silent_proxy
+from tests.support.eventually import eventually
+from tests.support.silence import silent_proxy
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

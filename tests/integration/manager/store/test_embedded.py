@@ -18,8 +18,8 @@ import pytest
 
 from retinue.manager.store import embedded
 from retinue.manager.store.embedded import FALLBACK_ROOT, EmbeddedServer, EmbeddedServerError, running_server
-from tests.eventually import eventually
-from tests.integration.databases import passable_directory
+from tests.support.databases import passable_directory
+from tests.support.eventually import eventually
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from retinue.manager.v1 import (
     template_service_pb2,
     template_service_pb2_grpc,
 )
-from tests.eventually import eventually
 from tests.integration.manager.rig import Service, bearer
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -12,7 +12,7 @@ from sqlalchemy import text
 from retinue.manager.store import leadership
 from retinue.manager.store.database import Database, StoreUnavailable
 from retinue.manager.store.leadership import Lease, NotLeader
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

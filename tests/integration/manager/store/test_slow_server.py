@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from retinue.manager.store.database import Database
 from retinue.manager.store.embedded import EmbeddedServer
-from tests.integration.databases import passable_directory
+from tests.support.databases import passable_directory
 
 # Longer than a call waits for a connection that others use.
 PAUSE_SECONDS = 6.0

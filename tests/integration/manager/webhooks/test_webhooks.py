@@ -22,9 +22,9 @@ from retinue.manager.store.database import Database
 from retinue.manager.webhooks import post
 from retinue.manager.webhooks.core.rules import PUBLIC_ONLY, AddressPolicy
 from retinue.manager.webhooks.dispatcher import WebhookDispatcher
-from tests.eventually import eventually
 from tests.integration.manager.reporting_node import TERM
 from tests.integration.manager.scheduler.test_quotas import submit
+from tests.support.eventually import eventually
 
 SECRET = f"whsec_{base64.b64encode(bytes(range(32))).decode()}"
 LOCAL = AddressPolicy((ipaddress.ip_network("127.0.0.0/8"),))

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest_asyncio
 
-from tests.eventually import eventually
 from tests.integration.agent.docker.engine import install
 from tests.integration.client.command.conftest import environment, retinue
 from tests.integration.sessions.kubernetes.pod_cluster import PodCluster
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

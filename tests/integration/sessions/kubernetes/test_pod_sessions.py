@@ -14,8 +14,8 @@ from retinue.agent.kubernetes.pod_processes import first_process_of
 from retinue.devtools.leftovers import network_namespaces
 from retinue.devtools.nodes import links_of_kind
 from retinue.manager.v1 import session_pb2
-from tests.eventually import eventually
 from tests.integration.agent.docker.engine import IMAGE
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from retinue.client.aio import Client, Session

@@ -16,10 +16,10 @@ from retinue.agent.api.sync import ACK_TIMEOUT
 from retinue.agent.attempts import Phase
 from retinue.agent.runtime.contract import RuntimeStatus
 from retinue.agent.v1 import agent_service_pb2 as pb
-from tests.eventually import eventually
 from tests.integration.agent.manager_side import Conversation, attempt
 from tests.link.dialled_agent import A1, A2, K1, K2, Node, error_of, on_node, until_removed
 from tests.link.wire import ROOM, Fault, Stream, Wire
+from tests.support.eventually import eventually
 
 RUNNING, EXITED, FAILED = pb.ATTEMPT_STATE_RUNNING, pb.ATTEMPT_STATE_EXITED, pb.ATTEMPT_STATE_FAILED
 

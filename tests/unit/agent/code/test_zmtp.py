@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from retinue.agent.code.core.zmtp import LARGEST_COMMAND, MAX_PARTS, OVERHEAD, FrameCounter, RefusedMessageError
 from retinue.agent.code.relay import Relay
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + b"\0" + bytes(31)
 LARGEST = 16 << 20

@@ -14,7 +14,7 @@ from retinue.agent.conditions import Conditions
 from retinue.agent.docker import engine as docker_engine
 from retinue.agent.docker.engine import Engine, EngineError, watch_engine
 from retinue.rpc.core.reasons import AgentConditionType
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -13,7 +13,7 @@ from retinue.agent.fencing import watchdog
 from retinue.agent.fencing.lease import Fence, OverdueError
 from retinue.agent.fencing.watchdog import FenceTarget
 from retinue.agent.host.processes import Process
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 
 def guarded(name: str, seconds: float) -> DesiredAttempt:

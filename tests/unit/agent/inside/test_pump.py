@@ -15,7 +15,7 @@ from retinue.agent.inside.output_pump import INDEX, OUTPUT, PIPE, STDOUT_PIPE, d
 from retinue.agent.inside.streams import RECORD_BYTES, StreamIndex
 from retinue.agent.kernel.build import PUMP, build
 from retinue.rpc.core.output_stream import Stream
-from tests.eventually import eventually_blocking
+from tests.support.eventually import eventually_blocking
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,7 +16,7 @@ from retinue.agent.kubernetes import cluster, node_watch, pod_watch
 from retinue.agent.kubernetes.cluster import MAX_BACKOFF, Cluster, ClusterError, ClusterUnavailableError, PodExistsError
 from retinue.agent.kubernetes.pod_watch import LIST_INTERVAL, PodWatch
 from retinue.rpc.core.reasons import AgentConditionType
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 from tests.unit.agent.kubernetes.fake_api import NAMESPACE, FakeApi, Fault, Raw, VirtualClock, refusal
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from retinue.agent.network import sockets
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 
 async def test_a_socket_that_comes_too_late_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from retinue.agent.network.core.topology import Member, Network, hosts_text
 from retinue.agent.network.errors import NetworkError
 from retinue.agent.reconcile.loop import PARALLEL_CREATES, Reconciler
 from retinue.rpc.core.reasons import AgentConditionType
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping

@@ -13,7 +13,7 @@ import pytest
 
 from retinue.agent.runtime import disk_use
 from retinue.agent.runtime.disk_use import DISK_EXCEEDED, Area, Bounds, DiskWatch, Use
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 BOUNDS = Bounds(64 << 20, 10)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from retinue.agent.attempts import AttemptSpec, ObservedAttempt, Phase
-from tests.runtime_contract import *  # noqa: F403 - the tests
-from tests.runtime_contract import TIMEOUT
+from tests.support.runtime_contract import *  # noqa: F403 - the tests
+from tests.support.runtime_contract import TIMEOUT
 from tests.unit.agent.runtime.fake_runtime import FakeRuntime, State
 
 

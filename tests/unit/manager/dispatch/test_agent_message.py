@@ -18,7 +18,7 @@ from retinue.manager.dispatch.convert import Rejected, Unknown, parse
 from retinue.manager.session.core.attempts import NodeFacts, NodeReport, RuntimeStatus
 from retinue.manager.session.core.service_ports import ServicePortSpec
 from retinue.types.v1 import port_pb2, runtime_pb2
-from tests.fuzz import Fuzz
+from tests.support.fuzz import Fuzz
 
 AGENT = "n1"
 SESSION = "00000000-0000-0000-0000-000000000001"

@@ -19,11 +19,11 @@ from retinue.manager.session.core.attempts import NodeReport, TermOverError
 from retinue.manager.session.core.states import Observed, SessionState
 from retinue.manager.store.database import StoreUnavailable
 from retinue.rpc.errors import ApiError
-from tests.eventually import eventually
 from tests.link.memory_agent import AGENT
 from tests.link.memory_manager import HEARTBEAT, Leader, MemoryStore
 from tests.link.virtual_time import run
 from tests.link.wire import ROOM, Stream, Wire
+from tests.support.eventually import eventually
 
 Requests: TypeAlias = AsyncIterator[pb.SyncRequest]
 # What an agent does with one stream, once it has read the hello.

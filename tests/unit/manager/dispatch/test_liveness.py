@@ -19,8 +19,8 @@ from retinue.manager.dispatch.supervisor import Supervisor
 from retinue.manager.scheduling.records import AgentState
 from retinue.manager.session.core.states import Goal, SessionState
 from retinue.manager.store.nodes import AgentTarget
-from tests.controllers import Controller, Link, controller_of
-from tests.eventually import eventually
+from tests.support.controllers import Controller, Link, controller_of
+from tests.support.eventually import eventually
 
 STATES = tuple(AgentState)
 # Looks at the clock every 16 ms; the clock is the test's own, in numbers that add up.

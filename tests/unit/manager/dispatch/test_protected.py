@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from retinue.manager.dispatch.protected_addresses import HostAddresses, control_plane_hosts, node_addresses, resolve
 from retinue.manager.session.core.attempts import DesiredState, SentState
-from tests.eventually import eventually
+from tests.support.eventually import eventually
 
 
 def test_hosts_of_settings() -> None:

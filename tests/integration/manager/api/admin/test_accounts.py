@@ -21,8 +21,8 @@ from retinue.manager.store.database import Database
 from retinue.manager.store.tables import Session
 from retinue.manager.v1 import account_service_pb2 as pb
 from retinue.manager.v1 import account_service_pb2_grpc, session_pb2, session_service_pb2, session_service_pb2_grpc
-from tests.eventually import eventually
 from tests.integration.manager.rig import Service, bearer, failure
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -17,9 +17,9 @@ from sqlalchemy import text
 from retinue.manager.endpoints.controller import EndpointController
 from retinue.manager.v1 import endpoint_pb2 as epb
 from retinue.manager.v1 import endpoint_service_pb2 as pb
-from tests.eventually import eventually
 from tests.integration.manager.endpoints.controlled import TERM, Rig, revision
 from tests.integration.manager.rig import taken_apart
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -10,8 +10,10 @@ from typing import Any, TypeVar, overload
 
 Value = TypeVar("Value")
 
-SECONDS = 120.0
-"""Seconds after which it counts as never: far more than it takes on a busy machine."""
+NEVER = 300.0
+"""The bound of every wait in tests, in seconds: what has not happened by then never does. It only has to be far above
+what a busy machine takes, as a wait ends with its event.
+"""
 FIRST_PAUSE, LAST_PAUSE = 0.005, 0.1
 """Seconds between two looks: they grow with the wait, so that a long one leaves the
 processors to what is waited for.
@@ -23,7 +25,7 @@ async def eventually(
     look: Callable[[], Awaitable[Value]],
     wanted: Callable[[Value], object] = bool,
     *,
-    seconds: float = SECONDS,
+    seconds: float = NEVER,
     ignoring: type[Exception] | tuple[type[Exception], ...] = (),
 ) -> Value: ...
 
@@ -33,7 +35,7 @@ async def eventually(
     look: Callable[[], Value],
     wanted: Callable[[Value], object] = bool,
     *,
-    seconds: float = SECONDS,
+    seconds: float = NEVER,
     ignoring: type[Exception] | tuple[type[Exception], ...] = (),
 ) -> Value: ...
 
@@ -42,7 +44,7 @@ async def eventually(
     look: Callable[[], Any],
     wanted: Callable[[Any], object] = bool,
     *,
-    seconds: float = SECONDS,
+    seconds: float = NEVER,
     ignoring: type[Exception] | tuple[type[Exception], ...] = (),
 ) -> Any:
     """Returns the first value that is wanted: by default, the first that counts as true.
@@ -76,7 +78,7 @@ def eventually_blocking(
     look: Callable[[], Value],
     wanted: Callable[[Value], object] = bool,
     *,
-    seconds: float = SECONDS,
+    seconds: float = NEVER,
     ignoring: type[Exception] | tuple[type[Exception], ...] = (),
 ) -> Value:
     """The same for threads without an event loop, and fixtures that are not coroutines."""
