@@ -31,7 +31,7 @@ from retinue.manager.v1 import (
 )
 from tests.integration.manager.rig import bearer, taken_apart
 from tests.support.databases import Postgres, fresh_database, passable_directory
-from tests.support.eventually import SECONDS, eventually, eventually_blocking
+from tests.support.eventually import NEVER, eventually, eventually_blocking
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -71,7 +71,7 @@ class Manager:
         return grpc.aio.secure_channel(said["endpoint"], credentials, (("grpc.use_local_subchannel_pool", 1),))
 
     async def ended(self) -> int:
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(NEVER):
             return await self.process.wait()
 
 
@@ -97,7 +97,7 @@ async def manager(directory: Path, *options: str, ready: bool = True, **environm
     draining = asyncio.create_task(drain(process.stderr, started))
     try:
         if ready:
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(NEVER):
                 await started.wait()
             assert process.returncode is None, "".join(lines)
         yield Manager(process, directory)
@@ -105,7 +105,7 @@ async def manager(directory: Path, *options: str, ready: bool = True, **environm
         if process.returncode is None:
             process.terminate()
             try:
-                async with asyncio.timeout(SECONDS):
+                async with asyncio.timeout(NEVER):
                     await process.wait()
             except TimeoutError:
                 process.kill()
