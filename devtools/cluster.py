@@ -63,8 +63,8 @@ class ClusterOptions:
     suspect_after: float = 20.0
     lost_after: float = 60.0
     prefix: str = "retinue-"
-    manager_seconds: float = 90.0
-    agent_seconds: float = 60.0
+    manager_seconds: float = 300.0
+    agent_seconds: float = 300.0
     agent_arguments: tuple[str, ...] = ()
     manager_arguments: tuple[str, ...] = ()
     engine: Callable[[str, nodes.Node | None], str] | None = None
@@ -458,12 +458,14 @@ def free_ports(first: int = 0) -> Ports:
     Raises ClusterError when they are in use.
 
     What is free is not among those that the kernel gives to connections: nothing takes it while a manager is down, and
-    no connection to it meets itself.
+    no connection to it meets itself. Nor does another process get it from here while this one runs.
     """
     given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     lowest, highest = _PORTS[0], max(_PORTS[1], given)
-    for candidate in [first] if first else random.sample(range(lowest, highest - 4), _PORT_TRIES):
+    for candidate in [first] if first else random.sample(range(lowest, highest - 4, 4), _PORT_TRIES):
         try:
+            if not first:
+                _reserve(candidate)
             with contextlib.ExitStack() as stack:
                 for offset in range(4):
                     stack.enter_context(socket.create_server(("", candidate + offset)))
@@ -473,3 +475,21 @@ def free_ports(first: int = 0) -> Ports:
             return Ports(candidate, candidate + 1, candidate + 2, candidate + 3)
     where = f"one of the ports {first}-{first + 3}" if first else "at least one of any four ports in a row"
     raise ClusterError(f"{where} is in use: {failure.strerror}; choose others") from failure
+
+
+# They keep their names until this process ends.
+_reservations: list[socket.socket] = []
+
+
+def _reserve(first: int) -> None:
+    """Reserves four ports for this process among those that ask here: between the look whether a port is free and the
+    program that binds it lie seconds. Raises OSError when another process has them, or this one.
+    """
+    reservation = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        # An abstract name: the kernel frees it whatever becomes of the process.
+        reservation.bind(f"\0retinue-ports-{first}")
+    except OSError:
+        reservation.close()
+        raise
+    _reservations.append(reservation)

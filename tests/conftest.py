@@ -16,6 +16,10 @@ from retinue.devtools.cluster import Cluster, ClusterOptions
 from retinue.manager.store.embedded import EmbeddedServer
 from retinue.manager.store.migrations import migrate
 from tests.support.databases import TEMPLATE, Postgres, passable_directory
+from tests.support.eventually import NEVER
+from tests.support.watched_logs import watch
+
+pytest_plugins = ["tests.support.evidence", "tests.support.second_run"]
 
 # How long an example takes says something about the machine and who else uses it. A change is tested with the same
 # examples wherever it is tested; `--hypothesis-profile=exploring` looks for others.
@@ -33,9 +37,6 @@ async def shared_cluster() -> AsyncIterator[Cluster]:
     options = ClusterOptions(
         agents=2,
         prefix="rt-test-",
-        heartbeat=0.5,
-        suspect_after=3.0,
-        lost_after=6.0,
         # For receivers of webhooks that tests start.
         manager_arguments=("--webhook-allow", "127.0.0.0/8"),
         gateway=True,
@@ -51,7 +52,7 @@ async def shared_cluster() -> AsyncIterator[Cluster]:
 async def cluster(shared_cluster: Cluster) -> AsyncIterator[Cluster]:
     """A cluster of two agents, on which nothing is left when the tests of a module have run."""
     yield shared_cluster
-    assert not await shared_cluster.wait_clean(60)
+    assert not await shared_cluster.wait_clean(NEVER)
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -68,6 +69,7 @@ async def postgres() -> AsyncIterator[Postgres]:
             found = Postgres(await server.start())
             await found.execute(f"CREATE DATABASE {TEMPLATE}")
             await migrate(found.url_of(TEMPLATE))
-            yield found
+            with watch("PostgreSQL", server.directory / "server.log"):
+                yield found
         finally:
             await server.stop()

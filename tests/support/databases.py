@@ -51,7 +51,8 @@ class Postgres:
 async def fresh_database(postgres: Postgres) -> AsyncIterator[str]:
     """The URL of a database of its own with the schema in it."""
     name = f"test_{uuid.uuid4().hex}"
-    await postgres.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+    # Half the work of the other way, which logs every page: nothing here has to outlast a crash.
+    await postgres.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE} STRATEGY FILE_COPY")
     try:
         yield postgres.url_of(name)
     finally:

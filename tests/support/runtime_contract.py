@@ -20,6 +20,7 @@ from retinue.agent.inside.upload import Announced, DigestError
 from retinue.agent.inside.workdir import MissingError, PathError
 from retinue.agent.kernel.core.frames import Start
 from retinue.agent.network.sockets import LOOPBACK
+from tests.support.eventually import NEVER
 
 if TYPE_CHECKING:
     from retinue.agent.attempts import AttemptSpec, ObservedAttempt
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from retinue.agent.runtime.kernel import Kernel, WorkDirectory
 
 HOSTS = "127.0.0.1\tlocalhost\n"
-TIMEOUT = 20.0
 CLOSED_PORT = 4711
 
 
@@ -140,7 +140,7 @@ async def test_a_declined_attempt_never_runs(harness: Harness) -> None:
 
 async def test_a_stop_asks_and_a_kill_ends(harness: Harness) -> None:
     runtime, _ = await running(harness)
-    await runtime.stop("k.1", 30)
+    await runtime.stop("k.1", NEVER)
     stopped = await harness.until("k.1", Phase.EXITED)
     assert (stopped.reason, stopped.exit_code) == ("STOPPED", 143)
 
@@ -159,14 +159,14 @@ async def test_what_an_attempt_had_used_is_known_after_its_end(harness: Harness)
 
 async def test_what_was_never_released_has_used_nothing(harness: Harness) -> None:
     runtime = await held(harness, "true")
-    await runtime.stop("k.1", 30)
+    await runtime.stop("k.1", NEVER)
     await end(harness, runtime)
     assert runtime.observe()["k.1"].usage is None
 
 
 async def test_what_is_held_is_due_to_be_killed_at_once(harness: Harness) -> None:
     runtime = await held(harness, "true")
-    await runtime.stop("k.1", 30)
+    await runtime.stop("k.1", NEVER)
     stopping = runtime.observe()["k.1"]
     assert (stopping.phase, stopping.stop_grace) == (Phase.STOPPING, 0.0)
     assert stopping.kill_at is not None
@@ -213,9 +213,8 @@ async def test_a_kernel_is_reached_by_handles_until_it_ends(harness: Harness) ->
     assert not ending.done()
     assert runtime.kernel("k.1").fence_target() == target
     await end(harness, runtime)
-    async with asyncio.timeout(TIMEOUT):
-        await ending
-        await kernel.wait_ended()
+    await ending
+    await kernel.wait_ended()
     # An old handle is as good as a new one.
     assert kernel.usage() is None
     with pytest.raises(NotRunningError):
@@ -238,7 +237,7 @@ async def test_a_command_is_run_beside_the_attempts_own(harness: Harness) -> Non
         printed, exited = b"", None
         try:
             await session.start(Start(command, channel.environment, channel.directory))
-            async with asyncio.timeout(TIMEOUT), contextlib.aclosing(session.events()) as events:
+            async with contextlib.aclosing(session.events()) as events:
                 async for event in events:
                     if isinstance(event, Printed):
                         printed += event.data
