@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import Generic, TypeVar
 
 import grpc
@@ -11,30 +10,21 @@ import grpc.aio
 
 from retinue.client.errors import CallError, Unavailable, UsageError
 from retinue.client.rpc_errors import from_rpc
-from retinue.rpc.stream_status import UNSENT, StreamStatus
+from retinue.rpc.bidi_call import UNSENT, BidiCall
 
 _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
 
 
 class BidiStream(Generic[_Request, _Response]):
-    """One call whose requests and responses are both streams; one task at a time reads, and any number send.
-
-    When a server ends a call while requests are being sent, one of these cannot be sent. grpc.aio then takes the call
-    for failed, whatever the server said: `read()` gives no more of the responses that had come before, and the status
-    is one of its own. So the responses are iterated over, which continues to the end, and the status is StreamStatus's.
+    """One call whose requests and responses are both streams, with the errors of the library; one task at a time reads,
+    and any number send.
     """
 
     def __init__(self, call: grpc.aio.StreamStreamCall[_Request, _Response], identity: str) -> None:
         """`identity` is the id of the request that the call was made with."""
-        self._call = call
+        self._call = BidiCall(call)
         self._identity = identity
-        self._responses = call.__aiter__()
-        self._reading = asyncio.Lock()
-        # grpc.aio ends a call with an error of its own when a request is written before the one before was taken.
-        self._writing = asyncio.Lock()
-        self._kept: deque[_Response] = deque()
-        self._status = StreamStatus(call)
         self.ended_well = False
         """Returns whether the server ended the call without an error."""
 
@@ -47,39 +37,29 @@ class BidiStream(Generic[_Request, _Response]):
         Raises CallError, as `receive`.
         """
         try:
-            async with self._writing:
-                await self._call.write(request)
-        except grpc.aio.AioRpcError:
-            pass
+            await self._call.write(request)
+        except grpc.aio.AioRpcError as status:
+            raise self._failure(status) from None
         except asyncio.InvalidStateError as error:
             if not self._call.done():
                 raise UsageError("the end of the requests was sent already") from error
-        else:
-            return
-        await self._keep_rest()
-        raise await self._outcome()
+            raise self._end() from None
 
     async def end_requests(self) -> None:
         """Ends the requests; responses may still come."""
-        try:
-            async with self._writing:
-                await self._call.done_writing()
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            # The call has ended; receiving reports how.
-            return
+        await self._call.end_requests()
 
     async def receive(self) -> _Response:
         """Returns the next response. Raises how the call ended: CallError,
         which is Unavailable when the server ended it without an error.
         """
-        async with self._reading:
-            if self._kept:
-                return self._kept.popleft()
-            try:
-                return await anext(self._responses)
-            except (StopAsyncIteration, grpc.aio.AioRpcError):
-                pass
-        raise await self._outcome()
+        try:
+            response = await self._call.read()
+        except grpc.aio.AioRpcError as status:
+            raise self._failure(status) from None
+        if response is None:
+            raise self._end()
+        return response
 
     async def wait_ended(self) -> None:
         """Waits until the server ends the call, discarding responses that nothing reads.
@@ -92,23 +72,14 @@ class BidiStream(Generic[_Request, _Response]):
             if not self.ended_well:
                 raise
 
-    async def _keep_rest(self) -> None:
-        """Reads what the server had sent before it ended the call: no more than fits into the connection's window."""
-        async with self._reading:
-            try:
-                async for response in self._responses:
-                    self._kept.append(response)
-            except grpc.aio.AioRpcError:
-                return
-
-    async def _outcome(self) -> CallError:
-        status = await self._status.wait()
+    def _failure(self, status: grpc.aio.AioRpcError) -> CallError:
         if status.details() == UNSENT:
             return self._unavailable("the connection broke")
-        self.ended_well = status.code() is grpc.StatusCode.OK
-        if self.ended_well:
-            return self._unavailable("the server ended the stream")
         return from_rpc(status, self._identity)
+
+    def _end(self) -> CallError:
+        self.ended_well = True
+        return self._unavailable("the server ended the stream")
 
     def _unavailable(self, message: str) -> Unavailable:
         return Unavailable(message, code=grpc.StatusCode.UNAVAILABLE, request_id=self._identity)

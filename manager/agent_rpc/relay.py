@@ -23,7 +23,7 @@ from grpc_status import rpc_status
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
 from retinue.manager.agent_rpc.dialer import Dialer, Purpose
-from retinue.rpc.stream_status import UNSENT, StreamStatus
+from retinue.rpc.bidi_call import UNSENT, BidiCall
 
 _log = logging.getLogger(__name__)
 
@@ -127,31 +127,28 @@ class Forwarder:
         """
         with _translating(location.agent_id):
             async with self._stub(location, purpose) as stub:
-                call = method(stub)()
-                ended = StreamStatus(call)
+                call = BidiCall[Any, Any](method(stub)())
                 writing = asyncio.create_task(
                     _write(call, requests, lambda: self.hear(location)), name=f"requests to {location.agent_id}"
                 )
                 # The reader of the responses then learns at once that there will be no more.
-                writing.add_done_callback(lambda task: _failed(task) and call.cancel())
-                # Not by `read`: from a request that could not be sent on,
-                # it would read nothing of what the agent had sent before.
-                responses = call.__aiter__()
+                writing.add_done_callback(lambda task: call.cancel() if _failed(task) else None)
                 try:
                     while True:
                         try:
-                            response = await anext(responses)
-                        except (StopAsyncIteration, grpc.aio.AioRpcError):
+                            response = await call.read()
+                        except grpc.aio.AioRpcError:
                             if _failed(writing):
                                 writing.result()
-                            status = await ended.wait()
-                            if status.code() is not grpc.StatusCode.OK:
-                                raise status from None
-                            return
+                            raise
                         except asyncio.CancelledError:
                             if not _failed(writing) or _is_cancelled():
                                 raise
                             writing.result()
+                        if response is None:
+                            if _failed(writing):
+                                writing.result()
+                            return
                         self.hear(location)
                         yield response
                 finally:
@@ -178,16 +175,15 @@ def _is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-async def _write(call: Any, requests: AsyncIterator[Any], hear: Callable[[], None]) -> None:
+async def _write(call: BidiCall[Any, Any], requests: AsyncIterator[Any], hear: Callable[[], None]) -> None:
     async for request in requests:
         hear()
         try:
             await call.write(request)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
-            # The call has ended; its responses carry the status.
+            # The call has ended; reading reports how.
             return
-    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-        await call.done_writing()
+    await call.end_requests()
 
 
 @contextlib.contextmanager

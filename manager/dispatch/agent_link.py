@@ -29,6 +29,7 @@ from retinue.manager.session.core.attempts import (
     TermOverError,
     UsageWatch,
 )
+from retinue.rpc.bidi_call import BidiCall
 from retinue.rpc.core.reasons import AgentConditionReason
 
 _log = logging.getLogger(__name__)
@@ -61,19 +62,19 @@ class GuardedStream:
         self, call: grpc.aio.StreamStreamCall[pb.SyncRequest, pb.SyncResponse], check_lease: Callable[[], None]
     ) -> None:
         """`check_lease` raises TermOverError when the lease has ended."""
-        self._call = call
+        self._call = BidiCall(call)
         self._check_lease = check_lease
 
     async def write(self, message: pb.SyncRequest) -> None:
-        """Sends a message. Raises TermOverError when the lease has ended,
-        and TimeoutError when the agent does not read.
+        """Sends a message. Raises TermOverError when the lease has ended, TimeoutError when the agent does not read,
+        and what `BidiCall.write` raises when the agent has ended the stream.
         """
         self._check_lease()
         async with asyncio.timeout(_WRITE_SECONDS):
             await self._call.write(message)
 
-    async def read(self) -> object:
-        """Returns the next message of the agent, or something else at the end."""
+    async def read(self) -> pb.SyncResponse | None:
+        """Returns the next message of the agent; None at the end. Raises AioRpcError with the agent's status."""
         return await self._call.read()
 
     def cancel(self) -> None:
@@ -234,7 +235,7 @@ class AgentLink:
             await call.write(convert.hello(self._incarnation, self._term, self.agent_id, self._heartbeat))
             async with asyncio.timeout(self._heartbeat * 4):
                 first = await call.read()
-            if not isinstance(first, pb.SyncResponse):
+            if first is None:
                 return
             facts = self._parsed(first)
             if not isinstance(facts, NodeFacts):
@@ -288,7 +289,7 @@ class AgentLink:
     async def _listen(self, call: GuardedStream, writing: asyncio.Lock) -> None:
         while True:
             message = await call.read()
-            if not isinstance(message, pb.SyncResponse):
+            if message is None:
                 return
             parsed = self._parsed(message)
             self.heard = self._clock()

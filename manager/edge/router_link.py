@@ -22,6 +22,7 @@ from retinue.manager.edge.messages import NonsenseError
 from retinue.manager.endpoints.core.model import RevisionTraffic
 from retinue.router.v1 import router_service_pb2 as pb
 from retinue.router.v1 import router_service_pb2_grpc as pb_grpc
+from retinue.rpc.bidi_call import BidiCall
 
 _log = logging.getLogger(__name__)
 
@@ -100,7 +101,7 @@ class RouterLink:
             channel = self._dialer.open_router(self.router_id, self.address)
             stack.push_async_callback(channel.close)
             stub: pb_grpc.RouterServiceAsyncStub = pb_grpc.RouterServiceStub(channel)
-            call = stub.Sync()
+            call = BidiCall(stub.Sync())
             self._check_lease()
             heartbeat = Duration(seconds=int(_HEARTBEAT_SECONDS))
             hello = pb.Hello(
@@ -112,7 +113,7 @@ class RouterLink:
             await call.write(pb.SyncRequest(hello=hello))
             async with asyncio.timeout(_WELCOME_SECONDS):
                 first = await call.read()
-            if not isinstance(first, pb.SyncResponse) or first.WhichOneof("step") != "welcome":
+            if first is None or first.WhichOneof("step") != "welcome":
                 raise NonsenseError("it did not begin with a welcome")
             await self._welcomed(self.router_id, first.welcome.url)
             # It still serves its former table, of which nothing is known in this term.
@@ -129,7 +130,7 @@ class RouterLink:
                 # As itself: what ends a stream ends neither this link nor those of other routers.
                 raise failed.exceptions[0] from None
 
-    async def _write(self, call: grpc.aio.StreamStreamCall[pb.SyncRequest, pb.SyncResponse]) -> None:
+    async def _write(self, call: BidiCall[pb.SyncRequest, pb.SyncResponse]) -> None:
         sent, common = EdgeTable(), pb.Common()
         while True:
             self._wanted.clear()
@@ -155,10 +156,10 @@ class RouterLink:
                     continue
             await call.write(pb.SyncRequest(heartbeat=pb.Heartbeat()))
 
-    async def _read(self, call: grpc.aio.StreamStreamCall[pb.SyncRequest, pb.SyncResponse]) -> None:
+    async def _read(self, call: BidiCall[pb.SyncRequest, pb.SyncResponse]) -> None:
         while True:
             message = await call.read()
-            if not isinstance(message, pb.SyncResponse):
+            if message is None:
                 return
             match message.WhichOneof("step"):
                 case "applied":

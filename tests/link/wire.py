@@ -127,6 +127,7 @@ class Stream:
         self.written: list[pb.SyncRequest] = []
         self.received: list[pb.SyncResponse] = []
         self.failure: Exception | None = None
+        self._when_ended: list[Callable[[Stream], None]] = []
         self._serving = asyncio.create_task(self._serve(serve), name="agent's end of a stream")
 
     @property
@@ -153,15 +154,38 @@ class Stream:
             raise self._error from None
         self.written.append(request)
 
-    async def read(self) -> object:
-        """Returns the agent's next message, or EOF."""
-        if (data := await self._responses.receive()) is not None:
+    async def __aiter__(self) -> AsyncIterator[pb.SyncResponse]:
+        """Yields the agent's messages."""
+        while (data := await self._responses.receive()) is not None:
             message = pb.SyncResponse.FromString(data)
             self.received.append(message)
-            return message
+            yield message
         if self._error is not None:
             raise self._error
-        return grpc.aio.EOF
+
+    def add_done_callback(self, callback: Callable[[Stream], None]) -> None:
+        """Has a function called when the call has a status."""
+        self._when_ended.append(callback)
+
+    def done(self) -> bool:
+        """Returns whether the call has a status."""
+        return self.ended
+
+    async def code(self) -> grpc.StatusCode:
+        """Returns the code of the status, once there is one."""
+        if not self.ended:
+            await self.wait_served()
+        return self.status[0]
+
+    async def details(self) -> str:
+        """Returns the message of the status of a call that has ended."""
+        return self.status[1]
+
+    async def initial_metadata(self) -> grpc.aio.Metadata:
+        """Returns what there is of it."""
+        return grpc.aio.Metadata()
+
+    trailing_metadata = initial_metadata
 
     def cancel(self) -> None:
         """Ends the call at the manager's end."""
@@ -181,6 +205,7 @@ class Stream:
         self._requests.close()
         self._responses.close()
         self._serving.cancel()
+        self._tell_end()
 
     async def _serve(self, serve: Serve) -> None:
         try:
@@ -197,6 +222,11 @@ class Stream:
         finally:
             self._requests.close()
             self._responses.end()
+            self._tell_end()
+
+    def _tell_end(self) -> None:
+        for callback in self._when_ended:
+            callback(self)
 
     async def _incoming(self) -> AsyncIterator[pb.SyncRequest]:
         while (data := await self._requests.receive()) is not None:

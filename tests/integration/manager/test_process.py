@@ -17,10 +17,14 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+import pytest_asyncio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from retinue.devtools.cluster import free_ports
-from retinue.manager.store.embedded import running_server
+from retinue.manager.identity.tokens import hash_secret
+from retinue.manager.store import accounts
+from retinue.manager.store.database import Database
+from retinue.manager.store.embedded import EmbeddedServer, running_server
 from retinue.manager.v1 import (
     account_service_pb2,
     account_service_pb2_grpc,
@@ -29,6 +33,7 @@ from retinue.manager.v1 import (
     session_service_pb2,
     session_service_pb2_grpc,
 )
+from tests.integration.manager.manager_commands import command, refusals
 from tests.integration.manager.rig import bearer, taken_apart
 from tests.support.databases import Postgres, fresh_database, passable_directory
 from tests.support.eventually import NEVER, eventually, eventually_blocking
@@ -52,9 +57,10 @@ def directory() -> Iterator[Path]:
 class Manager:
     """A process, and what it said of itself."""
 
-    def __init__(self, process: asyncio.subprocess.Process, directory: Path) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, directory: Path, options: tuple[str, ...]) -> None:
         self.process = process
         self.directory = directory
+        self.options = options
 
     @property
     def said(self) -> dict[str, str]:
@@ -100,7 +106,7 @@ async def manager(directory: Path, *options: str, ready: bool = True, **environm
             async with asyncio.timeout(NEVER):
                 await started.wait()
             assert process.returncode is None, "".join(lines)
-        yield Manager(process, directory)
+        yield Manager(process, directory, options)
     finally:
         if process.returncode is None:
             process.terminate()
@@ -112,6 +118,15 @@ async def manager(directory: Path, *options: str, ready: bool = True, **environm
                 await process.wait()
         await draining
         assert "Traceback" not in "".join(lines), "".join(lines)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def serving() -> AsyncIterator[Manager]:
+    """One in development mode, for tests that it outlives."""
+    with passable_directory() as made:
+        metrics = f"127.0.0.1:{free_ports()[0]}"
+        async with manager(made / "manager", "--dev", "--metrics", metrics) as running:
+            yield running
 
 
 async def to_the_end(stream: Any) -> None:
@@ -158,7 +173,7 @@ async def test_development_mode_and_a_stop_with_streams_open(directory: Path) ->
             for stream in (watch, watching):
                 # Neither would ever end by itself.
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await asyncio.wait_for(to_the_end(stream), 60)
+                    await to_the_end(stream)
                 ended = taken_apart(caught.value)
                 assert (ended.code, ended.reason) == (grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE")
             assert await running.ended() == 0
@@ -188,45 +203,44 @@ async def test_a_killed_manager_leaves_everything_to_the_next(directory: Path) -
             assert [project.name for project in listed.projects] == ["default", "kept"]
 
 
-async def test_two_managers_on_one_directory(directory: Path) -> None:
-    async with manager(directory, "--dev") as running, manager(directory, "--dev", ready=False) as second:
+async def test_a_second_manager_on_one_directory(serving: Manager) -> None:
+    async with manager(serving.directory, "--dev", ready=False) as second:
         assert await second.ended() == 1
-        assert await caller(running) == "admin"
+        assert await caller(serving) == "admin"
 
 
-async def test_a_port_that_is_taken(directory: Path) -> None:
-    async with manager(directory, "--dev") as running:
-        with passable_directory() as other:
-            taken = running.said["endpoint"]
-            async with manager(other / "m", "--listen", taken, ready=False) as second:
-                assert await second.ended() == 1
-            assert running_server(other / "m" / "postgres") is None
+async def test_a_port_that_is_taken(serving: Manager) -> None:
+    with passable_directory() as other:
+        taken = serving.said["endpoint"]
+        async with manager(other / "m", "--listen", taken, ready=False) as second:
+            assert await second.ended() == 1
+        assert running_server(other / "m" / "postgres") is None
 
 
-async def test_the_loss_of_the_database_is_survived(directory: Path) -> None:
-    async with manager(directory, "--dev") as running:
-        database = running_server(directory / "postgres")
-        assert database is not None
-        os.kill(database, signal.SIGKILL)
-        async with running.channel() as channel:
-            stub = fleet_service_pb2_grpc.FleetServiceStub(channel)
-            health = health_pb2_grpc.HealthStub(channel)
+async def test_the_loss_of_the_database_is_survived(serving: Manager) -> None:
+    place = serving.directory / "postgres"
+    database = running_server(place)
+    assert database is not None
+    os.kill(database, signal.SIGKILL)
+    async with serving.channel() as channel:
+        stub = fleet_service_pb2_grpc.FleetServiceStub(channel)
+        health = health_pb2_grpc.HealthStub(channel)
 
-            async def answers() -> bool:
-                try:
-                    await stub.ListAgents(fleet_service_pb2.ListAgentsRequest(), metadata=running.metadata)
-                except grpc.aio.AioRpcError as error:
-                    # From the manager with its details, or from the connection without any: both say to try again.
-                    if error.code() is not grpc.StatusCode.UNAVAILABLE:
-                        raise
-                    return False
-                return running_server(directory / "postgres") not in (None, database)
+        async def answers() -> bool:
+            try:
+                await stub.ListAgents(fleet_service_pb2.ListAgentsRequest(), metadata=serving.metadata)
+            except grpc.aio.AioRpcError as error:
+                # From the manager with its details, or from the connection without any: both say to try again.
+                if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                    raise
+                return False
+            return running_server(place) not in (None, database)
 
-            async def healthy() -> bool:
-                return bool((await health.Check(health_pb2.HealthCheckRequest())).status == SERVING)
+        async def healthy() -> bool:
+            return bool((await health.Check(health_pb2.HealthCheckRequest())).status == SERVING)
 
-            await eventually(answers)
-            await eventually(healthy)
+        await eventually(answers)
+        await eventually(healthy)
 
 
 async def test_two_replicas_on_one_server_of_ones_own(postgres: Postgres, directory: Path) -> None:
@@ -255,60 +269,67 @@ async def with_a_second(place: Path, directory: Path, first: Manager, shared: di
             assert [project.name for project in listed.projects] == ["default", "p"]
 
 
-async def command(*arguments: str) -> tuple[int, str, str]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-W", "error", "-m", "retinue.manager.main", *arguments),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    output, errors = await process.communicate()
-    return process.returncode or 0, output.decode(), errors.decode()
+async def bearer_of(directory: Path, token: str) -> tuple[str, str] | None:
+    """Whose a token is, and the role, by the database of a manager that does not run."""
+    server = EmbeddedServer(directory / "postgres")
+    database = Database(await server.start())
+    try:
+        async with database.transaction() as tx:
+            found = await accounts.find_bearer(tx, hash_secret(token))
+            user = None if found is None else await accounts.get_user(tx, found.user)
+        return None if user is None else (user.name, user.role)
+    finally:
+        await database.dispose()
+        await server.stop()
 
 
 async def test_administrators_are_made_on_the_machine(directory: Path) -> None:
-    async with manager(directory):
-        pass
-    # Without a manager: the database is there for as long as the command.
-    code, output, errors = await command("create-admin", "root", "--data-dir", str(directory))
-    assert code == 0, errors
-    assert running_server(directory / "postgres") is None
     async with manager(directory, "--dev") as running:
-        code, second, _ = await command("create-admin", "root", "--data-dir", str(directory))
-        assert code == 0
-        assert second != output
+        code, output, errors = await command("create-admin", "root", "--data-dir", str(directory))
+        assert code == 0, errors
         async with running.channel() as channel:
             stub = account_service_pb2_grpc.AccountServiceStub(channel)
-            for token in (output, second):
-                answer = await stub.GetCaller(
-                    account_service_pb2.GetCallerRequest(), metadata=bearer(token.removesuffix("\n"))
-                )
-                assert (answer.user.name, answer.user.role) == ("root", account_service_pb2.USER_ROLE_ADMIN)
-        code, _, errors = await command("revoke-agent", "n1", "--data-dir", str(directory))
-        assert code == 1
-        assert "no agent n1" in errors
-    for name in ("-x", "", "A"):
-        code, _, _ = await command("create-admin", "--data-dir", str(directory), "--", name)
-        assert code == 2
+            answer = await stub.GetCaller(
+                account_service_pb2.GetCallerRequest(), metadata=bearer(output.removesuffix("\n"))
+            )
+            assert (answer.user.name, answer.user.role) == ("root", account_service_pb2.USER_ROLE_ADMIN)
+    # Without a manager: the database is there for as long as the command.
+    code, second, errors = await command("create-admin", "root", "--data-dir", str(directory))
+    assert code == 0, errors
+    assert running_server(directory / "postgres") is None
+    assert second != output
+    for token in (output, second):
+        assert await bearer_of(directory, token.removesuffix("\n")) == ("root", "ADMIN")
+    (revoked,) = await refusals(("revoke-agent", "n1", "--data-dir", str(directory)))
+    assert revoked[0] == 1
+    assert "no agent n1" in revoked[1]
 
 
 async def test_bad_options(directory: Path) -> None:
     bad = [("--heartbeat", "0"), ("--suspect-after", "1"), ("--lost-after", "x"), ("--database-url", "mysql://x/y")]
-    for options in bad:
-        code, _, errors = await command("serve", "--data-dir", str(directory), *options)
-        assert code in (1, 2)
-        assert "Traceback" not in errors
+    refused = await refusals(
+        *(("serve", "--data-dir", str(directory), *options) for options in bad),
+        *(("create-admin", "--data-dir", str(directory), "--", name) for name in ("-x", "", "A")),
+    )
+    assert [code in (1, 2) for code, _ in refused[: len(bad)]] == [True] * len(bad)
+    assert [code for code, _ in refused[len(bad) :]] == [2, 2, 2]
+    assert not (directory / "postgres").exists()
 
 
 def _metrics(port: int) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=NEVER) as answer:
         read: str = answer.read().decode()
     return read
 
 
-async def test_calls_and_the_lead_are_shown_to_prometheus(directory: Path) -> None:
-    port = free_ports()[0]
-    async with manager(directory, "--dev", "--metrics", f"127.0.0.1:{port}") as running:
-        await caller(running)
-        calls = 'retinue_manager_calls_total{code="OK",method="retinue.manager.v1.AccountService/GetCaller"} 1.0'
-        assert calls in await asyncio.to_thread(_metrics, port)
-        await eventually(lambda: asyncio.to_thread(_metrics, port), lambda found: "retinue_manager_leader 1.0" in found)
+async def test_calls_and_the_lead_are_shown_to_prometheus(serving: Manager) -> None:
+    port = int(serving.options[serving.options.index("--metrics") + 1].rpartition(":")[2])
+    calls = 'retinue_manager_calls_total{code="OK",method="retinue.manager.v1.AccountService/GetCaller"} '
+
+    def counted(found: str) -> float:
+        return sum(float(line.removeprefix(calls)) for line in found.splitlines() if line.startswith(calls))
+
+    before = counted(await asyncio.to_thread(_metrics, port))
+    await caller(serving)
+    assert counted(await asyncio.to_thread(_metrics, port)) == before + 1
+    await eventually(lambda: asyncio.to_thread(_metrics, port), lambda found: "retinue_manager_leader 1.0" in found)

@@ -13,13 +13,12 @@ import pytest
 
 from retinue.rpc import direct_port
 from retinue.rpc.direct_port import ADMITTED, DirectPorts, carry
+from tests.support.eventually import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from retinue.rpc.direct_port import Offer
-
-SECONDS = 30.0
 
 
 @contextlib.asynccontextmanager
@@ -41,7 +40,7 @@ async def answer(port: int, ticket: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(ticket)
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(NEVER):
             with contextlib.suppress(ConnectionError):
                 return await reader.read(1)
         return b""
@@ -53,7 +52,7 @@ async def test_a_ticket_is_good_once() -> None:
     async with offering() as (ports, offer):
         assert await answer(ports.port, bytes(32)) == b""
         assert await answer(ports.port, offer.port.ticket) == ADMITTED
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(NEVER):
             await offer.arrival
         assert await answer(ports.port, offer.port.ticket) == b""
 
@@ -82,7 +81,7 @@ async def test_connections_without_a_ticket_are_bounded_and_end(monkeypatch: pyt
         silent = [await asyncio.open_connection("127.0.0.1", ports.port) for _ in range(3)]
         for _, writer in silent:
             stack.callback(writer.close)
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(NEVER):
             # One too many: closed at once, while the others have time.
             await asyncio.wait(
                 [asyncio.ensure_future(reader.read(1)) for reader, _ in silent], return_when="FIRST_COMPLETED"
@@ -128,7 +127,7 @@ async def test_bytes_and_ends_are_carried_both_ways(pairs: list[socket.socket]) 
         await asyncio.get_running_loop().sock_sendall(connection, data)
         connection.shutdown(socket.SHUT_WR)
 
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(NEVER):
         found = await asyncio.gather(
             carry(outside, inside, count), read(inner), read(outer), write(outer, content), write(inner, content[::-1])
         )
@@ -145,5 +144,5 @@ async def test_a_reset_is_known() -> None:
         outer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         outer.close()
         with pytest.raises(OSError):  # noqa: PT011  # which one depends on what is done first
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(NEVER):
                 await carry(outside, inside, lambda _: None)

@@ -6,10 +6,11 @@ import urllib.request
 import pytest
 
 from retinue.rpc.metrics import serving_metrics
+from tests.support.eventually import NEVER
 
 
 def _read(port: int) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:  # our own
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=NEVER) as answer:  # our own
         text: str = answer.read().decode()
     return text
 
