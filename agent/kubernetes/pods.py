@@ -73,6 +73,8 @@ END_TIMEOUT = 5.0
 """Seconds to wait at a time for killed processes to be gone."""
 WITNESS_TIMEOUT = 10.0
 """Seconds that kubelet may take to say how a container ended that has not said so itself."""
+SETTLE_TIMEOUT = 60.0
+"""Seconds that kubelet may take to give up a pod of which no container was seen."""
 _SIGNALLED = frozenset({KILLED, 128 + 15})
 """Exit codes of what was asked to end, or killed, by anyone."""
 
@@ -315,9 +317,11 @@ class Pods:
                 return pod
             await self._watch.wait(left)
 
-    async def remove(self, attempt_id: str) -> None:
-        """Removes all of a pod but the directory of its record. Raises ClusterError, OSError."""
-        await self._remove_pod(attempt_id)
+    async def remove(self, attempt_id: str, *, held: bool) -> None:
+        """Removes all of a pod but the directory of its record; `held` says that its container was there.
+        Raises ClusterError, OSError.
+        """
+        await self._remove_pod(attempt_id, held=held)
         await self._lane.run(remove_work, self.work(attempt_id))
 
     async def empty(self, attempt_id: str) -> None:
@@ -327,14 +331,26 @@ class Pods:
         await self._lane.run(empty_work, self.work(attempt_id))
         await self._remove_pod(attempt_id)
 
-    async def _remove_pod(self, attempt_id: str) -> bool:
+    async def _remove_pod(self, attempt_id: str, *, held: bool = True) -> bool:
         pod = self._watch.get(attempt_id) or await self.find(attempt_id)
         if pod is None:
             return False
         # The finalizer goes last: a name that is free could be another pod's.
         if await self._cluster.delete(pod.name, pod.uid) and not is_fetch(attempt_id):
+            if not held:
+                await self._settle(pod)
             await self._cluster.release(pod.name, pod.uid)
         return True
+
+    async def _settle(self, pod: PodState) -> None:
+        """Returns once kubelet says that nothing of a deleted pod starts any more, or when that takes too long: it may
+        be about to make the container, and what is mounted into that would be made again after it was removed.
+        """
+        deadline = time.monotonic() + SETTLE_TIMEOUT
+        while (shown := self._watch.get(pod.attempt_id)) is not None and shown.uid == pod.uid and not shown.terminal:
+            if (left := deadline - time.monotonic()) <= 0:
+                return
+            await self._watch.wait(left)
 
     def work(self, attempt_id: str) -> Path:
         """Returns the attempt's work directory on the node."""

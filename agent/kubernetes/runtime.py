@@ -309,7 +309,8 @@ class KubernetesRuntime(ContainerRuntime[KubernetesOptions]):
 
     async def _remove(self, attempt_id: str) -> None:
         self._unfetching.discard(fetch_id(attempt_id))
-        await self._pods.remove(attempt_id)
+        # What an image says is recorded with the container that waits at its start barrier.
+        await self._pods.remove(attempt_id, held=self._store.record(attempt_id).image is not None)
 
     async def areas(self) -> Mapping[str, Area]:
         """Returns the disk areas of running attempts, by id: work directory, and what is written over the image."""

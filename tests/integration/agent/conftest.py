@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import secrets
 import shutil
+import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,21 +14,26 @@ from typing import TYPE_CHECKING
 import pytest
 
 from retinue.agent import daemon
+from retinue.agent.fencing import watchdog
 from retinue.agent.host.cgroups import Cgroups
+from retinue.agent.inside import log_file, output_pump
 from retinue.agent.network import namespaces, nftables
 from retinue.agent.network.core.labels import agent_label
 from retinue.agent.process.options import ProcessOptions
 from retinue.agent.process.runtime import ProcessRuntime
 from retinue.agent.settings import Settings
+from retinue.agent.vm import machines
+from tests.integration.agent.agent_process import AgentProcess
 from tests.integration.agent.authority import Authority
-from tests.integration.agent.manager_side import TOKEN, Conversation, Manager
+from tests.integration.agent.docker.engine import TestEngine, install
+from tests.integration.agent.manager_side import INTERVAL, TOKEN, Conversation, Manager
+from tests.integration.agent.opened import Runtimes
+from tests.support.eventually import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     import grpc
-
-    from retinue.agent.attempts import ObservedAttempt, Phase
 
 
 @dataclass
@@ -54,8 +60,8 @@ def place(tmp_path: Path) -> Iterator[Place]:
     yield place
     cgroups = Cgroups(place.agent_id)
     for name in cgroups.names():
-        assert cgroups.remove(name, 60)
-    cgroups.close(60)
+        assert cgroups.remove(name, NEVER)
+    cgroups.close(NEVER)
     for name in namespaces.names():
         if name.startswith(f"rt-{place.agent_id}-"):
             namespaces.delete(name)
@@ -65,13 +71,8 @@ def place(tmp_path: Path) -> Iterator[Place]:
     shutil.rmtree(tmp_path, ignore_errors=True)
 
 
-class Backends:
-    """Opens backends at one place, one after another, as an agent does when it is restarted."""
-
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        self._waiters: set[asyncio.Event] = set()
-        self.current: ProcessRuntime | None = None
+class Backends(Runtimes[ProcessRuntime]):
+    """Opens backends of native processes at one place, one after another, as an agent does when it is restarted."""
 
     async def open(self, **values: object) -> ProcessRuntime:
         if self.current is not None:
@@ -80,24 +81,6 @@ class Backends:
         await self.current.open(self._changed)
         return self.current
 
-    async def until(self, attempt_id: str, *phases: Phase) -> ObservedAttempt:
-        """Waits until the attempt is in one of the phases."""
-        assert self.current is not None
-        changed = asyncio.Event()
-        self._waiters.add(changed)
-        try:
-            async with asyncio.timeout(120):
-                while (observed := self.current.observe()[attempt_id]).phase not in phases:
-                    await changed.wait()
-                    changed.clear()
-        finally:
-            self._waiters.discard(changed)
-        return observed
-
-    def _changed(self) -> None:
-        for waiter in self._waiters:
-            waiter.set()
-
 
 @pytest.fixture
 async def backends(place: Place) -> AsyncIterator[Backends]:
@@ -105,6 +88,31 @@ async def backends(place: Place) -> AsyncIterator[Backends]:
     yield backends
     if backends.current is not None:
         await backends.current.close()
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What agents in this process start, and what they wait for at the end of a kernel, may take its time: no test is
+    about that.
+    """
+    monkeypatch.setattr(output_pump, "START_TIMEOUT", NEVER)
+    monkeypatch.setattr(log_file, "DRAIN_TIMEOUT", NEVER)
+    monkeypatch.setattr(watchdog, "START_SECONDS", NEVER)
+    monkeypatch.setattr(machines, "START_TIMEOUT", NEVER)
+    monkeypatch.setattr(machines, "DRAIN_TIMEOUT", NEVER)
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[TestEngine]:
+    """One engine for all tests of a process that neither harm theirs nor need it in a network of its own."""
+    install()
+    engine = TestEngine()
+    try:
+        engine.start()
+        engine.make_image()
+        yield engine
+    finally:
+        engine.stop()
 
 
 @pytest.fixture
@@ -142,8 +150,7 @@ class Agent:
         self.channels.clear()
         self.stopping.set()
         if self.task is not None:
-            async with asyncio.timeout(60):
-                await self.task
+            await self.task
             self.task = None
 
     def channel(self, key: str | None = None, certificate: str | None = None) -> grpc.aio.Channel:
@@ -151,7 +158,7 @@ class Agent:
         self.channels.append(channel)
         return channel
 
-    async def converse(self, term: int = 1, interval: float = 1.0) -> Conversation:
+    async def converse(self, term: int = 1, interval: float = INTERVAL) -> Conversation:
         conversation = Conversation(self.channel())
         await conversation.open(self.settings.agent_id, term, interval)
         return conversation
@@ -178,3 +185,11 @@ async def agent(settings: Settings, manager: Manager) -> AsyncIterator[Agent]:
     yield agent
     with contextlib.suppress(asyncio.CancelledError):
         await agent.stop()
+
+
+@pytest.fixture
+async def process(settings: Settings, manager: Manager) -> AsyncIterator[AgentProcess]:
+    process = AgentProcess(settings, manager)
+    yield process
+    if process.process is not None:
+        await process.end(signal.SIGKILL)

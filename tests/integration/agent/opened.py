@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from retinue.agent.attempts import Phase
+from retinue.rpc.core.output_stream import Stream
 
 if TYPE_CHECKING:
     from retinue.agent.attempts import AttemptSpec, ObservedAttempt
@@ -16,8 +18,6 @@ if TYPE_CHECKING:
 Opened = TypeVar("Opened", bound="Runtime")
 
 HOSTS = "127.0.0.1\tlocalhost\n10.1.2.3\tsub1\n"
-# What is made takes seconds on a node that does nothing else, and minutes on a busy one without KVM.
-TIMEOUT = 600.0
 
 
 class Runtimes(ABC, Generic[Opened]):
@@ -26,7 +26,7 @@ class Runtimes(ABC, Generic[Opened]):
     def __init__(self, place: Place) -> None:
         self.place = place
         self.current: Opened | None = None
-        self._changed = asyncio.Event()
+        self._waiters: set[asyncio.Event] = set()
 
     @abstractmethod
     async def open(self, **values: object) -> Opened:
@@ -35,11 +35,19 @@ class Runtimes(ABC, Generic[Opened]):
     async def until(self, attempt_id: str, *phases: Phase) -> ObservedAttempt:
         """Waits until the attempt is in one of the phases."""
         assert self.current is not None
-        async with asyncio.timeout(TIMEOUT):
+        changed = asyncio.Event()
+        self._waiters.add(changed)
+        try:
             while (observed := self.current.observe()[attempt_id]).phase not in phases:
-                self._changed.clear()
-                await self._changed.wait()
+                await changed.wait()
+                changed.clear()
+        finally:
+            self._waiters.discard(changed)
         return observed
+
+    def _changed(self) -> None:
+        for waiter in self._waiters:
+            waiter.set()
 
     async def held(self, wanted: AttemptSpec) -> Opened:
         """Creates an attempt, which then waits at its start barrier."""
@@ -49,16 +57,43 @@ class Runtimes(ABC, Generic[Opened]):
         assert held.phase is Phase.CREATED, held.message
         return runtime
 
-    async def ran(self, wanted: AttemptSpec) -> tuple[ObservedAttempt, str]:
-        """Runs an attempt to its end and removes it; what became of it and what it printed."""
+    async def started(self, wanted: AttemptSpec) -> Opened:
+        """Creates an attempt and releases it."""
         runtime = await self.held(wanted)
         await runtime.start(wanted.id)
+        return runtime
+
+    async def ran(self, wanted: AttemptSpec) -> tuple[ObservedAttempt, str]:
+        """Runs an attempt to its end and removes it; what became of it and what it printed."""
+        runtime = await self.started(wanted)
         observed = await self.until(wanted.id, Phase.EXITED)
         output = self.printed(wanted.id)
         await runtime.remove(wanted.id)
         return observed, output
 
     def printed(self, attempt_id: str) -> str:
+        """Returns what an attempt has printed so far: all of it only once it has ended."""
         assert self.current is not None
         piece = self.current.output(attempt_id).read(0)
         return "" if piece is None else piece.data.decode()
+
+    async def printed_apart(self, attempt_id: str) -> tuple[str, str]:
+        """Returns what an attempt has printed so far to its output and to its errors.
+        There is no order between the two.
+        """
+        assert self.current is not None
+        found = {Stream.STDOUT: b"", Stream.STDERR: b""}
+        async for piece in self.current.output(attempt_id).stream(0, follow=False):
+            found[piece.stream] += piece.data
+        return found[Stream.STDOUT].decode(), found[Stream.STDERR].decode()
+
+    async def until_printed(self, attempt_id: str, text: str = "") -> str:
+        """Waits until an attempt has printed the text, or by default anything at all; returns all that it printed."""
+        assert self.current is not None
+        found = b""
+        async with contextlib.aclosing(self.current.output(attempt_id).stream(0, follow=True)) as pieces:
+            async for piece in pieces:
+                found += piece.data
+                if text.encode() in found:
+                    return found.decode()
+        raise AssertionError(f"{attempt_id} has ended and printed {found!r}, not {text!r}")

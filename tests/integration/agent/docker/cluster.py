@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from retinue.devtools.cluster import Cluster, ClusterOptions
 from tests.integration.agent.docker.engine import IMAGE, TestEngine
+from tests.support.eventually import NEVER
 
 if TYPE_CHECKING:
     from retinue.devtools.nodes import Node
@@ -27,7 +28,8 @@ class DockerCluster(Cluster):
         options = ClusterOptions(
             agents=agents,
             prefix="rt-test-",
-            heartbeat=0.5,
+            manager_seconds=NEVER,
+            agent_seconds=NEVER,
             engine=self._start_engine,
             agent_arguments=REGISTRIES,
             gateway=True,

@@ -1,4 +1,4 @@
-"""An engine, and a cluster of two, for the tests of this directory."""
+"""A cluster of two nodes with an engine each, for the tests of this directory."""
 
 from __future__ import annotations
 
@@ -7,20 +7,18 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from tests.integration.agent.conftest import place
 from tests.integration.agent.docker.cluster import DockerCluster
 from tests.integration.agent.docker.engine import TestEngine, install
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-__all__ = ["engine", "place"]
 
-
-@pytest.fixture(scope="session")
-def engine() -> Iterator[TestEngine]:
+@pytest.fixture(scope="module")
+def own_engine() -> Iterator[TestEngine]:
+    """An engine that tests may kill, and start again; kernels outlive it."""
     install()
-    engine = TestEngine()
+    engine = TestEngine(live_restore=True)
     try:
         engine.start()
         engine.make_image()
@@ -29,6 +27,7 @@ def engine() -> Iterator[TestEngine]:
         engine.stop()
 
 
+# Not longer than for a module: a cluster that does nothing takes more of the processors in minutes than its start does.
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def cluster() -> AsyncIterator[DockerCluster]:
     install()

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 import docker
 
 from retinue.devtools import engine
-from tests.support.eventually import eventually_blocking
+from tests.support.eventually import NEVER, eventually_blocking
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 IMAGE = "retinue-test/busybox:1"
 STOP_TIMEOUT = 30.0
+"""Seconds after which an engine that was asked to end is killed."""
 PROGRAMS = {"dockerd": "docker.io", "busybox": "busybox-static", "gcc": "gcc libc6-dev"}
 """Debian packages by the program that says they are there."""
 BUSYBOX = Path("/bin/busybox")
@@ -93,7 +94,7 @@ class TestEngine:
 
     def client(self) -> docker.APIClient:
         """A client of the SDK, to be closed by the caller."""
-        return docker.APIClient(base_url=self.host, version="auto", timeout=600)
+        return docker.APIClient(base_url=self.host, version="auto", timeout=NEVER)
 
     def make_image(
         self,
@@ -167,11 +168,11 @@ class TestEngine:
         finally:
             client.close()
 
-    def end(self, number: signal.Signals) -> None:
+    def end(self, number: signal.Signals, seconds: float = NEVER) -> None:
         """Sends a signal to the engine and waits for its end."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(number)
-            self._process.wait(STOP_TIMEOUT)
+            self._process.wait(seconds)
             if number == signal.SIGKILL:
                 # Its containerd dies with it, and may be a zombie for long: the next one would take that for alive.
                 (self.directory / "exec/containerd/containerd.pid").unlink(missing_ok=True)
@@ -183,7 +184,7 @@ class TestEngine:
     def stop(self) -> None:
         """Ends it, its containers with it, and removes all of it."""
         try:
-            self.end(signal.SIGTERM)
+            self.end(signal.SIGTERM, STOP_TIMEOUT)
         except subprocess.TimeoutExpired:
             self.end(signal.SIGKILL)
         for shim in self._shims():

@@ -22,7 +22,7 @@ BANNER = "banner-of-an-inner-service"
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 CONFIGURATION = "application/vnd.docker.container.image.v1+json"
 LAYER = "application/vnd.docker.image.rootfs.diff.tar.gzip"
-MAX_LAYERS = 100_000
+MAX_LAYERS = 20_000
 PIECE, PIECE_SECONDS = 16_384, 0.02
 """Of an answer without an end: the engine keeps all of a manifest in memory, so it is not sent as fast as can be."""
 
@@ -48,7 +48,7 @@ ENDING = {
 HANGING = {"hang", "drip", "endless", "endless-header", "huge-layer"}
 """Repositories whose fetch does not end by itself."""
 SLOW = {"many-layers"}
-"""Repositories whose fetch fails once the engine has looked at all of it, for minutes."""
+"""Repositories whose fetch fails once the engine has looked at all of it, which takes long."""
 
 
 def _digest(content: bytes) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 from retinue.devtools.cluster import free_ports
 from tests.integration.agent.docker.engine import IMAGE
-from tests.support.eventually import eventually_blocking
+from tests.support.eventually import NEVER, eventually_blocking
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,7 +66,7 @@ class Registry:
     def stop(self) -> None:
         """Ends it."""
         self.process.kill()
-        self.process.wait(60)
+        self.process.wait(NEVER)
 
     def __enter__(self) -> Self:
         return self

@@ -37,6 +37,7 @@ from tests.integration.agent.network.nodes import (
     run,
 )
 from tests.integration.agent.network.outside import datagram, vxlan
+from tests.support.eventually import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -49,7 +50,13 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 PORT = 7000
 DATABASE_PORT = 5432
 LISTEN = ("sh", "-c", f"exec nc -ll -p {PORT} -e hostname")
+# Peers are waited for; what others answer would be here within seconds.
 TRY = f"""
+peers=$1; shift
+for address in $peers; do
+    until [ -n "$(nc $address {PORT} </dev/null 2>/dev/null)" ]; do sleep 0.1; done
+    echo $address
+done
 for address in "$@"; do
     ( [ -n "$(nc -w 5 $address {PORT} </dev/null 2>/dev/null)" ] && echo $address ) &
 done
@@ -157,7 +164,7 @@ async def scene(cluster: DockerCluster) -> AsyncIterator[Scene]:
         ]
         try:
             for session in sessions:
-                await session.wait("RUNNING", timeout=60)
+                await session.wait("RUNNING", timeout=NEVER)
                 assert len({kernel.agent for kernel in session.kernels}) == 2
             left, right = [await asyncio.to_thread(contained, cluster, session) for session in sessions]
             yield Scene(cluster, left, right, await asyncio.to_thread(vnis, cluster))
@@ -165,8 +172,8 @@ async def scene(cluster: DockerCluster) -> AsyncIterator[Scene]:
             for session in sessions:
                 await session.terminate(force=True)
             for session in sessions:
-                await session.wait_ended(60)
-    assert not await cluster.wait_clean(60)
+                await session.wait_ended(NEVER)
+    assert not await cluster.wait_clean(NEVER)
 
 
 def contained(cluster: DockerCluster, session: Session) -> tuple[Contained, ...]:
@@ -192,14 +199,14 @@ def vnis(cluster: DockerCluster) -> tuple[int, ...]:
 
 async def ran(kernel: Contained, *command: str) -> str:
     """What a command prints in the kernel, as its user."""
-    async with asyncio.timeout(120), kernel.session.attach(command, kernel.member.hostname) as attachment:
+    async with kernel.session.attach(command, kernel.member.hostname) as attachment:
         await attachment.end_input()
         return b"".join([piece.data async for piece in attachment if not piece.errors]).decode()
 
 
 async def program(kernel: Contained, text: str, arguments: Sequence[str]) -> str:
     """What a Python program prints in the kernel, as its user."""
-    async with asyncio.timeout(180), kernel.session.code() as code:
+    async with kernel.session.code() as code:
         result = await code.execute(f"import socket, sys\nsys.argv = {['', *arguments]!r}\n{text}")
         assert result.status == "OK", result
         return str(result.stdout)
@@ -211,16 +218,21 @@ async def test_every_pair_of_kernels_of_two_sessions(scene: Scene) -> None:
     """
     kernels = scene.left + scene.right
     assert len({kernel.address for kernel in kernels}) == 4
-    others = {one: [other for other in kernels if other is not one] for one in kernels}
+    peers = {
+        one: [other.address for other in kernels if other is not one and other.session is one.session]
+        for one in kernels
+    }
+    others = {one: [other for other in kernels if other.session is not one.session] for one in kernels}
     printed = await asyncio.gather(
-        *(ran(one, "sh", "-c", TRY, "sh", *(other.address for other in others[one])) for one in kernels)
+        *(
+            ran(one, "sh", "-c", TRY, "sh", " ".join(peers[one]), *(other.address for other in others[one]))
+            for one in kernels
+        )
     )
     for one, text in zip(kernels, printed, strict=True):
-        own = [other.address for other in others[one] if other.session is one.session]
-        assert text.splitlines() == own
+        assert text.splitlines() == peers[one]
     for one in kernels:
-        own = [other.address for other in others[one] if other.session is one.session]
-        strangers = [other for other in kernels if other.session is not one.session]
+        own, strangers = peers[one], others[one]
         with ExitStack() as stack:
             ears = [stack.enter_context(other.tap(link)) for other in strangers for link in ("eth0", "out0")]
             # Their answers would come before those that are waited for.
@@ -235,7 +247,7 @@ def echoes(kernel: Contained, others: Sequence[str], own: Sequence[str]) -> set[
     with inside(
         kernel.namespace, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP)
     ) as asking:
-        asking.settimeout(60)
+        asking.settimeout(NEVER)
         for address in (*others, *own):
             # That there is no way to an address is an answer too.
             with contextlib.suppress(OSError):
@@ -253,7 +265,7 @@ async def test_the_platform_is_out_of_reach_and_the_outside_is_not(scene: Scene)
         forbidden = [*protected(scene.cluster), *engines, database]
         for place in forbidden:
             address, _, port = place.rpartition(":")
-            socket.create_connection((address, int(port)), 5).close()
+            socket.create_connection((address, int(port)), NEVER).close()
         public, peer = f"{PUBLIC}:{host.port}", f"sub1:{PORT}"
         found = json.loads(await program(scene.left[0], PROBE, [public, peer, *forbidden]))
         assert found.pop(public) in scene.nodes

@@ -18,12 +18,13 @@ from retinue.client.errors import CallError
 from retinue.manager.v1 import endpoint_pb2, fleet_service_pb2, session_pb2
 from tests.integration.agent.docker.engine import BUSYBOX, TestEngine, install
 from tests.integration.agent.docker.registry import Registry, make_image
-from tests.support.eventually import eventually
+from tests.integration.agent.output import printed
+from tests.support.eventually import NEVER, eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from retinue.client.aio import Client, Session
+    from retinue.client.aio import Session
     from tests.integration.agent.docker.cluster import DockerCluster
 
 OPENSSH = """
@@ -34,10 +35,6 @@ cat /opt/tool
 ssh sub1 cat /opt/tool
 """
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-async def printed(client: Client, session: str, hostname: str) -> str:
-    return b"".join([chunk.data async for chunk in client.sessions.logs(session, hostname)]).decode()
 
 
 async def test_image_of_one_static_program(cluster: DockerCluster) -> None:
@@ -75,7 +72,7 @@ async def test_image_of_one_static_program(cluster: DockerCluster) -> None:
             slots={"cpu": "2.5", "mem": "64m"},
             termination_grace=0,
         )
-        await session.wait_ended(60)
+        await session.wait_ended(NEVER)
         assert (session.result, await printed(client, session.id, "main1")) == ("SUCCESS", "sub1\nsub1\n")
 
 
@@ -105,14 +102,14 @@ async def test_image_with_a_client_of_its_own_and_a_mount_over_opt(cluster: Dock
             termination_grace=0,
         )
         try:
-            await session.wait("RUNNING", timeout=60)
-            async with asyncio.timeout(120), session.attach(["sh", "-c", OPENSSH]) as command:
+            await session.wait("RUNNING", timeout=NEVER)
+            async with session.attach(["sh", "-c", OPENSSH]) as command:
                 await command.end_input()
                 said = b"".join([piece.data async for piece in command]).decode()
             assert said.splitlines() == ["OpenSSH", "sub1", "sub1", "a tool", "a tool"], said
         finally:
             await session.terminate(force=True)
-            await session.wait_ended(60)
+            await session.wait_ended(NEVER)
             await client.resource_groups.update("default", mount_roots=[])
 
 
@@ -184,7 +181,7 @@ async def test_images_of_a_session(cluster: DockerCluster, allowed: Registry) ->
                 slots={"cpu": "2", "mem": "64m"},
                 termination_grace=0,
             )
-            return await session.wait("RUNNING", timeout=60)
+            return await session.wait("RUNNING", timeout=NEVER)
 
         session = await start()
         moves, pulls = [], []
@@ -207,7 +204,7 @@ async def test_images_of_a_session(cluster: DockerCluster, allowed: Registry) ->
             assert [(port.name, list(port.ports)) for port in kernel.service_ports] == [("jupyter", [8081])]
             assert not kernel.HasField("pull")
         await session.terminate()
-        await session.wait_ended(60)
+        await session.wait_ended(NEVER)
 
         # The tag moves on while one node has the old image: the session waits for one that both can have.
         await asyncio.to_thread(push, 2)
@@ -222,17 +219,17 @@ async def test_images_of_a_session(cluster: DockerCluster, allowed: Registry) ->
         }
         assert len(found) == 1
         await session.terminate()
-        await session.wait_ended(60)
+        await session.wait_ended(NEVER)
 
         # What is not there is not tried again, and leaves nothing.
         missing = await client.sessions.create(
             type="batch", image=f"{allowed.address}/big:none", command=["true"], slots={"cpu": "1", "mem": "64m"}
         )
-        await missing.wait_ended(60)
+        await missing.wait_ended(NEVER)
         assert (missing.result, missing.view.reason) == ("FAILURE", "IMAGE_NOT_FOUND")
         assert "big:none" in missing.view.message
         assert [kernel.epoch for kernel in missing.kernels] == [1]
-        assert not await cluster.wait_clean(60)
+        assert not await cluster.wait_clean(NEVER)
 
 
 async def test_replicas_of_a_revision_have_one_image_though_its_tag_moves(

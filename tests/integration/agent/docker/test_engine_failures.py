@@ -17,11 +17,12 @@ from retinue.agent.errors import KernelRuntimeError
 from retinue.agent.runtime.attempt_records import Records
 from tests.integration.agent.docker.containers import contract
 from tests.integration.agent.docker.engine import IMAGE, TestEngine
-from tests.integration.agent.runtime.conftest import HOSTS, Contract, Kind
-from tests.support.eventually import eventually
+from tests.integration.agent.opened import HOSTS
+from tests.integration.agent.runtime.conftest import Contract, Kind
+from tests.support.eventually import NEVER, eventually
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
     from aiodocker.stream import Stream
 
@@ -31,23 +32,12 @@ __all__ = ["contract"]
 
 
 @pytest.fixture
-def own_engine() -> Iterator[TestEngine]:
-    """An engine that a test may kill; kernels outlive it."""
-    engine = TestEngine(live_restore=True)
-    try:
-        engine.start()
-        engine.make_image()
-        yield engine
-    finally:
-        engine.stop()
-
-
-@pytest.fixture
 async def own_contract(place: Place, own_engine: TestEngine) -> AsyncIterator[Contract]:
     contract = Contract(place, Kind("docker", IMAGE, "docker/attempts", own_engine))
     yield contract
     if contract.current is not None:
         await contract.current.close()
+    own_engine.remove_containers(place.agent_id)
 
 
 class Forgetful(Engine):
@@ -106,11 +96,10 @@ async def test_commands_that_cannot_be_attached_hold_up_nothing_else(
     attached = [asyncio.create_task(backend.kernel("k.1").exec()) for _ in range(32)]
     try:
         await eventually(lambda: len(Stuck.stuck) == len(attached))
-        async with asyncio.timeout(120):
-            await contract.held(contract.spec("other", "true"))
-            await backend.stop("k.1", 0)
-            await backend.kill("k.1")
-            await eventually(lambda: backend.observe()["k.1"].phase.ended)
+        await contract.held(contract.spec("other", "true"))
+        await backend.stop("k.1", 0)
+        await backend.kill("k.1")
+        await eventually(lambda: backend.observe()["k.1"].phase.ended)
     finally:
         for each in attached:
             each.cancel()
@@ -192,14 +181,14 @@ async def test_engine_that_comes_later(own_contract: Contract, own_engine: TestE
     assert set(backend.observe()) == {"k.1", "on.1"}
     # Kernels are released and end without the engine; how they ended is known once it is back.
     await backend.start("k.1")
-    await eventually(lambda: own_contract.printed("k.1") == "on\n")
+    await own_contract.until_printed("k.1", "on\n")
     await backend.start("on.1")
     assert {attempt.phase for attempt in backend.observe().values()} == {Phase.RUNNING}
     own_engine.start()
     observed = await own_contract.until("k.1", Phase.EXITED)
     assert observed.reason == "EXITED"
     assert backend.observe()["on.1"].phase is Phase.RUNNING
-    await backend.stop("on.1", 10)
+    await backend.stop("on.1", NEVER)
     assert (await own_contract.until("on.1", Phase.EXITED)).exit_code == 143
     await backend.prepare(own_contract.spec("other", "true"), HOSTS)
     assert backend.observe()["other.1"].phase is Phase.CREATED

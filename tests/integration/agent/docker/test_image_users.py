@@ -13,7 +13,8 @@ from retinue.agent.attempts import Phase
 from tests.integration.agent.docker import accounts
 from tests.integration.agent.docker.containers import contract
 from tests.integration.agent.docker.engine import IMAGE, TestEngine
-from tests.integration.agent.runtime.conftest import HOSTS, Contract
+from tests.integration.agent.opened import HOSTS
+from tests.integration.agent.runtime.conftest import Contract
 
 if TYPE_CHECKING:
     pass

@@ -24,8 +24,9 @@ from retinue.agent.docker.registry_addresses import RegistryAddresses
 from tests.integration.agent.docker.containers import contract
 from tests.integration.agent.docker.engine import IMAGE, TestEngine
 from tests.integration.agent.docker.registry import PASSWORD, USER, Registry, StallingProxy, make_image
-from tests.integration.agent.runtime.conftest import HOSTS, Contract, Kind
-from tests.support.eventually import eventually
+from tests.integration.agent.opened import HOSTS
+from tests.integration.agent.runtime.conftest import Contract, Kind
+from tests.support.eventually import NEVER, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -164,7 +165,7 @@ async def test_fetched_once_for_all_who_wait_and_broken_off_with_the_last(
         await proxy.stalled.wait()
         await eventually(lambda: all(attempt.layers for attempt in backend.observe().values()))
         # One of them is not wanted any more; the others wait on. Kernels that wait hold up no others.
-        await backend.stop("k1.1", 10)
+        await backend.stop("k1.1", NEVER)
         observed = backend.observe()["k1.1"]
         assert (observed.phase, observed.reason) == (Phase.EXITED, "STOPPED")
         await contract.held(contract.spec("other", "true"))
@@ -175,10 +176,10 @@ async def test_fetched_once_for_all_who_wait_and_broken_off_with_the_last(
             "k2": Phase.WAITING,
             "k3": Phase.WAITING,
         }
-        await backend.stop("k3.1", 10)
+        await backend.stop("k3.1", NEVER)
         await backend.prepare(contract.spec("k2", "true", image=reference), HOSTS)
         assert backend.observe()["k2.1"].phase is Phase.PULLING
-        await backend.stop("k2.1", 10)
+        await backend.stop("k2.1", NEVER)
         # With the last one that waits, the engine is asked to stop: what comes after that is not taken.
         proxy.open()
         await eventually(lambda: proxy.connections == 0)
@@ -210,30 +211,29 @@ def phases(backend: Runtime) -> dict[str, Phase]:
 
 
 async def test_engine_that_is_killed_meanwhile(
-    place: Place, engine: TestEngine, registry: Registry, monkeypatch: pytest.MonkeyPatch
+    place: Place, engine: TestEngine, own_engine: TestEngine, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The fetch is taken up again once it answers; of two agents on it, each continues with its own."""
     make_image(engine, BIG, size=BALLAST)
     registry.push(engine, BIG, "big")
-    monkeypatch.setattr(docker_images, "PAUSES", (0.2,) * 100)
-    own = TestEngine()
+    # Until it answers, however long that takes.
+    monkeypatch.setattr(docker_images, "PAUSES", (0.2,) * round(NEVER / 0.2))
     contracts = [
         Contract(
             replace(place, agent_id=f"{place.agent_id}{name}", directory=place.directory / name),
-            Kind("docker", BIG, "docker/attempts", own),
+            Kind("docker", BIG, "docker/attempts", own_engine),
         )
         for name in ("a", "b")
     ]
     try:
-        own.start()
         backends = [await contract.open() for contract in contracts]
         async with StallingProxy(registry.port, shut_after=BALLAST // 2) as proxy:
             for backend, contract, name in zip(backends, contracts, ("k1", "k2"), strict=True):
                 await backend.prepare(contract.spec(name, "true", image=f"{proxy.address}/big:1"), HOSTS)
             await proxy.stalled.wait()
-            own.end(signal.SIGKILL)
+            own_engine.end(signal.SIGKILL)
             proxy.open()
-            own.start()
+            own_engine.start()
             await eventually(
                 lambda: [set(phases(backend).values()) for backend in backends] == [{Phase.CREATED}, {Phase.CREATED}]
             )
@@ -248,7 +248,7 @@ async def test_engine_that_is_killed_meanwhile(
         for contract in contracts:
             if contract.current is not None:
                 await contract.current.close()
-        own.stop()
+            own_engine.remove_containers(contract.place.agent_id)
 
 
 async def test_credentials(contract: Contract, engine: TestEngine, tmp_path: Path, fetched: list[str]) -> None:

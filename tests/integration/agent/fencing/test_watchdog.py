@@ -4,55 +4,14 @@ and leaves when nothing is left to be guarded.
 
 from __future__ import annotations
 
-import subprocess
-import time
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from retinue.agent.fencing import watchdog
 from retinue.agent.host.processes import Process, identify
+from tests.integration.agent.fencing.watchdogs import BOOT_ID, LATE, sleeper, watchdogs, write
 from tests.support.eventually import eventually_blocking
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
-@contextmanager
-def sleeper() -> Iterator[Process]:
-    with subprocess.Popen(["/bin/sleep", "1000"]) as child:
-        try:
-            process = identify(child.pid)
-            assert process is not None
-            yield process
-        finally:
-            child.kill()
-
-
-def watchdogs(state_dir: Path) -> list[int]:
-    """Processes that watch over a directory."""
-    found = []
-    for place in Path("/proc").iterdir():
-        if place.name.isdecimal():
-            try:
-                arguments = (place / "cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if str(state_dir).encode() in arguments and b"retinue.agent.fencing.watchdog" in arguments:
-                found.append(int(place.name))
-    return found
-
-
-def write(state_dir: Path, silence: float, **processes: Process) -> None:
-    contact = time.clock_gettime(time.CLOCK_BOOTTIME) - silence
-    known = watchdog.Guarded(BOOT_ID, contact, dict.fromkeys(processes, 50.0), processes)
-    fresh = state_dir / "new"
-    fresh.write_bytes(known.encode())
-    fresh.replace(state_dir / watchdog.FILE)
 
 
 def test_it_ends_what_is_late_and_leaves(tmp_path: Path) -> None:
@@ -65,12 +24,12 @@ def test_it_ends_what_is_late_and_leaves(tmp_path: Path) -> None:
         watchdog.ensure(tmp_path)
         assert watchdogs(tmp_path) == [number]
         # The agent is as good as gone: nothing but time is needed.
-        write(tmp_path, 60.0, a=first)
+        write(tmp_path, LATE, a=first)
         eventually_blocking(lambda: identify(first.pid) != first)
         assert watchdog.was_ended(tmp_path, "a")
         eventually_blocking(lambda: not watchdogs(tmp_path))
         # Another one comes for what is released later, also when its file says that it is late already.
-        write(tmp_path, 60.0, a=first, b=second)
+        write(tmp_path, LATE, a=first, b=second)
         watchdog.ensure(tmp_path)
         eventually_blocking(lambda: identify(second.pid) != second and not watchdogs(tmp_path))
 
@@ -78,7 +37,7 @@ def test_it_ends_what_is_late_and_leaves(tmp_path: Path) -> None:
 def test_another_process_with_the_number_is_distinguished(tmp_path: Path) -> None:
     with sleeper() as process:
         other = Process(process.pid, process.start - 1)
-        write(tmp_path, 60.0, a=other)
+        write(tmp_path, LATE, a=other)
         watchdog.watch(tmp_path, BOOT_ID)
         assert not watchdog.was_ended(tmp_path, "a")
         assert identify(process.pid) == process

@@ -10,6 +10,7 @@ import pytest
 
 from retinue.agent.host.cgroups import MONITORS, MOUNT, CgroupError, Cgroups
 from retinue.agent.host.launch_threads import Launchers
+from tests.support.eventually import NEVER
 
 UNIFIED = next((path for path in (MOUNT, MOUNT / "unified") if (path / "cgroup.controllers").exists()), None)
 
@@ -42,8 +43,8 @@ def test_version_two() -> None:
         sleeper.stdout.close()
         launchers.close()
     finally:
-        assert cgroups.remove("k.1", 5)
-        cgroups.close(5)
+        assert cgroups.remove("k.1", NEVER)
+        cgroups.close(NEVER)
     assert not cgroups.directories("")[""].exists()
 
 

@@ -12,7 +12,8 @@ from retinue.agent.runtime import killed
 from retinue.agent.runtime.killed import MESSAGE, Killed
 from retinue.agent.runtime.options import Shared
 from retinue.rpc.core.reasons import AgentConditionType
-from tests.integration.agent.process.test_process_runtime import HOSTS, spec
+from tests.integration.agent.opened import HOSTS
+from tests.integration.agent.process.kernels import spec
 from tests.support.eventually import eventually
 
 if TYPE_CHECKING:

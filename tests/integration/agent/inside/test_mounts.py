@@ -20,6 +20,8 @@ from retinue.agent.kernel.paths import FILES
 from retinue.client.errors import CallError
 from retinue.manager.v1 import fleet_service_pb2
 from tests.integration.agent.inside.keys import Keys, host_keys
+from tests.integration.agent.output import printed
+from tests.support.eventually import NEVER, eventually_blocking
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
     from retinue.client.aio import Client
     from retinue.devtools.cluster import Cluster
 
-SWAPS = 1000
+EACH = 100
+"""How often a mount shows the directory, and is refused, before the swaps end."""
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -49,10 +52,6 @@ async def shared(client: Client, tmp_path: Path) -> AsyncIterator[Path]:
     await client.resource_groups.update("default", mount_roots=[])
 
 
-async def printed(client: Client, session: str) -> str:
-    return b"".join([chunk.data async for chunk in client.sessions.logs(session, "main1")]).decode()
-
-
 async def test_the_same_mounts_in_every_kernel(client: Client, shared: Path) -> None:
     script = (
         "cat /data/file; ssh sub1 'cat /data/file; echo from $(hostname) >/team/sub'; cat /team/sub; echo x >/data/x"
@@ -65,7 +64,7 @@ async def test_the_same_mounts_in_every_kernel(client: Client, shared: Path) -> 
         cluster_mode="multi-node",
         slots={"cpu": "2.5", "mem": "64m"},
     )
-    await session.wait_ended(60)
+    await session.wait_ended(NEVER)
     assert (await printed(client, session.id)).splitlines()[:3] == ["content", "content", "from sub1"]
     assert session.exit_code != 0
     assert [(mount.source, mount.writable) for mount in session.view.spec.mounts] == [
@@ -90,7 +89,7 @@ async def test_what_leads_elsewhere_ends_the_session(client: Client, shared: Pat
     session = await client.sessions.create(
         type="batch", command=["cat", "/data/passwd"], mounts=[(str(shared / "link"), "/data", False)]
     )
-    await session.wait_ended(60)
+    await session.wait_ended(NEVER)
     assert (session.view.reason, session.result) == ("MOUNT_REFUSED", "FAILURE")
     assert "a link leads out" in session.view.message
 
@@ -102,33 +101,30 @@ async def test_what_is_exchanged_meanwhile_leads_nowhere_else(tmp_path: Path) ->
         directory.mkdir(parents=True)
         (directory / name).touch()
     (root / "link").symlink_to(elsewhere)
-    over = threading.Event()
+    outcomes: Counter[str] = Counter()
+    enough = threading.Event()
 
     def swap() -> None:
+        while not enough.is_set():
+            for old, new in (("data", "kept"), ("link", "data"), ("data", "link"), ("kept", "data")):
+                (root / old).rename(root / new)
+
+    def mount() -> None:
         try:
-            for _ in range(SWAPS):
-                for old, new in (("data", "kept"), ("link", "data"), ("data", "link"), ("kept", "data")):
-                    (root / old).rename(root / new)
+            while min(outcomes["inside"], outcomes["refused"]) < EACH:
+                try:
+                    shown = open_shared(Mount(str(root), "data", "/data", writable=False), Provision(0, 0))
+                except MountRefusedError:
+                    outcomes["refused"] += 1
+                    continue
+                try:
+                    outcomes.update(os.listdir(f"/proc/self/fd/{shown}"))
+                finally:
+                    os.close(shown)
         finally:
-            over.set()
+            enough.set()
 
-    def mount() -> Counter[str]:
-        outcomes: Counter[str] = Counter()
-        while not over.is_set():
-            try:
-                shown = open_shared(Mount(str(root), "data", "/data", writable=False), Provision(0, 0))
-            except MountRefusedError:
-                outcomes["refused"] += 1
-                continue
-            try:
-                outcomes.update(os.listdir(f"/proc/self/fd/{shown}"))
-            finally:
-                os.close(shown)
-        return outcomes
-
-    outcomes, _ = await asyncio.gather(asyncio.to_thread(mount), asyncio.to_thread(swap))
-    assert outcomes["inside"]
-    assert outcomes["refused"]
+    await asyncio.gather(asyncio.to_thread(mount), asyncio.to_thread(swap))
     assert not outcomes["outside"]
 
 
@@ -136,18 +132,22 @@ async def test_keys_are_nowhere_but_in_kernels(cluster: Cluster, client: Client)
     session = await client.sessions.create(
         type="interactive", cluster_size=2, cluster_mode="multi-node", slots={"cpu": "2.5", "mem": "64m"}
     )
-    await session.wait("RUNNING", timeout=60)
+    await session.wait("RUNNING", timeout=NEVER)
 
     def found() -> list[str]:
         keys = Keys(cluster, session)
-        # The search would have found them: there they are, inside.
-        running = subprocess.run(["ps", "-eo", "pid,comm"], capture_output=True, text=True, check=True).stdout  # noqa: S607
-        servers = [line.split()[0] for line in running.splitlines() if line.endswith("dropbear")]
-        assert keys.files.host_key in host_keys(Path(f"/proc/{pid}/root{FILES}/{HOST_KEY}") for pid in servers)
+
+        def inside() -> bool:
+            running = subprocess.run(["ps", "-eo", "pid,comm"], capture_output=True, text=True, check=True).stdout  # noqa: S607
+            servers = [line.split()[0] for line in running.splitlines() if line.endswith("dropbear")]
+            return keys.files.host_key in host_keys(Path(f"/proc/{pid}/root{FILES}/{HOST_KEY}") for pid in servers)
+
+        # The search would have found them: there they are, inside, once the servers that have them run.
+        eventually_blocking(inside)
         return keys.found(cluster.directory)
 
     try:
         assert not await asyncio.to_thread(found)
     finally:
         await session.terminate(force=True)
-        await session.wait_ended(60)
+        await session.wait_ended(NEVER)

@@ -10,18 +10,18 @@ import pytest
 from retinue.agent.attempts import AttemptSpec, Isolation
 from retinue.agent.kubernetes.options import KubernetesOptions
 from retinue.agent.kubernetes.runtime import KubernetesRuntime
-from tests.integration.agent.conftest import Place, place
 from tests.integration.agent.kubernetes.kube_cluster import IMAGE, NODE, KubeCluster
-from tests.integration.agent.opened import HOSTS, TIMEOUT, Runtimes
+from tests.integration.agent.opened import Runtimes
 from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-__all__ = ["HOSTS", "TIMEOUT", "place"]
+    from tests.integration.agent.conftest import Place
 
 
-@pytest.fixture(scope="session")
+# Not longer than for a module: a cluster that does nothing takes more of the processors in minutes than its start does.
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[KubeCluster]:
     cluster = KubeCluster()
     try:
@@ -60,7 +60,7 @@ class KubePods(Runtimes[KubernetesRuntime]):
         if self.current is not None:
             await self.current.close()
         self.current = KubernetesRuntime(self.options(**values))
-        await self.current.open(self._changed.set)
+        await self.current.open(self._changed)
         return self.current
 
     def spec(self, name: str, *command: str, **values: object) -> AttemptSpec:

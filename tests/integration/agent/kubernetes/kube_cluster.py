@@ -31,7 +31,7 @@ from tests.integration.agent.kubernetes.kube_files import (
     network,
 )
 from tests.integration.agent.kubernetes.kube_programs import kube_programs
-from tests.support.eventually import eventually_blocking
+from tests.support.eventually import NEVER, eventually_blocking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -42,8 +42,6 @@ PAUSE = "docker.io/retinue-test/pause:1"
 CNI = Path("/usr/lib/cni")
 MANIFESTS = Path(__file__).resolve().parents[4] / "deploy/kubernetes"
 HIERARCHIES = Path("/sys/fs/cgroup")
-TIMEOUT = 180.0
-"""Seconds that the cluster may take to be ready on a machine that does much else."""
 _STOP_ORDER = ("kubelet", "scheduler", "controllers", "api", "etcd")
 
 
@@ -93,7 +91,7 @@ class KubeCluster:
         self._write_files()
         self.run("containerd", "containerd", "--config", str(self.directory / "containerd.toml"))
         self.run("etcd", *self._etcd())
-        eventually_blocking(lambda: self._ctr("version") == 0, seconds=TIMEOUT)
+        eventually_blocking(lambda: self._ctr("version") == 0)
         self._import_images()
         self.start_api()
         for name in ("controllers", "scheduler", "kubelet"):
@@ -168,7 +166,7 @@ class KubeCluster:
             *("--allow-privileged=true", "--enable-admission-plugins=NodeRestriction"),
         )
         with contextlib.closing(_Closing(self.client())) as closing:
-            eventually_blocking(lambda: _answers(closing.client), seconds=TIMEOUT)
+            eventually_blocking(lambda: _answers(closing.client))
 
     def run(self, name: str, *command: str) -> None:
         """Starts a process of the cluster inside its network namespace."""
@@ -189,7 +187,7 @@ class KubeCluster:
         """Kills one of its processes and waits for its end."""
         process = self.processes.pop(name)
         process.kill()
-        process.wait(60)
+        process.wait(NEVER)
 
     def remove_pods(self) -> None:
         """Removes all pods of kernels from the API, without asking their nodes: by force, and with their finalizers."""
@@ -241,7 +239,7 @@ class KubeCluster:
                 client.create(ServiceAccount(metadata=ObjectMeta(name="default", namespace="default")))
             client.create(Pod(metadata=ObjectMeta(name=name, namespace="default"), spec=spec))
             try:
-                eventually_blocking(lambda: _runs(client, name), seconds=TIMEOUT)
+                eventually_blocking(lambda: _runs(client, name))
                 yield
             finally:
                 client.delete(Pod, name, namespace="default", grace_period=0)
@@ -275,7 +273,7 @@ class KubeCluster:
                 with contextlib.suppress(ProcessLookupError):
                     process.send_signal(signal.SIGCONT)
                 process.kill()
-                process.wait(60)
+                process.wait(NEVER)
         for pid in self._members():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -284,8 +282,8 @@ class KubeCluster:
                 os.kill(shim, signal.SIGKILL)
         if (containerd := self.processes.pop("containerd", None)) is not None:
             containerd.terminate()
-            containerd.wait(60)
-        eventually_blocking(lambda: not self._members() and not self._shims(), seconds=TIMEOUT)
+            containerd.wait(NEVER)
+        eventually_blocking(lambda: not self._members() and not self._shims())
         mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
         for mount in sorted(mounts, reverse=True):
             if mount.startswith(f"{self.directory}/"):
@@ -309,7 +307,7 @@ class KubeCluster:
             with contextlib.suppress(ApiError):
                 # The controllers make it as well, some seconds later.
                 client.create(ServiceAccount(metadata=ObjectMeta(name="default", namespace=NAMESPACE)))
-            eventually_blocking(lambda: _is_ready(client), seconds=TIMEOUT)
+            eventually_blocking(lambda: _is_ready(client))
 
     def _make_network(self) -> None:
         name, inside = self.namespace, ["ip", "-n", self.namespace]

@@ -13,6 +13,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import yaml
 from click.testing import CliRunner
 from lightkube import ApiError
@@ -116,7 +117,7 @@ def test_a_base_of_kustomize_is_all_manifests_and_an_overlay_changes_the_agent(t
     assert yaml.safe_load((MANIFESTS / "Kustomization").read_text())["resources"] == [file.name for file in files]
     kubectl = shutil.which("kubectl")
     if kubectl is None:
-        return
+        pytest.skip("this machine has no kubectl: the base is only compared with the files")
     base = rendered(kubectl, MANIFESTS)
     assert all(document in base for document in plain)
     assert len(base) == len(plain)
@@ -146,9 +147,11 @@ def test_the_commands_of_the_page_are_accepted(cluster: KubeCluster, tmp_path: P
     (tmp_path / "overlay/kustomization.yaml").write_text(overlay())
     for directory in (tmp_path, tmp_path / "overlay"):
         (directory / "join-token").write_text("token")
-    for words in found:
-        if kubectl is None or words[1] not in {"apply", "create"}:
-            continue
+    if kubectl is None:
+        pytest.skip("this machine has no kubectl: that the page has commands is all that is known")
+    tried = [words for words in found if words[1] in {"apply", "create"}]
+    assert tried
+    for words in tried:
         command = [kubectl, "--kubeconfig", str(cluster.directory / "admin.kc"), *words[1:], "--dry-run=server"]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{words}: {done.stderr}"

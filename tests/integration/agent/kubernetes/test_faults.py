@@ -23,9 +23,8 @@ from retinue.agent.kubernetes.runtime import KubernetesRuntime
 from retinue.agent.kubernetes.runtime_images import STATUS
 from retinue.agent.runtime.attempt_records import Record, Records
 from retinue.agent.runtime.options import Shared
-from tests.integration.agent.kubernetes.conftest import HOSTS
-from tests.integration.agent.opened import Runtimes
-from tests.support.eventually import eventually
+from tests.integration.agent.opened import HOSTS, Runtimes
+from tests.support.eventually import NEVER, eventually
 from tests.unit.agent.kubernetes.fake_api import FakeApi, Fault, Raw, refusal
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ class FakePods(Runtimes[KubernetesRuntime]):
             "config": self.config,
         }
         self.current = KubernetesRuntime(KubernetesOptions(**(settings | values)), self.shared)  # type: ignore[arg-type]
-        await self.current.open(self._changed.set)
+        await self.current.open(self._changed)
         await eventually(lambda: self.current is not None and self.current.statuses[0].available)
         return self.current
 
@@ -123,6 +122,9 @@ async def faulty(
 ) -> AsyncIterator[FakePods]:
     monkeypatch.setattr(pods, "RETRY", 0.01)
     monkeypatch.setattr(cluster, "FIRST_BACKOFF", 0.01)
+    # The node of this API has no kubelet that would say how a pod ended, or that it gives one up.
+    monkeypatch.setattr(pods, "WITNESS_TIMEOUT", 0.1)
+    monkeypatch.setattr(pods, "SETTLE_TIMEOUT", 0.1)
     async with api.serving(tmp_path) as config:
         faulty = FakePods(place, api, config)
         yield faulty
@@ -227,6 +229,7 @@ async def test_what_comes_to_be_after_its_fetch_was_given_up_is_removed(
         await runtime.prepare(faulty.spec(), HOSTS)
         await eventually(lambda: set(api.pods) == {FETCHING})
         # The name that kubelet makes of it, which is the beginning of no image's id.
+        assert asked
         assert all(b"i:latest" in request for request in asked)
         later = copy.deepcopy(api.pods[FETCHING])
         api.drop(FETCHING)
@@ -317,6 +320,34 @@ async def test_an_api_that_goes_away_after_the_creation_delays_only_the_end(faul
 
     await eventually(removed)
     assert not api.pods
+
+
+async def test_what_kubelet_may_be_about_to_start_is_removed_once_it_is_not(
+    faulty: FakePods, api: FakeApi, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Container runtimes make the directories that are mounted into a container, also those that were just removed."""
+    monkeypatch.setattr(pods, "SETTLE_TIMEOUT", NEVER)
+    runtime = await faulty.begun()
+    await eventually(lambda: NAME in api.pods)
+    await runtime.stop("k.1", 1)
+    await faulty.until("k.1", Phase.EXITED)
+    asked = api.verbs.count("delete")
+    removing = asyncio.create_task(runtime.remove("k.1"))
+    await eventually(lambda: api.verbs.count("delete") > asked)
+
+    def reason() -> str:
+        pod = runtime._watched.get("k.1")  # noqa: SLF001
+        return "" if pod is None else pod.reason
+
+    # What kubelet says else changes nothing.
+    api.set_status(NAME, phase="Pending", reason="other")
+    await eventually(lambda: reason() == "other")
+    assert await asyncio.to_thread((place.directory / "scratch/k.1").exists)
+    assert (removing.done(), "patch" in api.verbs) == (False, False)
+    api.set_status(NAME, phase="Failed")
+    await removing
+    assert not api.pods
+    assert not (place.directory / "scratch/k.1").exists()
 
 
 async def test_a_pod_whose_status_makes_no_sense_can_be_removed(faulty: FakePods, api: FakeApi) -> None:

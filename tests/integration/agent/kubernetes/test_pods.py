@@ -19,9 +19,9 @@ from retinue.agent.docker.core.image_labels import CORE_VARIABLES, MIN_SLOTS, SE
 from retinue.agent.kubernetes.cluster import Cluster, ClusterUnavailableError
 from retinue.agent.kubernetes.core.pod_spec import SHARED, fetch_id, pod_name
 from tests.integration.agent.docker.registry import Registry
-from tests.integration.agent.kubernetes.conftest import HOSTS
 from tests.integration.agent.kubernetes.kube_files import NAMESPACE, image_archive
-from tests.support.eventually import eventually
+from tests.integration.agent.opened import HOSTS
+from tests.support.eventually import NEVER, eventually
 from tests.support.runtime_contract import *  # noqa: F403 - the tests
 from tests.support.runtime_contract import held, running
 
@@ -213,7 +213,7 @@ async def test_a_start_is_given_up_when_it_is_stopped(pods: KubePods) -> None:
     with standing_still(pods, "kubelet"):
         await runtime.prepare(pods.spec("k", "true"), HOSTS)
         await eventually(lambda: pods.cluster.pods() == {NAME})
-        await runtime.stop("k.1", 10)
+        await runtime.stop("k.1", NEVER)
         stopped = await pods.until("k.1", Phase.EXITED)
         assert stopped.reason == "STOPPED"
     await runtime.remove("k.1")
@@ -287,7 +287,7 @@ async def test_a_fetch_is_given_up_when_its_attempt_is_stopped(pods: KubePods) -
         assert not pods.cluster.pods()
         await runtime.prepare(pods.spec("k", "true", image="docker.io/retinue-test/absent:1"), HOSTS)
         await eventually(lambda: pods.cluster.pods() == {fetching})
-        await runtime.stop("k.1", 10)
+        await runtime.stop("k.1", NEVER)
         stopped = await pods.until("k.1", Phase.EXITED)
         assert stopped.reason == "STOPPED"
         await eventually(lambda: not pods.cluster.pods())

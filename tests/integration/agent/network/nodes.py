@@ -23,15 +23,15 @@ from typing import Any, TypeVar
 
 from retinue.agent.network import namespaces
 from retinue.agent.network.core.topology import Member, Network
+from tests.support.eventually import NEVER
 
 REPOSITORY = Path(__file__).parents[4]
-TIMEOUT = 60.0
 Result = TypeVar("Result")
 
 
 def run(*command: str) -> str:
     """What a command of the tests' own prints."""
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=TIMEOUT)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=NEVER)
     return done.stdout
 
 
@@ -68,8 +68,7 @@ class Node:
         assert self.process.stdin is not None
         plain = [asdict(value) if isinstance(value, Network) else value for value in arguments]
         self.process.stdin.write((json.dumps([number, method, *plain]) + "\n").encode())
-        async with asyncio.timeout(TIMEOUT):
-            return await future
+        return await future
 
     async def read(self) -> None:
         assert self.process.stdout is not None
@@ -116,9 +115,8 @@ async def worker(
                 await node.call("remove", session_id)
         assert process.stdin is not None
         process.stdin.close()
-        async with asyncio.timeout(TIMEOUT):
-            await process.wait()
-            await reader
+        await process.wait()
+        await reader
         shutil.rmtree(state, ignore_errors=True)
 
 
@@ -206,7 +204,7 @@ class Kernel:
     def open(self, kind: int, protocol: int = 0, family: int = socket.AF_INET) -> socket.socket:
         """A socket inside the kernel's namespace."""
         opened = inside(self.namespace, lambda: socket.socket(family, kind, protocol))
-        opened.settimeout(TIMEOUT)
+        opened.settimeout(NEVER)
         return opened
 
 
@@ -284,7 +282,7 @@ def exchange(client: Kernel, server: Kernel, payload: bytes, port: int = 7000) -
         talker.connect((server.member.address, port))
         connection, (seen, _) = listener.accept()
         with connection:
-            connection.settimeout(TIMEOUT)
+            connection.settimeout(NEVER)
             talker.sendall(payload)
             talker.shutdown(socket.SHUT_WR)
             received = b"".join(iter(lambda: connection.recv(65536), b""))
@@ -335,11 +333,10 @@ class Tap:
     async def frame(self, wanted: Callable[[bytes], bool]) -> bytes:
         """The first frame that is wanted; others are dropped."""
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(TIMEOUT):
-            while True:
-                frame = await loop.sock_recv(self._socket, 65536)
-                if wanted(frame):
-                    return frame
+        while True:
+            frame = await loop.sock_recv(self._socket, 65536)
+            if wanted(frame):
+                return frame
 
 
 def is_vxlan(frame: bytes) -> bool:

@@ -11,7 +11,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from retinue.agent.network import namespaces
-from tests.integration.agent.network.nodes import TIMEOUT, Node, Tap, inside, namespace, run, worker
+from tests.integration.agent.network.nodes import Node, Tap, inside, namespace, run, worker
+from tests.support.eventually import NEVER
 
 NODE_OUTSIDE, ROUTER = "203.0.113.1", "203.0.113.2"
 PUBLIC, OTHER_PUBLIC, PRIVATE, METADATA = "198.51.100.7", "198.51.100.8", "10.9.9.9", "169.254.169.254"
@@ -66,7 +67,7 @@ class Outgoer:
 
     def open(self, kind: int) -> socket.socket:
         opened = inside(self.namespace, lambda: socket.socket(socket.AF_INET, kind))
-        opened.settimeout(TIMEOUT)
+        opened.settimeout(NEVER)
         return opened
 
     def tap(self) -> Tap:
@@ -95,7 +96,7 @@ def ears(name: str, address: str, *ports: int) -> Iterator[list[socket.socket]]:
         for port in ports:
             ear = stack.enter_context(inside(name, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)))
             ear.bind((address, port))
-            ear.settimeout(TIMEOUT)
+            ear.settimeout(NEVER)
             opened.append(ear)
         yield opened
 
@@ -107,7 +108,7 @@ def heard(ear: socket.socket) -> list[bytes]:
     with contextlib.suppress(BlockingIOError):
         while True:
             found.append(ear.recv(65536))
-    ear.settimeout(TIMEOUT)
+    ear.settimeout(NEVER)
     return found
 
 

@@ -8,7 +8,6 @@ import socket
 import pytest
 
 from tests.integration.agent.network.nodes import (
-    TIMEOUT,
     Cluster,
     Node,
     Tap,
@@ -38,6 +37,7 @@ from tests.integration.agent.network.outside import (
     vxlan,
     world,
 )
+from tests.support.eventually import NEVER
 
 END = b"the last one"
 
@@ -50,7 +50,7 @@ async def test_a_kernel_reaches_the_outside_with_its_nodes_address() -> None:
             with listener, kernel.open(socket.SOCK_STREAM) as client:
                 listener.bind((PUBLIC, 7000))
                 listener.listen()
-                listener.settimeout(TIMEOUT)
+                listener.settimeout(NEVER)
                 client.connect((PUBLIC, 7000))
                 connection, (seen, _) = listener.accept()
                 with connection:

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.agent.network.nodes import TIMEOUT, Node, WorkerError, inside
+from tests.integration.agent.network.nodes import Node, WorkerError, inside
 from tests.integration.agent.network.outside import NEIGHBOUR, NODE_OUTSIDE, ROUTER, Outgoer, outgoer, world
-from tests.integration.agent.network.test_published import PORT, UNDERLAY, published, refused, talk
+from tests.integration.agent.network.ports import PORT, UNDERLAY, published, refused, talk
+from tests.support.eventually import NEVER
 
 LOOPBACK = "127.0.0.1"
 
@@ -27,7 +28,7 @@ def private_server(kernel: Outgoer, port: int = PORT) -> Iterator[socket.socket]
         yield listener
 
 
-async def leased(node: Node, kernel: Outgoer, source: str, seconds: float = 60.0, port: int = PORT) -> int:
+async def leased(node: Node, kernel: Outgoer, source: str, seconds: float = NEVER, port: int = PORT) -> int:
     address, number = await node.call("lease", kernel.attempt_id, kernel.path, port, source, seconds)
     assert address == UNDERLAY
     assert 31_384 <= number < 32_768
@@ -108,6 +109,6 @@ async def test_what_cannot_be_leased() -> None:
 
 def _connected(name: str, number: int) -> socket.socket:
     client = inside(name, lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-    client.settimeout(TIMEOUT)
+    client.settimeout(NEVER)
     client.connect((UNDERLAY, number))
     return client

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import secrets
 import socket
 from dataclasses import replace
@@ -10,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from retinue.agent.probes.core import machine
 from retinue.agent.settings import Settings
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.types.v1 import probe_pb2
-from tests.integration.agent.manager_side import DEADLINE, Conversation, attempt
+from tests.integration.agent.manager_side import Conversation, attempt
 from tests.integration.agent.network.nodes import run
-from tests.support.eventually import eventually
+from tests.support.eventually import NEVER, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,8 +46,10 @@ http.server.ThreadingHTTPServer((sys.argv[1], 8000), Handler).serve_forever()
 
 
 def probe(period: float = 0.1, **values: object) -> probe_pb2.Probe:
+    """A probe that is asked often, and whose answers may take their time."""
     message = probe_pb2.Probe(**values)  # type: ignore[arg-type]
     message.period.FromMilliseconds(round(period * 1000))
+    message.timeout.FromSeconds(round(NEVER))
     return message
 
 
@@ -57,10 +61,11 @@ def published(*command: str, **probes: Any) -> pb.Attempt:
 
 @pytest.fixture
 def settings(settings: Settings) -> Iterator[Settings]:
-    """The agent's, with an address of the node that is not of its loopback network,
-    from a network for tests (RFC 5737).
+    """The agent's, with an address of the node that is not of its loopback network, from networks for tests (RFC 2544).
+    So many that two runs at a time hardly have the same.
     """
-    address, link = f"192.0.2.{secrets.randbelow(100) + 128}", f"rtt{secrets.token_hex(4)}"
+    address = str(ipaddress.IPv4Network("198.18.0.0/15")[secrets.randbelow(1 << 17)])
+    link = f"rtt{secrets.token_hex(4)}"
     run("ip", "link", "add", link, "type", "veth", "peer", f"{link}p")
     try:
         run("ip", "addr", "add", f"{address}/32", "dev", link)
@@ -84,13 +89,11 @@ async def execute(manager: Conversation, *command: str) -> None:
     call = manager.stub.Attach()
     await call.write(pb.AttachRequest(start=pb.AttachStart(attempt_id=ID, command=command)))
     await call.done_writing()
-    async for response in call:
-        if response.HasField("exited"):
-            assert response.exited.exit_code == 0
+    assert [response.exited.exit_code async for response in call if response.HasField("exited")] == [0]
 
 
 def ask(address: str, port: int) -> bytes:
-    with socket.create_connection((address, port), DEADLINE) as client:
+    with socket.create_connection((address, port), NEVER) as client:
         client.sendall(b"GET / HTTP/1.0\r\n\r\n")
         return b"".join(iter(lambda: client.recv(4096), b"")).partition(b"\r\n")[0]
 
@@ -179,15 +182,21 @@ async def test_metrics_that_a_program_shows_are_reported_as_long_as_it_does(agen
     await manager.until(lambda: not manager.usages[ID].metrics)
 
 
-async def test_a_program_that_answers_routers_is_not_stopped(agent: Agent) -> None:
+async def test_a_program_that_answers_routers_is_not_stopped(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    # What has not succeeded yet is asked so often, and what answers is let be for a period.
+    monkeypatch.setattr(machine, "FIRST_PERIOD", 0.1)
     manager = await agent.converse()
-    # Until the first success it is asked each second; what answers is let be for a period.
-    asked = probe_pb2.ExecProbe(command=["sh", "-c", "echo >> asked; exit 1"])
-    wanted = published(PYTHON, "-c", SERVER, ANY, liveness=probe(exec=asked, period=60.0, failures=4))
+    # The first question is not answered before the agent knows of the answer to a router.
+    asked = probe_pb2.ExecProbe(command=["sh", "-c", "echo >> asked; until [ -e go ]; do sleep 0.1; done; exit 1"])
+    wanted = published(PYTHON, "-c", SERVER, ANY, liveness=probe(exec=asked, period=100_000.0, failures=2))
     await manager.snapshot(wanted)
     await manager.until_state(ID, pb.ATTEMPT_STATE_RUNNING)
     asked_times = "until [ $(cat asked 2>/dev/null | wc -l) -ge {} ]; do sleep 0.1; done"
     await execute(manager, "sh", "-c", asked_times.format(1))
     await manager.call.write(pb.SyncRequest(answered=pb.Answered(attempt_ids=[ID, "no attempt"])))
-    await execute(manager, "sh", "-c", asked_times.format(6))
+    # The agent takes messages in one after the other.
+    await manager.change(attempts=[attempt("later", "true", session_id="later")])
+    await manager.until_state("later.1", pb.ATTEMPT_STATE_EXITED)
+    await execute(manager, "touch", "go")
+    await execute(manager, "sh", "-c", asked_times.format(5))
     await execute(manager, "true")

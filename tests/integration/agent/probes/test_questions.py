@@ -16,10 +16,11 @@ from retinue.agent.attempts import Probe, ProbeKind
 from retinue.agent.errors import PortClosedError
 from retinue.agent.probes.core.machine import Answer
 from retinue.agent.probes.questions import ask
+from tests.support.eventually import NEVER
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-GRPC = Probe(ProbeKind.GRPC, service="shop.Cart", timeout=5.0)
+GRPC = Probe(ProbeKind.GRPC, service="shop.Cart", timeout=NEVER)
 Status = health_pb2.HealthCheckResponse
 
 
@@ -61,7 +62,7 @@ async def test_the_health_service_of_a_grpc_server_is_asked(served: tuple[int, h
     await servicer.set("shop.Cart", Status.SERVING)
     assert await answer(port) == Answer(success=True)
     # The server as a whole.
-    assert await answer(port, Probe(ProbeKind.GRPC)) == Answer(success=True)
+    assert await answer(port, Probe(ProbeKind.GRPC, timeout=NEVER)) == Answer(success=True)
 
 
 async def test_what_is_no_grpc_server_is_said_in_time() -> None:
@@ -80,6 +81,8 @@ async def test_what_is_no_grpc_server_is_said_in_time() -> None:
         "Health.Check answers UNAVAILABLE",
         "Health.Check answers DEADLINE_EXCEEDED",
     }
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        closed = free.getsockname()[1]
-    assert await answer(closed) == Answer(success=False, message=f"nothing listens on port {closed}")
+    # Bound, so that no other program listens there.
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        closed = bound.getsockname()[1]
+        assert await answer(closed) == Answer(success=False, message=f"nothing listens on port {closed}")

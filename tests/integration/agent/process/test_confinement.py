@@ -11,11 +11,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from retinue.agent.attempts import Mount, Phase
+from retinue.agent.attempts import Mount
 from retinue.agent.host.users import UserRange
 from retinue.agent.inside.exec_session import Attachment, Printed
 from retinue.agent.kernel.core.frames import Start
-from tests.integration.agent.process.test_process_runtime import HOSTS, PYTHON, ran, spec
+from tests.integration.agent.process.kernels import PYTHON, spec
+from tests.support.eventually import NEVER
 
 if TYPE_CHECKING:
     from tests.integration.agent.conftest import Backends
@@ -126,7 +127,7 @@ async def attached(backends: Backends, attempt_id: str, *command: str) -> str:
     output = b""
     try:
         await attachment.start(Start(command, wire.environment, wire.directory))
-        async with asyncio.timeout(120), contextlib.aclosing(attachment.events()) as events:
+        async with contextlib.aclosing(attachment.events()) as events:
             async for event in events:
                 output += event.data if isinstance(event, Printed) else b""
     finally:
@@ -135,16 +136,12 @@ async def attached(backends: Backends, attempt_id: str, *command: str) -> str:
 
 
 async def running(backends: Backends, name: str, *command: str, **values: object) -> None:
-    assert backends.current is not None
-    wanted = spec(name, *(command or ("sleep", "1000")), **values)
-    await backends.current.prepare(wanted, HOSTS)
-    assert backends.current.observe()[wanted.id].phase is Phase.CREATED, backends.current.observe()[wanted.id].message
-    await backends.current.start(wanted.id)
+    await backends.started(spec(name, *(command or ("sleep", "1000")), **values))
 
 
 async def test_system_calls(backends: Backends) -> None:
     """The same is denied to the command and to what enters later."""
-    observed, output = await ran(backends, spec("k", PYTHON, "-c", CALLS))
+    observed, output = await backends.ran(spec("k", PYTHON, "-c", CALLS))
     assert observed.exit_code == 0, output
     assert json.loads(output) == DENIED
     await running(backends, "m")
@@ -178,14 +175,14 @@ async def test_files_in_shared_directories_belong_to_all_kernels(backends: Backe
     script = (
         "cat /data/given && umask 077 && echo $(id -u) >/data/made && mkdir /data/directory && stat -c %u /data/made"
     )
-    first, printed = await ran(backends, spec("k", "sh", "-c", script, mounts=mounts))
+    first, printed = await backends.ran(spec("k", "sh", "-c", script, mounts=mounts))
     assert first.exit_code == 0, printed
     uid = printed.splitlines()[1]
     assert int(uid) in UserRange()
     owners = {path.name: (path.stat().st_uid, path.stat().st_gid) for path in shared.iterdir()}
     assert owners == dict.fromkeys(("given", "made", "directory"), (60_000, 60_000))
     script = "cat /data/made && echo more >>/data/made && touch /data/directory/x && rm -r /data/directory && id -u"
-    second, printed = await ran(backends, spec("m", "sh", "-c", script, mounts=mounts))
+    second, printed = await backends.ran(spec("m", "sh", "-c", script, mounts=mounts))
     assert second.exit_code == 0, printed
     assert printed.splitlines()[0] == uid
     assert printed.splitlines()[1] != uid
@@ -198,7 +195,8 @@ from retinue.agent.host import syscalls as linux
 from retinue.agent.process.runtime import ProcessRuntime
 from retinue.agent.attempts import Phase
 from tests.integration.agent.conftest import Place
-from tests.integration.agent.process.test_process_runtime import HOSTS, PYTHON, spec
+from tests.integration.agent.opened import HOSTS
+from tests.integration.agent.process.kernels import PYTHON, spec
 
 async def main():
     linux.unshare(linux.CLONE_NEWNS | linux.CLONE_FS)
@@ -216,8 +214,7 @@ async def main():
     program = "import socket; print(open('/srv/file').read()); socket.socket(socket.AF_UNIX).connect('/srv/daemon.sock')"
     await backend.prepare(spec("k", PYTHON, "-c", program), HOSTS)
     await backend.start("k.1")
-    async with asyncio.timeout(120):
-        await ended.wait()
+    await ended.wait()
     print(backend.output("k.1").read(0).data.decode())
     await backend.remove("k.1")
     await backend.close()
@@ -230,7 +227,7 @@ async def test_sockets_in_separate_mounts_of_the_host_lead_nowhere(backends: Bac
     """In a process of its own, whose view of the node has a mount more."""
     arguments = [sys.executable, "-c", SOCKETS, backends.place.agent_id, str(backends.place.directory)]
     done = await asyncio.to_thread(
-        subprocess.run, arguments, capture_output=True, text=True, timeout=60, check=False, cwd=Path.cwd()
+        subprocess.run, arguments, capture_output=True, text=True, timeout=NEVER, check=False, cwd=Path.cwd()
     )
     assert done.returncode == 0, done.stderr
     assert "content" in done.stdout

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
 
-from retinue.agent.attempts import AttemptSpec, ObservedAttempt, Phase
+from retinue.agent.attempts import AttemptSpec
 from retinue.agent.docker.core.container_spec import AGENT_LABEL, ATTEMPT_LABEL
 from retinue.agent.docker.options import DockerOptions
 from retinue.agent.docker.registry_addresses import RegistryAddresses
@@ -19,20 +18,16 @@ from retinue.agent.host.launch_threads import SPARE
 from retinue.agent.host.processes import Process
 from retinue.agent.process.runtime import ProcessRuntime
 from retinue.agent.resources.core.holdings import Holdings
+from retinue.agent.runtime.contract import Runtime
 from retinue.agent.runtime.options import Shared
-from tests.integration.agent.conftest import Backends, Place, manager, place, settings
-from tests.integration.agent.docker.conftest import engine
 from tests.integration.agent.docker.engine import IMAGE, TestEngine
-from tests.integration.agent.reconcile.test_restart import process
+from tests.integration.agent.opened import Runtimes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from retinue.agent.runtime.contract import Runtime
-
-__all__ = ["engine", "manager", "place", "process", "settings"]
-
-HOSTS = "127.0.0.1\tlocalhost\n10.1.2.3\tsub1\n"
+    from retinue.agent.process.options import ProcessOptions
+    from tests.integration.agent.conftest import Place
 
 LIMITS = ("uid", "gid", "tasks", "output_limit", "work_size", "work_files")
 
@@ -58,7 +53,7 @@ def kind(request: pytest.FixtureRequest, place: Place, monkeypatch: pytest.Monke
     engine.remove_containers(place.agent_id)
 
 
-class Contract(Backends):
+class Contract(Runtimes[Runtime]):
     """Opens backends of one kind at one place, one after another, as an agent does when it is restarted."""
 
     def __init__(self, place: Place, kind: Kind) -> None:
@@ -67,27 +62,22 @@ class Contract(Backends):
         # Of each new backend; without any, nothing is pinned.
         self.cores: dict[int, list[int]] = {}
 
-    async def open(self, **values: object) -> Runtime:  # type: ignore[override]
+    async def open(self, **values: object) -> Runtime:
         if self.current is not None:
             await self.current.close()
-        options = self.place.options(**values)
-        shared = Shared(Holdings(self.cores))
+        self.current = self._runtime(self.place.options(**values), Shared(Holdings(self.cores)))
+        await self.current.open(self._changed)
+        return self.current
+
+    def _runtime(self, options: ProcessOptions, shared: Shared) -> Runtime:
         if self.kind.engine is None:
-            self.current = ProcessRuntime(options, shared)
-        else:
-            common = {name: getattr(options, name) for name in ("agent_id", "state_dir", "scratch_dir", "boot_id")}
-            limits = {name: getattr(options, name) for name in LIMITS}
-            self.current = DockerRuntime(  # type: ignore[assignment]
-                DockerOptions(
-                    host=self.kind.engine.host,
-                    registry_addresses=RegistryAddresses(("127.0.0.0/8",)),
-                    **common,
-                    **limits,
-                ),
-                shared,
-            )
-        await self.current.open(self._changed)  # type: ignore[union-attr]
-        return self.current  # type: ignore[return-value]
+            return ProcessRuntime(options, shared)
+        common = {name: getattr(options, name) for name in ("agent_id", "state_dir", "scratch_dir", "boot_id")}
+        limits = {name: getattr(options, name) for name in LIMITS}
+        addresses = RegistryAddresses(("127.0.0.0/8",))
+        return DockerRuntime(
+            DockerOptions(host=self.kind.engine.host, registry_addresses=addresses, **common, **limits), shared
+        )
 
     def spec(self, name: str, *command: str, **values: object) -> AttemptSpec:
         settings: dict[str, object] = {
@@ -97,27 +87,6 @@ class Contract(Backends):
             "image": self.kind.image,
         }
         return AttemptSpec(f"{name}.1", "session", name, 1, **(settings | values))  # type: ignore[arg-type]
-
-    def printed(self, attempt_id: str) -> str:
-        assert self.current is not None
-        piece = self.current.output(attempt_id).read(0)
-        return "" if piece is None else piece.data.decode()
-
-    async def held(self, wanted: AttemptSpec) -> Runtime:
-        """Creates an attempt, which then waits at its start barrier."""
-        backend: Runtime = self.current or await self.open()
-        await backend.prepare(wanted, HOSTS)
-        assert backend.observe()[wanted.id].phase is Phase.CREATED, backend.observe()[wanted.id].message
-        return backend
-
-    async def ran(self, wanted: AttemptSpec) -> tuple[ObservedAttempt, str]:
-        """Runs an attempt to its end and removes it; what became of it and what it printed."""
-        backend = await self.held(wanted)
-        await backend.start(wanted.id)
-        observed = await self.until(wanted.id, Phase.EXITED)
-        output = self.printed(wanted.id)
-        await backend.remove(wanted.id)
-        return observed, output
 
     def left(self) -> set[str]:
         """Attempts of which anything is left on the node."""
@@ -151,10 +120,3 @@ def first_process(contract: Contract, attempt_id: str) -> Process:
     values = record(contract, attempt_id)["init"]
     assert isinstance(values, dict)
     return Process(**values)
-
-
-async def printed_something(contract: Contract, attempt_id: str) -> None:
-    assert contract.current is not None
-    async with contextlib.aclosing(contract.current.output(attempt_id).stream(0, follow=True)) as pieces:
-        async for _ in pieces:
-            return

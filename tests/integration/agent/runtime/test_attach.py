@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,92 +13,19 @@ import pytest
 
 from retinue.agent.attempts import Phase
 from retinue.agent.errors import NotRunningError, UnknownAttemptError
-from retinue.agent.inside.exec_session import Attachment, AttachmentLostError, Exited, Printed, Started
-from retinue.agent.kernel.core.frames import WINDOW, Start
-from tests.integration.agent.runtime.conftest import first_process
+from retinue.agent.inside.exec_session import AttachmentLostError
+from retinue.agent.kernel.core.frames import WINDOW
+from tests.integration.agent.runtime.beside import Seen, attached, members, ran, seen
 from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import Awaitable, Callable
 
     from tests.integration.agent.runtime.conftest import Contract
 
-WAIT = 120.0
-
-
-@dataclass
-class Seen:
-    """What came of a command."""
-
-    started: bool = False
-    output: bytes = b""
-    errors: bytes = b""
-    code: int | None = None
-    pieces: list[int] = field(default_factory=list)
-
-
-@contextlib.asynccontextmanager
-async def attached(contract: Contract, *command: str, **values: object) -> AsyncIterator[Attachment]:
-    assert contract.current is not None
-    wire = await contract.current.kernel("k.1").exec()
-    attachment = Attachment(wire)
-    environment = wire.environment | values.pop("environment", {})  # type: ignore[operator]
-    try:
-        directory = str(values.pop("directory", wire.directory))
-        await attachment.start(Start(command, environment, directory, **values))  # type: ignore[arg-type]
-        yield attachment
-    finally:
-        await attachment.close()
-
-
-async def seen(attachment: Attachment, until: bytes | None = None) -> Seen:
-    """Reads to the end, or until something was printed."""
-    result = Seen()
-    async with asyncio.timeout(WAIT), contextlib.aclosing(attachment.events()) as events:
-        async for event in events:
-            match event:
-                case Started():
-                    result.started = True
-                case Printed(data, errors):
-                    result.pieces.append(len(data))
-                    if errors:
-                        result.errors += data
-                    else:
-                        result.output += data
-                case Exited(code):
-                    result.code = code
-            if until is not None and until in result.output:
-                break
-    return result
-
-
-async def ran(contract: Contract, *command: str, data: bytes = b"", **values: object) -> Seen:
-    async with attached(contract, *command, **values) as attachment:
-        if "size" not in values:
-            writing = asyncio.create_task(attachment.write(data))
-            writing.add_done_callback(lambda _: ending.append(asyncio.ensure_future(attachment.end_input())))
-            ending: list[asyncio.Future[None]] = []
-            result = await seen(attachment)
-            await asyncio.gather(writing, *ending, return_exceptions=True)
-            return result
-        return await seen(attachment)
-
 
 async def running(contract: Contract, *command: str, **values: object) -> None:
-    backend = await contract.held(contract.spec("k", *(command or ("sleep", "1000")), **values))
-    await backend.start("k.1")
-
-
-def members(contract: Contract) -> set[int]:
-    """Numbers, on the node, of the processes in the kernel's own process namespace."""
-    init = first_process(contract, "k.1")
-    namespace = os.stat(f"/proc/{init.pid}/ns/pid").st_ino
-    found = set()
-    for entry in os.listdir("/proc"):
-        with contextlib.suppress(OSError):
-            if entry.isdigit() and os.stat(f"/proc/{entry}/ns/pid").st_ino == namespace:
-                found.add(int(entry))
-    return found
+    await contract.started(contract.spec("k", *(command or ("sleep", "1000")), **values))
 
 
 async def test_same_as_the_kernels_command(contract: Contract) -> None:
@@ -113,13 +39,7 @@ async def test_same_as_the_kernels_command(contract: Contract) -> None:
     """
     environment = {"STRANGE": "two\nlines \"$(id)\" 'x'", "e1": "not ours", "LD_PRELOAD": ""}
     await running(contract, "sh", "-c", f"({script}); echo over; sleep 1000", environment=environment)
-    assert contract.current is not None
-    own = b""
-    async with contextlib.aclosing(contract.current.output("k.1").stream(0, follow=True)) as pieces:
-        async for piece in pieces:
-            own += piece.data
-            if own.endswith(b"over\n"):
-                break
+    own = (await contract.until_printed("k.1", "over\n")).encode()
     found = await ran(contract, "sh", "-c", f"({script}); echo over")
     assert found.started
     assert found.code == 0
@@ -200,7 +120,8 @@ async def test_nothing_is_left(contract: Contract) -> None:
     for values in ({}, {"size": (24, 80)}):
         async with attached(contract, "sh", "-c", f"{daemons}; wait", **values) as attachment:
             await seen(attachment, b"on")
-            assert len(members(contract)) > len(before) + 3
+            # One that starts while this looks may be missed.
+            await eventually(lambda: len(members(contract)) > len(before) + 3)
         await eventually(lambda: _same(contract, before))
     # Polite ones get to clean up.
     polite = "trap 'echo bye >bye; exit' HUP; echo on; while :; do sleep 0.02; done"
@@ -218,12 +139,12 @@ async def test_what_is_said_to_a_command_that_has_ended_takes_nothing_of_it_away
     await running(contract)
     await eventually(lambda: len(members(contract)) == 2)
     before = members(contract)
-    async with attached(contract, "sh", "-c", "echo said; echo wrong >&2; exit 3") as attachment:
-        # It ends during the first of these.
+    async with attached(contract, "sh", "-c", "echo said; echo wrong >&2; echo >over; exit 3") as attachment:
+        await eventually((contract.place.directory / "scratch/k.1/over").exists)
+        # It ends during the first of these at the latest.
         for _ in range(50):
             await attachment.write(b"x")
             await attachment.resize(40, 100)
-            await asyncio.sleep(0.01)
         await attachment.end_input()
         result = await seen(attachment)
     assert (result.output, result.errors, result.code) == (b"said\n", b"wrong\n", 3)
@@ -236,31 +157,36 @@ async def test_a_slow_reader_holds_the_command_up(contract: Contract) -> None:
     held_up = 16 << 20
     async with attached(contract, "sh", "-c", "yes; true") as attachment:
         await seen(attachment, b"y\n")
-        looks: list[int] = []
+        looks: list[tuple[int, bool]] = []
 
         def stuck() -> bool:
             looks.append(_written(contract))
-            return looks[-10:] == looks[-1:] * 10
+            return looks[-1][1] and looks[-10:] == looks[-1:] * 10
 
         await eventually(stuck)
-    assert looks[-1] < held_up
+    assert 0 < looks[-1][0] < held_up
     # Unread input delays neither signals nor the end.
     async with attached(contract, "sleep", "1000") as attachment:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(0.5):
-                await attachment.write(b"x" * 4 * WINDOW)
+        writing = asyncio.create_task(attachment.write(b"x" * 4 * WINDOW))
+        await eventually(lambda: attachment._window == 0)  # noqa: SLF001  # it holds the writer up
+        assert not writing.done()
         await attachment.signal(signal.SIGTERM)
         assert (await seen(attachment)).code == 128 + signal.SIGTERM
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
 
 
-def _written(contract: Contract) -> int:
-    """Bytes that `yes` processes of the kernel have written."""
-    total = 0
+def _written(contract: Contract) -> tuple[int, bool]:
+    """Bytes that `yes` processes of the kernel have written, and whether all of them wait: for a reader, not for a
+    processor.
+    """
+    total, waiting = 0, True
     for pid in members(contract):
         with contextlib.suppress(OSError):
             if Path(f"/proc/{pid}/comm").read_text() == "yes\n" or "yes" in Path(f"/proc/{pid}/cmdline").read_text():
                 total += int(Path(f"/proc/{pid}/io").read_text().split("wchar: ")[1].split()[0])
-    return total
+                waiting &= Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("S")
+    return total, waiting
 
 
 async def test_much_passes_both_ways(contract: Contract) -> None:

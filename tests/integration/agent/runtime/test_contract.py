@@ -14,8 +14,8 @@ from retinue.agent.attempts import Phase
 from retinue.agent.errors import KernelRuntimeError, UnknownAttemptError
 from retinue.agent.host.users import UserRange
 from retinue.rpc.core.output_stream import Stream
-from tests.integration.agent.runtime.conftest import HOSTS, printed_something
-from tests.support.eventually import eventually
+from tests.integration.agent.opened import HOSTS
+from tests.support.eventually import NEVER, eventually
 
 if TYPE_CHECKING:
     from tests.integration.agent.runtime.conftest import Contract
@@ -27,8 +27,6 @@ POLITE = "trap 'echo late; exit 4' TERM; echo on; while :; do sleep 0.02; done"
 @pytest.mark.parametrize(
     ("command", "code"),
     [
-        (("true",), 0),
-        (("sh", "-c", "exit 3"), 3),
         (("no-such-command",), 127),
         (("/etc/hostname",), 126),
         (("sh", "-c", "kill -SEGV $$"), 139),
@@ -108,26 +106,10 @@ async def test_gate_holds(contract: Contract) -> None:
     assert (observed.exit_code, contract.printed("k.1")) == (0, "out\n")
 
 
-@pytest.mark.parametrize("held", [True, False])
-async def test_idle_and_stop(contract: Contract, held: bool) -> None:
-    backend = await contract.held(contract.spec("k"))
-    if not held:
-        await backend.start("k.1")
-    await backend.stop("k.1", 30)
-    if held:
-        observed = backend.observe()["k.1"]
-        assert observed.phase is Phase.STOPPING
-        assert observed.kill_at is not None
-        await backend.kill("k.1")
-    observed = await contract.until("k.1", Phase.EXITED)
-    assert (observed.reason, observed.exit_code) == ("STOPPED", None if held else 143)
-
-
 async def test_polite_end(contract: Contract) -> None:
-    backend = await contract.held(contract.spec("k", "sh", "-c", POLITE))
-    await backend.start("k.1")
-    await printed_something(contract, "k.1")
-    await backend.stop("k.1", 30)
+    backend = await contract.started(contract.spec("k", "sh", "-c", POLITE))
+    await contract.until_printed("k.1", "on\n")
+    await backend.stop("k.1", NEVER)
     observed = await contract.until("k.1", Phase.EXITED)
     assert (observed.reason, observed.exit_code, contract.printed("k.1")) == ("STOPPED", 4, "on\nlate\n")
 
@@ -166,23 +148,10 @@ async def test_declined(contract: Contract) -> None:
     assert not contract.left()
 
 
-async def test_removed_only_when_it_has_ended(contract: Contract) -> None:
-    backend = await contract.held(contract.spec("k"))
-    with pytest.raises(KernelRuntimeError):
-        await backend.remove("k.1")
-    assert backend.observe()["k.1"].phase is Phase.CREATED
-    with pytest.raises(UnknownAttemptError):
-        await backend.remove("other.1")
-    await backend.stop("k.1", 0)
-    await backend.kill("k.1")
-    await contract.until("k.1", Phase.EXITED)
-
-
 async def test_output_by_offset(contract: Contract) -> None:
-    backend = await contract.held(
+    backend = await contract.started(
         contract.spec("k", "sh", "-c", "echo one; echo two >&2; while [ ! -e go ]; do sleep 0.02; done; echo three")
     )
-    await backend.start("k.1")
     output = backend.output("k.1")
     await eventually(lambda: output.size() == 8)
     assert [piece.data async for piece in output.stream(4, follow=False)] == [b"two\n"]
@@ -212,8 +181,7 @@ async def test_ten_leave_nothing(contract: Contract) -> None:
             await contract.until(wanted.id, Phase.EXITED)
             await backend.remove(wanted.id)
 
-    async with asyncio.timeout(60):
-        await asyncio.gather(*(one(number) for number in range(10)))
+    await asyncio.gather(*(one(number) for number in range(10)))
     assert not contract.left()
     assert not backend.observe()
     # Connections to an engine are kept for the next call, as many as were asked by at once: what runs, what has ended,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from retinue.agent.errors import NotRunningError
 from retinue.agent.inside.upload import Announced
 from retinue.agent.inside.workdir import MissingError
 from tests.support.eventually import eventually
+from tests.support.runtime_contract import listed
 
 if TYPE_CHECKING:
     from retinue.agent.runtime.kernel import WorkDirectory
@@ -49,11 +49,6 @@ async def read(files: WorkDirectory, path: str) -> bytes:
         file.close()
 
 
-async def listed(files: WorkDirectory) -> set[str]:
-    async with contextlib.aclosing(files.entries("", recursive=True)) as batches:
-        return {entry.path async for batch in batches for entry in batch}
-
-
 async def test_files_of_a_kernel(contract: Contract) -> None:
     backend = await contract.held(contract.spec("k", "sh", "-c", SCRIPT))
     with pytest.raises(NotRunningError):
@@ -65,7 +60,7 @@ async def test_files_of_a_kernel(contract: Contract) -> None:
     await files.make_directory("made", 0o750)
     await put(files, "in/run.sh", PROGRAM, part=5)
     await eventually(lambda: listed(files), lambda found: "in/run.sh" not in found)
-    assert contract.printed("k.1") == "it runs\nmine\n"
+    assert await contract.until_printed("k.1", "mine\n") == "it runs\nmine\n"
     assert await read(files, "in/said") == b"out\n"
     assert await listed(files) == {"in", "in/said", "made"}
     with pytest.raises(MissingError):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from retinue.agent.attempts import Mount, Phase
-from tests.integration.agent.runtime.conftest import HOSTS
+from tests.integration.agent.opened import HOSTS
 
 if TYPE_CHECKING:
     from tests.integration.agent.runtime.conftest import Contract

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import shutil
 import time
@@ -17,46 +16,30 @@ from retinue.agent.host.processes import Process, alive, send_signal
 from retinue.agent.process.sandbox_kernels import STATUS
 from retinue.agent.runtime.bwrap_status import parse_status
 from retinue.agent.state import checked
-from tests.integration.agent.runtime.conftest import HOSTS, first_process, printed_something, record
+from tests.integration.agent.opened import HOSTS
+from tests.integration.agent.runtime.conftest import first_process, record
 from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from tests.integration.agent.runtime.conftest import Contract
 
 
+GRACE = 3600.0
 STUBBORN = "trap '' TERM; echo on; while :; do sleep 0.05; done"
 
 
 async def test_stop_continues_in_the_next_agent(contract: Contract) -> None:
-    backend = await contract.held(contract.spec("k", "sh", "-c", STUBBORN))
-    await backend.start("k.1")
-    await printed_something(contract, "k.1")
-    await backend.stop("k.1", 60)
+    backend = await contract.started(contract.spec("k", "sh", "-c", STUBBORN))
+    await contract.until_printed("k.1", "on\n")
+    await backend.stop("k.1", GRACE)
     backend = await contract.open()
     observed = backend.observe()["k.1"]
     assert observed.phase is Phase.STOPPING
     assert observed.kill_at is not None
-    assert 0 < observed.kill_at - time.monotonic() <= 60
+    assert 0 < observed.kill_at - time.monotonic() <= GRACE
     await backend.kill("k.1")
     observed = await contract.until("k.1", Phase.EXITED)
     assert (observed.reason, observed.exit_code) == ("STOPPED", 137)
-
-
-async def test_created_and_released_once(contract: Contract) -> None:
-    backend = await contract.open()
-    wanted = contract.spec("k", "sh", "-c", "echo once")
-    await asyncio.gather(*(backend.prepare(wanted, HOSTS) for _ in range(5)))
-    await asyncio.gather(*(backend.start("k.1") for _ in range(5)))
-    await contract.until("k.1", Phase.EXITED)
-    await backend.prepare(wanted, HOSTS)
-    backend = await contract.open()
-    await backend.prepare(wanted, HOSTS)
-    assert backend.observe()["k.1"].phase is Phase.EXITED
-    assert contract.printed("k.1") == "once\n"
-    await backend.remove("k.1")
-    backend = await contract.open()
-    await backend.prepare(wanted, HOSTS)
-    assert backend.observe()["k.1"].reason == "ALREADY_REMOVED"
 
 
 async def test_release_that_was_recorded_and_not_done(contract: Contract) -> None:
@@ -71,10 +54,9 @@ async def test_release_that_was_recorded_and_not_done(contract: Contract) -> Non
 
 
 async def test_end_while_no_agent_is_there(contract: Contract) -> None:
-    backend = await contract.held(
+    backend = await contract.started(
         contract.spec("k", "sh", "-c", "while [ ! -e go ]; do sleep 0.02; done; echo off; exit 9")
     )
-    await backend.start("k.1")
     init = first_process(contract, "k.1")
     await backend.close()
     (contract.place.directory / "scratch" / "k.1" / "go").touch()
@@ -129,7 +111,7 @@ async def test_kernels_outlive_their_records(contract: Contract, copies: str) ->
     # Nor does a lost file keep a kernel from being released and stopped.
     await backend.start("held.1")
     for name in before:
-        await backend.stop(f"{name}.1", 10)
+        await backend.stop(f"{name}.1", GRACE)
         assert (await contract.until(f"{name}.1", Phase.EXITED)).reason == "STOPPED"
         await backend.remove(f"{name}.1")
     assert not contract.left()

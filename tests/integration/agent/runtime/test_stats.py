@@ -20,8 +20,7 @@ async def test_what_a_kernel_uses(contract: Contract) -> None:
     sampler = Sampler(lambda attempt_id: backend.kernel(attempt_id).usage if attempt_id in backend.observe() else None)
     assert (await sampler.sample(["other.1"])) == {}
     await backend.start("k.1")
-    async for _ in backend.output("k.1").stream(0, follow=True):
-        break
+    await contract.until_printed("k.1", "on\n")
     first = (await sampler.sample(["k.1"]))["k.1"].usage
     assert first.cpu is not None
     assert first.memory is not None

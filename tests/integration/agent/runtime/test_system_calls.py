@@ -16,7 +16,7 @@ from retinue.agent.attempts import Phase
 from retinue.agent.inside.exec_session import Attachment
 from retinue.agent.kernel.core.frames import Start
 from tests.integration.agent.docker.engine import install
-from tests.integration.agent.runtime.test_attach import members, ran
+from tests.integration.agent.runtime.beside import members, ran
 from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
@@ -95,8 +95,7 @@ async def test_every_way_into_a_kernel_has_the_filter(contract: Contract, probe:
     (home / "probe").write_bytes(probe)
     (home / "probe").chmod(0o755)
     await backend.start("k.1")
-    await eventually(lambda: contract.printed("k.1").endswith("over\n"))
-    assert parse(contract.printed("k.1")) == answers(contract)
+    assert parse(await contract.until_printed("k.1", "over\n")) == answers(contract)
 
     beside = await ran(contract, PROBE, "beside")
     assert parse(beside.output.decode()) == answers(contract)

@@ -19,10 +19,11 @@ from retinue.agent.state.disk import FILES as FILES_OF_RESERVE
 from retinue.agent.state.disk import RESERVE, Disk
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.rpc.core.reasons import AgentConditionType
+from tests.integration.agent.agent_process import groups, record
 from tests.integration.agent.manager_side import attempt
-from tests.integration.agent.process.test_process_runtime import HOSTS, spec
-from tests.integration.agent.reconcile.test_restart import groups, record
-from tests.support.eventually import eventually
+from tests.integration.agent.opened import HOSTS
+from tests.integration.agent.process.kernels import spec
+from tests.support.eventually import NEVER, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,16 +98,11 @@ def open_state(state: Path) -> None:
 async def started(backends: Backends) -> Path:
     """Starts a kernel of which every file is there; returns the directory of the agent's state."""
     state = backends.place.directory / "state"
-    backend = backends.current or await backends.open()
-    await backend.prepare(spec("other", "true"), HOSTS)
-    await backend.start("other.1")
-    await backends.until("other.1", Phase.EXITED)
-    await backend.remove("other.1")
+    await backends.ran(spec("other", "true"))
     damaged = DamagedFiles(state / DIRECTORY)
     await Terms(state / "term", damaged).accept("incarnation", 7)
     Fence(state, "this-boot", lambda: 1.0, damaged=damaged).guard([DESIRED])
-    await backend.prepare(spec("k", "sleep", "1000"), HOSTS)
-    await backend.start("k.1")
+    await backends.started(spec("k", "sleep", "1000"))
     return state
 
 
@@ -114,7 +110,7 @@ async def ended(backends: Backends) -> None:
     """Ends the kernel as a manager has it done."""
     backend = backends.current
     assert backend is not None
-    await backend.stop("k.1", 10)
+    await backend.stop("k.1", NEVER)
     assert (await backends.until("k.1", Phase.EXITED)).reason == "STOPPED"
     await backend.remove("k.1")
     assert not groups(backends.place)
@@ -167,11 +163,8 @@ async def test_damage_while_the_agent_runs(backends: Backends, name: str, damage
     DAMAGES[damage](state / name)
     await ended(backends)
     # Others start as before.
-    backend = backends.current
-    assert backend is not None
-    await backend.prepare(spec("next", "true"), HOSTS)
-    await backend.start("next.1")
-    assert (await backends.until("next.1", Phase.EXITED)).exit_code == 0
+    observed, _ = await backends.ran(spec("next", "true"))
+    assert observed.exit_code == 0
 
 
 async def test_a_held_kernel_is_released_without_the_name_of_its_barrier(backends: Backends) -> None:

@@ -14,34 +14,30 @@ import pytest
 from retinue.agent.settings import Settings
 from retinue.agent.state.exclusive import InUseError, exclusive, lock
 from retinue.agent.v1 import agent_service_pb2 as pb
+from tests.integration.agent.agent_process import AgentProcess
 from tests.integration.agent.manager_side import attempt
-from tests.integration.agent.reconcile.test_restart import AgentProcess, process
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.integration.agent.manager_side import Manager
 
-__all__ = ["process"]
 
-
-@pytest.mark.parametrize("shared", ["data directory", "id"])
 async def test_a_second_process_does_not_start(
-    process: AgentProcess, settings: Settings, manager: Manager, tmp_path: Path, shared: str
+    process: AgentProcess, settings: Settings, manager: Manager, tmp_path: Path
 ) -> None:
     address = await process.start()
     conversation, _channel = await process.converse(address)
     await conversation.snapshot(attempt("k"))
     await conversation.until_state("k.1", pb.ATTEMPT_STATE_RUNNING)
     elsewhere = dataclasses.replace(settings, state_dir=tmp_path / "other", scratch_dir=tmp_path / "other" / "scratch")
-    second = AgentProcess(settings if shared == "data directory" else elsewhere, manager)
-    code, words = await second.refused()
-    assert code != 0
-    expected = {
-        "data directory": f"another agent process uses the data directory {settings.state_dir}",
-        "id": f"another process of agent {settings.agent_id} runs on this node",
-    }[shared]
-    assert expected in words
+    for second, expected in (
+        (settings, f"another agent process uses the data directory {settings.state_dir}"),
+        (elsewhere, f"another process of agent {settings.agent_id} runs on this node"),
+    ):
+        code, words = await AgentProcess(second, manager).refused()
+        assert code != 0
+        assert expected in words
     assert process.process is not None
     assert process.process.returncode is None
     again, _channel = await process.converse(address)

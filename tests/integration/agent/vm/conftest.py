@@ -9,21 +9,20 @@ import pytest
 from retinue.agent.attempts import AttemptSpec, Isolation
 from retinue.agent.host.cgroups import Cgroups
 from retinue.agent.host.launch_threads import SPARE
+from retinue.agent.vm import channels
 from retinue.agent.vm.images import ImageRoots
 from retinue.agent.vm.machines import FAMILY
 from retinue.agent.vm.options import VmOptions
 from retinue.agent.vm.runtime import VmRuntime
-from tests.integration.agent.conftest import Place, place
-from tests.integration.agent.docker.conftest import engine
-from tests.integration.agent.opened import HOSTS, TIMEOUT, Runtimes
+from tests.integration.agent.opened import Runtimes
+from tests.support.eventually import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from tests.integration.agent.conftest import Place
     from tests.integration.agent.docker.engine import TestEngine
-
-__all__ = ["HOSTS", "TIMEOUT", "engine", "place"]
 
 
 class Vms(Runtimes[VmRuntime]):
@@ -45,6 +44,8 @@ class Vms(Runtimes[VmRuntime]):
             "scratch_dir": self.place.directory / "scratch",
             "boot_id": "this-boot",
             "run_dir": self.run_dir,
+            # Without KVM, and beside much else, a machine takes its time.
+            "boot_timeout": NEVER,
         }
         return VmOptions(**(settings | values))  # type: ignore[arg-type]
 
@@ -55,7 +56,7 @@ class Vms(Runtimes[VmRuntime]):
         if self.engine is not None:
             images = ImageRoots(self.engine.host, self.place.agent_id, self.images, None, None, gid=self.options().gid)
         self.current = VmRuntime(options, images=images)
-        await self.current.open(self._changed.set)
+        await self.current.open(self._changed)
         assert self.current.statuses[0].available, self.current.statuses
         return self.current
 
@@ -80,12 +81,15 @@ class Vms(Runtimes[VmRuntime]):
 
 
 @pytest.fixture
-async def vms(place: Place, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Vms]:
+async def vms(
+    place: Place, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Vms]:
+    monkeypatch.setattr(channels, "STREAM_TIMEOUT", NEVER)
     vms = Vms(place, tmp_path_factory.mktemp("s"))
     yield vms
     if vms.current is not None:
         await vms.current.close()
     cgroups = vms.cgroups()
     for name in cgroups.names():
-        assert cgroups.remove(name, 60)
-    cgroups.close(60)
+        assert cgroups.remove(name, NEVER)
+    cgroups.close(NEVER)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,8 +9,7 @@ import pytest
 from retinue.agent.attempts import Phase
 from retinue.agent.fencing import watchdog
 from retinue.agent.runtime import disk_use
-from tests.integration.agent.fencing.test_watchdog import BOOT_ID, watchdogs
-from tests.integration.agent.vm.conftest import TIMEOUT
+from tests.integration.agent.fencing.watchdogs import LATE, watchdogs, write
 from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
@@ -31,7 +29,7 @@ async def test_bounds(vms: Vms, monkeypatch: pytest.MonkeyPatch, tmp_path_factor
     await vms.held(vms.spec("other", "sh", "-c", "truncate -s 1G ~/sparse; echo sparse; sleep 1000"))
     for name in ("k.1", "other.1"):
         await runtime.start(name)
-    await eventually(lambda: vms.printed("other.1") == "sparse\n", seconds=TIMEOUT)
+    await eventually(lambda: vms.printed("other.1") == "sparse\n")
     (vms.place.directory / "scratch/k.1/go").touch()
     ended = await vms.until("k.1", Phase.EXITED)
     assert (ended.reason, ended.exit_code) == ("DISK_EXCEEDED", None), ended
@@ -46,12 +44,10 @@ async def test_bounds(vms: Vms, monkeypatch: pytest.MonkeyPatch, tmp_path_factor
     await runtime.close()
     vms.current = None
     state: Path = tmp_path_factory.mktemp("watchdog")
-    contact = time.clock_gettime(time.CLOCK_BOOTTIME) - 60.0
-    late = watchdog.Guarded(BOOT_ID, contact, {"other.1": 50.0}, {"other.1": target.process})
-    (state / watchdog.FILE).write_bytes(late.encode())
+    write(state, LATE, **{"other.1": target.process})
     watchdog.ensure(state)
-    await eventually(lambda: watchdog.was_ended(state, "other.1"), seconds=TIMEOUT)
-    await eventually(lambda: not vms.cgroups().processes("other.1") and not watchdogs(state), seconds=TIMEOUT)
+    await eventually(lambda: watchdog.was_ended(state, "other.1"))
+    await eventually(lambda: not vms.cgroups().processes("other.1") and not watchdogs(state))
     runtime = await vms.open()
     fenced = await vms.until("other.1", Phase.EXITED)
     assert (fenced.reason, fenced.exit_code) == ("KILLED", None), fenced

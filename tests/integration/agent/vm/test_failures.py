@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import shutil
 import signal
@@ -14,14 +13,14 @@ import pytest
 
 from retinue.agent.attempts import Phase
 from retinue.agent.errors import NotRunningError
-from retinue.agent.host.processes import PROC
 from retinue.agent.vm import accelerator, channels, starting
 from retinue.agent.vm.core import guest_frames
 from retinue.agent.vm.core.machine import CONTROL, STREAMS
 from retinue.agent.vm.guest_linux import find
 from retinue.agent.vm.machines import Machines, Start, Started, sockets_of
-from tests.integration.agent.vm.conftest import HOSTS, TIMEOUT
-from tests.support.eventually import eventually
+from tests.integration.agent.opened import HOSTS
+from tests.integration.agent.vm.guests import machines
+from tests.support.eventually import NEVER, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,27 +29,16 @@ if TYPE_CHECKING:
     from tests.integration.agent.vm.conftest import Vms
 
 
-def processes(vms: Vms, name: str) -> list[int]:
-    """The processes of QEMU itself."""
-    found = []
-    for pid in vms.cgroups().processes(name):
-        with contextlib.suppress(OSError):
-            if (PROC / f"{pid}/comm").read_text().startswith("qemu"):
-                found.append(pid)
-    return found
-
-
 async def test_a_machine_continues_without_its_agent(vms: Vms) -> None:
-    runtime = await vms.held(
+    runtime = await vms.started(
         vms.spec("k", "sh", "-c", "echo before; until [ -e ~/go ]; do sleep 0.1; done; echo after; exit 7")
     )
     work = vms.place.directory / "scratch/k.1"
-    await runtime.start("k.1")
-    await eventually(lambda: vms.printed("k.1") == "before\n", seconds=TIMEOUT)
+    await vms.until_printed("k.1", "before\n")
     await runtime.close()
     vms.current = None
     (work / "go").write_text("\n")
-    await eventually(lambda: not processes(vms, "k.1"), seconds=TIMEOUT)
+    await eventually(lambda: not machines(vms, "k.1"))
     runtime = await vms.open()
     ended = await vms.until("k.1", Phase.EXITED)
     assert (ended.reason, ended.exit_code, vms.printed("k.1")) == ("EXITED", 7, "before\nafter\n"), ended
@@ -66,20 +54,20 @@ async def test_an_agent_that_dies_while_a_machine_boots_ends_it(
 
     def started(machines: Machines, wanted: Start) -> Started:
         made = start(machines, wanted)
-        assert is_started or cancelled.wait(TIMEOUT)
+        assert is_started or cancelled.wait(NEVER)
         return made
 
     monkeypatch.setattr(Machines, "start", started)
     runtime = await vms.open()
     await runtime.prepare(vms.spec("k", "true"), HOSTS)
-    await eventually(lambda: bool(processes(vms, "k.1")), seconds=TIMEOUT)
+    await eventually(lambda: bool(machines(vms, "k.1")))
     opening = asyncio.create_task(vms.open())
     # The former process is about to end, and waits for the thread that starts the machine.
     await asyncio.sleep(0)
     cancelled.set()
     runtime = await opening
     failed = await vms.until("k.1", Phase.FAILED)
-    assert (failed.reason, processes(vms, "k.1")) == ("START_FAILED", [])
+    assert (failed.reason, machines(vms, "k.1")) == ("START_FAILED", [])
     await runtime.remove("k.1")
     assert not vms.left()
 
@@ -103,13 +91,13 @@ async def test_a_machine_without_its_record_is_held_or_runs_as_before(vms: Vms, 
     assert not vms.printed("k.1")
     await runtime.start("k.1")
     # The file of what it printed goes with the record, so it is asked for nothing more.
-    await eventually(lambda: runtime.observe()["k.1"].phase is Phase.RUNNING, seconds=TIMEOUT)
+    await eventually(lambda: runtime.observe()["k.1"].phase is Phase.RUNNING)
     await runtime.close()
     lose_records(vms, copies)
     runtime = await vms.open()
     running = await vms.until("k.1", Phase.CREATED, Phase.RUNNING)
     assert (running.phase, running.rebuilt) == (Phase.RUNNING, copies == "copies lost")
-    assert processes(vms, "k.1")
+    assert machines(vms, "k.1")
     await runtime.stop("k.1", 0)
     await runtime.kill("k.1")
     assert (await vms.until("k.1", Phase.EXITED)).reason == "STOPPED"
@@ -124,7 +112,7 @@ async def test_a_guest_that_cannot_start_its_command_is_ended(vms: Vms, monkeypa
     monkeypatch.setattr(starting, "boot", hang)
     runtime = await vms.open()
     await runtime.prepare(vms.spec("k", "true"), HOSTS)
-    await eventually(lambda: bool(runtime.kernel("k.1").fence_target()), seconds=TIMEOUT)
+    await eventually(lambda: bool(runtime.kernel("k.1").fence_target()))
     await runtime.close()
     # All that is left is a machine that never received its specification.
     lose_records(vms, "copies lost")
@@ -161,7 +149,7 @@ async def test_a_start_that_is_stopped_does_not_boot(vms: Vms, monkeypatch: pyte
 
     def slow(machines: Machines, wanted: Start) -> Started:
         entered.set()
-        assert resume.wait(TIMEOUT)
+        assert resume.wait(NEVER)
         return start(machines, wanted)
 
     async def boot(*_: object) -> None:
@@ -171,7 +159,7 @@ async def test_a_start_that_is_stopped_does_not_boot(vms: Vms, monkeypatch: pyte
     monkeypatch.setattr(starting, "boot", boot)
     runtime = await vms.open()
     await runtime.prepare(vms.spec("k", "true"), HOSTS)
-    await asyncio.to_thread(entered.wait, TIMEOUT)
+    await asyncio.to_thread(entered.wait, NEVER)
     stopping = asyncio.create_task(runtime.stop("k.1", 30))
     # It waits for the thread.
     await asyncio.sleep(0)
@@ -189,26 +177,12 @@ async def test_machines_that_boot_or_wait_for_that_are_stopped_at_once(vms: Vms)
         # Neither is waited for: other kernels are created meanwhile.
         await runtime.prepare(vms.spec(name, "true"), HOSTS)
         assert runtime.observe()[f"{name}.1"].phase is Phase.CREATING
-    await eventually(lambda: runtime.kernel("boots.1").fence_target(), seconds=TIMEOUT)
+    await eventually(lambda: runtime.kernel("boots.1").fence_target())
     for name in ("waits", "boots"):
         await runtime.stop(f"{name}.1", 30)
         stopped = await vms.until(f"{name}.1", Phase.EXITED, Phase.FAILED, Phase.CREATED)
         assert (stopped.phase, stopped.reason) == (Phase.EXITED, "STOPPED"), stopped
         await runtime.remove(f"{name}.1")
-    assert not vms.left()
-
-
-@pytest.mark.parametrize(("number", "reason"), [(signal.SIGKILL, "KILLED"), (signal.SIGTERM, "GUEST_FAILED")])
-async def test_qemu_ends(vms: Vms, number: signal.Signals, reason: str) -> None:
-    runtime = await vms.held(vms.spec("k"))
-    await runtime.start("k.1")
-    (qemu,) = processes(vms, "k.1")
-    os.kill(qemu, number)
-    ended = await vms.until("k.1", Phase.EXITED)
-    assert (ended.reason, ended.exit_code) == (reason, None), ended
-    with pytest.raises(NotRunningError):
-        await runtime.kernel("k.1").exec()
-    await runtime.remove("k.1")
     assert not vms.left()
 
 
@@ -253,20 +227,35 @@ async def test_streams_are_bounded_and_come_back(vms: Vms) -> None:
     for wire in again:
         await wire.channel.close()
     await asyncio.gather(*(wire.ended() for wire in again))
-    await runtime.kill("k.1")
-    await vms.until("k.1", Phase.EXITED)
+    # A machine that ends by itself was not killed.
+    assert await ended_by(vms, signal.SIGTERM) == "GUEST_FAILED"
+
+
+async def ended_by(vms: Vms, number: signal.Signals) -> str:
+    """Sends QEMU a signal, and removes its attempt; returns why that ended."""
+    runtime = vms.current
+    assert runtime is not None
+    (qemu,) = machines(vms, "k.1")
+    os.kill(qemu, number)
+    ended = await vms.until("k.1", Phase.EXITED)
+    assert ended.exit_code is None, ended
+    with pytest.raises(NotRunningError):
+        await runtime.kernel("k.1").exec()
     await runtime.remove("k.1")
     assert not vms.left()
+    return ended.reason
 
 
 async def test_a_guest_answers_an_agent_that_comes_back_at_once(vms: Vms) -> None:
-    await vms.held(vms.spec("k"))
+    runtime = await vms.held(vms.spec("k"))
     control = sockets_of(vms.options(), "k.1") / CONTROL
-    for _ in range(3000):
+    for _ in range(1000):
         _, writer = await asyncio.open_unix_connection(str(control))
         writer.transport.abort()
         # The guest may hear the question before it hears that its agent is back.
         await channels.ask(control, guest_frames.SERVE)
+    await runtime.start("k.1")
+    assert await ended_by(vms, signal.SIGKILL) == "KILLED"
 
 
 @pytest.mark.parametrize(
@@ -283,13 +272,13 @@ async def test_a_guest_that_sends_nonsense_costs_its_channel_only(tmp_path: Path
     server = await asyncio.start_unix_server(answer, str(path))
     async with server:
         with pytest.raises((channels.GuestError, ConnectionResetError)):
-            await channels.ask(path, guest_frames.GO, seconds=5)
+            await channels.ask(path, guest_frames.GO, seconds=NEVER)
 
 
 async def test_an_accelerator_is_tried_once(tmp_path: Path) -> None:
     linux = await asyncio.to_thread(find)
     tcg, none = ("-accel", "tcg", "-cpu", "max"), ("-accel", "none")
-    assert await accelerator.works(linux, 60_000, 60_000, tmp_path, tcg, TIMEOUT)
+    assert await accelerator.works(linux, 60_000, 60_000, tmp_path, tcg, NEVER)
     # What is known is not tried again: no machine could boot with this.
     assert await accelerator.works(linux, 60_000, 60_000, tmp_path, none)
     await asyncio.to_thread(shutil.rmtree, tmp_path)

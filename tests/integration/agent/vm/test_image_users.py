@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from retinue.agent.attempts import Mount, Phase
 from retinue.agent.host.processes import PROC
 from tests.integration.agent.docker import accounts
-from tests.integration.agent.vm.conftest import HOSTS, TIMEOUT
-from tests.integration.agent.vm.test_hostile_guest import code_of
-from tests.support.eventually import eventually
+from tests.integration.agent.opened import HOSTS
+from tests.integration.agent.vm.guests import code_of, machines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,13 +31,12 @@ async def test_the_user_of_an_image(vms: Vms, engine: TestEngine, tmp_path_facto
     vms.engine = engine
     script = accounts.SCRIPT + SHARED
     mounts = (Mount(str(shared), "inner", "/data", writable=True),)
-    runtime = await vms.held(vms.spec("k", "sh", "-c", script, image="users:app", mounts=mounts))
-    await runtime.start("k.1")
-    await eventually(lambda: vms.printed("k.1").endswith("done\n"), seconds=TIMEOUT)
-    assert vms.printed("k.1").splitlines() == [*accounts.FOUND, "1234:99", "1234:99", "done"]
+    runtime = await vms.started(vms.spec("k", "sh", "-c", script, image="users:app", mounts=mounts))
+    said = await vms.until_printed("k.1", "done\n")
+    assert said.splitlines() == [*accounts.FOUND, "1234:99", "1234:99", "done"]
     assert await code_of(runtime.kernel("k.1"), "test $(id -u):$(id -g) = 1234:99 && echo more >> ~/file") == 0
     # On the node, QEMU and all that its guest makes belong to a user of the kernel's own, whatever images name.
-    (qemu,) = (pid for pid in vms.cgroups().processes("k.1") if (PROC / f"{pid}/comm").read_text().startswith("qemu"))
+    (qemu,) = machines(vms, "k.1")
     status = dict(line.split(":\t", 1) for line in (PROC / f"{qemu}/status").read_text().splitlines() if ":\t" in line)
     rights = [status[name] for name in ("CapEff", "CapPrm", "CapInh", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp")]
     assert (status["Uid"].split(), status["Gid"].split()) == (["70000"] * 4, ["60000"] * 4)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from retinue.agent.attempts import Mount, Phase
 from retinue.agent.host.processes import PROC
-from tests.integration.agent.vm.conftest import TIMEOUT
+from tests.integration.agent.vm.guests import machines
 from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ async def test_what_a_command_finds(vms: Vms, tmp_path_factory: pytest.TempPathF
     # QEMU's user is the kernel's own, and it has no rights.
     init = runtime.kernel("k.1").fence_target()
     assert init is not None
-    (qemu,) = (pid for pid in vms.cgroups().processes("k.1") if (PROC / f"{pid}/comm").read_text().startswith("qemu"))
+    (qemu,) = machines(vms, "k.1")
     status = dict(line.split(":\t", 1) for line in (PROC / f"{qemu}/status").read_text().splitlines() if ":\t" in line)
     assert status["Uid"].split() == ["70000"] * 4
     assert (status["CapEff"], status["CapBnd"], status["NoNewPrivs"], status["Seccomp"]) == (
@@ -79,7 +79,7 @@ async def test_the_time_is_that_of_the_node(vms: Vms) -> None:
     released = time.time_ns()
     await runtime.start("k.1")
     for number in range(4):
-        await eventually(partial(has_lines, vms, number + 1), seconds=TIMEOUT)
+        await eventually(partial(has_lines, vms, number + 1))
         assert released < int(vms.printed("k.1").splitlines()[-1]) < time.time_ns()
         (vms.place.directory / "scratch/k.1/next").touch()
     await runtime.kill("k.1")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass, field
-from typing import Any
 
 import grpc
 import pytest
@@ -18,7 +17,7 @@ from retinue.agent.runtime.contract import RuntimeStatus
 from retinue.agent.v1 import agent_service_pb2 as pb
 from tests.integration.agent.manager_side import Conversation, attempt
 from tests.link.dialled_agent import A1, A2, K1, K2, Node, error_of, on_node, until_removed
-from tests.link.wire import ROOM, Fault, Stream, Wire
+from tests.link.wire import ROOM, Fault, Wire
 from tests.support.eventually import eventually
 
 RUNNING, EXITED, FAILED = pb.ATTEMPT_STATE_RUNNING, pb.ATTEMPT_STATE_EXITED, pb.ATTEMPT_STATE_FAILED
@@ -194,8 +193,7 @@ def test_a_manager_that_does_not_read_is_sent_no_more_than_there_is_room_for_and
                 attempts=[attempt(K1 if number % 2 else K2, "true") if number < 3 else attempt(f"k{number}", "true")]
             )
             await asyncio.sleep(1)
-        stream: Any = manager.call
-        assert isinstance(stream, Stream)
+        stream = node.wire.streams[-1]
         await eventually(lambda: len(node.attempts) == last)
         unread = len(stream._responses._unread)  # noqa: SLF001
         assert unread <= ROOM

@@ -14,18 +14,25 @@ import pytest
 from retinue.agent.api import server as agent_server
 from retinue.manager import listeners
 from retinue.manager.agent_rpc import dialer
+from tests.support.eventually import eventually
 
 WINDOW = 32 * 1024
+ROUNDS = 3
 MESSAGE = 4096
-METHOD = "/test.Unread/Stream"
+METHOD, ROUND = "/test.Unread/Stream", "/test.Unread/Round"
 PLAIN = (("grpc.http2.bdp_probe", 0),)
+
+
+async def _answer(request: bytes, _context: Any) -> bytes:
+    return request
 
 
 @contextlib.asynccontextmanager
 async def serving(options: Sequence[tuple[str, Any]], behaviour: Any) -> AsyncIterator[str]:
     server = grpc.aio.server(options=options)
     handler: Any = grpc.stream_stream_rpc_method_handler(behaviour)
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Unread", {"Stream": handler}),))
+    methods = {"Stream": handler, "Round": grpc.unary_unary_rpc_method_handler(_answer)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Unread", methods),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
@@ -34,13 +41,14 @@ async def serving(options: Sequence[tuple[str, Any]], behaviour: Any) -> AsyncIt
         await server.stop(0)
 
 
-async def _settled(accepted: list[int]) -> int:
+async def _settled(accepted: list[int], channel: grpc.aio.Channel) -> int:
     """Returns how many bytes were accepted, once no more are."""
-    before = -1
-    while before < sum(accepted):
-        before = sum(accepted)
-        await asyncio.sleep(0.5)
-    return before
+    await eventually(lambda: sum(accepted) > WINDOW - 2 * MESSAGE)
+    for _ in range(ROUNDS):
+        # Who makes more room says so on the connection before it answers this.
+        call: Any = channel.unary_unary(ROUND)
+        assert await call(b"") == b""
+    return sum(accepted)
 
 
 @pytest.mark.parametrize("options", [agent_server.OPTIONS, listeners.SERVER_OPTIONS], ids=["agent", "manager"])
@@ -60,7 +68,7 @@ async def test_a_server_that_does_not_read(options: Sequence[tuple[str, Any]]) -
                 accepted.append(MESSAGE)
 
         writing = asyncio.create_task(write())
-        assert await _settled(accepted) <= WINDOW
+        assert await _settled(accepted, channel) <= WINDOW
         writing.cancel()
         call.cancel()
         await asyncio.gather(writing, return_exceptions=True)
@@ -80,5 +88,5 @@ async def test_a_manager_that_does_not_read() -> None:
     ):
         call: Any = channel.stream_stream(METHOD)()
         await call.initial_metadata()
-        assert await _settled(accepted) <= WINDOW
+        assert await _settled(accepted, channel) <= WINDOW
         call.cancel()

@@ -16,8 +16,7 @@ from retinue.agent.code.core.events import Finished, RunRequest, Started, Status
 from retinue.agent.code.jupyter import Execution
 from retinue.agent.code.runs import Run
 from retinue.agent.code.workspace import Workspace
-
-SECONDS = 60.0
+from tests.support.eventually import NEVER
 
 
 class SlowKernel:
@@ -79,7 +78,7 @@ async def workspace(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kernel: Slo
 
 async def events(run: Run) -> list[object]:
     """The events of a run, to its end."""
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(NEVER):
         return [item.event async for pieces in run.read(0) for item in pieces]
 
 
@@ -123,7 +122,7 @@ async def test_a_kernel_that_does_not_report_the_beginning_is_interrupted_all_th
     run = await workspace.add(RunRequest("r", "code"))
     await kernel.executing.wait()
     workspace.interrupt(run)
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(NEVER):
         await kernel.interrupted.wait()
     assert kernel.execution is not None
     # It reports it late: the interrupt came too early, and is sent again.

@@ -22,6 +22,7 @@ from retinue.agent.code.core.events import Event, Finished, Remark, RunRequest, 
 from retinue.agent.code.jupyter import Jupyter
 from retinue.agent.code.runs import Run
 from retinue.agent.inside.sockets import KernelSocket
+from tests.support.eventually import NEVER
 
 KEY = "key"
 
@@ -89,7 +90,7 @@ async def conversation(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Jupyter
 async def ran(talk: Jupyter, code: str) -> list[Event]:
     """The events of a run."""
     run = Run(RunRequest("r", code))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(NEVER):
         execution = await talk.execute(run, code)
         await execution.done.wait()
     run.append(talk.result(run))

@@ -16,6 +16,7 @@ import pytest
 from retinue.agent.attempts import Phase
 from retinue.agent.code import workspaces
 from retinue.agent.code.workspaces import MAX_LANGUAGES, TooManyLanguagesError, Workspaces
+from tests.support.eventually import NEVER
 
 
 class FakeWorkspace:
@@ -50,13 +51,13 @@ async def test_a_workspace_goes_with_its_kernel(monkeypatch: pytest.MonkeyPatch,
     sweeping = asyncio.create_task(found.keep_swept())
     try:
         del attempts["a.1"]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(NEVER):
             while FakeWorkspace.open > 1:
                 await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert FakeWorkspace.open == 1
         attempts["b.1"] = SimpleNamespace(phase=Phase.EXITED)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(NEVER):
             while FakeWorkspace.open:
                 await asyncio.sleep(0)
     finally:

@@ -106,7 +106,6 @@ class Hostile:
     def _run(self) -> None:
         begin, piece, count = self._work
         connection, _ = self._listener.accept()
-        connection.settimeout(2)
         with connection, contextlib.suppress(OSError):
             connection.sendall(begin)
             for _ in range(count):
@@ -154,8 +153,10 @@ async def test_the_agent_does_not_grow(directory: Path, piece: bytes, count: int
     try:
         await relay.open()
         listener.connect(relay.address)
-        await eventually(hostile.done.is_set)
+        # It is cut off, or no more is read; with empty messages, long before as much was sent.
+        await eventually(lambda: hostile.done.is_set() or relay._waiting > LARGEST)  # noqa: SLF001  # it has no other name
         assert hostile.sent < LARGEST + PART + (4 << 20)
+        # What could be kept otherwise is 200 MiB of messages, or 64 bytes for each of ten million.
         assert resident() - before < 96 << 20
     finally:
         listener.close()
@@ -174,10 +175,9 @@ async def test_what_is_taken_makes_room(directory: Path) -> None:
     try:
         await relay.open()
         listener.connect(relay.address)
-        async with asyncio.timeout(30):
-            for _ in range(40):
-                assert len((await listener.recv_multipart())[0]) == 1 << 20
-                relay.taken()
+        for _ in range(40):
+            assert len((await listener.recv_multipart())[0]) == 1 << 20
+            relay.taken()
     finally:
         listener.close()
         await relay.close()

@@ -57,7 +57,8 @@ class FakeEngine:
                     writer.write(reply(VERSION))
                     continue
                 self.asked.append(f"{method} {target}")
-                writer.write(self.answer.partition(b"\r\n\r\n")[0] + b"\r\n\r\n" if method == "HEAD" else self.answer)
+                whole = self.hold or method != "HEAD"
+                writer.write(self.answer if whole else self.answer.partition(b"\r\n\r\n")[0] + b"\r\n\r\n")
                 await writer.drain()
                 if not self.hold and b"Content-Length" in self.answer:
                     continue

@@ -8,6 +8,7 @@ import asyncio
 import base64
 import contextlib
 import json
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -17,6 +18,7 @@ from retinue.agent.docker import engine as docker_engine
 from retinue.agent.docker.attached import ExecChannel
 from retinue.agent.docker.core.container_state import FileFacts
 from retinue.agent.docker.engine import MAX_ERROR, Engine, EngineError, EngineUnavailableError
+from tests.support.eventually import eventually
 from tests.unit.agent.docker.fake_engine import FakeEngine, reply
 
 if TYPE_CHECKING:
@@ -67,13 +69,21 @@ async def test_an_engine_that_is_gone(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", CALLS | OTHERS)
 async def test_an_engine_that_is_silent(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The call ends in time, and its connection with it: the engine cancels what it does for a closed connection."""
-    fake = FakeEngine(b"", hold=True)
-    monkeypatch.setattr(docker_engine, "CALL_TIMEOUT", 0.05)
+    fake, bounds = FakeEngine(b"", hold=True), list[asyncio.Timeout]()
+
+    def timeout(_: float) -> asyncio.Timeout:
+        bounds.append(asyncio.timeout(None))
+        return bounds[-1]
+
+    # Time is up when the engine has been asked, and not before.
+    monkeypatch.setattr(docker_engine, "asyncio", SimpleNamespace(**{**vars(asyncio), "timeout": timeout}))
     async with fake.serving(tmp_path) as engine:
+        call = asyncio.ensure_future((CALLS | OTHERS)[name](engine))
+        await eventually(lambda: fake.asked)
+        bounds[-1].reschedule(0.0)
         with pytest.raises(EngineUnavailableError, match="does not answer within"):
-            await (CALLS | OTHERS)[name](engine)
-        async with asyncio.timeout(10):
-            assert await fake.got.get() == b""
+            await call
+        assert await fake.got.get() == b""
 
 
 @pytest.mark.parametrize("name", CALLS | OTHERS)
@@ -81,13 +91,11 @@ async def test_a_call_that_is_cancelled(tmp_path: Path, name: str) -> None:
     fake = FakeEngine(b"HTTP/1.1 200 OK\r\n", hold=True)
     async with fake.serving(tmp_path) as engine:
         call = asyncio.ensure_future((CALLS | OTHERS)[name](engine))
-        async with asyncio.timeout(10):
-            while not fake.asked:
-                await asyncio.sleep(0)
-            call.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await call
-            assert await fake.got.get() == b""
+        await eventually(lambda: fake.asked)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert await fake.got.get() == b""
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/plain"])
@@ -176,7 +184,7 @@ async def test_output_of_commands_comes_as_it_is(tmp_path: Path, monkeypatch: py
 async def test_input_of_commands_goes_as_it_is_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aiodocker.execs.Exec.inspect", _without_terminal)
     fake = FakeEngine(UPGRADED, hold=True)
-    async with fake.serving(tmp_path) as engine, asyncio.timeout(10):
+    async with fake.serving(tmp_path) as engine:
         channel = await attached(engine)
         await channel.send(b"a\0b\r\n\r\n")
         assert await fake.got.get() == b"a\0b\r\n\r\n"

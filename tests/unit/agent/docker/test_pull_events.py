@@ -69,7 +69,7 @@ async def test_a_fetch_that_no_attempt_waits_for_is_cancelled(tmp_path: Path) ->
             async for _ in progress:
                 begun.set()
 
-    async with fake.serving(tmp_path) as engine, asyncio.timeout(10):
+    async with fake.serving(tmp_path) as engine:
         begun = asyncio.Event()
         following = asyncio.create_task(follow())
         await begun.wait()

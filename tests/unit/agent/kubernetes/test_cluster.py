@@ -23,6 +23,7 @@ from retinue.agent.kubernetes.cluster import (
     PodExistsError,
 )
 from retinue.agent.kubernetes.pod_watch import PodWatch
+from tests.support.eventually import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -149,7 +150,7 @@ async def test_a_watch_continues_and_begins_again_when_it_is_compacted(api: tupl
     watch = PodWatch(cluster, "a", changed)
     task = asyncio.create_task(watch.run(Conditions()))
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(NEVER):
             await ended.wait()
     finally:
         task.cancel()
@@ -175,7 +176,7 @@ async def test_an_answer_that_comes_late_takes_nothing_back(api: tuple[Api, int]
     watch = PodWatch(cluster, "a", changed)
     task = asyncio.create_task(watch.run(Conditions()))
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(NEVER):
             await refused.wait()
         # The answer to its creation, which the node has refused meanwhile.
         watch.note(seen[0])

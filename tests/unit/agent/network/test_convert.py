@@ -10,7 +10,7 @@ from retinue.agent.api.convert import network_from_message
 from retinue.agent.network.core.topology import Network
 from retinue.agent.network.errors import InvalidNetworkError
 from retinue.agent.v1 import agent_service_pb2
-from tests.unit.agent.network.test_topology import MAIN, SESSION, SUB
+from tests.unit.agent.network.topologies import MAIN, SESSION, SUB
 
 
 def message(**changes: str) -> agent_service_pb2.Network:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from retinue.agent.network.core.topology import Network, hosts_text
-from tests.unit.agent.network.test_topology import MAIN, SESSION, SUB
+from tests.unit.agent.network.topologies import MAIN, SESSION, SUB
 
 
 def test_local_host_first_then_every_member() -> None:

@@ -8,7 +8,7 @@ from retinue.agent.network.core.labels import agent_label
 from retinue.agent.network.errors import InvalidNetworkError
 from retinue.agent.network.links import SessionNetworks
 from retinue.agent.network.rules_guard import Guard
-from tests.unit.agent.network.test_topology import SESSION
+from tests.unit.agent.network.topologies import SESSION
 
 
 def test_a_short_agent_id_is_readable() -> None:

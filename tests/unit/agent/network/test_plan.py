@@ -32,7 +32,7 @@ from retinue.agent.network.core.operations import (
 from retinue.agent.network.core.plan import overhead, plan_attachment, plan_network
 from retinue.agent.network.core.topology import Network
 from retinue.agent.network.errors import InvalidNetworkError, NetworkError
-from tests.unit.agent.network.test_topology import MAIN, SESSION, SUB
+from tests.unit.agent.network.topologies import MAIN, SESSION, SUB
 
 NETWORK = Network(SESSION, 77, "10.128.0.0/28", 1450, (MAIN, SUB))
 UPLINK = Uplink(4, "eth0", "192.0.2.1", 1500)

@@ -10,7 +10,8 @@ import pytest
 from retinue.agent.network import namespaces
 from retinue.agent.network.links import SessionNetworks
 from retinue.agent.network.rules_guard import Guard
-from tests.unit.agent.network.test_topology import SESSION
+from tests.support.eventually import NEVER
+from tests.unit.agent.network.topologies import SESSION
 
 OTHER = "0190c8f4-7d2e-7c3a-9b1f-2a5d8e4c6f02"
 
@@ -27,10 +28,10 @@ class Gate:
     def __call__(self, name: str) -> None:
         self.entered.append(name)
         self._loop.call_soon_threadsafe(self.changed.set)
-        assert self.open.wait(30)
+        assert self.open.wait(NEVER)
 
     async def wait(self, count: int) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(NEVER):
             while len(self.entered) < count:
                 self.changed.clear()
                 await self.changed.wait()

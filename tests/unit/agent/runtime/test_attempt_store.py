@@ -12,6 +12,7 @@ from retinue.agent.attempts import Phase
 from retinue.agent.runtime import attempt_store as book_module
 from retinue.agent.runtime.attempt_records import Record, Records, ended
 from retinue.agent.runtime.attempt_store import AttemptStore
+from tests.support.eventually import NEVER
 
 
 class SlowDisk(Records):
@@ -29,7 +30,7 @@ class SlowDisk(Records):
             raise OSError(28, "no space left on device")
         if record.id != "quick.1":
             self.waiting.set()
-            self.resume.wait(30)
+            self.resume.wait(NEVER)
         super().write(record)
         self.written.append(record.id)
 
@@ -48,12 +49,12 @@ async def test_an_end_is_written_while_late_records_are(tmp_path: Path, monkeypa
     disk.full = False
     writing = asyncio.create_task(store.write_late())
     try:
-        await asyncio.to_thread(disk.waiting.wait, 30)
+        await asyncio.to_thread(disk.waiting.wait, NEVER)
         # Twenty records wait to be written, each for as long as the disk takes: the end of another attempt does not.
         await store.note(ended(store.record("quick.1"), Phase.EXITED, "EXITED", "", 1.0))
         assert disk.written == ["quick.1"]
         disk.resume.set()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(NEVER):
             while len(disk.written) < len(names):
                 await asyncio.sleep(0)
     finally:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from retinue.agent.attempts import AttemptSpec, ObservedAttempt, Phase
+from tests.support.eventually import NEVER
 from tests.support.runtime_contract import *  # noqa: F403 - the tests
-from tests.support.runtime_contract import TIMEOUT
 from tests.unit.agent.runtime.fake_runtime import FakeRuntime, State
 
 
@@ -33,7 +33,7 @@ class FakeHarness:
         return AttemptSpec(f"{name}.1", "session", name, 1, "main1", command=command)
 
     async def until(self, attempt_id: str, *phases: Phase) -> ObservedAttempt:
-        async with asyncio.timeout(TIMEOUT):
+        async with asyncio.timeout(NEVER):
             while (observed := self._state.attempts[attempt_id]).phase not in phases:
                 self._changed.clear()
                 await self._changed.wait()

@@ -171,7 +171,7 @@ async def test_output_that_is_being_removed_is_not_taken_for_empty(
 
     def slow(attempt_id: str) -> None:
         going.set()
-        may_go.wait(10)
+        may_go.wait()
         remove(attempt_id)
 
     monkeypatch.setattr(records, "remove", slow)

@@ -1,4 +1,5 @@
-"""Registries that answer anything: each fetch fails with one of a few sentences or is ended by the start timeout,
+"""Images that say anything of themselves: each costs its own session at most, with a reason that can be read.
+Registries that answer anything: each fetch fails with one of a few sentences or is ended by the start timeout,
 and nothing of it is left.
 """
 
@@ -14,9 +15,10 @@ import pytest
 import pytest_asyncio
 
 from retinue.manager.v1 import session_pb2
+from tests.integration.agent.docker.hostile_images import IMAGES, RUNS, load
 from tests.integration.agent.docker.hostile_registry import BANNER, ENDING, HANGING, LINK_LOCAL, SLOW, HostileRegistry
 from tests.integration.agent.docker.sound import check_message, place_another, unharmed
-from tests.support.eventually import eventually
+from tests.support.eventually import NEVER, eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -33,6 +35,33 @@ WORDS = (
 )
 """All that a message may say of a failed fetch, after the image's name."""
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def test_each_runs_or_ends_for_a_reason_and_nothing_else_is_harmed(one_node: DockerCluster) -> None:
+    (engine,) = one_node.engines.values()
+    references = {name: await asyncio.to_thread(load, engine, name, image) for name, image in IMAGES.items()}
+    async with one_node.client() as client, unharmed(one_node, client):
+        sessions = {
+            name: await client.sessions.create(
+                type="batch",
+                image=reference,
+                command=["sh", "-c", "[ $PWD = /home/work ]"],
+                slots={"cpu": "0.1", "mem": "32m"},
+            )
+            for name, reference in references.items()
+        }
+        await place_another(client)
+        found = {}
+        for name, session in sessions.items():
+            await session.wait_ended(NEVER)
+            check_message(session)
+            assert [kernel.epoch for kernel in session.kernels] == [1], (name, session.view)
+            found[name] = (session.result, "" if session.result == "SUCCESS" else session.view.reason)
+        expected = {
+            name: ("SUCCESS", "") if image.reason == RUNS else ("FAILURE", image.reason)
+            for name, image in IMAGES.items()
+        }
+        assert found == expected
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -93,8 +122,7 @@ async def test_answers_that_make_no_sense(one_node: DockerCluster, registry: Hos
         sessions = await _create(client, registry, ENDING)
         await place_another(client)
         for name, session in sessions.items():
-            async with asyncio.timeout(300):
-                reason, message = await _failure(client, session)
+            reason, message = await _failure(client, session)
             assert reason in {"IMAGE_PULL_FAILED", "IMAGE_NOT_FOUND", "IMAGE_DENIED"}, (name, reason, message)
             assert message in {f"image {registry.address}/{name}:1 {words}" for words in WORDS}
             await session.refresh()
@@ -105,21 +133,18 @@ async def test_answers_that_make_no_sense(one_node: DockerCluster, registry: Hos
         # no answer from there is passed on.
         assert registry.asked >= ENDING | {"inner service"}
         for session in sessions.values():
-            await session.wait_ended(120)
+            await session.wait_ended(NEVER)
 
 
 async def test_answers_that_do_not_end(one_node: DockerCluster, registry: HostileRegistry) -> None:
     async with one_node.client() as client, unharmed(one_node, client):
         await client.resource_groups.update("default", start_timeout=LONG_START_TIMEOUT)
         sessions = await _create(client, registry, HANGING | SLOW)
-        await eventually(
-            lambda: all(registry.hanging.get(name) for name in HANGING) and registry.asked >= SLOW, seconds=120
-        )
+        await eventually(lambda: all(registry.hanging.get(name) for name in HANGING) and registry.asked >= SLOW)
         await place_another(client)
         await client.resource_groups.update("default", start_timeout=START_TIMEOUT)
         for name, session in sessions.items():
-            async with asyncio.timeout(120):
-                reason, message = await _failure(client, session)
+            reason, message = await _failure(client, session)
             if name in HANGING:
                 assert (reason, message) == ("START_TIMEOUT", "not every kernel was ready in time")
             else:
@@ -128,7 +153,7 @@ async def test_answers_that_do_not_end(one_node: DockerCluster, registry: Hostil
         # Others have their time again.
         await client.resource_groups.update("default", start_timeout=LONG_START_TIMEOUT)
         for session in sessions.values():
-            await session.wait_ended(120)
+            await session.wait_ended(NEVER)
         # The engine breaks off layers. It keeps a request for a manifest until the registry ends it,
         # even without a caller (Docker 20.10).
         await eventually(lambda: not registry.hanging["huge-layer"])
