@@ -3,14 +3,17 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STUBS := gen/.stamp
 PLUGINS := .cache/stubs/.installed
-CLIENTS := .cache/clients/.built
+LEFT_OUT := .cache/clients/left-out
 CONSOLE := manager/console/static/index.html
 # What is installed, in parts. `make demo` needs the first two, `make check` and `make unit` the second and third: with
 # the router, whose engine is large, and which the demo does not run.
 NODE := $(VENV)/.node
 RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
+TOOLCHAINS := $(VENV)/.toolchains
 INSTALLED := $(VENV)/.installed
+# What `make check` runs beside each other, the longest first.
+CHECKS := check-types check-console check-imports check-rest
 # Tests that start nothing and wait for nothing, which all cores can share.
 PURE := tests/unit tests/property tests/vectors
 # Tests of pods need a Kubernetes: that in the directory that RETINUE_KUBE_BIN names,
@@ -18,12 +21,18 @@ PURE := tests/unit tests/property tests/vectors
 KUBERNETES := .cache/kubernetes
 PODS := tests/integration/agent/kubernetes tests/integration/sessions/kubernetes
 NO_PODS = $(if $(RETINUE_KUBE_BIN)$(wildcard $(KUBERNETES)/kubelet),,$(wildcard $(PODS)))
-# How many files of the others run at once: their tests wait for other processes more than half of the time.
-# Tests of a file share clusters.
-WORKERS := 3
+# How many files of the others run at once. Tests of a file share clusters.
+WORKERS ?= $(shell nproc)
+# Tests that kill, pause and cut off what others would share run after them, one at a time.
+FAULTS := tests/faults
+# Failed tests run once more, alone; this names those of a run that passed then.
+UNSTABLE := .pytest_cache/unstable
+SECOND_RUN := --second-run $(UNSTABLE)
+# Programs are started by the hundred: each would compile the project again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install proto stubs console pictures docs check format programs unit test test-clients kubernetes test-kubernetes soak demo bench clean
+.PHONY: help install proto stubs console pictures docs check $(CHECKS) format programs clients unit test test-quick test-clients kubernetes test-kubernetes soak demo bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,7 +52,11 @@ $(DEV): $(RUNTIME)
 	scripts/install python $(VENV) router dev
 	@touch $@
 
-$(INSTALLED): $(DEV) $(STUBS)
+$(TOOLCHAINS): $(DEV) scripts/build-clients
+	scripts/install toolchains $(VENV)
+	@touch $@
+
+$(INSTALLED): $(DEV) $(STUBS) $(TOOLCHAINS)
 	scripts/install packages test
 	scripts/install jupyterlab
 	scripts/install model
@@ -59,23 +72,35 @@ $(STUBS): $(RUNTIME) hatch_build.py $(shell find protos -name '*.proto')
 stubs: $(PLUGINS) ## stubs for Go, Java, TypeScript and Python, into stubs/; needs go, mvn and npm
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" buf generate
 
-$(PLUGINS): $(DEV) scripts/install-stub-plugins
+$(PLUGINS): $(TOOLCHAINS) scripts/install-stub-plugins
 	scripts/install-stub-plugins .cache/stubs
 	@touch $@
 
 console: $(CONSOLE) ## the web console, into manager/console/static
 
 $(CONSOLE): $(DEV) scripts/build-console $(shell git ls-files console 2>/dev/null) $(shell find protos -name '*.proto')
-	$(PY) scripts/build-console
+	$(PY) scripts/build-once console --gives $(@D) --except console/src/gen --of protos scripts/build-console \
+		$(addprefix console/,*.html *.json vite.config.ts src) -- $(PY) scripts/build-console
 	@touch $@
 
 docs: $(DEV) $(STUBS) ## the pages in docs/reference, from protos, tables and commands
 	$(PY) -m docs.generator
 
-check: $(DEV) $(STUBS) ## ruff, mypy --strict (tests too), buf, width, words, rows, documents, modules, exports, import rules, the console's code
+check: $(DEV) $(STUBS) ## ruff, mypy --strict (tests too), buf, width, words, rows, documents, modules, exports, asserts of tests, import rules, the console's code
+	@$(MAKE) --no-print-directory --output-sync --keep-going --jobs $(shell nproc) $(CHECKS)
+
+check-types:
+	$(VENV)/bin/mypy
+
+check-console:
+	$(PY) scripts/build-console --check
+
+check-imports:
+	$(VENV)/bin/lint-imports
+
+check-rest:
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy
 	$(VENV)/bin/buf lint
 	$(VENV)/bin/buf format --diff --exit-code
 	scripts/check-width
@@ -84,9 +109,8 @@ check: $(DEV) $(STUBS) ## ruff, mypy --strict (tests too), buf, width, words, ro
 	scripts/check-documents
 	scripts/check-modules
 	scripts/check-exports
+	scripts/check-asserts
 	$(PY) scripts/generate-sync-client --check
-	$(VENV)/bin/lint-imports
-	$(PY) scripts/build-console --check
 
 format: $(DEV) ## lay out Python, protos and Markdown
 	$(PY) docs/generator/wrapping.py $$(git ls-files '*.md')
@@ -99,24 +123,32 @@ programs: $(INSTALLED) ## what is put inside kernels, built once: ssh for every 
 	$(PY) -m retinue.agent.vm
 
 unit: $(DEV) $(STUBS) ## the tests that start nothing, as any user
-	$(VENV)/bin/pytest -n auto $(if $(filter 0,$(shell id -u)),,-m 'not root') $(PURE)
+	@rm -f $(UNSTABLE)
+	$(VENV)/bin/pytest -n auto $(SECOND_RUN) $(if $(filter 0,$(shell id -u)),,-m 'not root') $(PURE)
 
-$(CLIENTS): $(DEV) scripts/build-clients $(shell git ls-files clients 2>/dev/null) $(shell find protos -name '*.proto')
+clients: $(TOOLCHAINS) ## the clients in clients/, those whose tools can be had: go, cargo, mvn and npm
 	scripts/build-clients
-	@touch $@
 
-test-clients: programs $(CLIENTS) ## the clients in clients/ against a cluster of two nodes; needs root, go, cargo, mvn and npm
+test-clients: programs clients ## the clients in clients/ against a cluster of two nodes; needs root
 	$(VENV)/bin/pytest -v tests/integration/clients
+	@cat $(LEFT_OUT)
 
-kubernetes: ## the programs of a Kubernetes for the tests of pods, built once into .cache, or those that RETINUE_KUBE_BIN names; needs go
+kubernetes: $(if $(RETINUE_KUBE_BIN)$(wildcard $(KUBERNETES)/kubelet),,$(TOOLCHAINS)) ## the programs of a Kubernetes for the tests of pods, built once into .cache, or those that RETINUE_KUBE_BIN names; needs go
 	$(if $(RETINUE_KUBE_BIN)$(wildcard $(KUBERNETES)/kubelet),,scripts/build-kubernetes $(KUBERNETES))
 
 test-kubernetes: programs kubernetes ## the tests of pods, on a cluster of one node; needs root
 	$(VENV)/bin/pytest -v $(wildcard $(PODS))
 
-test: programs unit $(CLIENTS) $(CONSOLE) ## all tests, those of pods where there is a Kubernetes; needs root
-	$(VENV)/bin/pytest -v -n $(WORKERS) --dist loadfile --durations 20 $(foreach part,$(PURE) $(NO_PODS),--ignore=$(part))
+test: programs unit clients $(CONSOLE) ## all tests, those of pods where there is a Kubernetes; needs root
+	$(VENV)/bin/pytest -v -n $(WORKERS) --dist loadfile --durations 20 $(SECOND_RUN) \
+		$(foreach part,$(PURE) $(FAULTS) $(NO_PODS),--ignore=$(part))
+	$(VENV)/bin/pytest -v --durations 20 $(SECOND_RUN) $(FAULTS)
 	$(if $(NO_PODS),@echo "There is no Kubernetes: $$(grep -rhE '^(async )?def test_' $(NO_PODS) tests/support/runtime_contract.py | wc -l) tests of pods were left out; run make test-kubernetes")
+	@cat $(LEFT_OUT)
+
+test-quick: programs $(CONSOLE) ## the pure tests, and one test of each capability on a real cluster; needs root
+	@rm -f $(UNSTABLE)
+	$(VENV)/bin/pytest -n $(WORKERS) --dist loadfile $(SECOND_RUN) @tests/quick
 
 pictures: programs $(CONSOLE) ## the pictures of the console in docs/images, from a real run; needs root
 	RETINUE_PICTURES=$(CURDIR)/docs/images $(VENV)/bin/pytest -q tests/integration/console/test_launch.py -k mouse

@@ -6,15 +6,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from pathlib import Path
 
 import pytest
 
 from retinue.devtools.cluster import Cluster
+from tests.integration.clients.built import ROOT, environment_of, needs
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-ROOT = Path(__file__).parents[3]
 # By name, its folder and how it is started there. Those that are built by their program are started by it,
 # as their README says.
 CLIENTS = {
@@ -24,19 +23,12 @@ CLIENTS = {
     "java": ("java", ["mvn", "--quiet", "--batch-mode", "exec:java"]),
     "rust": ("rust", ["target/debug/retinue-client"]),
 }
-SECONDS = 180.0
-
-
-def environment_of(cluster: Cluster) -> dict[str, str]:
-    """What a client takes the manager and its credentials from."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("RETINUE_")}
-    config = ROOT / "client" / "service_config.json"
-    return {**kept, **cluster.settings.environment(), "RETINUE_SERVICE_CONFIG": str(config)}
 
 
 @pytest.mark.parametrize("name", CLIENTS)
 async def test_the_scenario(cluster: Cluster, name: str) -> None:
     folder, command = CLIENTS[name]
+    needs(folder)
     process = await asyncio.create_subprocess_exec(
         *command,
         cwd=ROOT / "clients" / folder,
@@ -47,8 +39,7 @@ async def test_the_scenario(cluster: Cluster, name: str) -> None:
         start_new_session=True,
     )
     try:
-        async with asyncio.timeout(SECONDS):
-            output, _ = await process.communicate()
+        output, _ = await process.communicate()
     finally:
         if process.returncode is None:
             os.killpg(process.pid, 9)

@@ -9,13 +9,17 @@ from pathlib import Path
 import pytest
 
 from retinue.devtools.cluster import Cluster
-from tests.integration.clients.test_clients import ROOT, environment_of
+from tests.integration.clients.built import PROGRAMS, ROOT, environment_of, needs
 from tests.integration.docs.tutorial.page import steps
+from tests.support.eventually import NEVER
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-PROGRAMS = ROOT / ".cache" / "clients"
-SECONDS = 60.0
+
+@pytest.fixture(autouse=True)
+def grpcurl() -> None:
+    """It is built by the tools of the client in Go."""
+    needs("go")
 
 
 def bash(cluster: Cluster, directory: Path, commands: str) -> str:
@@ -31,7 +35,7 @@ def bash(cluster: Cluster, directory: Path, commands: str) -> str:
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
-        timeout=SECONDS,
+        timeout=NEVER,
     )
     assert done.returncode == 0, f"{commands} ended with {done.returncode}:\n{done.stdout}"
     return done.stdout
