@@ -148,7 +148,7 @@ def tasks(ends: Callable[[asyncio.Task[object]], bool] = lambda _: False) -> str
         task.print_stack(file=output)
     for task in pending:
         if ends(task):
-            # The loop goes on with the next test.
+            # The loop continues with the next test.
             task.cancel()
     return output.getvalue()
 

@@ -2,7 +2,7 @@
 
 `--second-run FILE` turns it on. A test that fails twice fails the run. A test that passes the second time is unstable:
 its outcome is `unstable`, the report of its failure is printed, and FILE keeps its name. FILE belongs to all stages of
-one run, so more than `MOST_UNSTABLE` of all stages fail the run.
+one run, so more than `MAX_UNSTABLE` of all stages fail the run.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from _pytest.terminal import TerminalReporter
 
-MOST_UNSTABLE = 3
+MAX_UNSTABLE = 3
 # A run with more failures than this is broken, and not unlucky.
-MOST_REPEATED = 12
+MAX_REPEATED = 12
 _TAIL_LINES = 400
 _FAILED_CATEGORIES = ("failed", "error")
 
@@ -70,7 +70,7 @@ class SecondRun:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Iterator[None]:
         result = yield
-        if 0 < len(self.failures) <= MOST_REPEATED and not self.config.option.collectonly:
+        if 0 < len(self.failures) <= MAX_REPEATED and not self.config.option.collectonly:
             for test in self.failures:
                 self._say(f"second run: {test}")
                 self.repetitions[test] = self._repeat(test)
@@ -100,7 +100,7 @@ class SecondRun:
         before = self.file.read_text().splitlines() if self.file.exists() else []
         self.file.parent.mkdir(parents=True, exist_ok=True)
         self.file.write_text("".join(f"{test}\n" for test in [*before, *unstable]))
-        self.refused = len(before) + len(unstable) > MOST_UNSTABLE
+        self.refused = len(before) + len(unstable) > MAX_UNSTABLE
         if self.refused:
             return
         stats = self._terminal.stats
@@ -116,7 +116,7 @@ class SecondRun:
 
     def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
         unstable = {test: repetition for test, repetition in self.repetitions.items() if repetition.passed}
-        if len(self.failures) > MOST_REPEATED:
+        if len(self.failures) > MAX_REPEATED:
             terminalreporter.section("second run")
             terminalreporter.write_line(f"{len(self.failures)} tests failed, so none was repeated.")
         for test, repetition in self.repetitions.items():
@@ -140,7 +140,7 @@ class SecondRun:
                 terminalreporter.write_line(f"first: failed in {phases}    second: {second}    {test}")
         if self.refused:
             terminalreporter.write_line(
-                f"{len(earlier)} tests of this run are unstable, and at most {MOST_UNSTABLE} may be: "
+                f"{len(earlier)} tests of this run are unstable, and at most {MAX_UNSTABLE} may be: "
                 f"{', '.join(earlier)}",
                 red=True,
             )

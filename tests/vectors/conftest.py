@@ -19,8 +19,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     directory = config.getoption("vectors", default=None)
     if not directory:
         return
+    from tests.vectors.cases import read_vectors  # noqa: PLC0415  # only for this
     from tests.vectors.exceptions import exception_of  # noqa: PLC0415  # only for this
-    from tests.vectors.test_vectors import read_vectors  # noqa: PLC0415  # only for this
 
     try:
         vectors = list(read_vectors(Path(directory)))

@@ -8,63 +8,14 @@ them with the reason. An unknown kind is a case that fails, and so is an expecta
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.databases import Postgres, fresh_database
-from tests.vectors import (
-    device_vectors,
-    idle_vectors,
-    placement_vectors,
-    policy_vectors,
-    port_vectors,
-    rollout_vectors,
-    scaling_vectors,
-    share_vectors,
-    store_vectors,
-)
+from tests.support.databases import Postgres
+from tests.vectors.cases import EDGES, RUNNERS, STORE_RUNNERS, check, check_of_store, read_vectors
 from tests.vectors.exceptions import EXCEPTIONS, HERE, Vector, case_exception, exception_of, kind_of
 from tests.vectors.records import Record, names_of, overlaid
-
-RUNNERS = {
-    **device_vectors.RUNNERS,
-    **idle_vectors.RUNNERS,
-    **share_vectors.RUNNERS,
-    **placement_vectors.RUNNERS,
-    **policy_vectors.RUNNERS,
-    **scaling_vectors.RUNNERS,
-    **port_vectors.RUNNERS,
-    **rollout_vectors.RUNNERS,
-}
-# More cases of the same kinds, worked out by hand from the rules: nothing at all, just enough, a hair too much, ties,
-# who is gone.
-EDGES = HERE / "edges"
-# Those that need a database.
-STORE_RUNNERS = store_vectors.RUNNERS
-
-
-def read_vectors(directory: Path) -> Iterator[Vector]:
-    """All vectors of the files in a directory. Raises ValueError when there are none,
-    or a file holds something else.
-    """
-    paths = [path for path in sorted(directory.glob("*.json")) if path.name != "exceptions.json"]
-    if not paths:
-        raise ValueError(f"there are no vectors in {directory}")
-    for path in paths:
-        try:
-            content = json.loads(path.read_text())
-        except ValueError as error:
-            raise ValueError(f"{path} is not JSON: {error}") from error
-        vectors = content if isinstance(content, list) else content.get("vectors")
-        if not vectors or not all(isinstance(vector, dict) for vector in vectors):
-            raise ValueError(
-                f"{path} holds no vectors: it must be a list of objects, or an object with such a list as `vectors`"
-            )
-        for number, vector in enumerate(vectors):
-            yield {"id": f"{path.stem}-{number}", **vector}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -84,29 +35,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def test_vector(vector: Vector) -> None:
-    kind = kind_of(vector)
-    assert kind in RUNNERS, (
-        f"nothing runs vectors of kind {kind!r}; known are: {', '.join(sorted({*RUNNERS, *STORE_RUNNERS}))}"
-    )
-    record = Record(vector)
-    RUNNERS[kind](record)
-    assert_all_read(record)
+    check(vector)
 
 
 async def test_vector_of_the_store(vector: Vector, postgres: Postgres) -> None:
-    record = Record(vector)
-    async with fresh_database(postgres) as url:
-        await STORE_RUNNERS[kind_of(vector)](record, url)
-    assert_all_read(record)
-
-
-def assert_all_read(vector: Record) -> None:
-    """Fails for a vector with a key, at any depth, that nothing looks at:
-    what it asks for or expects would be left out.
-    """
-    # What is left out on purpose, and comments for readers.
-    unread = sorted(vector.unread({*EXCEPTIONS["comments"], *EXCEPTIONS["expected"]}))
-    assert not unread, f"nothing looks at {', '.join(unread)}"
+    await check_of_store(vector, postgres)
 
 
 def test_exceptions_name_what_exists_and_nothing_else_is_left_out() -> None:
@@ -147,18 +80,18 @@ def test_a_directory_that_holds_something_else(tmp_path: Path, text: str | None,
 
 def test_an_unknown_kind_and_keys_that_nothing_looks_at_fail() -> None:
     with pytest.raises(AssertionError, match="nothing runs vectors of kind 'new'"):
-        test_vector({"id": "x", "kind": "new"})
+        check({"id": "x", "kind": "new"})
     given = {"scheduler": "fifo", "pending_priorities_in_arrival_order": [1]}
     expected = {"order_by_index": [0]}
     vector = {"id": "x", "category": "priority_order", "input": given, "expected": expected}
-    test_vector(vector)
+    check(vector)
     for wrong, where in (
         ({"colour": 1}, "colour"),
         ({"input": {**given, "colour": 1}}, "input.colour"),
         ({"expected": {**expected, "colour": 1}}, "expected.colour"),
     ):
         with pytest.raises(AssertionError, match=f"nothing looks at {where}"):
-            test_vector({**vector, **wrong})
+            check({**vector, **wrong})
 
 
 def test_keys_deep_inside_and_in_cases_are_looked_for_too() -> None:

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from tests.support.databases import Postgres
-from tests.vectors import test_vectors as runner
+from tests.vectors.cases import EDGES, STORE_RUNNERS, check, check_of_store, read_vectors
 from tests.vectors.exceptions import EXCEPTIONS, HERE, Vector, exception_of, kind_of
-from tests.vectors.test_vectors import EDGES, STORE_RUNNERS, read_vectors
 
 Path = tuple[str | int, ...]
 # What decides nothing, by the id of the vector and the beginning of the path, and why.
@@ -90,7 +89,7 @@ OF_STORE = [vector for vector in ALL if kind_of(vector) in STORE_RUNNERS]
 def test_each_value_that_is_expected_is_compared(vector: Vector) -> None:
     for path, changed in wrong(vector):
         try:
-            runner.test_vector(changed)
+            check(changed)
         except ERRORS:
             decided = True
         else:
@@ -102,7 +101,7 @@ def test_each_value_that_is_expected_is_compared(vector: Vector) -> None:
 async def test_each_value_that_is_expected_of_the_store_is_compared(vector: Vector, postgres: Postgres) -> None:
     for path, changed in wrong(vector):
         try:
-            await runner.test_vector_of_the_store(changed, postgres)
+            await check_of_store(changed, postgres)
         except ERRORS:
             decided = True
         else:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.eventually import NEVER
+
 ROOT = Path(__file__).parents[3]
-SECONDS = 300.0
 PROGRAM = """
 from retinue.client import Client
 from retinue.client.errors import NotFound
@@ -42,7 +43,7 @@ def run(*command: str | Path, cwd: Path, code: int = 0) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=SECONDS,
+        timeout=NEVER,
         check=False,
     )
     assert done.returncode == code, f"{command} ended with {done.returncode}:\n{done.stdout}"
@@ -51,16 +52,14 @@ def run(*command: str | Path, cwd: Path, code: int = 0) -> str:
 
 def pip(python: str | Path, *arguments: str | Path, cwd: Path) -> None:
     """Runs pip with this machine's settings: its index may be another than the public one."""
-    subprocess.run(
-        [python, "-m", "pip", "--disable-pip-version-check", *arguments], cwd=cwd, check=True, timeout=SECONDS
-    )
+    subprocess.run([python, "-m", "pip", "--disable-pip-version-check", *arguments], cwd=cwd, check=True, timeout=NEVER)
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("dist")
     hatchling = (sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(directory))
-    subprocess.run(hatchling, cwd=ROOT, check=True, timeout=SECONDS)
+    subprocess.run(hatchling, cwd=ROOT, check=True, timeout=NEVER)
     (source,) = directory.glob("*.tar.gz")
     # In an environment of its own, as of everyone who builds it.
     pip(sys.executable, "wheel", "--quiet", "--no-deps", "--wheel-dir", directory, source, cwd=directory)
@@ -72,7 +71,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the programs of an installed client are."""
     directory = tmp_path_factory.mktemp("venv")
-    subprocess.run([sys.executable, "-m", "venv", directory], check=True, timeout=SECONDS)
+    subprocess.run([sys.executable, "-m", "venv", directory], check=True, timeout=NEVER)
     dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     oldest = [dependency.partition(",")[0].replace(">=", "==") for dependency in dependencies]
     pip(directory / "bin" / "python", "install", "--quiet", "--only-binary", ":all:", wheel, *oldest, cwd=directory)
@@ -118,5 +117,7 @@ def test_types_are_published(programs: Path, tmp_path: Path) -> None:
 def test_protos_come_with_the_client(programs: Path, tmp_path: Path) -> None:
     run(programs / "retinue", "protos", tmp_path / "api", cwd=tmp_path)
     kept = ROOT / "protos"
-    for source in kept.rglob("*.proto"):
+    sources = list(kept.rglob("*.proto"))
+    assert sources
+    for source in sources:
         assert (tmp_path / "api" / source.relative_to(kept)).read_bytes() == source.read_bytes()

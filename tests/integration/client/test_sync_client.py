@@ -10,7 +10,7 @@ import pytest
 
 from retinue.client import Client, LogChunk, NotFound
 from retinue.devtools.cluster import Cluster
-from tests.support.eventually import eventually
+from tests.support.eventually import NEVER, eventually
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ async def test_a_run_that_fails_on_this_side_ends_its_session(blocking: Client) 
         with blocking as client:
             with pytest.raises(LeftError):
                 client.run(["sh", "-c", "echo up; exec sleep infinity"], output=stop, name="abandoned")
-            assert client.sessions.get("abandoned").wait_ended(60).state == "TERMINATED"
+            assert client.sessions.get("abandoned").wait_ended(NEVER).state == "TERMINATED"
 
     await asyncio.to_thread(use)
 
@@ -49,7 +49,7 @@ async def test_a_run_that_fails_on_this_side_ends_its_session(blocking: Client) 
 async def test_a_session_is_used_whole(blocking: Client, tmp_path: Path) -> None:
     def use() -> None:
         with blocking as client:
-            session = client.sessions.create(type="interactive", slots={"cpu": 1}).wait("RUNNING", timeout=60)
+            session = client.sessions.create(type="interactive", slots={"cpu": 1}).wait("RUNNING", timeout=NEVER)
             try:
                 assert session.id in [found.id for found in client.sessions.list()]
                 with session.attach(["cat"]) as command:
@@ -80,7 +80,7 @@ async def test_several_threads_share_a_client(blocking: Client) -> None:
     threads = [threading.Thread(target=use, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
-    await eventually(lambda: len(names) == len(threads), seconds=60)
+    await eventually(lambda: len(names) == len(threads))
     assert sorted(names) == ["0", "1", "2", "3"]
     await asyncio.to_thread(blocking.close)
 

@@ -83,8 +83,7 @@ async def broken_off_at(wait: int, work: Coroutine[Any, Any, Any]) -> bool:
 
 
 async def _ended(task: asyncio.Task[Any]) -> None:
-    async with asyncio.timeout(60):
-        await asyncio.wait((task,))
+    await asyncio.wait((task,))
     if not task.cancelled():
         # Which of the two it is depends on how far the exchange with the server was.
         with contextlib.suppress(StoreUnavailable):

@@ -22,9 +22,12 @@ from retinue.manager.session.core.secrets import SessionSecrets
 from retinue.manager.store.database import Database
 from retinue.manager.store.journal_tail import JournalTail
 from tests.integration.manager.reporting_node import TERM
+from tests.support.eventually import NEVER
 
 GIB = 2**30
 SERVICE = pb.DESCRIPTOR.services_by_name["AgentService"].full_name
+# No agent is given up while it runs, however busy the machine is: none of these answers heartbeats.
+PATIENT = Timers(suspect_after=NEVER, lost_after=2 * NEVER)
 # What one process of an agent says once it was dialled, after the manager's hello.
 Script = Callable[["FakeAgent", AsyncIterator[pb.SyncRequest]], AsyncIterator[pb.SyncResponse]]
 
@@ -144,8 +147,7 @@ async def leading(database: Database, *agents: FakeAgent) -> AsyncIterator[async
                     {"name": agent.name, "address": agent.address},
                 )
         tail = JournalTail(database)
-        timers = Timers(heartbeat=0.2, suspect_after=5.0, lost_after=10.0)
-        leader = Leader(database, tail, PlainDialer(), timers, str(uuid.uuid4()), TERM, SessionSecrets(bytes(32)))
+        leader = Leader(database, tail, PlainDialer(), PATIENT, str(uuid.uuid4()), TERM, SessionSecrets(bytes(32)))
         tasks = [asyncio.create_task(tail.run()), asyncio.create_task(leader.run())]
         try:
             yield tasks[1]

@@ -59,7 +59,7 @@ class Service:
             await accounts.create_token(tx, name, hash_secret(secret), description="", ttl=None)
         return secret
 
-    async def join_token(self, *, uses: int = 1, agent_id: str | None = None, seconds: float = 60) -> str:
+    async def join_token(self, *, uses: int = 1, agent_id: str | None = None, seconds: float = 3600) -> str:
         secret = new_secret(JOIN_TOKEN_PREFIX)
         async with self.database.transaction() as tx:
             await agents.create_join_token(

@@ -28,7 +28,7 @@ from retinue.manager.installation import (
 from retinue.manager.store import accounts
 from retinue.manager.store.database import Database
 from retinue.manager.store.migrations import NoDatabaseError, SchemaTooOldError
-from tests.integration.manager.test_process import command
+from tests.integration.manager.manager_commands import command, refusals
 from tests.support.databases import Postgres, passable_directory
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -187,17 +187,14 @@ async def test_an_older_schema_is_left_to_a_manager(database: Database, database
             pass
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [("create-admin", "root"), ("admin", "backup", "b")],
-)
-async def test_no_command_makes_a_database(arguments: tuple[str, ...]) -> None:
+async def test_no_command_makes_a_database() -> None:
     with passable_directory() as parent:
-        directory = parent / "not-there"
-        code, _, errors = await command(*arguments, "--data-dir", str(directory))
-        assert code == 1
-        assert "is not the data directory of a manager" in errors
-        assert not directory.exists()
+        directory = str(parent / "not-there")
+        commands = (("create-admin", "root"), ("admin", "backup", "b"))
+        for code, said in await refusals(*((*arguments, "--data-dir", directory) for arguments in commands)):
+            assert code == 1
+            assert "is not the data directory of a manager" in said
+        assert list(parent.iterdir()) == []
 
 
 async def test_the_first_administrator_is_a_member_of_the_default_project(

@@ -5,6 +5,7 @@ and counts.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from typing import Self
 
@@ -14,7 +15,7 @@ _BACKLOG = 4096
 
 class Backend:
     """Answers every request with JSON about it; `/slow?S` after S seconds, `/held` once it may continue, `/stream?N` in
-    N pieces, `/cut` in a part, an upgrade by an echo.
+    N pieces, `/ticking` in pieces until it may end, `/cut` in a part, an upgrade by an echo.
     """
 
     def __init__(self, name: str, delay: float = 0.0, at_once: int = 1_000_000) -> None:
@@ -107,9 +108,11 @@ class Backend:
             await writer.drain()
             writer.transport.abort()
             return
-        if word == "stream":
+        if word in {"stream", "ticking"}:
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
-            for index in range(int(number)):
+            for index in range(int(number)) if number else itertools.count():
+                if word == "ticking" and self.resume.is_set():
+                    break
                 data = f"data: {index}\n\n".encode()
                 writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
                 await writer.drain()

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import json
+import socket
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from tests.support.eventually import eventually
+
+_MOMENT = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +136,45 @@ class Load:
                 await asyncio.sleep(self.pause)
         if writer is not None:
             writer.close()
+
+
+class Drip(threading.Thread):
+    """A client that sends a piece every moment, until it is to finish: in a thread of its own, so that nothing
+    that the test is busy with makes it silent.
+    """
+
+    def __init__(self, port: int, head: bytes, piece: bytes, end: bytes, *, answered: bytes = b"") -> None:
+        """It reads up to the end of the connection; or first the head of an answer, and at last up to `answered`."""
+        super().__init__(daemon=True)
+        self.pieces = 0
+        self.answer = b""
+        self._connection = socket.create_connection(("127.0.0.1", port))
+        self._head, self._piece, self._end, self._answered = head, piece, end, answered
+        self._enough = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        # One that is cut has the answer that came before.
+        with self._connection, contextlib.suppress(OSError):
+            self._connection.sendall(self._head)
+            if self._answered:
+                self._read_to(b"\r\n\r\n")
+            while not self._enough.wait(_MOMENT):
+                self._connection.sendall(self._piece)
+                self.pieces += 1
+            self._connection.sendall(self._end)
+            self._read_to(self._answered)
+
+    def _read_to(self, text: bytes) -> None:
+        """Reads up to a text, or to the end without one."""
+        while not (text and text in self.answer) and (data := self._connection.recv(65536)):
+            self.answer += data
+
+    async def finished(self) -> bytes:
+        """Has it send its end; returns all that it was answered."""
+        self._enough.set()
+        await asyncio.to_thread(self.join)
+        return self.answer
 
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

@@ -27,7 +27,7 @@ KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 COMMON = Common(KEY.public_key().public_bytes_raw())
 
 
-def token(endpoint_id: str, *, lifetime: float = 60.0, key: Ed25519PrivateKey = KEY, jti: str = "t1") -> str:
+def token(endpoint_id: str, *, lifetime: float = 3600.0, key: Ed25519PrivateKey = KEY, jti: str = "t1") -> str:
     def part(value: Any) -> str:
         return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
 

@@ -14,6 +14,7 @@ from retinue.router.core.table import Access, Algorithm, Revision, Routing
 from tests.integration.router.backends import Backend
 from tests.integration.router.clients import Load, request
 from tests.integration.router.running import HOST, Running, replicas, running, token, toy
+from tests.support.eventually import NEVER
 
 
 @pytest.fixture
@@ -131,12 +132,16 @@ async def test_connections_that_are_refused_cost_no_request_and_take_the_replica
     assert all(answer.json["size"] == 1 for answer in answers)
 
 
-async def test_a_replica_that_only_fails_is_taken_out(router: Running, backends: list[Backend]) -> None:
+async def test_a_replica_that_only_fails_is_taken_out(
+    router: Running, backends: list[Backend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It rests for longer than this takes.
+    monkeypatch.setattr("retinue.router.core.clusters._EJECTION_SECONDS", NEVER)
     backends[0].status = 503
     await router.serve(toy(all_of(backends), routing=Routing(Algorithm.ROUND_ROBIN)))
     await router.listening()
     statuses = [(await request(router.port, HOST)).status for _ in range(40)]
-    # Five failures; then it rests for longer than this takes.
+    # Five failures.
     assert Counter(statuses) == Counter({200: 35, 503: 5})
     assert backends[0].requests == 5
 

@@ -28,9 +28,8 @@ from tests.integration.agent.manager_side import INCARNATION, TOKEN, Manager
 from tests.integration.router.backends import Backend
 from tests.integration.router.clients import Load, read_answer, request
 from tests.integration.router.running import COMMON, HOST, until_connected
-from tests.support.eventually import eventually
+from tests.support.eventually import NEVER, eventually
 
-_SECONDS = 120.0
 SESSION = str(uuid.UUID(int=99))
 
 
@@ -74,7 +73,7 @@ class Router:
 
     @contextlib.asynccontextmanager
     async def led(self, term: int = 1) -> AsyncIterator[Leader]:
-        async with asyncio.timeout(_SECONDS):
+        async with asyncio.timeout(NEVER):
             address = await self.manager.announced()
         async with self.manager.channel("r1", address) as channel:
             yield Leader(pb_grpc.RouterServiceStub(channel).Sync(), term)
@@ -88,14 +87,15 @@ class Leader:
         self.term = term
 
     async def hello(self) -> pb.Welcome:
-        heartbeat = Duration(seconds=15)
+        # It sends none.
+        heartbeat = Duration(seconds=int(NEVER))
         hello = pb.Hello(incarnation=INCARNATION, term=self.term, router_id="r1", heartbeat_interval=heartbeat)
         await self.call.write(pb.SyncRequest(hello=hello))
         return (await self.next("welcome")).welcome
 
     async def next(self, step: str) -> pb.SyncResponse:
         """The next response of this kind."""
-        async with asyncio.timeout(_SECONDS):
+        async with asyncio.timeout(NEVER):
             while True:
                 response = await self.call.read()
                 assert isinstance(response, pb.SyncResponse), await self.call.code()
@@ -166,7 +166,7 @@ async def test_tables_are_applied_acknowledged_and_counted(router: Router) -> No
         for _ in range(3):
             assert (await request(router.clients, HOST)).status == 200
 
-        async with asyncio.timeout(_SECONDS):
+        async with asyncio.timeout(NEVER):
             while True:
                 traffic = (await leader.next("traffic")).traffic
                 if [(found.revision, found.requests) for found in traffic.revisions] == [(1, 3)]:
@@ -180,7 +180,7 @@ async def test_tables_are_applied_acknowledged_and_counted(router: Router) -> No
 
         # The first request that is held is reported at once.
         call = asyncio.create_task(request(router.clients, "asleep.test"))
-        async with asyncio.timeout(_SECONDS):
+        async with asyncio.timeout(NEVER):
             while not (traffic := (await leader.next("traffic")).traffic).held:
                 pass
         assert [(found.endpoint_id, found.count) for found in traffic.held] == [(str(uuid.UUID(int=9)), 1)]
@@ -270,7 +270,7 @@ async def test_an_engine_of_another_version_takes_over_without_a_cut(router: Rou
                 await leader.table(2, leaving)
                 await load.sent_more(50)
                 # What the former engine still does is counted, so that its replica is not stopped.
-                async with asyncio.timeout(_SECONDS):
+                async with asyncio.timeout(NEVER):
                     while not any(found.active for found in (await leader.next("traffic")).traffic.draining):
                         pass
         assert load.lost == []

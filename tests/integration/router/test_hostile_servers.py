@@ -14,6 +14,7 @@ from retinue.router.core.table import Endpoint, Revision, Routing
 from tests.integration.router.backends import Backend
 from tests.integration.router.clients import Answer, Load, request
 from tests.integration.router.running import HOST, Running, replicas, running, toy
+from tests.support.eventually import NEVER
 
 Behaviour: TypeAlias = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 SILENCE = Routing(idle_timeout=1.0)
@@ -112,7 +113,7 @@ WRONG: dict[str, tuple[Behaviour, set[int] | None]] = {
 async def outcome(router: Running, host: str) -> Answer | None:
     """Returns an answer; None for one that is not whole."""
     try:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(NEVER):
             return await request(router.port, host)
     except (asyncio.IncompleteReadError, ConnectionError):
         return None
@@ -181,7 +182,7 @@ async def test_old_servers_and_those_that_answer_at_once_serve(router: Running) 
         await router.listening()
         reader, writer = await asyncio.open_connection("127.0.0.1", router.port)
         writer.write(f"GET / HTTP/1.1\r\nhost: {HOST}\r\nconnection: close\r\n\r\n".encode())
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(NEVER):
             whole = await reader.read()
         writer.close()
         assert whole.startswith(b"HTTP/1.1 200")
@@ -189,7 +190,7 @@ async def test_old_servers_and_those_that_answer_at_once_serve(router: Running) 
         # The client is answered before it has sent all.
         reader, writer = await asyncio.open_connection("127.0.0.1", router.port)
         writer.write(b"POST / HTTP/1.1\r\nhost: early.test\r\ncontent-length: 1000000\r\n\r\nfirst")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(NEVER):
             assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 413")
         writer.close()
         assert (await request(router.port, "good.test")).status == 200
@@ -204,7 +205,7 @@ async def test_interim_answers_without_end_end_as_silence_does(router: Running, 
         await router.listening()
         reader, writer = await asyncio.open_connection("127.0.0.1", router.port)
         writer.write(f"GET / HTTP/1.1\r\nhost: {HOST}\r\n\r\n".encode())
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(NEVER):
             while (head := await reader.readuntil(b"\r\n\r\n")).startswith(interim[:12]):
                 pass
         assert head.startswith(b"HTTP/1.1 504 ")

@@ -4,13 +4,9 @@ and what no router can serve costs its endpoint only.
 
 from __future__ import annotations
 
-import datetime as dt
 import uuid
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from google.protobuf.duration_pb2 import Duration
 
 from retinue.manager.api.endpoints.settings_convert import Reader
@@ -23,19 +19,13 @@ from retinue.router import convert
 from retinue.router.core.table import Access, Endpoint, Revision
 from retinue.types.v1 import cors_pb2
 from tests.integration.router.backends import Backend
+from tests.integration.router.certificates import authority
 from tests.integration.router.clients import request
 from tests.integration.router.running import replicas, running, toy
 
 # All characters that the API takes in names of headers and cookies.
 NAME = "aZ09!#$%&'*+.^_`|~-"
 DAY = Duration(seconds=86_400)
-
-
-def authority() -> str:
-    key, name = Ed25519PrivateKey.generate(), x509.Name([])
-    begin = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, begin, begin + dt.timedelta(days=1))
-    return builder.sign(key, None).public_bytes(serialization.Encoding.PEM).decode()
 
 
 def odd() -> dict[str, epb.EndpointSpec]:

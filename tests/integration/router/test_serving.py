@@ -8,14 +8,14 @@ import asyncio
 import json
 import os
 import signal
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from retinue.router.core.table import Access, Cors, Revision, Routing
 from tests.integration.router.backends import Backend
-from tests.integration.router.clients import Load, read_answer, request
+from tests.integration.router.clients import Drip, Load, read_answer, request
 from tests.integration.router.running import HOST, Running, replicas, running, token, toy, until_connected
 from tests.support.eventually import eventually
 
@@ -171,15 +171,19 @@ async def test_answers_say_what_is_the_matter(tmp_path: Path) -> None:
         assert (own.status, own.json["name"]) == (503, "a")
 
 
-async def test_streams_and_websockets_pass_and_are_cut_by_silence_only(tmp_path: Path) -> None:
+UPGRADE = f"GET /ws HTTP/1.1\r\nhost: {HOST}\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n".encode()
+
+
+async def test_streams_and_websockets_continue_whatever_becomes_of_the_route(tmp_path: Path) -> None:
     async with running(tmp_path) as router, Backend("a") as backend:
-        endpoint = toy(Revision(1, 100, replicas=replicas(backend.port)), routing=Routing(idle_timeout=3.0))
+        endpoint = toy(Revision(1, 100, replicas=replicas(backend.port)))
         await router.serve(endpoint)
         await router.listening()
-        stream = asyncio.create_task(request(router.port, HOST, "/stream?35"))
+        stream = asyncio.create_task(request(router.port, HOST, "/ticking"))
         reader, writer = await asyncio.open_connection("127.0.0.1", router.port)
-        writer.write(f"GET /ws HTTP/1.1\r\nhost: {HOST}\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n".encode())
+        writer.write(UPGRADE)
         assert (await read_answer(reader)).status == 101
+        await eventually(lambda: "/ticking" in backend.paths)
         for index in range(5):
             # The route moves and comes back meanwhile.
             percent = 50 if index % 2 else 100
@@ -190,7 +194,28 @@ async def test_streams_and_websockets_pass_and_are_cut_by_silence_only(tmp_path:
             writer.write(f"frame {index}".encode())
             assert await reader.readexactly(7) == f"frame {index}".encode()
         writer.close()
-        assert (await stream).body.decode().count("data: ") == 35
+        backend.resume.set()
+        assert (await stream).body.startswith(b"data: 0")
+
+
+async def test_streams_and_websockets_are_cut_by_silence_only(tmp_path: Path) -> None:
+    async with running(tmp_path) as router, Backend("a") as backend:
+        only = Revision(1, 100, replicas=replicas(backend.port))
+        await router.serve(toy(only, routing=Routing(idle_timeout=3.0)))
+        await router.listening()
+        stream = asyncio.create_task(request(router.port, HOST, "/ticking"))
+        continuing = Drip(router.port, UPGRADE, b"frame", b"last", answered=b"last")
+        await eventually(lambda: continuing.pieces and "/ticking" in backend.paths)
+        # One that came later and is silent is cut before they end.
+        reader, writer = await asyncio.open_connection("127.0.0.1", router.port)
+        writer.write(UPGRADE)
+        assert (await read_answer(reader)).status == 101
+        with suppress(ConnectionError):
+            assert await reader.read() == b""
+        writer.close()
+        assert (await continuing.finished()).endswith(b"\r\n\r\n" + b"frame" * continuing.pieces + b"last")
+        backend.resume.set()
+        assert (await stream).body.startswith(b"data: 0")
 
 
 async def test_a_limit_is_strict_and_its_queue_is_bounded(tmp_path: Path) -> None:

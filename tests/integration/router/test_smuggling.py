@@ -5,16 +5,28 @@ the router checked, and nothing else.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from retinue.router.core.table import Access, Revision
+from retinue.router.core.table import Access, Endpoint, Revision, Routing
 from tests.integration.router.backends import Backend
 from tests.integration.router.clients import request
+from tests.integration.router.http2 import (
+    ACKNOWLEDGED,
+    GOAWAY,
+    HEADERS,
+    PING,
+    PREFACE,
+    RESET,
+    SETTINGS,
+    frame,
+    read_frame,
+)
 from tests.integration.router.running import HOST, Running, replicas, running, toy
-from tests.integration.router.test_hostile_frames import PREFACE, SETTINGS, frame
 
 # For this host one needs a token.
 INNER = b"GET /smuggled HTTP/1.1\r\nhost: other.test\r\n\r\n"
@@ -100,29 +112,43 @@ async def router(tmp_path: Path) -> AsyncIterator[Running]:
         yield found
 
 
-async def send(port: int, message: bytes, seconds: float) -> None:
-    """Sends bytes; returns when the router closes, or after so long without an end."""
+async def send(port: int, message: bytes) -> None:
+    """Sends bytes; returns when the router closes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(message)
-    try:
-        async with asyncio.timeout(seconds):
-            while await reader.read(65536):
-                pass
-    except (ConnectionError, TimeoutError):
-        pass
-    finally:
-        writer.close()
+    with contextlib.suppress(ConnectionError):
+        while await reader.read(65536):
+            pass
+    writer.close()
 
 
-async def serve(router: Running, backend: Backend) -> None:
-    """Two endpoints of one replica: a token is needed for the second one."""
-    only = Revision(1, 100, replicas=replicas(backend.port))
-    await router.serve(toy(only), toy(only, hosts=("other.test",), access=Access()))
+async def send_frames(port: int, message: bytes) -> None:
+    """Sends frames of one request; returns when it is answered or refused and all of them were read."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(message + frame(PING, 0, 0, bytes(8)))
+    was_read = is_answered = False
+    with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+        while not (was_read and is_answered):
+            kind, flags, _ = await read_frame(reader)
+            was_read |= kind == PING and bool(flags & ACKNOWLEDGED)
+            is_answered |= kind in {HEADERS, RESET, GOAWAY}
+    writer.close()
+
+
+async def serve(router: Running, backend: Backend) -> list[Endpoint]:
+    """Two endpoints of one replica: a token is needed for the second one.
+    Requests of which something is missing end by silence.
+    """
+    only, silence = Revision(1, 100, replicas=replicas(backend.port)), Routing(idle_timeout=5.0)
+    found = [toy(only, routing=silence), toy(only, hosts=("other.test",), access=Access(), routing=silence)]
+    await router.serve(*found)
     await router.listening()
+    return found
 
 
-async def check(router: Running, backend: Backend) -> None:
+async def check(router: Running, backend: Backend, endpoints: list[Endpoint]) -> None:
     """No request came to the replica that the router would not have let pass."""
+    await router.serve(*(replace(endpoint, routing=Routing()) for endpoint in endpoints))
     assert (await request(router.port, HOST, "/after")).status == 200
     assert set(backend.paths) <= {"/", "/last", "/after"}
     assert "/after" in backend.paths
@@ -131,17 +157,17 @@ async def check(router: Running, backend: Backend) -> None:
 
 async def test_no_request_hides_in_another(router: Running) -> None:
     async with Backend("a") as backend:
-        await serve(router, backend)
-        await asyncio.gather(*(send(router.port, head + INNER + LAST, 20) for head in HEADS.values()))
-        await check(router, backend)
+        endpoints = await serve(router, backend)
+        await asyncio.gather(*(send(router.port, head + INNER + LAST) for head in HEADS.values()))
+        await check(router, backend, endpoints)
 
 
 async def test_no_request_hides_in_what_http2_allows(router: Running) -> None:
     async with Backend("a") as backend:
-        await serve(router, backend)
+        endpoints = await serve(router, backend)
         messages = [
             PREFACE + SETTINGS + frame(1, flags, 1, block) + (frame(0, 1, 1, body) if body else b"")
             for block, flags, body in BLOCKS.values()
         ]
-        await asyncio.gather(*(send(router.port, message, 5) for message in messages))
-        await check(router, backend)
+        await asyncio.gather(*(send_frames(router.port, message) for message in messages))
+        await check(router, backend, endpoints)

@@ -15,7 +15,7 @@ from tests.integration.agent.authority import Authority
 from tests.integration.router.backends import Backend
 from tests.integration.router.clients import read_answer
 from tests.integration.router.running import HOST, Running, replicas, running, toy
-from tests.support.eventually import eventually
+from tests.support.eventually import NEVER, eventually
 
 
 def write(directory: Path, authority: Authority) -> tuple[Path, Path, str]:
@@ -94,7 +94,7 @@ async def test_a_certificate_is_renewed_without_a_cut_and_never_half(
                     assert await client.fetch() == 200
                     return client.seen == second.replace("\n", "")
 
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(NEVER):
                 while not await renewed():
                     pass
             assert await stream == 200

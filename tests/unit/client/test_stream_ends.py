@@ -15,6 +15,7 @@ from retinue.client.port import LocalPort
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.manager.v1 import kernel_service_pb2_grpc as service_grpc
 from retinue.types.v1 import code_pb2, port_pb2
+from tests.support.eventually import NEVER, eventually
 
 Connect = Callable[[Callable[[grpc.aio.Server], None]], Awaitable[Client]]
 BYTES = 3 << 20
@@ -61,7 +62,7 @@ async def test_a_local_port_closes_when_all_was_taken(connect: Connect) -> None:
         writer.write_eof()
         # The other side has ended its direction before.
         assert await reader.read() == b""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(NEVER):
             await servicer.ended.wait()
         writer.close()
     assert servicer.taken == BYTES
@@ -80,11 +81,12 @@ async def test_a_connection_is_finished_when_all_was_taken(connect: Connect) -> 
 
 async def test_a_run_that_is_not_read_to_its_end_holds_up_no_other(connect: Connect) -> None:
     client = await connect(lambda server: service_grpc.add_KernelServiceServicer_to_server(Servicer(), server))
-    async with client.sessions.code("s") as code, asyncio.timeout(20):
+    async with client.sessions.code("s") as code, asyncio.timeout(NEVER):
         left = code.run("left")
         await anext(left)
-        # Until what is read for all runs waits for room in this one.
-        await asyncio.sleep(0.1)
+        # What is read for all runs waits for room in this one.
+        (unread,) = code._runs.values()  # noqa: SLF001  # they have no other name
+        await eventually(unread.full)
         await left.aclose()
         assert (await code.execute("other")).stdout == "x" * 3 * MAX_UNREAD
 
@@ -92,7 +94,7 @@ async def test_a_run_that_is_not_read_to_its_end_holds_up_no_other(connect: Conn
 @pytest.mark.parametrize("pause", [0.0, 0.0005], ids=["fast", "slow"])
 async def test_a_slow_reader_gets_all_of_a_run_behind_the_end_of_requests(connect: Connect, pause: float) -> None:
     client = await connect(lambda server: service_grpc.add_KernelServiceServicer_to_server(Servicer(), server))
-    async with client.sessions.code("s") as code, asyncio.timeout(20):
+    async with client.sessions.code("s") as code, asyncio.timeout(NEVER):
         events = []
 
         async def read() -> None:

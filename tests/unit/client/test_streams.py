@@ -26,6 +26,7 @@ from retinue.manager.v1 import kernel_service_pb2, kernel_service_pb2_grpc
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.manager.v1 import session_service_pb2 as service_pb
 from retinue.manager.v1 import session_service_pb2_grpc as service_grpc
+from tests.support.eventually import NEVER
 from tests.unit.client.journal import ID, Journal, JournalServicer, refuse, session
 
 Connect = Callable[[Callable[[grpc.aio.Server], None]], Awaitable[Client]]
@@ -173,7 +174,7 @@ async def test_waiting_for_a_state_passed_through_while_away(connect: Connect) -
     client = await connect(_register(JournalServicer(journal, break_after=3)))
     handle = await client.sessions.get("work")
     assert (await handle.wait("running")).state == "RUNNING"
-    ended = await handle.wait_ended(timeout=10)
+    ended = await handle.wait_ended(timeout=NEVER)
     assert (ended.state, ended.result, ended.exit_code) == ("TERMINATED", "SUCCESS", 0)
 
 
@@ -211,7 +212,7 @@ async def test_a_compacted_journal_is_made_up_for_by_reading_again(connect: Conn
     handle = await client.sessions.get(ID)
     ended = session(pb.SESSION_STATE_RUNNING)
     servicer.state, servicer.state_revision = ended, 9
-    assert (await handle.wait_ended(timeout=10)).exit_code == 4
+    assert (await handle.wait_ended(timeout=NEVER)).exit_code == 4
     assert servicer.watches == [1, 9]
 
 

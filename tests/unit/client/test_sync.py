@@ -16,7 +16,7 @@ import retinue.client
 import retinue.client.aio
 from retinue.client import Client, Unavailable, UsageError
 from retinue.client.blocking import iterate, run
-from tests.support.eventually import eventually
+from tests.support.eventually import NEVER, eventually
 
 ROOT = Path(__file__).parents[3]
 
@@ -106,10 +106,10 @@ for _ in range(100):
     try:
         run(waits(cancelled))
     except KeyboardInterrupt:
-        assert cancelled.wait(20)
+        assert cancelled.wait()
 print("cancelled")
 """
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=NEVER)
     assert ended.stdout == "cancelled\n", ended.stderr
 
 
@@ -124,7 +124,7 @@ async def numbers():
 items = iterate(numbers())
 print(next(items))
 """
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=NEVER)
     assert (ended.stdout, ended.stderr) == ("1\n", "")
 
 
@@ -138,7 +138,7 @@ if (child := os.fork()) == 0:
     os._exit(7)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=NEVER)
     assert ended.stdout == "7\n"
 
 
@@ -159,6 +159,6 @@ def test_a_client_is_made_anywhere_and_serves_one_loop_after_the_other() -> None
 def test_importing_the_package_loads_no_grpc() -> None:
     program = "import sys, retinue.client; print('grpc' in sys.modules, 'asyncio' in sys.modules)"
     ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=os.environ, timeout=60
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=os.environ, timeout=NEVER
     )
     assert ended.stdout.split() == ["False", "False"]

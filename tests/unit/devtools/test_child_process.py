@@ -17,7 +17,7 @@ import pytest_asyncio
 from retinue.client.command import dev
 from retinue.client.command.dev import exit_notice
 from retinue.devtools.process import ChildProcess, how_it_ended
-from tests.support.eventually import eventually
+from tests.support.eventually import NEVER, eventually
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ async def ended(code: str, log: Path) -> ChildProcess:
     )
     assert child.exit_report() == ""
     await child.start()
-    assert await child.wait(30)
+    assert await child.wait(NEVER)
     return child
 
 

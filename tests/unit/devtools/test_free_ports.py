@@ -12,5 +12,5 @@ def test_ports_are_given_once_before_anything_binds_them(monkeypatch: pytest.Mon
     monkeypatch.setattr("random.sample", lambda *_: [first, second])
     with pytest.raises(cluster.ClusterError, match="at least one of any four ports in a row is in use"):
         cluster.free_ports()
-    # Its user's choice stands, whoever asks for others.
+    # A first port that is given is the user's choice.
     assert cluster.free_ports(first).users == first

@@ -30,7 +30,9 @@ def test_hops_name_files_that_are_there() -> None:
     for hop, cell in hops:
         before, steps = PAGE, re.split(r", ", cell)
         assert len(steps) <= MAX_FILES, hop
-        for name in re.findall(r"`([^`]+)`", cell):
+        names = re.findall(r"`([^`]+)`", cell)
+        assert names, hop
+        for name in names:
             found = located(name, before)
             assert found is not None, f"{hop}: {name}"
             before = found

@@ -13,7 +13,7 @@ import retinue.manager.main
 import retinue.router.main
 from docs.generator import ROOT
 from retinue.client.command.application import cli
-from tests.unit.docs.test_pages import listed
+from tests.unit.docs.project_files import listed
 
 _FENCE = re.compile(r"^```[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"^ {4}\S.*$", re.MULTILINE)

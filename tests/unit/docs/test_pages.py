@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from typing import Any
 
 import pytest
@@ -11,21 +10,10 @@ import pytest
 from docs.generator import ROOT, markdown, pages, present, states
 from docs.generator.protos import Contract
 from retinue.manager.session.core.states import KERNEL_MOVES, SESSION_MOVES
+from tests.unit.docs.project_files import listed
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
-
-
-def listed(pattern: str) -> list[str]:
-    """Files of the project."""
-    found = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", pattern],  # noqa: S607
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return [name for name in found.stdout.split() if (ROOT / name).exists()]
 
 
 def test_the_pages_are_what_make_docs_makes() -> None:

@@ -9,7 +9,7 @@ from markdown_it import MarkdownIt
 
 from docs.generator import ROOT
 from docs.generator.wrapping import COLUMNS, wrap
-from tests.unit.docs.test_pages import listed
+from tests.unit.docs.project_files import listed
 
 _WORDS = " ".join(["word"] * 60)
 

@@ -4,41 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
 
 from retinue.manager.v1 import fleet_service_pb2
+from tests.support.eventually import NEVER
+from tests.support.forked_programs import FORKED, PROGRAM, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
 
     from retinue.client.aio import Client
     from retinue.devtools.cluster import Cluster
 
-PROGRAM = Path(sys.executable).with_name("retinue")
-# Nothing takes so long but a virtual machine that boots on a busy node.
-SECONDS = 180.0
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How one run ended and what it printed."""
-
-    code: int
-    out: str
-    err: str
-
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The program with the environment it is run in."""
+    """The program with the environment it is run in. Called, it runs to its end, and is not loaded again for that."""
 
     environment: dict[str, str]
 
@@ -53,15 +41,14 @@ class Program:
         )
 
     async def __call__(self, *arguments: str, **environment: str) -> Outcome:
-        process = await self.start(*arguments, **environment)
-        try:
-            async with asyncio.timeout(SECONDS):
-                out, err = await process.communicate()
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        return Outcome(process.returncode or 0, out.decode(), err.decode())
+        return await FORKED.run(arguments, {**self.environment, **environment})
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked() -> Iterator[None]:
+    """Ends what forks."""
+    yield
+    FORKED.close()
 
 
 @pytest.fixture
@@ -89,7 +76,7 @@ async def nothing_left(cluster: Cluster) -> AsyncIterator[None]:
     async with cluster.client() as client:
         living = [session async for session in client.sessions.list()]
         await asyncio.gather(*(session.terminate(force=True) for session in living))
-        await asyncio.gather(*(session.wait_ended(timeout=SECONDS) for session in living))
+        await asyncio.gather(*(session.wait_ended(timeout=NEVER) for session in living))
 
 
 async def line_with(stream: asyncio.StreamReader | None, text: str) -> str:
@@ -97,7 +84,7 @@ async def line_with(stream: asyncio.StreamReader | None, text: str) -> str:
     assert stream is not None
     seen = []
     with suppress(TimeoutError):
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(NEVER):
             async for line in stream:
                 seen.append(line.decode())
                 if text in seen[-1]:
@@ -119,7 +106,7 @@ async def owner(client: Client, owner_name: str) -> AsyncIterator[str]:
     yield token.secret
     async for session in client.sessions.list(filter=f'owner = "{user.name}"'):
         await session.terminate(force=True)
-        await session.wait_ended(timeout=SECONDS)
+        await session.wait_ended(timeout=NEVER)
     await client.users.delete(user.name)
 
 

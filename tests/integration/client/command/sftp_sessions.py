@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
+import subprocess
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +13,17 @@ from typing import TYPE_CHECKING
 
 from retinue.agent.kernel.paths import FILES
 from retinue.manager.session.core.ssh_authority import principal
-from tests.integration.client.command.conftest import SECONDS, Outcome, Program
+from tests.integration.client.command.conftest import Program
+from tests.support.eventually import NEVER
+from tests.support.forked_programs import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
     from retinue.client.client import Client
+
+
+MARKER = "is-here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +49,7 @@ class Clients:
     async def __call__(self, name: str, *arguments: str, text: str = "") -> Outcome:
         process = await self.start(name, *arguments)
         try:
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(NEVER):
                 out, err = await process.communicate(text.encode())
         finally:
             if process.returncode is None:
@@ -74,7 +81,7 @@ async def serve(
         authorized_keys=keys,
         slots={"cpu": "0.5", "mem": memory},
     )
-    await session.wait("RUNNING", timeout=SECONDS)
+    await session.wait("RUNNING", timeout=NEVER)
     ran = await files("ssh-config", name)
     assert ran.code == 0, ran.err
     config = source.parent / f"{name}.config"
@@ -101,3 +108,67 @@ def companions(session_id: str) -> set[int]:
             if b"--pass-socket" in words and session_id.encode() in words:
                 found.add(int(entry.parent.name))
     return found
+
+
+async def logged(client: Client, name: str) -> str:
+    """Returns what the log of a session holds by now."""
+    text = b""
+    async for chunk in client.sessions.logs(name, follow=False):
+        text += chunk.data
+    return text.decode(errors="replace")
+
+
+async def opened(clients: Clients, *options: str) -> asyncio.subprocess.Process:
+    """Returns a connection that stands."""
+    process = await clients.start("sftp", *options, clients.host)
+    await answered(process)
+    return process
+
+
+@contextlib.asynccontextmanager
+async def connected(clients: Clients) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A client whose connection stands."""
+    process = await opened(clients)
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def answered(process: asyncio.subprocess.Process) -> None:
+    """Returns once the server has listed a directory with the file MARKER."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(b"ls -1\n")
+    async with asyncio.timeout(NEVER):
+        while MARKER.encode() not in await process.stdout.readline():
+            assert not process.stdout.at_eof(), await process.communicate()
+
+
+async def direct_port(client: Client, name: str) -> tuple[str, int]:
+    """Returns where the node of a session takes direct connections."""
+    async with client.sessions.open_port(name, "sftp", direct=True) as connection:
+        assert connection.direct_port is not None
+        return connection.direct_port.host, connection.direct_port.port
+
+
+async def relay_port(client: Client, name: str) -> tuple[str, int]:
+    """Returns where the manager takes connections to a session."""
+    async with client.sessions.open_port(name, "sftp", direct=True) as connection:
+        assert connection.relay_port is not None
+        return "127.0.0.1", connection.relay_port.port
+
+
+@contextlib.contextmanager
+def unreachable(places: Sequence[tuple[str, int]], verdict: str) -> Iterator[None]:
+    """A firewall before addresses and ports, which drops what is sent there or answers that it is refused."""
+    rules = "".join(f"ip daddr {address} tcp dport {port} {verdict}; " for address, port in places)
+    chain = f"chain out {{ type filter hook output priority 0; {rules} }}"
+    table = f"sftp-{secrets.token_hex(4)}"
+    subprocess.run(["/usr/sbin/nft", "-f", "-"], check=True, text=True, input=f"table ip {table} {{\n{chain}\n}}\n")
+    try:
+        yield
+    finally:
+        subprocess.run(["/usr/sbin/nft", "delete", "table", "ip", table], check=True)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.client.command.conftest import PROGRAM, SECONDS, Program, line_with
-from tests.support.eventually import eventually
+from tests.integration.client.command.conftest import Program, line_with
+from tests.support.eventually import NEVER, eventually
+from tests.support.forked_programs import PROGRAM
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -35,7 +36,7 @@ async def _found(client: Client, name: str) -> list[Session]:
 async def _ended(client: Client, name: str) -> Session:
     # The newest: others of that name have ended.
     session = (await _found(client, name))[0]
-    await session.wait_ended(SECONDS)
+    await session.wait_ended(NEVER)
     return session
 
 
@@ -66,7 +67,7 @@ class Terminal:
         self.master = -1
 
     async def ends(self) -> int:
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(NEVER):
             while self.process.returncode is None:
                 # It cannot end while what it has printed is not taken.
                 self._read()
@@ -108,7 +109,7 @@ async def _piped(retinue: Program, given: bytes, *arguments: str) -> tuple[int |
         stderr=asyncio.subprocess.PIPE,
         env=retinue.environment,
     )
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(NEVER):
         out, err = await process.communicate(given)
     return process.returncode, out, err
 
@@ -165,7 +166,7 @@ async def test_an_interrupt_before_the_answer_ends_what_was_made(
         await line_with(process.stderr, "waiting for the manager's answer")
     finally:
         cluster.manager.signal(signal.SIGCONT)
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(NEVER):
         await process.communicate()
     assert process.returncode == 130
     await _ended(client, "unanswered")
@@ -176,7 +177,7 @@ async def test_a_terminal_that_is_closed_ends_the_session(retinue: Program, clie
         terminal.types(b"echo 'al''ive'\n")
         await terminal.shows(b"alive")
         terminal.close()
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(NEVER):
             assert await terminal.process.wait() in {130, 1}
     await _ended(client, "closed")
 
@@ -192,7 +193,7 @@ async def test_an_interrupt_of_the_command_is_the_commands_and_the_second_ends_a
     process.send_signal(signal.SIGINT)
     await line_with(process.stdout, "heard")
     process.send_signal(signal.SIGINT)
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(NEVER):
         await process.communicate()
     assert process.returncode == 130
     await _ended(client, "deaf")

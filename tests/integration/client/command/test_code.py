@@ -12,7 +12,9 @@ import pytest
 import pytest_asyncio
 
 from retinue.agent.kernel.python_runtime import build_runtime
-from tests.integration.client.command.conftest import PROGRAM, SECONDS, Program
+from tests.integration.client.command.conftest import Program
+from tests.support.eventually import NEVER
+from tests.support.forked_programs import PROGRAM
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -38,10 +40,10 @@ async def name(client: Client) -> AsyncIterator[str]:
     session = await client.sessions.create(
         type="interactive", name="for-code", slots={"cpu": "1", "mem": "512m"}, termination_grace=0
     )
-    await session.wait("RUNNING", timeout=SECONDS)
+    await session.wait("RUNNING", timeout=NEVER)
     yield session.name
     await session.terminate(force=True)
-    await session.wait_ended(SECONDS)
+    await session.wait_ended(NEVER)
 
 
 async def test_files_and_conversations(
@@ -77,7 +79,7 @@ async def test_files_and_conversations(
     assert endless.stdout is not None
     endless.stdin.write(b"print('on', flush=True)\nwhile True: pass")
     endless.stdin.close()
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(NEVER):
         assert await endless.stdout.readline() == b"on\n"
         ran = await retinue("code", "interrupt", name)
         assert (ran.code, ran.err) == (0, "")
@@ -89,7 +91,7 @@ async def test_files_and_conversations(
         stdout=asyncio.subprocess.PIPE,
         env=environment,
     )
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(NEVER):
         out, _ = await process.communicate(b"def f(x):\n    return x + kept\n\nf(1)\nprint(f(2))\n")
     assert (process.returncode, out) == (0, b"42\n43\n")
 
@@ -114,7 +116,7 @@ async def test_a_terminal(environment: dict[str, str], name: str, tmp_path: Path
         del seen[: seen.index(text) + len(text)]
 
     try:
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(NEVER):
             await until(b">>> ")
             os.write(ours, b"a_long_name = 6\n")
             await until(b">>> ")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
 import pytest
@@ -14,8 +15,11 @@ from click.shell_completion import ShellComplete
 from retinue.client.aio import session_spec
 from retinue.client.command import completed_names
 from retinue.client.command.application import cli
+from retinue.client.errors import CallError
 from retinue.manager.v1 import fleet_service_pb2
-from tests.integration.client.command.conftest import PROGRAM, SECONDS, Program, line_with
+from tests.integration.client.command.conftest import Program, line_with
+from tests.support.eventually import NEVER, eventually
+from tests.support.forked_programs import PROGRAM
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +33,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 async def _running(client: Client, label: str, /, **options: Unpack[SessionOptions]) -> str:
     options |= {"type": "interactive", "name": label}
     session = await client.sessions.create(**options)
-    await session.wait("RUNNING", timeout=SECONDS)
+    await session.wait("RUNNING", timeout=NEVER)
     return session.id
 
 
@@ -78,12 +82,20 @@ async def test_logs_of_one_kernel_of_all_and_from_an_offset(retinue: Program, cl
     session = await client.sessions.create(
         type="batch",
         name="talks",
-        command=["sh", "-c", "echo from main; sleep 1"],
+        command=["sh", "-c", "echo from main; sleep 600"],
         sub_command=["sh", "-c", "echo from sub; sleep 600"],
         cluster_size=2,
         termination_grace=0,
     )
-    assert (await retinue("logs", "-f", session.id)).out == "from main\n"
+
+    async def printed(hostname: str) -> str:
+        return b"".join([chunk.data async for chunk in session.logs(hostname, follow=False)]).decode()
+
+    for hostname, text in (("main1", "from main\n"), ("sub1", "from sub\n")):
+        await eventually(partial(printed, hostname), text.__eq__, ignoring=CallError)
+    following = asyncio.create_task(retinue("logs", "-f", session.id))
+    await session.terminate()
+    assert (await following).out == "from main\n"
     assert (await retinue("logs", session.id, "--since-offset", "5")).out == "main\n"
     assert (await retinue("logs", session.id, "--kernel", "sub1")).out == "from sub\n"
     everything = (await retinue("logs", "--all", session.id)).out
@@ -138,6 +150,7 @@ async def test_wait_for_what(retinue: Program, client: Client) -> None:
     good = await client.sessions.create(type="batch", command=["true"])
     bad = await client.sessions.create(type="batch", command=["sh", "-c", "exit 4"])
     stays = await _running(client, "stays-up")
+    await bad.wait_ended(NEVER)
     codes = await asyncio.gather(
         retinue("wait", good.id),
         retinue("wait", bad.id),
@@ -146,9 +159,9 @@ async def test_wait_for_what(retinue: Program, client: Client) -> None:
         retinue("wait", "--for=RUNNING", stays),
         retinue("wait", good.id, bad.id),
         retinue("wait", "--timeout", "200ms", stays),
+        # It has ended already.
         retinue("wait", "--for", "RUNNING", bad.id),
     )
-    # The last one had ended before it was asked about.
     assert [ended.code for ended in codes] == [0, 4, 0, 4, 0, 4, 5, 4]
     await _running(client, "endless")
     hopeless = await retinue("wait", "endless", "--for", "success")
@@ -204,7 +217,7 @@ async def test_a_drain_evicts_what_runs_there(retinue: Program, cluster: Cluster
     moves = await client.sessions.create(
         type="batch", name="moves", command=["sleep", "600"], agents=[node], max_attempts=2
     )
-    await moves.wait("RUNNING", timeout=60)
+    await moves.wait("RUNNING", timeout=NEVER)
     try:
         assert (await retinue("agents", "cordon", node)).code == 0
         late = await retinue("agents", "drain", node, "--deadline", "1h", "--wait", "--timeout", "100ms")
@@ -216,10 +229,10 @@ async def test_a_drain_evicts_what_runs_there(retinue: Program, cluster: Cluster
         assert drained.code == 0, drained.err
         assert "2 kernels left" in drained.err
         ended = await client.sessions.get(ends)
-        await ended.wait_ended(60)
+        await ended.wait_ended(NEVER)
         assert ended.view.reason == "AGENT_DRAINED"
         await moves.refresh()
-        await moves.wait("RUNNING", timeout=60)
+        await moves.wait("RUNNING", timeout=NEVER)
         assert [kernel.agent for kernel in moves.view.kernels] == [other]
         assert (await retinue("agents", "drain", node, "--evict", "--deadline", "1m")).code == 2
     finally:
@@ -279,7 +292,7 @@ async def test_users_projects_and_tokens(retinue: Program) -> None:
         assert (await retinue("tokens", "revoke", identity)).code == 0
         assert "revoked" in (await retinue("tokens", "ls", "--user", "cli-eve")).out
         # A manager may remember a good token for a few seconds; each try takes long enough to be no burden.
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(NEVER):
             while (await retinue("users", "me", RETINUE_TOKEN=secret)).code != 4:
                 pass
     finally:
@@ -371,7 +384,7 @@ async def test_many_sessions_at_once(client: Client) -> None:
     assert [item.WhichOneof("outcome") for item in answer.results] == ["accepted"] * 20 + ["refused"]
     for item in answer.results[:20]:
         session = await client.sessions.get(item.accepted.id)
-        assert (await session.wait_ended(timeout=SECONDS)).result == "SUCCESS"
+        assert (await session.wait_ended(timeout=NEVER)).result == "SUCCESS"
 
 
 @pytest.mark.parametrize(
@@ -395,7 +408,7 @@ async def test_missing_streams_and_full_disks(
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(NEVER):
         printed = await shell.communicate()
     assert (shell.returncode, *(text.decode() for text in printed)) == (code, out, err)
 
@@ -439,7 +452,7 @@ async def test_a_session_is_described_with_its_history_and_begins_again(retinue:
     assert dict(fresh.view.spec.kernel.environment) == {"X": "1"}
     assert (await client.sessions.get(before)).is_ended
     await fresh.terminate(force=True)
-    await fresh.wait_ended(SECONDS)
+    await fresh.wait_ended(NEVER)
 
 
 async def test_what_is_held_waits_until_it_is_released(retinue: Program, client: Client) -> None:
@@ -459,7 +472,7 @@ async def test_what_is_held_waits_until_it_is_released(retinue: Program, client:
     ]
     assert (await retinue("release", "-l", "sweep=8")).out == ""
     assert (await retinue("release", "-l", "sweep=7")).out == f"{identity}\n"
-    await session.wait_ended(SECONDS)
+    await session.wait_ended(NEVER)
     assert (session.result, session.view.spec.name, session.view.spec.hold) == ("SUCCESS", "renamed", False)
     late = await retinue("hold", identity, "nobody")
     assert (late.code, late.out) == (1, "")
@@ -473,7 +486,7 @@ async def test_names_are_completed(
 ) -> None:
     session = await _running(client, "completed", ports=[("web", "http", 8000), ("db", "tcp", 5432)])
     # What is tested is not how fast the machine is.
-    monkeypatch.setattr(completed_names, "MAX_SECONDS", SECONDS)
+    monkeypatch.setattr(completed_names, "MAX_SECONDS", NEVER)
     for name, value in retinue.environment.items():
         if name.startswith("RETINUE_"):
             monkeypatch.setenv(name, value)

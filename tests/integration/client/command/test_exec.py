@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from tests.integration.client.command.conftest import PROGRAM, SECONDS, Program
-from tests.support.eventually import eventually
+from tests.integration.client.command.conftest import Program
+from tests.support.eventually import NEVER, eventually
+from tests.support.forked_programs import PROGRAM
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -31,10 +32,10 @@ async def name(client: Client) -> AsyncIterator[str]:
     session = await client.sessions.create(
         type="interactive", name="for-exec", cluster_size=2, slots={"cpu": "0.5", "mem": "64m"}, termination_grace=0
     )
-    await session.wait("RUNNING", timeout=SECONDS)
+    await session.wait("RUNNING", timeout=NEVER)
     yield session.name
     await session.terminate(force=True)
-    await session.wait_ended(SECONDS)
+    await session.wait_ended(NEVER)
 
 
 async def test_streams_and_codes(retinue: Program, name: str) -> None:
@@ -54,7 +55,7 @@ async def test_input_through_a_pipe(environment: dict[str, str], name: str) -> N
         stdout=asyncio.subprocess.PIPE,
         env=environment,
     )
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(NEVER):
         out, _ = await process.communicate(b"b\nc\na\n" * 20_000)
     assert process.returncode == 0
     assert out == b"a\n" * 20_000 + b"b\n" * 20_000 + b"c\n" * 20_000
@@ -65,7 +66,7 @@ async def test_an_interrupt_is_the_commands(retinue: Program, name: str) -> None
         "exec", name, "--", "sh", "-c", "trap 'exit 9' INT; echo on; while :; do sleep 0.05; done"
     )
     assert process.stdout is not None
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(NEVER):
         assert await process.stdout.readline() == b"on\n"
         process.send_signal(signal.SIGINT)
         assert await process.wait() == 9
@@ -115,7 +116,7 @@ async def test_a_shell_on_this_terminal(environment: dict[str, str], name: str) 
         os.write(main, b"\x03")
         os.write(main, b"echo 'al''ive'; exit 4\n")
         await until(b"alive")
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(NEVER):
             assert await process.wait() == 4
         assert termios.tcgetattr(side) == before
     finally:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from tests.integration.client.command.conftest import SECONDS, Program
+from tests.integration.client.command.conftest import Program
+from tests.support.eventually import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -25,10 +26,10 @@ async def name(client: Client) -> AsyncIterator[str]:
     session = await client.sessions.create(
         type="interactive", name="for-files", slots={"cpu": "0.5", "mem": "64m"}, termination_grace=0
     )
-    await session.wait("RUNNING", timeout=SECONDS)
+    await session.wait("RUNNING", timeout=NEVER)
     yield session.name
     await session.terminate(force=True)
-    await session.wait_ended(SECONDS)
+    await session.wait_ended(NEVER)
 
 
 async def test_copies(retinue: Program, name: str, tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.client.command.conftest import SECONDS, Program, line_with
+from tests.integration.client.command.conftest import Program, line_with
 from tests.integration.sessions.web import browser
-from tests.support.eventually import eventually
+from tests.support.eventually import NEVER, eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,7 +50,7 @@ async def test_from_its_start_to_the_end_of_the_session(retinue: Program, client
         ("web", "http", [7070]),
         ("gone", "tcp", [7071]),
     ]
-    await session.wait("RUNNING", timeout=SECONDS)
+    await session.wait("RUNNING", timeout=NEVER)
     process = await retinue.start("port-forward", "served", "web", "7070", "gone")
     try:
         ports = []
@@ -64,7 +64,7 @@ async def test_from_its_start_to_the_end_of_the_session(retinue: Program, client
         assert await answer(ports[2]) == b"", "nothing listens there"
         assert [await answer(port) for port in ports[:2]] == [b"served", b"served"]
         await session.terminate(force=True)
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(NEVER):
             out, err = await process.communicate()
         assert (process.returncode, out) == (0, b"")
         assert b"gone: nothing listens on port 7071\n" in err
@@ -79,7 +79,7 @@ async def test_what_cannot_be(retinue: Program, client: Client) -> None:
     session = await client.sessions.create(
         type="interactive", name="for-ports", slots={"cpu": "0.2", "mem": "64m"}, ports=[("web", "http", 7070)], termination_grace=0
     )  # fmt: skip
-    await session.wait("RUNNING", timeout=SECONDS)
+    await session.wait("RUNNING", timeout=NEVER)
     for arguments, code, text in (
         (["for-ports", "other"], 3, "there is web (7070)"),
         (["no-such-session", "web"], 3, "no such session"),
@@ -92,7 +92,7 @@ async def test_what_cannot_be(retinue: Program, client: Client) -> None:
     process = await retinue.start("port-forward", "for-ports", "web")
     await line_with(process.stdout, "-> for-ports:web")
     process.send_signal(signal.SIGINT)
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(NEVER):
         assert await process.wait() == 130
 
 

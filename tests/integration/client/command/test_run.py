@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.client.command.conftest import PROGRAM, SECONDS, Program, line_with
+from tests.integration.client.command.conftest import Program, line_with
+from tests.support.eventually import NEVER
+from tests.support.forked_programs import PROGRAM
 
 if TYPE_CHECKING:
     from retinue.client.aio import Client
@@ -100,7 +102,7 @@ async def test_what_can_never_fit_ends_with_6_if_asked(retinue: Program, client:
     assert ran.code == 6
     assert "never fit" in ran.err
     found = [session async for session in client.sessions.list(filter='name = "huge"', show_ended=True)]
-    await found[0].wait_ended(timeout=SECONDS)
+    await found[0].wait_ended(timeout=NEVER)
     assert found[0].state == "CANCELLED"
 
 
@@ -108,7 +110,7 @@ async def test_what_can_never_fit_says_how_to_leave(retinue: Program, client: Cl
     process = await retinue.start("run", "--name", "hopeless", "--slots", "cpu=4000", "--", "true")
     await line_with(process.stderr, "it waits until the cluster can hold it; Ctrl-C ends it")
     process.send_signal(signal.SIGINT)
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(NEVER):
         assert await process.wait() == 130
     assert [session.state async for session in client.sessions.list(filter='name = "hopeless"', show_ended=True)] == [
         "CANCELLED"
@@ -135,7 +137,7 @@ async def test_the_first_interrupt_ends_the_session(retinue: Program, client: Cl
     await line_with(process.stderr, "interrupted: RUNNING")
     process.send_signal(signal.SIGINT)
     await line_with(process.stderr, "terminating session interrupted")
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(NEVER):
         _, err = await process.communicate()
     found = [session async for session in client.sessions.list(filter='name = "interrupted"', show_ended=True)]
     ended = found[0]
@@ -152,7 +154,7 @@ async def test_the_second_interrupt_leaves_the_rest_to_the_manager(retinue: Prog
     process.send_signal(signal.SIGINT)
     await line_with(process.stderr, "stubborn: TERMINATING")
     process.send_signal(signal.SIGINT)
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(NEVER):
         await process.communicate()
     assert process.returncode == 130
     assert (await client.sessions.get("stubborn")).state == "TERMINATING"
@@ -164,7 +166,7 @@ async def test_output_continues_over_a_restart_of_the_manager(retinue: Program, 
     await line_with(process.stdout, "line 3")
     await cluster.manager.kill()
     await cluster.start_manager()
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(NEVER):
         out, err = await process.communicate()
     assert process.returncode == 4, err.decode()
     assert out.decode() == "".join(f"line {number}\n" for number in range(4, 41))
@@ -192,7 +194,7 @@ class Terminal:
 
     async def shows(self, text: bytes) -> None:
         try:
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(NEVER):
                 while text not in self.seen:
                     self._changed.clear()
                     await self._changed.wait()
@@ -242,7 +244,7 @@ async def test_a_terminal_gets_a_live_view_and_a_question_on_interrupt(retinue: 
         terminal.process.send_signal(signal.SIGINT)
         await terminal.shows(b"[d]etach")
         terminal.types(b"d\n")
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(NEVER):
             assert await terminal.process.wait() == 0
         await terminal.shows(b"left running")
     finally:
@@ -255,7 +257,7 @@ async def test_no_color_means_none(retinue: Program) -> None:
     for variables, coloured in (({}, True), ({"NO_COLOR": "1"}, False)):
         terminal = await _at_terminal(retinue, "ls", **variables)
         try:
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(NEVER):
                 assert await terminal.process.wait() == 0
             await terminal.shows(b"RUNNING")
             assert (b"\x1b[32m" in terminal.seen) is coloured

@@ -15,9 +15,10 @@ import pytest
 from retinue.client import enum_names
 from retinue.client.errors import CallError
 from retinue.manager.v1 import fleet_service_pb2, session_pb2
-from tests.integration.client.command.conftest import SECONDS, Outcome, Program
-from tests.integration.client.command.sftp_sessions import Clients, serve
-from tests.support.eventually import eventually
+from tests.integration.client.command.conftest import Program
+from tests.integration.client.command.sftp_sessions import MARKER, Clients, answered, opened, serve
+from tests.support.eventually import NEVER, eventually
+from tests.support.forked_programs import Outcome
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 MIB = 1 << 20
-MARKER = "is-here"
 
 
 async def test_there_and_back(files: Program, client: Client, shared: Path, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ async def test_a_tree_by_lftp(files: Program, client: Client, shared: Path, tmp_
     connect = f"set sftp:connect-program 'ssh -a -x -F {clients.config}'"
     script = f"{connect}; set net:max-retries 1; open sftp://{clients.host}; mirror -R -P 4 {tree} /data/tree; mirror /data/tree {tmp_path}/back"
     lftp = await asyncio.create_subprocess_exec("lftp", "-c", script, env=files.environment)
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(NEVER):
         assert await lftp.wait() == 0
     for place in (shared / "tree", tmp_path / "back"):
         assert {path.name: path.read_text() for path in place.rglob("f*")} == {f"f{n}": str(n) for n in range(200)}
@@ -120,7 +120,7 @@ async def test_what_is_refused(files: Program, client: Client, shared: Path, tmp
     for forwarding in (("-L", f"{tmp_path}/here:127.0.0.1:2022"), ("-R", "2201:127.0.0.1:1"), ("-D", "127.0.0.1:0")):
         process = await clients.start("ssh", "-N", "-o", "ExitOnForwardFailure=yes", *forwarding, clients.host)
         if forwarding[0] == "-R":
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(NEVER):
                 assert b"forwarding failed" in (await process.communicate())[1]
         else:
             # The client listens by itself; what it asks the server for is refused, as the session's log says.
@@ -187,7 +187,7 @@ async def test_withdrawn_keys_end_connections(files: Program, client: Client, sh
         assert ran.code == 0, ran.err
     try:
         assert (await files("keys", "add", f"{tmp_path}/gone.pub")).code == 1, "it is registered already"
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(NEVER):
             # The agent learns of it within moments.
             while (await by_key("sftp", "-b", "-", "-i", str(tmp_path / "gone"), clients.host, text="pwd\n")).code:
                 pass
@@ -206,7 +206,7 @@ async def test_withdrawn_keys_end_connections(files: Program, client: Client, sh
         )
         ran = await files("keys", "rm", fingerprint)
         assert ran.code == 0, ran.err
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(NEVER):
             # The client looks at its connection with the next command.
             while gone.returncode is None:
                 assert gone.stdin is not None
@@ -235,23 +235,6 @@ def _key(path: Path) -> str:
 async def answers(clients: Clients, *options: str) -> None:
     ran = await clients("sftp", "-b", "-", *options, clients.host, text="pwd\n")
     assert ran.code == 0, ran.err
-
-
-async def opened(clients: Clients, *options: str) -> asyncio.subprocess.Process:
-    """Returns a connection that stands."""
-    process = await clients.start("sftp", *options, clients.host)
-    await answered(process)
-    return process
-
-
-async def answered(process: asyncio.subprocess.Process) -> None:
-    """Returns once the server has listed a directory with the file MARKER."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(b"ls -1\n")
-    async with asyncio.timeout(SECONDS):
-        while MARKER.encode() not in await process.stdout.readline():
-            assert not process.stdout.at_eof(), await process.communicate()
 
 
 @pytest.mark.parametrize("path", ["kernel.image", "kernel.command", "kernel.environment", "preopen", "ports", "none"])
@@ -316,7 +299,7 @@ async def test_directories_of_users(client: Client, shared: Path) -> None:
     sessions: list[Session] = []
     for source in (f"{shared}/{name}", f"{shared}/{{user}}"):
         sessions.append(await client.sessions.create(type="batch", command=["true"], mounts=[(source, "/data", False)]))
-        await sessions[-1].wait_ended(SECONDS)
+        await sessions[-1].wait_ended(NEVER)
         assert sessions[-1].result == "SUCCESS"
         assert sessions[-1].view.spec.mounts[0].source == f"{shared}/{name}"
     for source in (f"{shared}/other", str(shared), f"{shared}/{name}/../other"):
@@ -328,7 +311,7 @@ async def test_a_shell_by_ssh(files: Program, client: Client, tmp_path: Path) ->
     session = await client.sessions.create(
         type="interactive", name="shells", slots={"cpu": "0.5", "mem": "128m"}, environment={"SAID": "yes"}
     )
-    await session.wait("RUNNING", timeout=SECONDS)
+    await session.wait("RUNNING", timeout=NEVER)
     # It lasts, so that all that the server says of the connection has come when it ends.
     ran = await files("ssh", "shells", "echo $SAID; hostname; sleep 1; exit 7")
     assert (ran.code, ran.out, ran.err) == (7, "yes\nmain1\n", "")

@@ -14,11 +14,10 @@ import asyncssh
 import paramiko
 import pytest
 
-from tests.integration.client.command.conftest import SECONDS, Program
-from tests.integration.client.command.sftp_sessions import serve
-from tests.integration.client.command.test_sftp_clients import USER, local_port, public_key
-from tests.integration.client.command.test_sftp_limits import logged
-from tests.support.eventually import eventually
+from tests.integration.client.command.conftest import Program
+from tests.integration.client.command.own_clients import USER, as_user, local_port, public_key
+from tests.integration.client.command.sftp_sessions import logged, serve
+from tests.support.eventually import NEVER, eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,21 +34,9 @@ NAMES = (
 )
 
 
-def as_user(address: tuple[str, int], key: paramiko.PKey, name: str | bytes) -> paramiko.Transport:
-    """Logs in. Raises SSHException, EOFError."""
-    transport = paramiko.Transport(address)
-    try:
-        transport.start_client(timeout=SECONDS)
-        transport.auth_publickey(name, key)  # type: ignore[arg-type]  # bytes are passed on as they are
-    except BaseException:
-        transport.close()
-        raise
-    return transport
-
-
 def granted(transport: paramiko.Transport, request: Callable[[paramiko.Channel], object]) -> bool:
     """Returns whether the server grants a request on a channel of its own."""
-    channel = transport.open_session(timeout=SECONDS)
+    channel = transport.open_session(timeout=NEVER)
     try:
         request(channel)
     except paramiko.SSHException:
@@ -80,7 +67,7 @@ def run(command: bytes) -> Callable[[paramiko.Channel], None]:
 
     def request(channel: paramiko.Channel) -> None:
         channel.exec_command(command.decode())
-        channel.settimeout(SECONDS)
+        channel.settimeout(NEVER)
         assert channel.recv(64).startswith(b"This service allows sftp connections only")
 
     return request

@@ -6,8 +6,6 @@ import asyncio
 import hashlib
 import os
 import struct
-import subprocess
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import asyncssh
@@ -16,14 +14,13 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from retinue.client.port import LocalPort
 from retinue.devtools.cluster import free_ports
-from tests.integration.client.command.conftest import SECONDS, Program
+from tests.integration.client.command.conftest import Program
+from tests.integration.client.command.own_clients import USER, local_port, public_key, run
 from tests.integration.client.command.sftp_sessions import Clients, serve
-from tests.support.eventually import eventually
+from tests.support.eventually import NEVER, eventually
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from retinue.client.client import Client
@@ -31,34 +28,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 MIB = 1 << 20
-USER = "work"
-
-
-async def run(*command: str | Path, **variables: str) -> tuple[int, str]:
-    """Runs a program; returns its exit code and all that it printed."""
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        env={**os.environ, **variables},
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    try:
-        async with asyncio.timeout(SECONDS):
-            out, _ = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    return process.returncode or 0, out.decode(errors="replace")
-
-
-@asynccontextmanager
-async def local_port(client: Client, name: str) -> AsyncIterator[tuple[str, int]]:
-    """A port of this machine that leads to the server of a session."""
-    session = await client.sessions.get(name)
-    async with LocalPort(lambda: session.open_port("sftp")) as port:
-        yield port.address
 
 
 class SecurityKey(paramiko.PKey):
@@ -107,7 +76,7 @@ async def test_libraries(files: Program, client: Client, shared: Path, tmp_path:
             def by_paramiko(key: paramiko.PKey) -> tuple[bytes, list[str]]:
                 with paramiko.Transport((host, port)) as transport:
                     transport.disabled_algorithms = {}
-                    transport.start_client(timeout=SECONDS)
+                    transport.start_client(timeout=NEVER)
                     transport.auth_publickey(USER, key)
                     with paramiko.SFTPClient.from_transport(transport) as sftp:  # type: ignore[union-attr]
                         with sftp.open("by-paramiko", "wb") as file:
@@ -140,12 +109,6 @@ async def test_libraries(files: Program, client: Client, shared: Path, tmp_path:
         for registered in [key async for key in client.ssh_keys.list()]:
             await client.ssh_keys.remove(registered.fingerprint)
     assert (shared / "by-asyncssh").read_bytes() == (tmp_path / "key.pub").read_bytes()
-
-
-def public_key(directory: Path) -> str:
-    """Makes a key in a directory; returns its public half."""
-    subprocess.run(["/usr/bin/ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", directory / "key"], check=True)
-    return (directory / "key.pub").read_text()
 
 
 async def until_let_in(connect: object, key: paramiko.PKey) -> None:
@@ -207,7 +170,7 @@ async def test_a_mounted_session(files: Program, client: Client, shared: Path, t
 async def test_an_ide(files: Program, client: Client, tmp_path: Path) -> None:
     """What VS Code does by ssh: a script that installs a server, and ports to that."""
     session = await client.sessions.create(type="interactive", name="ide", slots={"cpu": "0.5", "mem": "256m"})
-    await session.wait("RUNNING", timeout=SECONDS)
+    await session.wait("RUNNING", timeout=NEVER)
     ran = await files("ssh-config", "ide")
     assert ran.code == 0, ran.err
     (tmp_path / "config").write_text(ran.out)
@@ -222,7 +185,7 @@ async def test_an_ide(files: Program, client: Client, tmp_path: Path) -> None:
     process = await clients.start("ssh", "-T", *forward, clients.host, "sh", text=install)
     try:
         assert process.stdout is not None
-        assert (await asyncio.wait_for(process.stdout.readline(), SECONDS)).startswith(b"pid==")
+        assert (await asyncio.wait_for(process.stdout.readline(), NEVER)).startswith(b"pid==")
         for how in (
             ("curl", "-s", f"http://127.0.0.1:{local}/page"),
             ("curl", "-s", "--socks5", f"127.0.0.1:{socks}", "http://127.0.0.1:8765/page"),

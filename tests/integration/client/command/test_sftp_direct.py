@@ -10,7 +10,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,20 +20,26 @@ from retinue.client.errors import CallError
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.rpc.direct_port import connect
 from retinue.types.v1.port_pb2 import DirectPort
-from tests.integration.client.command.conftest import SECONDS, Program
-from tests.integration.client.command.sftp_sessions import Clients, companions, serve
-from tests.integration.client.command.test_sftp import MARKER, answered, opened
-from tests.support.eventually import eventually
+from tests.integration.client.command.conftest import Program
+from tests.integration.client.command.sftp_sessions import (
+    MARKER,
+    Clients,
+    answered,
+    companions,
+    connected,
+    direct_port,
+    relay_port,
+    serve,
+    unreachable,
+)
+from tests.support.eventually import NEVER, eventually
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
-
     from retinue.client.aio import Client
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 MIB = 1 << 20
-TABLE = "sftp-direct-test"
 SILENT = 300
 
 
@@ -56,51 +61,13 @@ def peers(sftp: asyncio.subprocess.Process) -> set[tuple[str, int]]:
 async def ended(process: asyncio.subprocess.Process) -> None:
     """Returns when a client has noticed that its connection ended, which it does with the next command."""
     assert process.stdin is not None
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(NEVER):
         while process.returncode is None:
             with contextlib.suppress(ConnectionError):
                 process.stdin.write(b"ls -1\n")
                 await process.stdin.drain()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(process.wait(), 0.2)
-
-
-@contextlib.asynccontextmanager
-async def connected(clients: Clients) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A client whose connection stands."""
-    process = await opened(clients)
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-
-
-async def direct_port(client: Client, name: str) -> tuple[str, int]:
-    """Returns where the node of a session takes direct connections."""
-    async with client.sessions.open_port(name, "sftp", direct=True) as connection:
-        assert connection.direct_port is not None
-        return connection.direct_port.host, connection.direct_port.port
-
-
-async def relay_port(client: Client, name: str) -> tuple[str, int]:
-    """Returns where the manager takes connections to a session."""
-    async with client.sessions.open_port(name, "sftp", direct=True) as connection:
-        assert connection.relay_port is not None
-        return "127.0.0.1", connection.relay_port.port
-
-
-@contextlib.contextmanager
-def unreachable(places: Sequence[tuple[str, int]], verdict: str) -> Iterator[None]:
-    """A firewall before addresses and ports, which drops what is sent there or answers that it is refused."""
-    rules = "".join(f"ip daddr {address} tcp dport {port} {verdict}; " for address, port in places)
-    chain = f"chain out {{ type filter hook output priority 0; {rules} }}"
-    subprocess.run(["/usr/sbin/nft", "-f", "-"], check=True, text=True, input=f"table ip {TABLE} {{\n{chain}\n}}\n")
-    try:
-        yield
-    finally:
-        subprocess.run(["/usr/sbin/nft", "delete", "table", "ip", TABLE], check=True)
 
 
 async def test_no_byte_passes_a_program_of_ours(files: Program, client: Client, shared: Path, tmp_path: Path) -> None:
@@ -115,7 +82,7 @@ async def test_no_byte_passes_a_program_of_ours(files: Program, client: Client, 
         await answered(process)
         assert len(companions(session.id)) == 1
         process.stdin.close()
-        assert await asyncio.wait_for(process.wait(), SECONDS) == 0
+        assert await asyncio.wait_for(process.wait(), NEVER) == 0
     assert (shared / "received").read_bytes() == (tmp_path / "sent").read_bytes()
     # What stayed beside the connection ends with it.
     await eventually(lambda: not companions(session.id))
@@ -197,7 +164,7 @@ async def test_a_ticket_of_the_manager_is_refused_where_the_manager_does_not_rea
         async with client.sessions.open_port("cut-off", "sftp", direct=True) as stream:
             assert stream.relay_port is not None
             relay = DirectPort(host="127.0.0.1", port=stream.relay_port.port, ticket=stream.relay_port.ticket)
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(NEVER):
                 for ticket in (bytes(32), relay.ticket, relay.ticket):
                     with pytest.raises(ConnectionRefusedError):
                         await connect(DirectPort(host=relay.host, port=relay.port, ticket=ticket))
@@ -251,7 +218,7 @@ async def test_only_what_speaks_ssh_is_reached_directly(client: Client) -> None:
     session = await client.sessions.create(
         type="interactive", name="plain", slots={"cpu": "0.1", "mem": "64m"}, ports=[("web", "http", 8000)]
     )
-    await session.wait("RUNNING", timeout=SECONDS)
+    await session.wait("RUNNING", timeout=NEVER)
     command = ["python3", "-m", "http.server", "--bind", "127.0.0.1", "8000"]
     async with session.attach(command):
 

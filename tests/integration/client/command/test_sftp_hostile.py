@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 import paramiko
 import pytest
 
-from tests.integration.client.command.conftest import SECONDS, Program
+from tests.integration.client.command.conftest import Program
+from tests.integration.client.command.own_clients import USER, as_user, local_port, public_key
 from tests.integration.client.command.sftp_sessions import Clients, serve
-from tests.integration.client.command.test_sftp_attacks import as_user
-from tests.integration.client.command.test_sftp_clients import USER, local_port, public_key
-from tests.support.eventually import eventually
+from tests.support.eventually import NEVER, eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +56,7 @@ async def test_what_one_connection_asks_for_costs_no_other(
                 opened: list[paramiko.Channel] = []
                 with contextlib.suppress(paramiko.ChannelException):
                     while len(opened) <= MAX_SESSIONS:
-                        opened.append(transport.open_session(timeout=SECONDS))
+                        opened.append(transport.open_session(timeout=NEVER))
                         opened[-1].invoke_subsystem("sftp")
                 for _ in range(20):
                     transport.renegotiate_keys()
@@ -68,7 +67,7 @@ async def test_what_one_connection_asks_for_costs_no_other(
 
         def environment() -> list[str]:
             with as_user(address, key, USER) as transport:
-                channel: Any = transport.open_session(timeout=SECONDS)
+                channel: Any = transport.open_session(timeout=NEVER)
                 for name in (
                     "LD_PRELOAD",
                     "BASH_ENV",
@@ -84,7 +83,7 @@ async def test_what_one_connection_asks_for_costs_no_other(
         def ended_by(kind: int, *parts: int | bytes | bool) -> None:
             """Sends what makes no sense; the server may end this connection, and no other."""
             with as_user(address, key, USER) as transport:
-                channel: Any = transport.open_session(timeout=SECONDS)
+                channel: Any = transport.open_session(timeout=NEVER)
                 with contextlib.suppress(paramiko.SSHException, EOFError, OSError):
                     send(transport, kind, channel.remote_chanid, *parts)
                     channel.invoke_subsystem("sftp")
@@ -111,7 +110,7 @@ async def test_what_one_connection_asks_for_costs_no_other(
                 b"SSH-1.5-x\r\n",
                 b"\0" * 70_000,
             ):
-                with socket.create_connection(address, SECONDS) as raw, contextlib.suppress(OSError):
+                with socket.create_connection(address, NEVER) as raw, contextlib.suppress(OSError):
                     raw.sendall(line)
                     while raw.recv(1 << 16):
                         pass
@@ -153,8 +152,8 @@ async def test_what_lies_in_a_mount(files: Program, client: Client, shared: Path
                 assert (tmp_path / "long").read_text() == "long"
                 session = await client.sessions.get("odd")
                 await session.terminate(force=True)
-                await session.wait_ended(SECONDS)
-                async with asyncio.timeout(SECONDS):
+                await session.wait_ended(NEVER)
+                async with asyncio.timeout(NEVER):
                     with pytest.raises((OSError, EOFError, paramiko.SSHException)):
                         await opening
     finally:
@@ -234,7 +233,7 @@ async def test_keys_that_are_withdrawn_before_they_are_used(
     line, key = public_key(tmp_path), paramiko.Ed25519Key.from_private_key_file(str(tmp_path / "key"))
     registered = await client.ssh_keys.add(line)
     try:
-        async with local_port(client, "early") as address, asyncio.timeout(SECONDS):
+        async with local_port(client, "early") as address, asyncio.timeout(NEVER):
 
             async def let_in() -> paramiko.Transport | None:
                 try:
@@ -246,7 +245,7 @@ async def test_keys_that_are_withdrawn_before_they_are_used(
             assert idle is not None
             beginning = paramiko.Transport(address)
             with idle, beginning:
-                await asyncio.to_thread(beginning.start_client, timeout=SECONDS)
+                await asyncio.to_thread(beginning.start_client, timeout=NEVER)
                 await client.ssh_keys.remove(registered.fingerprint)
                 # One that was let in, and has asked for nothing yet.
                 await eventually(lambda: not idle.is_active())

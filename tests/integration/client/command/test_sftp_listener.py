@@ -13,10 +13,10 @@ import asyncssh
 import paramiko
 import pytest
 
-from tests.integration.client.command.conftest import SECONDS, Program, line_with
-from tests.integration.client.command.sftp_sessions import serve
-from tests.integration.client.command.test_sftp_clients import USER, public_key, run
-from tests.integration.client.command.test_sftp_direct import direct_port, relay_port, unreachable
+from tests.integration.client.command.conftest import Program, line_with
+from tests.integration.client.command.own_clients import USER, public_key, run
+from tests.integration.client.command.sftp_sessions import direct_port, relay_port, serve, unreachable
+from tests.support.eventually import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -54,7 +54,7 @@ def by_paramiko(port: int, hosts: Path, key: Path, content: bytes, name: str) ->
             pkey=paramiko.Ed25519Key.from_private_key_file(str(key)),
             allow_agent=False,
             look_for_keys=False,
-            timeout=SECONDS,
+            timeout=NEVER,
         )
         with client.open_sftp() as sftp:
             with sftp.open(name, "wb") as file:
@@ -121,7 +121,7 @@ async def test_it_ends_with_the_session(files: Program, client: Client, shared: 
         ) as connection:
             session = await client.sessions.get("ending")
             await session.terminate(force=True)
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(NEVER):
                 await connection.wait_closed()
                 assert await process.wait() == 0
         assert process.stderr is not None

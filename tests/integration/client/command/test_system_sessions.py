@@ -6,31 +6,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime as dt
 import os
 import shutil
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import pytest
-from google.protobuf.duration_pb2 import Duration
 
 from retinue.client.errors import CallError
 from retinue.manager.v1 import fleet_service_pb2, idle_pb2, session_pb2
-from tests.integration.client.command.conftest import SECONDS, Program
-from tests.integration.client.command.sftp_sessions import serve
-from tests.support.eventually import eventually
+from tests.integration.client.command.conftest import Program
+from tests.integration.client.command.sftp_sessions import MARKER, answered, connected, serve
+from tests.integration.sessions.idle_policies import let_be_unused, no_policy_afterwards, seconds
+from tests.support.eventually import NEVER, eventually
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from retinue.client.client import Client
     from retinue.client.session import Session
+    from retinue.devtools.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 SLOTS = {"cpu": "0.1", "mem": "64m"}
-MARKER = "is-here"
 SERVER = ["python3", "-m", "http.server", "--directory", "/usr/share/doc", "8000"]
 
 
@@ -42,7 +42,7 @@ async def serving(client: Client, shared: Path, name: str, kernels: int = 1) -> 
         mounts=[(str(shared), "/data", True)],
         slots=SLOTS,
     )
-    return await session.wait("RUNNING", timeout=SECONDS)
+    return await session.wait("RUNNING", timeout=NEVER)
 
 
 async def test_each_kernel_serves(files: Program, client: Client, shared: Path, tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ async def test_each_kernel_serves(files: Program, client: Client, shared: Path, 
 async def test_drains_end_them_unless_they_are_kept(files: Program, client: Client, shared: Path) -> None:
     session = await serving(client, shared, "drained")
     other = await client.sessions.create(type="interactive", name="stays", slots=SLOTS)
-    await other.wait("RUNNING", timeout=SECONDS)
+    await other.wait("RUNNING", timeout=NEVER)
     agents = {(await one.refresh()).kernels[0].agent for one in (session, other)}
     try:
         for agent in agents:
@@ -84,7 +84,7 @@ async def test_drains_end_them_unless_they_are_kept(files: Program, client: Clie
         assert session_pb2.SessionState.Name((await session.refresh()).view.state) == "SESSION_STATE_RUNNING"
         for agent in agents:
             assert (await files("agents", "drain", agent)).code == 0
-        await session.wait_ended(SECONDS)
+        await session.wait_ended(NEVER)
         assert "who drains agent" in session.view.message
         assert session_pb2.SessionState.Name((await other.refresh()).view.state) == "SESSION_STATE_RUNNING"
     finally:
@@ -101,7 +101,7 @@ async def test_an_administrators_program(files: Program, client: Client, shared:
         mounts=[(str(shared), "/data", False)],
         slots={"cpu": "0.5", "mem": "128m"},
     )
-    await session.wait("RUNNING", timeout=SECONDS)
+    await session.wait("RUNNING", timeout=NEVER)
 
     async def answer() -> bytes:
         async with session.open_port("web") as connection:
@@ -128,7 +128,7 @@ async def test_who_is_at_a_limit_gets_at_results(files: Program, client: Client,
     await client.quotas.set("user", me, slots={"cpu": "0.1"}, max_sessions=1, max_pending_sessions=1)
     try:
         first = await client.sessions.create(type="interactive", slots=SLOTS)
-        await first.wait("RUNNING", timeout=SECONDS)
+        await first.wait("RUNNING", timeout=NEVER)
         waiting = await client.sessions.create(type="interactive", slots=SLOTS)
         clients = await serve(client, files, shared, "results")
         ran = await clients.batch("pwd")
@@ -140,38 +140,37 @@ async def test_who_is_at_a_limit_gets_at_results(files: Program, client: Client,
         await client.quotas.set("user", me)
 
 
-async def test_idle_is_without_bytes(files: Program, client: Client, shared: Path) -> None:
-    policy = idle_pb2.IdlePolicy(interaction_timeout=seconds(8), warning=seconds(1), max_extension=seconds(60))
-    unused = await serving(client, shared, "unused")
-    clients = await serve(client, files, shared, "used")
-    used = await client.sessions.get("used")
+async def test_idle_is_without_bytes(files: Program, client: Client, cluster: Cluster, shared: Path) -> None:
+    """An hour passes in the database only; what is to be done in time has ten minutes, those of the warning."""
     (shared / MARKER).touch()
-    process = await clients.start("sftp", clients.host)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        await client.resource_groups.update("default", idle_policy=policy)
-        ending = asyncio.create_task(unused.wait_ended(SECONDS))
-        while not ending.done():
-            process.stdin.write(b"ls -1\n")
-            while MARKER.encode() not in await asyncio.wait_for(process.stdout.readline(), SECONDS):
-                assert process.returncode is None
-            await asyncio.wait({ending}, timeout=0.2)
-        await ending
+    async with no_policy_afterwards(client) as group, contextlib.AsyncExitStack() as stack:
+        policy = idle_pb2.IdlePolicy(interaction_timeout=seconds(3600), warning=seconds(600))
+        await client.resource_groups.update(group, idle_policy=policy)
+        sessions, connections = [], []
+        for name in ("unused", "used"):
+            clients = await serve(client, files, shared, name)
+            sessions.append(await client.sessions.get(name))
+            connections.append(await stack.enter_async_context(connected(clients)))
+        unused, used = sessions
+        await asyncio.gather(
+            *(pass_time(cluster, session, 3100, lambda found: found.view.conditions) for session in sessions)
+        )
+        # Both connections are open: what counts is bytes.
+        await answered(connections[1])
+        await eventually(used.refresh, lambda found: not found.view.conditions)
+        await pass_time(cluster, unused, 3700, lambda found: found.is_ended)
         assert unused.view.reason == "IDLE_TIMEOUT"
         assert session_pb2.SessionState.Name((await used.refresh()).view.state) == "SESSION_STATE_RUNNING"
-    finally:
-        await client.resource_groups.update("default", idle_policy=idle_pb2.IdlePolicy())
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
 
 
-def seconds(number: float) -> Duration:
-    """A length of time, as messages have it."""
-    duration = Duration()
-    duration.FromTimedelta(dt.timedelta(seconds=number))
-    return duration
+async def pass_time(cluster: Cluster, session: Session, unused: float, wanted: Callable[[Session], object]) -> None:
+    """Lets a session be unused for so long, until that shows: what was exchanged before may be noted late."""
+
+    shows = asyncio.create_task(eventually(session.refresh, wanted))
+    while not shows.done():
+        await let_be_unused(cluster, unused, session, warned=700)
+        await asyncio.wait((shows,), timeout=1.0)
+    await shows
 
 
 async def test_mounts_lie_apart(files: Program, client: Client, shared: Path, tmp_path: Path) -> None:
@@ -185,7 +184,7 @@ async def test_mounts_lie_apart(files: Program, client: Client, shared: Path, tm
     (tmp_path / "sent").write_text("sent")
     mounts = [(str(shared / "one"), "/one", True), (str(shared / "two"), "/two", False)]
     session = await client.sessions.create(type="system", name="apart", mounts=mounts, slots=SLOTS)
-    await session.wait("RUNNING", timeout=SECONDS)
+    await session.wait("RUNNING", timeout=NEVER)
     commands = [
         f"put {tmp_path}/sent /one/sent",
         "-ln /one/sent /two/sent",
@@ -246,7 +245,7 @@ async def test_directories_of_users_and_projects(client: Client, shared: Path, k
         mounts=[(source, "/data", True)],
         slots=SLOTS,
     )
-    await session.wait("RUNNING", timeout=SECONDS)
+    await session.wait("RUNNING", timeout=NEVER)
     assert session.view.spec.mounts[0].source == str(own)
     if command:
         hostnames = {f"sub{number}" for number in range(1, kernels)} | {"main1"}

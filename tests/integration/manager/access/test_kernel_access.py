@@ -9,7 +9,7 @@ from sqlalchemy import text
 from retinue.manager.access.access_log import AGAIN_SECONDS, record
 from retinue.manager.session.core.events import AccessMethod, KernelAccess
 from retinue.manager.store.database import Database
-from tests.integration.manager.scheduler.test_quotas import submit
+from tests.integration.manager.rows import submit
 
 TOKEN, OTHER_TOKEN = uuid.UUID(int=1), uuid.UUID(int=2)
 

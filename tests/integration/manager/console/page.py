@@ -8,7 +8,7 @@ import itertools
 import json
 import ssl
 import struct
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,6 @@ from tests.integration.sessions.web import Loopback
 PROTOCOL = "retinue.grpc.v1"
 CALL = "application/grpc-web+proto"
 ACCOUNTS, SESSIONS = "/rpc/retinue.manager.v1.AccountService", "/rpc/retinue.manager.v1.SessionService"
-WAIT = 120.0
 # Each page is of an address of its own, by which tries to log in are counted.
 _addresses = (f"127.0.{high}.{low}" for high, low in itertools.product(range(1, 255), range(1, 255)))
 
@@ -87,12 +86,11 @@ class Page:
         head = "".join(f"{name}: {value}\r\n" for name, value in fields)
         reader, writer = await self.connect()
         try:
-            async with asyncio.timeout(WAIT):
-                writer.write(f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode() + body)
-                # A server may answer, and close, before it has read everything.
-                with contextlib.suppress(ConnectionError):
-                    await writer.drain()
-                return await _answer(reader)
+            writer.write(f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode() + body)
+            # A server may answer, and close, before it has read everything.
+            with contextlib.suppress(ConnectionError):
+                await writer.drain()
+            return await _answer(reader)
         finally:
             writer.close()
 
@@ -130,6 +128,27 @@ class Page:
             yield made
 
 
+def abort(stream: aiohttp.ClientWebSocketResponse) -> None:
+    """Drops the connection of a stream: a close would wait for room behind what was not read."""
+    connection = stream._conn  # noqa: SLF001  # there is no other way to it
+    assert connection is not None
+    assert connection.transport is not None
+    connection.transport.abort()
+
+
+async def stalled(page: Page, count: Callable[[], int]) -> int:
+    """Waits until what is counted grows no more, and returns how far it came.
+
+    It is the same before and after calls that take the same way: a machine that is merely slow is slow to both.
+    """
+    while True:
+        before = count()
+        for _ in range(10):
+            assert await page.status() == "0"
+        if 0 < before == count():
+            return before
+
+
 async def _answer(reader: asyncio.StreamReader) -> Answer:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:] if line)}
@@ -147,12 +166,11 @@ async def _answer(reader: asyncio.StreamReader) -> Answer:
 
 async def ended(stream: aiohttp.ClientWebSocketResponse) -> Any:
     """Returns the end of a stream, past its messages; fails when it is cut without one."""
-    async with asyncio.timeout(WAIT):
-        while True:
-            message = await stream.receive()
-            if message.type is aiohttp.WSMsgType.TEXT:
-                end = json.loads(message.data)
-                assert set(end) == {"code", "message", "details"}
-                assert (await stream.receive()).type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED)
-                return end
-            assert message.type is aiohttp.WSMsgType.BINARY, message
+    while True:
+        message = await stream.receive()
+        if message.type is aiohttp.WSMsgType.TEXT:
+            end = json.loads(message.data)
+            assert set(end) == {"code", "message", "details"}
+            assert (await stream.receive()).type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED)
+            return end
+        assert message.type is aiohttp.WSMsgType.BINARY, message

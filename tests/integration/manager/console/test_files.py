@@ -12,6 +12,7 @@ import pytest
 from retinue.manager.console.core import documents
 from retinue.manager.gateway import sockets
 from tests.integration.manager.console.conftest import Served
+from tests.support.eventually import NEVER
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -65,7 +66,7 @@ async def test_only_one_user_of_the_machine_is_let_in(other: int) -> None:
     name = sockets.new_name()
     with sockets.listen(name) as listening, socket.socket(socket.AF_UNIX) as client:
         client.connect(f"\0{name}")
-        client.settimeout(60)
+        client.settimeout(NEVER)
         connections = sockets.accepted(listening, os.geteuid() + other)
         accepting = asyncio.ensure_future(anext(connections))
         try:

@@ -18,8 +18,8 @@ from retinue.manager.controllers.log_collector import OutputCollector
 from retinue.manager.store.database import Database
 from tests.integration.manager.leading import FakeAgent, PlainDialer, count, leading
 from tests.integration.manager.reporting_node import TERM
-from tests.integration.manager.scheduler.test_quotas import submit
-from tests.support.eventually import eventually
+from tests.integration.manager.rows import submit
+from tests.support.eventually import NEVER, eventually
 
 
 async def await_output(database: Database, session_id: uuid.UUID) -> None:
@@ -38,6 +38,7 @@ async def test_an_agent_that_does_not_answer_holds_up_no_other(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: set[str] = set()
+    given_up: list[str] = []
 
     async def stream_output(
         _forwarder: Forwarder, location: AttemptLocation, span: Span, *, follow: bool
@@ -45,12 +46,16 @@ async def test_an_agent_that_does_not_answer_holds_up_no_other(
         assert not follow
         asked.add(location.agent_id)
         if location.agent_id == "hung":
-            await asyncio.Event().wait()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                given_up.append(location.agent_id)
         if location.agent_id == "away":
             raise AgentUnavailableError("away")
         yield Piece(span.offset, b"hello")
 
     monkeypatch.setattr(log_collector, "stream_output", stream_output)
+    monkeypatch.setattr(log_collector, "_FETCH_SECONDS", 2 * NEVER)
     made: dict[str, uuid.UUID] = {}
     async with leading(database, *map(FakeAgent, ("hung", "away", "good"))):
         for name, agent in (("a", "hung"), ("b", "away"), ("c", "good"), ("d", "good")):
@@ -62,7 +67,6 @@ async def test_an_agent_that_does_not_answer_holds_up_no_other(
         await await_output(database, made[name])
     collecting = asyncio.create_task(collector.run())
     try:
-        # Less than the time that an agent has.
         await eventually(partial(is_kept, database, "c"))
         assert asked == {"hung", "away", "good"}
         # While one is waited for, and another one is tried again.
@@ -71,6 +75,7 @@ async def test_an_agent_that_does_not_answer_holds_up_no_other(
         await eventually(partial(is_kept, database, "d"))
         assert not await is_kept(database, "a")
         assert not await is_kept(database, "b")
+        assert not given_up, "it is still waited for"
     finally:
         collecting.cancel()
         await asyncio.gather(collecting, return_exceptions=True)

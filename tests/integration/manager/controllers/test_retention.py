@@ -11,7 +11,6 @@ import pytest
 from sqlalchemy import text
 
 from retinue.manager.controllers.leader import Leader
-from retinue.manager.dispatch.core.liveness import Timers
 from retinue.manager.session.core.secrets import SessionSecrets
 from retinue.manager.session.core.spec import KernelSpec, SessionSpec
 from retinue.manager.session.core.states import SessionType
@@ -20,7 +19,7 @@ from retinue.manager.session.submit import create_many
 from retinue.manager.store import retention
 from retinue.manager.store.database import Database
 from retinue.manager.store.journal_tail import JournalTail
-from tests.integration.manager.leading import PlainDialer
+from tests.integration.manager.leading import PATIENT, PlainDialer
 from tests.integration.manager.reporting_node import TERM
 from tests.support.eventually import eventually
 
@@ -99,9 +98,9 @@ async def test_in_portions_outputs_first(database: Database, monkeypatch: pytest
 async def test_the_leader_removes_them(database: Database, kept: dt.timedelta | None, left: list[str]) -> None:
     await ended(database, "old", 31)
     await ended(database, "recent", 29)
-    tail, timers = JournalTail(database), Timers(0.05, 0.5, 0.8)
+    tail = JournalTail(database)
     leader = Leader(
-        database, tail, PlainDialer(), timers, str(uuid.uuid4()), TERM, SessionSecrets(bytes(32)), kept=kept
+        database, tail, PlainDialer(), PATIENT, str(uuid.uuid4()), TERM, SessionSecrets(bytes(32)), kept=kept
     )
     # A used-up join token goes in the same round.
     async with database.transaction() as tx:

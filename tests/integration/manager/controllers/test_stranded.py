@@ -29,7 +29,7 @@ from retinue.manager.store import agents, bounds, conditions, ledger, nodes
 from retinue.manager.store.database import Database
 from retinue.manager.store.recordset import fetched
 from tests.integration.manager.reporting_node import TERM, Node, enrol
-from tests.integration.manager.scheduler.test_simulation import check_claims
+from tests.integration.manager.scheduler.world import check_claims
 from tests.support.controllers import Controller, Link, controller_of
 from tests.support.stepped_scheduler import SteppedScheduler
 

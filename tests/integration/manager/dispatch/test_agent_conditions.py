@@ -10,8 +10,8 @@ from sqlalchemy import text
 from retinue.manager.session.core.attempts import NodeCondition
 from retinue.manager.store.database import Database
 from tests.integration.manager.reporting_node import Node
-from tests.integration.manager.scheduler.test_quotas import roomy_node, states, submit
-from tests.integration.manager.scheduler.test_scheduler_cache import before_the_commit
+from tests.integration.manager.rows import states, submit
+from tests.integration.manager.scheduled_nodes import before_the_commit, roomy_node
 
 FULL = NodeCondition("DISK_FULL", "STATE", "no space left")
 DAMAGED = NodeCondition("STATE_DAMAGED", message="term")

@@ -18,10 +18,10 @@ from retinue.manager.dispatch.convert import Conditions, Rejected, parse
 from retinue.manager.dispatch.reports import Reports
 from retinue.manager.session.core.attempts import NodeFacts, NodeReport
 from retinue.manager.store.database import Database
-from tests.integration.manager.dispatch.test_reports import committing
 from tests.integration.manager.leading import FakeAgent, count, leading
 from tests.integration.manager.reporting_node import TERM, enrol
-from tests.integration.manager.scheduler.test_quotas import submit
+from tests.integration.manager.rows import submit
+from tests.integration.manager.scheduled_nodes import committing
 from tests.support.eventually import eventually
 from tests.support.fuzz import Fuzz
 
@@ -71,7 +71,7 @@ async def test_nonsense_costs_its_agent_only(
             await eventually(partial(_has, database, "rogue", "QUARANTINED"))
             assert await conditions(database, "honest") == []
     assert honest.dialled == 1
-    assert not [record for record in caplog.records if record.name.startswith("manager")]
+    assert not [record for record in caplog.records if record.name.startswith("retinue.manager")]
 
 
 async def _running(database: Database, number: int) -> bool:

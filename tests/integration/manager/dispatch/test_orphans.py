@@ -17,7 +17,7 @@ from retinue.manager.store import cluster, orphans
 from retinue.manager.store.database import Database
 from tests.integration.manager.leading import FakeAgent, count, leading
 from tests.integration.manager.reporting_node import TERM, enrol
-from tests.integration.manager.scheduler.test_quotas import submit
+from tests.integration.manager.rows import submit
 from tests.support.eventually import eventually
 
 SESSION, KERNEL, OTHER = uuid.uuid4(), uuid.uuid4(), uuid.uuid4()

@@ -16,7 +16,7 @@ from retinue.manager.session.core.spec import SessionSpec
 from retinue.manager.session.core.states import Observed, SessionType
 from retinue.manager.store import endpoint_replicas, endpoints
 from retinue.manager.store.database import Database
-from tests.integration.manager.dispatch.test_reports import two_nodes
+from tests.integration.manager.scheduled_nodes import two_nodes
 
 PROBE = Probe(ProbeKind.HTTP, path="/health")
 

@@ -14,8 +14,7 @@ from retinue.manager.session.core.attempts import AttemptStatus, LayerReport, No
 from retinue.manager.session.core.states import Observed
 from retinue.manager.store.database import Database
 from tests.integration.manager.reporting_node import TERM, Node, enrol
-from tests.integration.manager.scheduler.test_fair_share import execute
-from tests.integration.manager.scheduler.test_quotas import submit
+from tests.integration.manager.rows import execute, submit
 from tests.support.stepped_scheduler import SteppedScheduler
 
 REPORTS = 40

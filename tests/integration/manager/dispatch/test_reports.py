@@ -5,11 +5,10 @@ an agent is believed about its own attempts only.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime as dt
 import logging
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -38,43 +37,11 @@ from retinue.manager.session.transaction import WorkingSet
 from retinue.manager.store import journal, sessions
 from retinue.manager.store.database import Database
 from retinue.manager.store.idle import MeasuredKernel
-from tests.integration.manager.reporting_node import TERM, Node, enrol
-from tests.integration.manager.scheduler.test_quotas import states, submit
+from tests.integration.manager.reporting_node import TERM
+from tests.integration.manager.rows import states, submit
+from tests.integration.manager.scheduled_nodes import two_nodes
 from tests.support.eventually import eventually
 from tests.support.stepped_scheduler import SteppedScheduler
-
-ROOMY = {"cpu": 100_000, "mem": 100 << 30}
-
-
-@contextlib.asynccontextmanager
-async def committing(reports: Reports) -> AsyncIterator[None]:
-    """Reports are committed as they come."""
-    running = asyncio.create_task(reports.run())
-    try:
-        yield
-        assert not running.done()
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-
-
-@contextlib.asynccontextmanager
-async def two_nodes(database: Database, out_of_bounds: OutOfBounds | None = None) -> AsyncIterator[tuple[Node, Node]]:
-    """A node `honest` with two sessions that run, and a node `rogue` with nothing."""
-    note = out_of_bounds.note if out_of_bounds is not None else lambda _agent, _attempts: None
-    reports = Reports(database, TERM, lambda _affected: None, out_of_bounds=note)
-    async with committing(reports):
-        await enrol(database, ["honest", "rogue"])
-        honest, rogue = (Node(name, reports, database, dict(ROOMY)) for name in ("honest", "rogue"))
-        await honest.join()
-        for name in ("a", "b"):
-            await submit(database, "ann", name)
-        await SteppedScheduler(database, TERM, lambda _affected: None).run_once()
-        while await honest.step():
-            pass
-        assert await states(database) == {"a": "RUNNING", "b": "RUNNING"}
-        await rogue.join()
-        yield honest, rogue
 
 
 async def rows(database: Database, query: str) -> list[dict[str, Any]]:

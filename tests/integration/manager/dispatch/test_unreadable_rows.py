@@ -4,6 +4,7 @@ listed and ended as before.
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from functools import partial
 
@@ -29,7 +30,7 @@ from retinue.manager.v1 import fleet_service_pb2 as fleet_pb
 from retinue.manager.v1 import session_pb2 as pb
 from tests.integration.manager.leading import FakeAgent, count, leading
 from tests.integration.manager.reporting_node import TERM
-from tests.integration.manager.scheduler.test_quotas import states, submit
+from tests.integration.manager.rows import states, submit
 from tests.support.eventually import eventually
 
 # What rolling upgrades, downgrades and damage make of a stored request.
@@ -67,29 +68,33 @@ async def ended(database: Database, name: str) -> bool:
     return await count(database, "name = :name AND state = 'TERMINATED'", name=name) == 1
 
 
-@pytest.mark.parametrize("kind", SPECS)
-async def test_a_session_of_another_version_costs_itself_only(database: Database, kind: str) -> None:
+async def test_sessions_of_another_version_cost_themselves_only(database: Database) -> None:
     agent = FakeAgent("n1")
-    before = await submit(database, "ann", "before")
+    names = {kind: f"before-{number}" for number, kind in enumerate(SPECS)}
+    before = {kind: await submit(database, "ann", name) for kind, name in names.items()}
     async with leading(database, agent):
-        await eventually(partial(running, database, "before"))
-        await damage(database, "before", f"spec = {SPECS[kind]}")
-        await submit(database, "ann", "waiting")
-        await damage(database, "waiting", f"spec = {SPECS[kind]}")
+        for name in names.values():
+            await eventually(partial(running, database, name))
+        for number, kind in enumerate(SPECS):
+            await damage(database, names[kind], f"spec = {SPECS[kind]}")
+            await submit(database, "ann", f"waiting-{number}")
+            await damage(database, f"waiting-{number}", f"spec = {SPECS[kind]}")
         await submit(database, "ann", "other")
         await eventually(partial(running, database, "other"))
-        assert await running(database, "before")
+        for name in names.values():
+            assert await running(database, name), name
     # Another leader, to which the agent sends all that it has.
     agent.wanted = {}
     async with leading(database, agent):
         await submit(database, "ann", "another")
         await eventually(partial(running, database, "another"))
-        assert await running(database, "before")
-        assert f"{before}.1" not in agent.removed
-        assert agent.statuses[f"{before}.1"].state == agent_pb.ATTEMPT_STATE_RUNNING
-        shown = await message_of(database, "before")
-        assert [condition.type for condition in shown.conditions] == ["UNREADABLE"]
-        assert (shown.id, shown.owner, shown.state) == (str(before), "ann", pb.SESSION_STATE_RUNNING)
+        for kind, session_id in before.items():
+            assert await running(database, names[kind]), kind
+            assert f"{session_id}.1" not in agent.removed, kind
+            assert agent.statuses[f"{session_id}.1"].state == agent_pb.ATTEMPT_STATE_RUNNING, kind
+            shown = await message_of(database, names[kind])
+            assert [condition.type for condition in shown.conditions] == ["UNREADABLE"], kind
+            assert (shown.id, shown.owner, shown.state) == (str(session_id), "ann", pb.SESSION_STATE_RUNNING), kind
         async with database.transaction() as tx:
             page, _ = await sessions.list_page(
                 tx,
@@ -98,23 +103,16 @@ async def test_a_session_of_another_version_costs_itself_only(database: Database
                 ended=True,
                 newest_first=False,
                 after=None,
-                limit=10,
+                limit=100,
             )
         listed = {session_message(row, (), view=SpecView.BASIC).id for row in page}
-        assert str(before) in listed
-        assert len(listed) == 4
-
-
-@pytest.mark.parametrize("kind", ["future member", "no kernel", "numbers for texts", "texts for numbers"])
-async def test_it_ends_when_that_is_requested(database: Database, kind: str) -> None:
-    agent = FakeAgent("n1")
-    session_id = await submit(database, "ann", "one")
-    async with leading(database, agent):
-        await eventually(partial(running, database, "one"))
-        await damage(database, "one", f"spec = {SPECS[kind]}")
-        async with database.transaction() as tx:
-            assert await terminate(tx, session_id, by="ann", force=False)
-        await eventually(partial(ended, database, "one"))
+        assert set(map(str, before.values())) <= listed
+        assert len(listed) == 2 * len(SPECS) + 2
+        # They end when that is requested.
+        for kind in ("future member", "no kernel", "numbers for texts", "texts for numbers"):
+            async with database.transaction() as tx:
+                assert await terminate(tx, before[kind], by="ann", force=False)
+            await eventually(partial(ended, database, names[kind]))
 
 
 async def test_one_that_cannot_be_moved_says_so(database: Database) -> None:
@@ -150,49 +148,56 @@ AGENTS = {
 }
 
 
-@pytest.mark.parametrize("kind", AGENTS)
-async def test_an_agent_of_another_version_costs_itself_only(database: Database, kind: str) -> None:
-    good = FakeAgent("good")
-    async with leading(database, good):
+async def test_agents_of_another_version_cost_themselves_only(database: Database) -> None:
+    bad = {kind: f"bad-{number}" for number, kind in enumerate(AGENTS)}
+    async with leading(database, FakeAgent("good")):
         async with database.transaction() as tx:
-            await tx.execute(
-                text(f"""
-                    INSERT INTO agent (id, resource_group, state, drained, revoked, address, instance, architecture, software_version,
-                        underlay_address, underlay_mtu, boot_id, version, capacity, backends)
-                    VALUES ('bad', 'default', 'ALIVE', FALSE, FALSE, '', '', '', '', '', 0, '', 1, '{{"cpu": 1000}}', '["process"]');
-                    UPDATE agent SET {AGENTS[kind]} WHERE id = 'bad'
-                """)  # noqa: S608  # the test's own
-            )
+            for kind, name in bad.items():
+                await tx.execute(
+                    text(f"""
+                        INSERT INTO agent (id, resource_group, state, drained, revoked, address, instance, architecture, software_version,
+                            underlay_address, underlay_mtu, boot_id, version, capacity, backends)
+                        VALUES ('{name}', 'default', 'ALIVE', FALSE, FALSE, '', '', '', '', '', 0, '', 1, '{{"cpu": 1000}}', '["process"]');
+                        UPDATE agent SET {AGENTS[kind]} WHERE id = '{name}'
+                    """)  # noqa: S608  # the test's own
+                )
         await submit(database, "ann", "one", agents=("good",), agents_strict=True)
         await submit(database, "ann", "two", single_node=False, cluster_size=2)
         await eventually(partial(running, database, "one"))
         await eventually(partial(running, database, "two"))
-        async with database.transaction() as tx:
-            row = await agents.get(tx, "bad")
-            load = await agents.read_loads(tx, ["bad"])
-        assert row is not None
-        shown = agent_message(row, load["bad"])
-        assert shown.id == "bad"
-        if kind != "future state":
-            assert [condition.type for condition in shown.conditions] == [fleet_pb.AGENT_CONDITION_TYPE_UNREADABLE]
+        for kind, name in bad.items():
+            async with database.transaction() as tx:
+                row = await agents.get(tx, name)
+                load = await agents.read_loads(tx, [name])
+            assert row is not None
+            shown = agent_message(row, load[name])
+            assert shown.id == name
+            if kind != "future state":
+                unreadable = [fleet_pb.AGENT_CONDITION_TYPE_UNREADABLE]
+                assert [condition.type for condition in shown.conditions] == unreadable, kind
 
 
 CONDITIONS = ("7", "'x'", '["x", 7]', '[{"type": ["x"], "reason": 7}]', '{"type": "x"}')
 
 
-@pytest.mark.parametrize("column", ["reported_conditions", "found_conditions"])
-async def test_an_agent_is_heard_whatever_is_stored_of_its_conditions(database: Database, column: str) -> None:
-    agent = FakeAgent("n1")
-    for number, stored in enumerate(CONDITIONS):
-        async with leading(database, agent):
-            await submit(database, "ann", f"s{number}")
-            await eventually(partial(running, database, f"s{number}"))
-        async with database.transaction() as tx:
-            change = f"UPDATE agent SET {column} = CAST(:stored AS jsonb)"  # noqa: S608  # the test's own
-            await tx.execute(text(change), {"stored": stored.replace("'", '"')})
-    async with leading(database, agent):
-        await submit(database, "ann", "last")
-        await eventually(partial(running, database, "last"))
+async def test_an_agent_is_heard_whatever_is_stored_of_its_conditions(database: Database) -> None:
+    columns = ("reported_conditions", "found_conditions")
+    heard = {f"n{number}": case for number, case in enumerate(itertools.product(columns, CONDITIONS))}
+    speaking = [FakeAgent(name) for name in heard]
+    async with leading(database, *speaking):
+        for name in heard:
+            await submit(database, "ann", f"first-{name}", agents=(name,), agents_strict=True)
+        for name in heard:
+            await eventually(partial(running, database, f"first-{name}"))
+    async with database.transaction() as tx:
+        for name, (column, stored) in heard.items():
+            change = f"UPDATE agent SET {column} = CAST(:stored AS jsonb) WHERE id = :id"  # noqa: S608  # the test's own
+            await tx.execute(text(change), {"stored": stored.replace("'", '"'), "id": name})
+    async with leading(database, *speaking):
+        for name in heard:
+            await submit(database, "ann", f"last-{name}", agents=(name,), agents_strict=True)
+        for name in heard:
+            await eventually(partial(running, database, f"last-{name}"))
 
 
 @pytest.mark.parametrize("change", ["goal = 'HIBERNATED'", "observed = 'HIBERNATED'"])
@@ -221,31 +226,32 @@ WAITING = {
 }
 
 
-@pytest.mark.parametrize("kind", WAITING)
-async def test_a_waiting_session_of_another_version_holds_up_no_other(database: Database, kind: str) -> None:
+async def test_waiting_sessions_of_another_version_hold_up_no_other(database: Database) -> None:
     async with leading(database, FakeAgent("n1")):
-        await submit(database, "ann", "odd", agents=("n2",), agents_strict=True)
-        await damage(database, "odd", WAITING[kind])
-        await submit(database, "ann", "other")
-        await eventually(partial(running, database, "other"))
+        for number, change in enumerate(WAITING.values()):
+            await submit(database, "ann", f"odd-{number}", agents=("n2",), agents_strict=True)
+            await damage(database, f"odd-{number}", change)
+            await submit(database, "ann", f"other-{number}")
+            await eventually(partial(running, database, f"other-{number}"))
 
 
-@pytest.mark.parametrize("options", ["[]", "7", '{"max-tries-before-skip": 7}', '{"max-tries-before-skip": ["x"]}'])
-async def test_options_of_another_version_cost_their_group_only(database: Database, options: str) -> None:
+async def test_options_of_another_version_cost_their_group_only(database: Database) -> None:
+    stored = ("[]", "7", '{"max-tries-before-skip": 7}', '{"max-tries-before-skip": ["x"]}')
     async with leading(database, FakeAgent("n1")):
-        async with database.transaction() as tx:
-            await tx.execute(
-                text("""
-                    INSERT INTO resource_group (name, session_strategy, agent_strategy, options, start_timeout_seconds, version)
-                    VALUES ('other', 'fifo', 'concentrated', CAST(:options AS jsonb), 600, 1)
-                """),
-                {"options": options},
-            )
-        await submit(database, "ann", "lost", resource_group="other")
-        for number in range(3):
-            await submit(database, "ann", f"s{number}")
-            await eventually(partial(running, database, f"s{number}"))
-        assert await count(database, "name = 'lost' AND state = 'PENDING'") == 1
+        for number, options in enumerate(stored):
+            async with database.transaction() as tx:
+                await tx.execute(
+                    text("""
+                        INSERT INTO resource_group (name, session_strategy, agent_strategy, options, start_timeout_seconds, version)
+                        VALUES (:name, 'fifo', 'concentrated', CAST(:options AS jsonb), 600, 1)
+                    """),
+                    {"name": f"other-{number}", "options": options},
+                )
+            await submit(database, "ann", f"lost-{number}", resource_group=f"other-{number}")
+            for place in range(3):
+                await submit(database, "ann", f"s{number}-{place}")
+                await eventually(partial(running, database, f"s{number}-{place}"))
+        assert await count(database, "name LIKE 'lost-%' AND state = 'PENDING'") == len(stored)
 
 
 async def test_a_group_of_another_version_costs_itself_only(database: Database) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from sqlalchemy import text
 from retinue.manager.endpoints.controller import EndpointController
 from retinue.manager.endpoints.core.model import RoutedEndpoint, Traffic
 from retinue.manager.endpoints.core.states import ReplicaState
+from retinue.manager.store.database import Transaction
 from retinue.manager.v1 import (
     account_service_pb2_grpc,
     endpoint_service_pb2_grpc,
@@ -91,10 +92,7 @@ class Rig:
         return list((await self.call("GetEndpoint", pb.GetEndpointRequest(endpoint=name))).replicas)
 
     async def states(self, name: str = "llm") -> list[tuple[int, str]]:
-        return sorted(
-            (item.revision, epb.ReplicaState.Name(item.state).removeprefix("REPLICA_STATE_"))
-            for item in await self.replicas(name)
-        )
+        return states_of(await self.replicas(name))
 
     async def look(self, times: int = 1) -> None:
         for _ in range(times):
@@ -105,25 +103,41 @@ class Rig:
         before = None
         for _ in range(rounds):
             await self.look()
-            await self.move("TERMINATING", "TERMINATED")
-            if running:
-                await self.move("PENDING", "RUNNING")
-            now = [(item.session_id, item.state) for item in await self.replicas(name)], (await self.get(name)).rollout
+            await (self.obey() if running else self.move("TERMINATING", "TERMINATED"))
+            found = await self.call("GetEndpoint", pb.GetEndpointRequest(endpoint=name))
+            now = [(item.session_id, item.state) for item in found.replicas], found.endpoint.rollout
             if now == before:
                 return
             before = now
         raise AssertionError("it does not come to rest")
 
+    async def obey(self) -> None:
+        """Agents do what is asked of them: what is to end has ended, what is pending runs."""
+        async with self.service.database.transaction() as tx:
+            await _move(tx, "TERMINATING", "TERMINATED")
+            await _move(tx, "PENDING", "RUNNING")
+
     async def move(self, old: str, new: str) -> None:
         async with self.service.database.transaction() as tx:
-            await tx.execute(
-                text(
-                    "UPDATE session SET state = :new, start_time = now(), end_time = CASE WHEN :ended THEN now() END WHERE state = :old"
-                ),
-                {"old": old, "new": new, "ended": new in ("TERMINATED", "CANCELLED")},
-            )
-            if new == "RUNNING":
-                await tx.execute(text("UPDATE endpoint_replica SET address = '192.0.2.9', port = 31000"))
+            await _move(tx, old, new)
+
+
+def states_of(replicas: Iterable[epb.Replica]) -> list[tuple[int, str]]:
+    """The revision and the state of each."""
+    return sorted(
+        (item.revision, epb.ReplicaState.Name(item.state).removeprefix("REPLICA_STATE_")) for item in replicas
+    )
+
+
+async def _move(tx: Transaction, old: str, new: str) -> None:
+    moved: Any = await tx.execute(
+        text(
+            "UPDATE session SET state = :new, start_time = now(), end_time = CASE WHEN :ended THEN now() END WHERE state = :old"
+        ),
+        {"old": old, "new": new, "ended": new in ("TERMINATED", "CANCELLED")},
+    )
+    if new == "RUNNING" and moved.rowcount:
+        await tx.execute(text("UPDATE endpoint_replica SET address = '192.0.2.9', port = 31000"))
 
 
 def revision(**fields: Any) -> epb.RevisionSpec:

@@ -19,7 +19,7 @@ from retinue.manager.endpoints.core.states import ReplicaState
 from retinue.manager.store.database import Database, Transaction
 from retinue.manager.v1 import endpoint_pb2 as epb
 from retinue.manager.v1 import endpoint_service_pb2 as pb
-from tests.integration.manager.endpoints.controlled import TERM, Rig, revision
+from tests.integration.manager.endpoints.controlled import TERM, Rig, revision, states_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -69,14 +69,14 @@ class Lives:
             self.deaths += 1
             self.begin()
         self.tables += self.rig.routers.table.values()
-        await self.rig.move("TERMINATING", "TERMINATED")
-        await self.rig.move("PENDING", "RUNNING")
+        await self.rig.obey()
 
     async def reach(self, *states: tuple[int, str], rollout: epb.RolloutState.ValueType | None = None) -> None:
         """Looks until there are exactly these replicas."""
         for _ in range(60):
             await self.look()
-            if await self.rig.states() == sorted(states) and rollout in (None, (await self.rig.get()).rollout.state):
+            found = await self.rig.call("GetEndpoint", pb.GetEndpointRequest(endpoint="llm"))
+            if states_of(found.replicas) == sorted(states) and rollout in (None, found.endpoint.rollout.state):
                 # What is stored is in the table after one more.
                 await self.look()
                 return

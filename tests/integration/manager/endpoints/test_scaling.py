@@ -62,6 +62,8 @@ async def test_bounds_and_floors_hold_at_once_and_are_in_the_journal(rig: Rig) -
         assert not response.events
         if response.revision >= newest:
             break
+    else:
+        raise AssertionError("the watch ended")
     elsewhere.cancel()
     assert [kind for kind in kinds if kind != "replica_moved"] == [
         "updated",

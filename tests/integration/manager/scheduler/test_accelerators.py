@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from retinue.manager.session.core.spec import KernelSpec
 from retinue.manager.store.database import Database
-from tests.integration.manager.scheduler.test_preemption import kernel, row, settle
-from tests.integration.manager.scheduler.test_simulation import World, check
+from tests.integration.manager.scheduler.world import World, check, kernel, row, settle
 
 
 async def test_cpu_work_leaves_accelerators_to_those_who_ask(database: Database) -> None:

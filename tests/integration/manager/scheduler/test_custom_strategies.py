@@ -18,8 +18,7 @@ from retinue.manager.scheduling import custom
 from retinue.manager.store.database import Database
 from retinue.strategy.v1 import strategy_service_pb2 as pb
 from retinue.strategy.v1 import strategy_service_pb2_grpc as pb_grpc
-from tests.integration.manager.scheduler.test_preemption import kernel, row
-from tests.integration.manager.scheduler.test_simulation import World, check
+from tests.integration.manager.scheduler.world import World, check, kernel, row
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
 
@@ -40,7 +39,7 @@ async def configure(database: Database, session: str, agent: str, **options: str
         )
 
 
-# Milliseconds that no answer takes, on a busy machine either.
+# Milliseconds that no answer takes, on a busy machine either: as many as may be given.
 PATIENT = "30000"
 
 
@@ -50,8 +49,7 @@ async def program(*command: str) -> AsyncIterator[str]:
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(60):
-            yield f"127.0.0.1:{int(await process.stdout.readline())}"
+        yield f"127.0.0.1:{int(await process.stdout.readline())}"
     finally:
         process.kill()
         await process.wait()
@@ -140,7 +138,7 @@ async def test_a_python_strategy_is_an_entry_point(
 
 async def test_failures_fall_back_and_are_reported(database: Database) -> None:
     async def dawdle(_request: Any) -> Any:
-        await asyncio.sleep(30)
+        await asyncio.Event().wait()
 
     def everything(request: Any) -> Any:
         return pb.OrderSessionsResponse(session_ids=[session.id for session in request.sessions])

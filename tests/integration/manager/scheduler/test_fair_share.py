@@ -2,80 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import uuid
-from collections.abc import AsyncIterator
-from typing import Any
-
 import pytest
-from sqlalchemy import text
 
-from retinue.manager.dispatch.reports import Reports
 from retinue.manager.scheduler.cache_sync import USAGE_SECONDS, UsageReader
 from retinue.manager.scheduling.columns import Policy
 from retinue.manager.scheduling.fair_share import DAY_SECONDS
 from retinue.manager.scheduling.strategies import Settings, validate_policy
-from retinue.manager.session.core.admission import admit
-from retinue.manager.session.core.spec import KernelSpec, SessionSpec
-from retinue.manager.session.core.states import SessionType
-from retinue.manager.session.drafts import draft
-from retinue.manager.session.submit import create_many
 from retinue.manager.store import usage
 from retinue.manager.store.database import Database
-from tests.integration.manager.reporting_node import TERM, Node, enrol
+from tests.integration.manager.rows import execute, state_of, submit
+from tests.integration.manager.scheduled_nodes import CPU, finish, one_node
 from tests.support.decayed_usage import decayed_usage
-from tests.support.stepped_scheduler import SteppedScheduler
-
-CPU, MEM = 1000, 2**28
-
-
-@contextlib.asynccontextmanager
-async def one_node(database: Database) -> AsyncIterator[tuple[Node, SteppedScheduler]]:
-    """A node that has room for one kernel."""
-    reports = Reports(database, TERM, lambda _: None)
-    task = asyncio.create_task(reports.run())
-    try:
-        await enrol(database, ["n0"])
-        node = Node("n0", reports, database, {"cpu": CPU, "mem": MEM})
-        await node.join()
-        yield node, SteppedScheduler(database, TERM, lambda _: None)
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-async def submit(database: Database, owner: str) -> uuid.UUID:
-    session_id = uuid.uuid4()
-    spec, violations = admit(
-        SessionSpec(
-            name=f"s-{session_id.hex[:8]}",
-            project="default",
-            resource_group="default",
-            type=SessionType.BATCH,
-            kernel=KernelSpec(command=("x",), slots={"cpu": "1", "mem": "256m"}),
-        )
-    )
-    assert violations == []
-    async with database.transaction() as tx:
-        await create_many(tx, [draft(session_id, owner, spec)])
-    return session_id
-
-
-async def execute(database: Database, statement: str, **values: object) -> list[tuple[object, ...]]:
-    async with database.transaction() as tx:
-        result: Any = await tx.execute(text(statement), values)
-        return [tuple(row) for row in result] if result.returns_rows else []
-
-
-async def finish(node: Node) -> None:
-    for _ in range(6):
-        await node.step(exit_code=0)
-
-
-async def state_of(database: Database, session_id: uuid.UUID) -> str:
-    rows = await execute(database, "SELECT state FROM session WHERE id = :id", id=session_id)
-    return str(rows[0][0])
 
 
 async def test_a_released_claim_is_usage_of_the_days_it_spanned(database: Database) -> None:

@@ -8,7 +8,8 @@ from sqlalchemy import text
 from retinue.manager.store import ledger
 from retinue.manager.store.database import Database
 from retinue.manager.store.ledger import CAPACITY, CLAIM, SHARE, Ledger, Mismatch
-from tests.integration.manager.scheduler.test_fair_share import CPU, MEM, execute, finish, one_node, submit
+from tests.integration.manager.rows import execute, submit
+from tests.integration.manager.scheduled_nodes import CPU, MEM, finish, one_node
 
 
 async def verify(database: Database, group: str = "") -> Ledger:

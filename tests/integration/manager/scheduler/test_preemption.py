@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import uuid
-from typing import Any
-
 import pytest
 from sqlalchemy import text
 
-from retinue.manager.session.core.spec import KernelSpec
 from retinue.manager.store.database import Database
-from tests.integration.manager.scheduler.test_simulation import World, check
-
-WHOLE = {"cluster_size": 1, "single_node": True}
+from tests.integration.manager.scheduler.world import World, check, kernel, row, settle
 
 
 async def configure(database: Database, **options: str) -> None:
@@ -22,30 +16,6 @@ async def configure(database: Database, **options: str) -> None:
             text("UPDATE resource_group SET options = jsonb_object(CAST(:keys AS text[]), CAST(:values AS text[]))"),
             {"keys": list(pairs), "values": list(pairs.values())},
         )
-
-
-async def row(database: Database, session_id: uuid.UUID) -> Any:
-    async with database.transaction() as tx:
-        rows = await tx.execute(
-            text("""
-                SELECT s.state, s.reason, s.message, s.result, s.nomination, s.tries, k.agent_id, k.epoch
-                FROM session s JOIN kernel k ON k.id = s.id WHERE s.id = :id
-            """),
-            {"id": session_id},
-        )
-        return rows.one()
-
-
-async def settle(world: World) -> None:
-    for _ in range(20):
-        await world.schedule()
-        if not any([await node.step() for node in world.nodes]):
-            return
-    raise AssertionError("the nodes do not come to rest")
-
-
-def kernel(cpu: str) -> dict[str, Any]:
-    return {**WHOLE, "kernel": KernelSpec(command=("x",), slots={"cpu": cpu, "mem": "256m"})}
 
 
 @pytest.mark.parametrize("mode", ["terminate", "requeue"])

@@ -7,7 +7,7 @@ from sqlalchemy import text
 
 from retinue.manager.scheduler import preview
 from retinue.manager.store.database import Database
-from tests.integration.manager.scheduler.test_simulation import World
+from tests.integration.manager.scheduler.world import World
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from sqlalchemy import text
 from retinue.manager.store import ledger, quotas
 from retinue.manager.store.database import Database
 from retinue.manager.store.quotas import QuotaRecord, Subject, Use
-from tests.integration.manager.scheduler.test_simulation import World
+from tests.integration.manager.scheduler.world import World
 
 SUBJECTS: list[Subject] = [
     ("USER", "ann"),

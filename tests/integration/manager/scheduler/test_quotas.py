@@ -2,77 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
-import uuid
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from retinue.manager.api.admin.quota_convert import quota_message
-from retinue.manager.dispatch.reports import Reports
-from retinue.manager.session.core.admission import admit
-from retinue.manager.session.core.spec import KernelSpec, MountSpec, SessionSpec
+from retinue.manager.session.core.spec import KernelSpec, MountSpec
 from retinue.manager.session.core.states import SessionType
-from retinue.manager.session.drafts import draft
-from retinue.manager.session.submit import create_many
 from retinue.manager.store import quotas
 from retinue.manager.store.database import Database
 from tests.integration.manager.reporting_node import TERM, Node, enrol
-from tests.integration.manager.scheduler.test_fair_share import execute, finish
+from tests.integration.manager.rows import execute, limit, states, submit, waits
+from tests.integration.manager.scheduled_nodes import finish, roomy_node
+from tests.integration.manager.scheduler.world import GIB
 from tests.support.stepped_scheduler import SteppedScheduler
-
-GIB = 2**30
-
-
-@contextlib.asynccontextmanager
-async def roomy_node(database: Database) -> AsyncIterator[tuple[Node, SteppedScheduler]]:
-    """A node on which room is never short."""
-    reports = Reports(database, TERM, lambda _: None)
-    task = asyncio.create_task(reports.run())
-    try:
-        await enrol(database, ["n0"])
-        node = Node("n0", reports, database, {"cpu": 100_000, "mem": 100 * GIB})
-        await node.join()
-        yield node, SteppedScheduler(database, TERM, lambda _: None)
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-async def submit(database: Database, owner: str, name: str, cpu: str = "1", **changes: Any) -> uuid.UUID:
-    values: dict[str, Any] = {
-        "name": name,
-        "project": "default",
-        "resource_group": "default",
-        "type": SessionType.BATCH,
-        "kernel": KernelSpec(command=("x",), slots={"cpu": cpu}),
-    }
-    spec, violations = admit(SessionSpec(**{**values, **changes}))
-    assert violations == []
-    session_id = uuid.uuid4()
-    async with database.transaction() as tx:
-        await create_many(tx, [draft(session_id, owner, spec)])
-    return session_id
-
-
-async def limit(database: Database, kind: str, name: str, **limits: Any) -> None:
-    async with database.transaction() as tx:
-        await quotas.put(tx, kind, name, quotas.Limits(**limits))
-
-
-async def states(database: Database) -> dict[str, str]:
-    return {str(name): str(state) for name, state in await execute(database, "SELECT name, state FROM session")}
-
-
-async def waits(database: Database, name: str) -> tuple[str, str, str, int]:
-    rows = await execute(
-        database, "SELECT reason, message, explanation->>'tier', tries FROM session WHERE name = :name", name=name
-    )
-    reason, message, tier, tries = rows[0]
-    return str(reason), str(message), str(tier), int(str(tries))
 
 
 @pytest.mark.parametrize("strategy", ["drf", "fifo", "lifo", "fair-share"])
@@ -90,6 +34,7 @@ async def test_one_pass_does_not_go_beyond_it(database: Database, strategy: str,
         await scheduler.run_once()
         assert sorted((await states(database)).values()) == ["PENDING"] * 3 + ["SCHEDULED"] * 3
         waiting = [name for name, state in (await states(database)).items() if state == "PENDING"]
+        assert len(waiting) == 3
         whose = f"{subject[0].replace('_', ' ').lower()} {subject[1]}"
         for name in waiting:
             assert await waits(database, name) == (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,12 +14,13 @@ from sqlalchemy import text
 from retinue.manager.scheduler.cache_sync import CacheSync
 from retinue.manager.scheduler.core.cache import Cache
 from retinue.manager.session.core.spec import KernelSpec
-from retinue.manager.store import agents, groups, placements, quotas, sessions, shares
+from retinue.manager.store import agents, groups, quotas, sessions, shares
 from retinue.manager.store.database import Database
 from tests.integration.manager.reporting_node import TERM
-from tests.integration.manager.scheduler.test_quotas import limit, roomy_node, states, waits
-from tests.integration.manager.scheduler.test_quotas import submit as submit_to
-from tests.integration.manager.scheduler.test_simulation import GIB, World, check
+from tests.integration.manager.rows import limit, states, waits
+from tests.integration.manager.rows import submit as submit_to
+from tests.integration.manager.scheduled_nodes import before_the_commit, roomy_node
+from tests.integration.manager.scheduler.world import GIB, World, check
 from tests.support.eventually import eventually
 from tests.support.stepped_scheduler import SteppedScheduler
 
@@ -149,21 +149,6 @@ async def test_statements_of_a_pass_do_not_depend_on_its_size(
             numbers.append(await statements(scheduler))
         assert 10 < numbers[1] == numbers[2] <= 16
         assert set((await states(database)).values()) == {"SCHEDULED"}
-
-
-async def before_the_commit(
-    monkeypatch: pytest.MonkeyPatch, scheduler: SteppedScheduler, change: Callable[[], Awaitable[None]]
-) -> None:
-    """A pass during whose commit, before it has looked at anything, something else is committed."""
-    lock = placements.lock
-
-    async def changed(*arguments: Any) -> placements.Locked:
-        await change()
-        return await lock(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(placements, "lock", changed)
-        await scheduler.run_once()
 
 
 async def test_a_lost_race_costs_only_that_session(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -194,8 +194,10 @@ async def test_what_anyone_may_call(service: Service, channel: grpc.aio.Channel)
     refused = await failure(anext(aiter(stranger)))
     assert (refused.code, refused.reason) == (Code.UNAUTHENTICATED, "CREDENTIALS_MISSING")
     token = bearer(await service.user("ada"))
-    async for response in reflection.ServerReflectionInfo(iter([request]), metadata=token):
-        assert {service.name for service in response.list_services_response.service} == set(SERVICES)
+    responses = [response async for response in reflection.ServerReflectionInfo(iter([request]), metadata=token)]
+    assert [{service.name for service in response.list_services_response.service} for response in responses] == [
+        set(SERVICES)
+    ]
 
 
 async def test_unknown_methods(channel: grpc.aio.Channel) -> None:
@@ -226,9 +228,8 @@ async def test_a_stream_of_a_revoked_token_ends_within_5_seconds(
         # As another replica would do it.
         async with service.database.transaction() as tx:
             await tx.execute(text("UPDATE token SET revoke_time = now() WHERE user_name = 'ada'"))
-    async with asyncio.timeout(60):
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await watches[0].read()
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await watches[0].read()
     ended = taken_apart(caught.value)
     assert (ended.code, ended.reason) == (Code.UNAUTHENTICATED, "TOKEN_INVALID")
     # Others are not touched.
@@ -285,13 +286,18 @@ async def test_an_outage_is_no_verdict(tmp_path: object) -> None:
         await nowhere.dispose()
 
 
-async def test_a_thousand_wrong_tokens_harm_no_other_caller(service: Service, channel: grpc.aio.Channel) -> None:
+async def test_wrong_tokens_harm_no_other_caller(
+    service: Service, channel: grpc.aio.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = wrong_tokens.WrongTokens.count
+    # None of them is forgiven meanwhile.
+    monkeypatch.setattr(wrong_tokens.WrongTokens, "count", lambda counted, address, _now: count(counted, address, 0.0))
     good = await service.user("ada")
     enrollment = enrollment_service_pb2_grpc.EnrollmentServiceStub(channel)
     answers: Counter[tuple[Code, str]] = Counter()
 
     async def guess() -> None:
-        for _ in range(50):
+        for _ in range(20):
             refused = await failure(call_as(channel, *bearer(new_secret(TOKEN_PREFIX))))
             answers[refused.code, refused.reason] += 1
 
@@ -303,8 +309,8 @@ async def test_a_thousand_wrong_tokens_harm_no_other_caller(service: Service, ch
             token = good if number % 2 else await service.user(f"user{number}")
             assert (await call_as(channel, *bearer(token))).user.name in {"ada", f"user{number}"}
     assert set(answers) == {(Code.UNAUTHENTICATED, "TOKEN_INVALID"), (Code.RESOURCE_EXHAUSTED, "TOO_MANY_WRONG_TOKENS")}
-    assert answers.total() == 1000
-    assert wrong_tokens.BURST <= answers[Code.UNAUTHENTICATED, "TOKEN_INVALID"] < 500
+    assert answers.total() == 4 * wrong_tokens.BURST
+    assert answers[Code.UNAUTHENTICATED, "TOKEN_INVALID"] == wrong_tokens.BURST
 
     # Those of agents count too, and the answer says when to retry.
     request = enrollment_service_pb2.EnrollRequest(join_token=new_secret(JOIN_TOKEN_PREFIX), agent_id="n1")

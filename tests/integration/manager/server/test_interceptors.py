@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -24,6 +25,7 @@ from retinue.manager.store.database import StoreUnavailable
 from retinue.manager.store.journal import ReaderTooSlow
 from retinue.rpc.logs import TextFormatter
 from tests.integration.manager.rig import Service, bearer, failure, taken_apart
+from tests.support.eventually import NEVER
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -163,7 +165,7 @@ async def test_responses_of_all_kinds(rig: Rig) -> None:
     async def stream(request: Any, context: Any) -> AsyncIterator[bytes]:
         for number in range(200):
             # What is entered in the handler's task is left in it.
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(NEVER):
                 yield bytes([number])
 
     async def echo(request: Any, context: Any) -> AsyncIterator[bytes]:
@@ -219,11 +221,10 @@ async def test_streams_end_when_the_server_stops(rig: Rig) -> None:
             assert await call.read() == b"first"
         rig.stopping.set()
         # None of them would ever end by itself.
-        async with asyncio.timeout(60):
-            for call in calls:
-                with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await call.read()
-                assert taken_apart(caught.value).reason == "UNAVAILABLE"
+        for call in calls:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call.read()
+            assert taken_apart(caught.value).reason == "UNAVAILABLE"
     assert left == [b"stream"] * 10 + [b"writer"] * 10
 
 
@@ -248,13 +249,12 @@ async def test_a_handler_cleans_up_when_its_caller_goes(rig: Rig, reading: bool)
 
     rig.behaviours[SERVER_STREAM] = endless
     call = rig.stream()
-    async with asyncio.timeout(60):
-        for _ in range(3 if reading else 1):
-            await call.read()
-        if reading:
-            await blocked.wait()
-        call.cancel()
-        await cleaned.wait()
+    for _ in range(3 if reading else 1):
+        await call.read()
+    if reading:
+        await blocked.wait()
+    call.cancel()
+    await cleaned.wait()
     # A reader that does not read holds its stream up.
     assert produced < 500
 
@@ -272,21 +272,28 @@ async def test_a_unary_handler_cleans_up_when_its_caller_goes(rig: Rig) -> None:
 
     rig.behaviours[UNARY] = answer
     call = rig.unary()
-    async with asyncio.timeout(60):
-        await entered.wait()
-        call.cancel()
-        await cleaned.wait()
+    await entered.wait()
+    call.cancel()
+    await cleaned.wait()
 
 
 async def test_calls_without_a_deadline_get_ours(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interceptors, "UNARY_SECONDS", 0.2)
     cleaned = asyncio.Event()
+    scopes: list[tuple[float, asyncio.Timeout]] = []
+
+    def timeout(seconds: float) -> asyncio.Timeout:
+        scopes.append((seconds, asyncio.timeout(seconds)))
+        return scopes[-1][1]
 
     async def answer(request: Any, context: Any) -> bytes:
         with contextlib.ExitStack() as stack:
             stack.callback(cleaned.set)
+            # All of its time passes now.
+            scopes[-1][1].reschedule(asyncio.get_running_loop().time())
             await asyncio.Event().wait()
         return b""
+
+    monkeypatch.setattr(interceptors, "asyncio", SimpleNamespace(**{**vars(asyncio), "timeout": timeout}))
 
     rig.behaviours[UNARY] = answer
     choices: list[dict[str, Any]] = [{}, {"timeout": 3600.0 * 24 * 365 * 100}]
@@ -295,6 +302,7 @@ async def test_calls_without_a_deadline_get_ours(rig: Rig, monkeypatch: pytest.M
         failed = await failure(rig.unary(**options))
         assert (failed.code, failed.reason) == (Code.DEADLINE_EXCEEDED, "DEADLINE")
         assert cleaned.is_set()
+        assert scopes[-1][0] == interceptors.UNARY_SECONDS
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await rig.unary(timeout=0.0)
     assert caught.value.code() is Code.DEADLINE_EXCEEDED

@@ -52,11 +52,10 @@ async def test_a_statement_without_an_answer_ends_at_its_deadline(database_url: 
         database = Database(url)
         connection = await database.connect("test")
         proxy.fall_silent()
-        async with asyncio.timeout(30):
-            with pytest.raises(StoreUnavailable):
-                await execute_within(connection, 0.1, "SELECT 1")
-            assert connection.closed
-            await connection.close()
+        with pytest.raises(StoreUnavailable):
+            await execute_within(connection, 0.1, "SELECT 1")
+        assert connection.closed
+        await connection.close()
         await database.dispose()
 
 
@@ -65,11 +64,11 @@ async def test_a_cancelled_statement_ends_at_once(database_url: str) -> None:
         database = Database(url)
         connection = await database.connect("test")
         proxy.fall_silent()
-        task = asyncio.create_task(execute_within(connection, 60, "SELECT 1"))
+        task = asyncio.create_task(execute_within(connection, 3600, "SELECT 1"))
+        # The statement is on its way.
         await asyncio.sleep(0)
         task.cancel()
-        async with asyncio.timeout(30):
-            await asyncio.wait((task,))
+        await asyncio.wait((task,))
         assert task.cancelled()
         await connection.close()
         await database.dispose()

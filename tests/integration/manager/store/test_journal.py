@@ -21,7 +21,7 @@ from retinue.manager.store.journal_tail import PORTION, JournalTail
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-WRITERS, COMMITS = 32, 8
+WRITERS, COMMITS = 32, 3
 
 
 def entry(label: str = "", owner: str = "ada", project: str = "p", session: uuid.UUID | None = None) -> Entry:
@@ -48,10 +48,10 @@ async def running(tail: JournalTail) -> AsyncIterator[JournalTail]:
         await asyncio.wait((task,))
 
 
-async def take(tail: JournalTail, after: int, number: int, seconds: float = 20.0) -> list[Event]:
+async def take(tail: JournalTail, after: int, number: int) -> list[Event]:
     """The next so many events after a revision."""
     events: list[Event] = []
-    async with asyncio.timeout(seconds), contextlib.aclosing(tail.follow(after)) as following:
+    async with contextlib.aclosing(tail.follow(after)) as following:
         async for portion in following:
             assert 1 <= len(portion) <= PORTION
             events += portion
@@ -123,7 +123,7 @@ async def test_followers_from_every_revision_see_the_same_with_32_writers(databa
             tail.wake()
 
     async with running(tail):
-        live = asyncio.create_task(take(tail, 0, total, seconds=60))
+        live = asyncio.create_task(take(tail, 0, total))
         async with asyncio.TaskGroup() as group:
             for number in range(WRITERS):
                 group.create_task(writer(number))
@@ -139,7 +139,7 @@ async def test_followers_from_every_revision_see_the_same_with_32_writers(databa
 
 
 async def test_another_replica_is_notified(database: Database) -> None:
-    # Polling alone would take far longer than the bound below.
+    # Polling alone would take an hour.
     async with (
         running(JournalTail(database, poll_seconds=3600)) as here,
         running(JournalTail(database, poll_seconds=3600)) as there,
@@ -235,7 +235,7 @@ async def test_everything_can_be_compacted_and_numbers_continue(database: Databa
 
 
 async def test_a_follower_that_was_live_and_stops_reading_is_cut(database: Database) -> None:
-    async with running(JournalTail(database, ring=10, page=10)) as tail, asyncio.timeout(60):
+    async with running(JournalTail(database, ring=10, page=10)) as tail:
         await write(database, entry())
         tail.wake()
         following = tail.follow(0)
@@ -252,7 +252,7 @@ async def test_a_follower_that_was_live_and_stops_reading_is_cut(database: Datab
 
 async def test_a_follower_that_catches_up_from_the_database_is_not_cut(database: Database) -> None:
     await write(database, *(entry() for _ in range(350)))
-    async with running(JournalTail(database, ring=10, page=50)) as tail, asyncio.timeout(60):
+    async with running(JournalTail(database, ring=10, page=50)) as tail:
         following = tail.follow(0)
         seen = list(await anext(following))
         await write(database, *(entry() for _ in range(50)))

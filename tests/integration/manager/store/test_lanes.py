@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import grpc
 import pytest
@@ -11,6 +10,7 @@ from google.rpc.error_details_pb2 import RetryInfo
 from grpc_status import rpc_status
 from sqlalchemy import text
 
+from retinue.manager.server import interceptors
 from retinue.manager.store import connections
 from retinue.manager.store.database import Database, StoreBusy, StoreUnavailable
 from retinue.manager.store.lanes import POOL_SIZES, Lane, in_lane
@@ -22,24 +22,13 @@ from retinue.manager.v1 import (
     template_service_pb2,
     template_service_pb2_grpc,
 )
+from tests.integration.manager.reporting_node import enrol
 from tests.integration.manager.rig import Service, bearer
-from tests.support.eventually import eventually
+from tests.support.eventually import NEVER, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-
-
-async def enrol(database: Database, agent_id: str) -> None:
-    async with database.transaction() as tx:
-        await tx.execute(
-            text("""
-                INSERT INTO agent (id, resource_group, state, drained, revoked, address, instance, architecture, software_version,
-                    underlay_address, underlay_mtu, boot_id, version)
-                VALUES (:name, 'default', 'JOINING', FALSE, FALSE, 'x:1', '', '', '', '', 0, '', 1)
-            """),
-            {"name": agent_id},
-        )
 
 
 async def test_a_lane_that_is_full_does_not_keep_others_waiting(
@@ -48,9 +37,17 @@ async def test_a_lane_that_is_full_does_not_keep_others_waiting(
     database = service.database
     tokens = [await service.user(f"u{number}") for number in range(POOL_SIZES[Lane.USERS] + 1)]
     administrator = await service.user("root", role="ADMIN")
-    await enrol(database, "n1")
+    await enrol(database, ["n1"])
+    # What waits for the lock waits as long as the rest takes.
+    monkeypatch.setattr(database, "_statement_timeout", 2 * NEVER)
+    monkeypatch.setattr(interceptors, "UNARY_SECONDS", NEVER)
     await database.dispose()
+    database._pools.clear()  # noqa: SLF001  # those that are made now have these bounds
+    # A user who finds all connections of users in use is sent away soon; no other caller is, however long that takes.
     monkeypatch.setattr(connections, "POOL_SECONDS", 1)
+    with in_lane(Lane.USERS):
+        database._pool()  # noqa: SLF001
+    monkeypatch.setattr(connections, "POOL_SECONDS", NEVER)
 
     blocker = await database.connect("test")
     async with service.channel() as channel, service.as_agent("n1") as agent_channel:
@@ -73,21 +70,22 @@ async def test_a_lane_that_is_full_does_not_keep_others_waiting(
             await eventually(all_wait)
             # Those for whom nothing is left are sent away soon, with the time after which to try again.
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await templates.ListTemplates(request, metadata=bearer(tokens[0]), timeout=60)
+                await templates.ListTemplates(request, metadata=bearer(tokens[0]))
             assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
             status = rpc_status.from_call(refused.value)
             assert status is not None
             assert any(detail.Is(RetryInfo.DESCRIPTOR) for detail in status.details)
 
             listed = account_service_pb2.ListUsersRequest()
-            assert (await accounts.ListUsers(listed, metadata=bearer(administrator), timeout=60)).users
+            assert (await accounts.ListUsers(listed, metadata=bearer(administrator))).users
             announcement = enrollment_service_pb2.AnnounceRequest(
                 agent_id="n1", address="192.0.2.1:1", instance="i", version="1"
             )
-            await enrollment.Announce(announcement, timeout=60)
+            await enrollment.Announce(announcement)
             with in_lane(Lane.LEADER):
                 async with database.transaction() as tx:
                     assert (await tx.execute(text("SELECT term FROM leadership"))).scalar_one() == 0
+            assert not any(call.done() for call in calls), "all of that while the connections were in use"
         finally:
             await blocker.close()
         assert len(await asyncio.gather(*calls)) == POOL_SIZES[Lane.USERS]
@@ -118,18 +116,16 @@ async def test_what_a_task_starts_is_in_its_lane(database_url: str, monkeypatch:
 
 async def test_an_answer_that_does_not_come_is_waited_for_so_long_only(database_url: str) -> None:
     # The server's own timeout is that of statements; this is for a server that is silent.
-    database = Database(database_url, statement_timeout=60.0)
+    database = Database(database_url, statement_timeout=3600.0)
 
     async def sleep() -> None:
         async with database.transaction() as tx:
             tx.limit_seconds = 0.2
-            await tx.execute(text("SELECT pg_sleep(50)"))
+            await tx.execute(text("SELECT pg_sleep(3600)"))
 
     try:
-        began = time.monotonic()
         with pytest.raises(StoreUnavailable):
             await sleep()
-        assert time.monotonic() - began < 40
         async with database.transaction() as tx:
             assert (await tx.execute(text("SELECT 1"))).scalar_one() == 1
     finally:

@@ -19,7 +19,7 @@ from retinue.manager.store import tables
 from retinue.manager.store.connections import parse_url
 from retinue.manager.store.database import Database, StoreUnavailable
 from retinue.manager.store.migrations import SchemaTooNewError, WrongEncodingError, configuration, migrate
-from tests.integration.manager.scheduler.test_quotas import submit
+from tests.integration.manager.rows import submit
 from tests.support.databases import Postgres
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

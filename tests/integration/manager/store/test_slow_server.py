@@ -6,17 +6,20 @@ import asyncio
 import os
 import signal
 
+import pytest
 from sqlalchemy import text
 
+from retinue.manager.store import connections
 from retinue.manager.store.database import Database
 from retinue.manager.store.embedded import EmbeddedServer
 from tests.support.databases import passable_directory
 
-# Longer than a call waits for a connection that others use.
-PAUSE_SECONDS = 6.0
+# Longer than a call waits here for a connection that others use.
+PAUSE_SECONDS = 1.0
 
 
-async def test_a_connection_that_takes_seconds_to_begin_is_waited_for() -> None:
+async def test_a_connection_that_takes_seconds_to_begin_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "POOL_SECONDS", PAUSE_SECONDS / 10)
     with passable_directory() as directory:
         server = EmbeddedServer(directory / "postgres", durable=False)
         database = Database(await server.start())

@@ -21,6 +21,7 @@ from retinue.manager.identity.authority import Authority
 from retinue.manager.webhooks import post as module
 from retinue.manager.webhooks.core.rules import PUBLIC_ONLY, AddressPolicy
 from retinue.manager.webhooks.post import PostError, post
+from tests.support.eventually import NEVER, eventually
 
 FIRST = AddressPolicy((ipaddress.ip_network("127.0.0.1/32"),))
 SECOND = AddressPolicy((ipaddress.ip_network("127.0.0.2/32"),))
@@ -180,20 +181,22 @@ async def test_a_certificate_of_an_unknown_authority_is_refused(tmp_path: Path) 
 
 
 async def test_names_that_are_not_answered_hold_up_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    held, known = threading.Event(), socket.getaddrinfo
+    held, known, asked = threading.Event(), socket.getaddrinfo, []
 
     def found(host: str, *arguments: Any) -> Any:
         if host == "silent.test":
+            asked.append(host)
             held.wait()
             raise socket.gaierror
         return known(host, *arguments)
 
     monkeypatch.setattr(socket, "getaddrinfo", found)
+    monkeypatch.setattr(module, "_SECONDS", NEVER)
     async with receiving() as receiver, asyncio.TaskGroup() as tasks:
         # More than the threads that the event loop has for everything else.
         silent = [tasks.create_task(post("http://silent.test/", {}, "{}", FIRST)) for _ in range(40)]
         try:
-            await asyncio.sleep(0)
+            await eventually(lambda: len(asked) == len(silent))
             assert await post(f"http://localhost:{receiver.port}/", {}, "{}", FIRST) == 204
             assert await asyncio.to_thread(lambda: 1) == 1
         finally:

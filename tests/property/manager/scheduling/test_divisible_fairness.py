@@ -13,7 +13,7 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.property.manager.scheduling.test_fairness import WIDE, Demand, bounded, fill, part, whole_demands
+from tests.property.manager.scheduling.full_node import WIDE, Demand, bounded, fill, part, whole_demands
 
 lies = st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 3))
 

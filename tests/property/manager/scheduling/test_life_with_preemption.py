@@ -28,7 +28,7 @@ from retinue.manager.scheduling.strategies import (
     SESSION_STRATEGIES,
     TERMINATE,
 )
-from tests.property.manager.scheduling.test_life_of_a_group import OWNERS, SLOTS, Group, Limit, Wanted
+from tests.property.manager.scheduling.living_group import OWNERS, SLOTS, Group, Limit, Wanted
 
 
 class PreemptingGroup(Group):

@@ -12,6 +12,7 @@ import pytest
 
 from retinue.client.command.code_prompt import Conversation
 from retinue.types.v1 import code_pb2
+from tests.support.eventually import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -29,7 +30,7 @@ class Endless:
 
     async def run(self, text: str, *, run_id: str, timeout: float | None) -> AsyncIterator[code_pb2.CodeEvent]:  # noqa: ASYNC109  # as the library
         yield self.event
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(NEVER):
             await self.asked.wait()
         yield code_pb2.CodeEvent(finished=code_pb2.CodeFinished(status=INTERRUPTED))
 
@@ -57,7 +58,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     thread.start()
     yield loop
     loop.call_soon_threadsafe(loop.stop)
-    thread.join(20)
+    thread.join()
     loop.close()
 
 

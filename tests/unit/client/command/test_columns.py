@@ -85,7 +85,7 @@ def test_a_table_fits_a_terminal() -> None:
     assert shown == ["ID", "NAME", "MESSAGE"]
     lines = table(shown, cut, colour=False)
     assert max(map(cell_len, lines)) <= 50
-    assert all("…" in line for line in lines[1:2])
+    assert "…" in lines[1]
     assert cut[1] == ["87654321", "c", "d"]
     assert fitted(titles, rows, [0] * 5, 200) == (titles, rows)
 

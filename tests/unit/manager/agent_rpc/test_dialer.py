@@ -14,6 +14,7 @@ import pytest
 
 from retinue.manager.agent_rpc import dialer as dialing
 from retinue.manager.agent_rpc.dialer import MAX_STREAMS, OPTIONS, Dialer, Purpose
+from tests.support.eventually import NEVER
 
 STREAMS = 300
 SLOW_SECONDS = 0.4
@@ -86,7 +87,7 @@ async def test_many_streams_at_once_share_few_connections() -> None:
 
 
 async def test_streams_that_are_not_read_hold_up_no_other_on_their_connection() -> None:
-    async with served() as (_, dialer, port), contextlib.AsyncExitStack() as stack, asyncio.timeout(30):
+    async with served() as (_, dialer, port), contextlib.AsyncExitStack() as stack:
         address = f"127.0.0.1:{port}"
         for _ in range(MAX_STREAMS - 1):
             unread = await opened(dialer, address, Purpose.PORT, stack)
@@ -125,6 +126,7 @@ async def piped(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def test_a_connection_is_kept_for_a_moment_and_not_when_it_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dialing, "IDLE_SECONDS", NEVER)
     async with served() as (_, dialer, port):
         address = f"127.0.0.1:{port}"
         for _ in range(3):
@@ -139,6 +141,7 @@ async def test_a_connection_is_kept_for_a_moment_and_not_when_it_failed(monkeypa
         monkeypatch.setattr(dialing, "IDLE_SECONDS", 0.0)
         async with contextlib.AsyncExitStack() as stack:
             await opened(dialer, address, Purpose.FILES, stack)
+        # Behind the moment at which it is closed.
         await asyncio.sleep(0.01)
         async with contextlib.AsyncExitStack() as stack:
             await opened(dialer, address, Purpose.FILES, stack)

@@ -15,8 +15,8 @@ from retinue.manager.scheduler.core.alternative_groups import MAX_NAMED, MAX_TRI
 from retinue.manager.scheduler.core.cache import Cache, Limit
 from retinue.manager.scheduling.records import GroupRecord, PendingSession
 from retinue.manager.session.core.quota_subjects import Account
-from tests.unit.manager.scheduler.test_snapshot import AGENTS
-from tests.unit.manager.scheduler.test_snapshot import waiting as snapshot_waiting
+from tests.unit.manager.scheduler.waiting_sessions import AGENTS
+from tests.unit.manager.scheduler.waiting_sessions import waiting as snapshot_waiting
 
 NOW = 1000.0
 

@@ -10,7 +10,7 @@ import numpy as np
 from retinue.manager.scheduler.core import snapshot as snapshots
 from retinue.manager.scheduler.core.growable import Slots
 from retinue.manager.scheduler.core.pending_table import PendingTable
-from tests.unit.manager.scheduler.test_snapshot import waiting
+from tests.unit.manager.scheduler.waiting_sessions import waiting
 
 
 def cores(table: PendingTable, slots: Slots) -> dict[str, list[int]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,66 +14,9 @@ from retinue.manager.scheduler.core.cache import Cache, Limit
 from retinue.manager.scheduler.core.snapshot import FEATURES, Endpoint, PastUsage, Snapshot
 from retinue.manager.scheduling.columns import UNLIMITED, AgentWishes, Tier
 from retinue.manager.scheduling.fair_share import DAY_SECONDS
-from retinue.manager.scheduling.records import AgentRecord, AgentState, GroupRecord, PendingSession
+from retinue.manager.scheduling.records import AgentRecord, GroupRecord, PendingSession
 from retinue.manager.session.core.quota_subjects import Account, Subject
-
-AGENTS = [
-    AgentRecord(
-        id=f"n{number}",
-        resource_group="g",
-        state=AgentState.ALIVE,
-        drained=False,
-        revoked=False,
-        blocked=False,
-        architecture="x86_64",
-        backends=["process"],
-        capacity={"cpu": 2000, "mem": 1024},
-        underlay_address="192.0.2.1",
-        underlay_mtu=1500,
-    )
-    for number in range(2)
-]
-
-
-def waiting(owner: str, project: str = "p", **slots: int) -> PendingSession:
-    return PendingSession(
-        id=uuid.uuid4(),
-        owner=owner,
-        project=project,
-        resource_group="g",
-        system=False,
-        priority=10,
-        sequence=1,
-        cluster_mode="SINGLE_NODE",
-        cluster_size=1,
-        tries=0,
-        failed_agents=[],
-        last_failure="",
-        retries=0,
-        failed_starts=0,
-        created=0.0,
-        nominated=None,
-        nominated_until=0.0,
-        reason="",
-        message="",
-        next_try=0.0,
-        earliest_start_time=0.0,
-        hold=False,
-        endpoint="",
-        agents=None,
-        agents_strict=None,
-        architecture=None,
-        replica_placement=None,
-        time_limit=None,
-        readable=True,
-        open_dependencies=0,
-        waits_for=[],
-        kernels=json.dumps(
-            [{"hostname": "main1", "image": False, "isolation": "PROCESS", "slots": slots or {"cpu": 1000}}]
-        ),
-        clearing=False,
-    )
-
+from tests.unit.manager.scheduler.waiting_sessions import AGENTS, waiting
 
 QUEUE = [waiting("ann"), waiting("ben", "q"), waiting("cem")]
 

@@ -10,6 +10,7 @@ import pytest
 from retinue.manager.session.core.bootstrap import FAILED_EXIT_CODE, with_bootstrap
 from retinue.manager.session.core.features import FEATURES, Feature
 from retinue.manager.session.core.states import SessionType
+from tests.support.eventually import NEVER
 
 
 def run(script: str, command: list[str], place: Path, given: str = "") -> subprocess.CompletedProcess[str]:
@@ -22,7 +23,7 @@ def run(script: str, command: list[str], place: Path, given: str = "") -> subpro
         capture_output=True,
         text=True,
         check=False,
-        timeout=20,
+        timeout=NEVER,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from google.protobuf.descriptor import FieldDescriptor
 
-from tests.unit.manager.api.admin.test_zero_values import methods
+from tests.unit.manager.contract import methods
 
 # What nodes call: they do not watch.
 ENROLLMENT = "EnrollmentService"

@@ -36,8 +36,7 @@ async def kept(rig: Rig) -> AsyncIterator[None]:
     async def keep() -> None:
         while not stopping.is_set():
             await rig.look()
-            await rig.move("TERMINATING", "TERMINATED")
-            await rig.move("PENDING", "RUNNING")
+            await rig.obey()
 
     task = asyncio.create_task(keep())
     try:

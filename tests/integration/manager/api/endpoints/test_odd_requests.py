@@ -14,7 +14,7 @@ from retinue.manager.v1 import endpoint_pb2 as epb
 from retinue.manager.v1 import endpoint_service_pb2 as pb
 from retinue.types.v1 import cors_pb2, probe_pb2
 from tests.integration.manager.endpoints.controlled import Rig, revision
-from tests.integration.router.test_odd_settings import authority
+from tests.integration.router.certificates import authority
 from tests.support.fuzz import Fuzz
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -3,55 +3,22 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator
-from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
-import pytest_asyncio
 from sqlalchemy import text
 
 from retinue.manager.session.core.events import SessionCreated
 from retinue.manager.store import journal
-from retinue.manager.v1 import session_pb2, session_service_pb2_grpc
+from retinue.manager.v1 import session_pb2
 from retinue.manager.v1 import session_service_pb2 as pb
-from tests.integration.manager.rig import Service, bearer, failure, reasons, status_apart
+from tests.integration.manager.api.sessions.ada import Ada, spec
+from tests.integration.manager.rig import failure, reasons, status_apart
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 Code = grpc.StatusCode
-
-
-class Ada:
-    """A user who calls."""
-
-    def __init__(self, stub: session_service_pb2_grpc.SessionServiceAsyncStub, service: Service, token: str) -> None:
-        self.stub = stub
-        self.service = service
-        self.metadata = bearer(token)
-
-    async def create(self, *specs: session_pb2.SessionSpec, **values: Any) -> pb.BatchCreateSessionsResponse:
-        return await self.stub.BatchCreateSessions(
-            pb.BatchCreateSessionsRequest(specs=specs, **values), metadata=self.metadata, timeout=60
-        )
-
-    async def count(self, table: str) -> int:
-        async with self.service.database.transaction() as tx:
-            return int((await tx.execute(text(f"SELECT count(*) FROM {table}"))).scalar_one())  # noqa: S608
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def ada(service: Service) -> AsyncIterator[Ada]:
-    token = await service.user("ada")
-    async with service.channel() as channel:
-        yield Ada(session_service_pb2_grpc.SessionServiceStub(channel), service, token)
-
-
-def spec(**changes: Any) -> session_pb2.SessionSpec:
-    made = session_pb2.SessionSpec(type=session_pb2.SESSION_TYPE_BATCH, kernel=session_pb2.KernelSpec(command=["true"]))
-    made.MergeFrom(session_pb2.SessionSpec(**changes))
-    return made
 
 
 async def test_each_by_itself(ada: Ada) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
 import pytest
-import pytest_asyncio
 from sqlalchemy import text
 
 from retinue.client.rpc_errors import from_status
@@ -17,19 +16,12 @@ from retinue.manager.session.core.events import SessionMoved
 from retinue.manager.store import changes, journal
 from retinue.manager.v1 import session_pb2, session_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb
-from tests.integration.manager.api.sessions.test_bulk import Ada, spec
+from tests.integration.manager.api.sessions.ada import Ada, spec
 from tests.integration.manager.rig import Service, bearer, failure, reasons
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 Code = grpc.StatusCode
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def ada(service: Service) -> AsyncIterator[Ada]:
-    token = await service.user("ada")
-    async with service.channel() as channel:
-        yield Ada(session_service_pb2_grpc.SessionServiceStub(channel), service, token)
 
 
 async def ask(ada: Ada, **changes: Any) -> pb.CreateSessionResponse:
@@ -204,7 +196,7 @@ async def test_a_name_is_that_of_the_live_session_else_of_the_newest(ada: Ada, s
     other = await service.user("bob")
 
     async def named(name: str, metadata: tuple[tuple[str, str], ...] = ada.metadata) -> str:
-        answer = await ada.stub.GetSession(pb.GetSessionRequest(session=name), metadata=metadata, timeout=60)
+        answer = await ada.stub.GetSession(pb.GetSessionRequest(session=name), metadata=metadata)
         return str(answer.session.id)
 
     made = []

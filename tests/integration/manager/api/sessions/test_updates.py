@@ -47,11 +47,10 @@ class Callers:
     async def updates(self, after: int, number: int) -> list[session_pb2.SessionUpdated]:
         watch = self.stub.WatchSessions(pb.WatchSessionsRequest(after_revision=after), metadata=self.tokens["ada"])
         found: list[session_pb2.SessionUpdated] = []
-        async with asyncio.timeout(60):
-            async for response in watch:
-                found += [event.session_updated for event in response.events if event.HasField("session_updated")]
-                if len(found) >= number:
-                    break
+        async for response in watch:
+            found += [event.session_updated for event in response.events if event.HasField("session_updated")]
+            if len(found) >= number:
+                break
         watch.cancel()
         return found
 

@@ -107,6 +107,8 @@ async def test_values_of_variables_are_for_their_owner(callers: Callers) -> None
             if response.events:
                 assert response.events[0].created.spec == short.spec
                 break
+        else:
+            raise AssertionError("the watch ended")
         watch.cancel()
     ended = await callers.stub.TerminateSession(
         pb.TerminateSessionRequest(session=made.id), metadata=callers.tokens["bob"]
@@ -174,6 +176,7 @@ async def test_lists_of_large_sessions_have_bounded_pages(callers: Callers) -> N
         seen |= {event.session_id for event in response.events}
         if len(seen) == NUMBER:
             break
+    assert len(seen) == NUMBER
     watch.cancel()
     too_many = await failure(
         callers.stub.BatchCreateSessions(

@@ -4,19 +4,15 @@ or stands for what is documented.
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from google.protobuf.descriptor import Descriptor, EnumDescriptor, MethodDescriptor
-from google.protobuf.descriptor_pb2 import MethodOptions
+from google.protobuf.descriptor import Descriptor, EnumDescriptor
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message_factory import GetMessageClass
 
-import retinue.manager.v1
 from retinue.manager.api.admin.accounts import checked_role, checked_user
 from retinue.manager.api.admin.enrollment import checked_kind
 from retinue.manager.api.admin.group_policy import changed_policy, new_policy
@@ -33,6 +29,7 @@ from retinue.manager.server.fields import Violations
 from retinue.manager.session.core.isolation_policy import IsolationPolicy
 from retinue.manager.store.groups import GroupPolicy
 from retinue.manager.v1 import endpoint_pb2, session_pb2
+from tests.unit.manager.contract import methods
 
 REFUSED = "REFUSED"
 OWN = "own"
@@ -135,17 +132,6 @@ def installed_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has one strategy of others installed."""
     monkeypatch.setattr(strategies, "installed", lambda _group: {OWN: None})
     monkeypatch.setattr(strategies, "load", lambda _group, _name: OwnStrategy)
-
-
-def methods() -> Iterator[MethodDescriptor]:
-    """Returns the methods of the manager's services that change something."""
-    for module in pkgutil.iter_modules(retinue.manager.v1.__path__):
-        if module.name.endswith("_service_pb2"):
-            file = importlib.import_module(f"retinue.manager.v1.{module.name}").DESCRIPTOR
-            for service in file.services_by_name.values():
-                for method in service.methods:
-                    if method.GetOptions().idempotency_level != MethodOptions.NO_SIDE_EFFECTS:
-                        yield method
 
 
 def enums(message: Descriptor, above: str = "", seen: frozenset[str] = frozenset()) -> Iterator[str]:

@@ -40,7 +40,8 @@ def accepted() -> pb.BatchCreateSessionsResult:
 
 def test_as_many_as_may_be_asked_for_fit() -> None:
     for make in (refused, previewed, accepted):
-        results = bounded(make() for _ in range(MAX_SPECS))
+        made = make().SerializeToString()
+        results = bounded(pb.BatchCreateSessionsResult.FromString(made) for _ in range(MAX_SPECS))
         assert len(results) == MAX_SPECS
         assert pb.BatchCreateSessionsResponse(results=results, revision=2**60).ByteSize() < CLIENT_BYTES
         # The first have all that is to be said, and the last what they are.

@@ -1,0 +1,18 @@
+"""One user for tests of sessions that need no other."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+
+from retinue.manager.v1 import session_service_pb2_grpc
+from tests.integration.manager.api.sessions.ada import Ada
+from tests.integration.manager.rig import Service
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def ada(service: Service) -> AsyncIterator[Ada]:
+    token = await service.user("ada")
+    async with service.channel() as channel:
+        yield Ada(session_service_pb2_grpc.SessionServiceStub(channel), service, token)
