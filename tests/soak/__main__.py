@@ -24,6 +24,7 @@ from retinue.manager.listeners import IDLE_SECONDS
 from tests.soak.clients import ImpatientClient, Record, end_all
 from tests.soak.faults import Faults
 from tests.soak.footprint import Footprint, database_connections, footprint_of
+from tests.support.eventually import NEVER
 
 _FORBIDDEN = (
     "Fatal Python error",
@@ -80,7 +81,7 @@ async def _at_rest(cluster: Cluster) -> dict[str, Footprint]:
     """Footprints once nothing of kernels and networks is left, and the manager has ended
     the idle connections of clients that left.
     """
-    left = await cluster.wait_clean(60)
+    left = await cluster.wait_clean(NEVER)
     if left:
         raise RuntimeError(f"left on the machine: {left}")
     # gRPC looks as often as that, so that a connection may be idle for twice as long.

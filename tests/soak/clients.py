@@ -25,6 +25,7 @@ from retinue.client.errors import (
 from retinue.client.port import PortConnection
 from retinue.client.session import Session
 from retinue.devtools.cluster import Cluster
+from tests.support.eventually import NEVER
 
 # What a client has to expect while managers, agents and databases are killed. Anything else is a defect.
 _EXPECTED = (Unavailable, DeadlineExceeded, Aborted, ResourceExhausted, SessionEnded, TimeoutError)
@@ -34,7 +35,6 @@ _SLOTS = {"cpu": "0.1", "mem": "96m"}
 _SERVER = (
     "import http.server as h; h.ThreadingHTTPServer(('127.0.0.1', 8000), h.SimpleHTTPRequestHandler).serve_forever()"
 )
-_PATIENCE_SECONDS = 120.0
 
 
 @dataclass(slots=True)
@@ -87,14 +87,14 @@ class ImpatientClient:
         name = act.__name__.lstrip("_")
         self._record.acts[name] += 1
         # Half of all acts are cut off at a random moment, wherever they are then.
-        seconds = self._random.choice([self._random.expovariate(2.0), _PATIENCE_SECONDS])
+        seconds = self._random.choice([self._random.expovariate(2.0), NEVER])
         try:
             async with asyncio.timeout(seconds):
                 await act(await self._connected())
         except _EXPECTED_OF_STREAMS as error:
             reason = getattr(error, "reason", "")
             self._record.interrupted[f"{name} {type(error).__name__} {reason}".rstrip()] += 1
-            if isinstance(error, TimeoutError) and seconds == _PATIENCE_SECONDS:
+            if isinstance(error, TimeoutError) and seconds == NEVER:
                 self._record.defects.append(f"{name} did not end within {seconds:.0f} s")
             if isinstance(error, NotFound | FailedPrecondition):
                 self._session = None
@@ -135,7 +135,7 @@ class ImpatientClient:
             self._session = None
             return await self._running(client)
         if session.state != "RUNNING":
-            await session.wait("RUNNING", timeout=_PATIENCE_SECONDS)
+            await session.wait("RUNNING", timeout=NEVER)
         return session
 
     async def _batch(self, client: Client) -> None:
@@ -155,7 +155,7 @@ class ImpatientClient:
             slots=_SLOTS,
         )
         self._record.batches[session.id] = code
-        await session.wait_ended(_PATIENCE_SECONDS)
+        await session.wait_ended(NEVER)
         if session.exit_code != code:
             self._record.defects.append(f"{session.id} ended with {session.exit_code} and not {code}: {session.view}")
 
@@ -238,7 +238,7 @@ async def _opened(session: Session) -> PortConnection:
 
 async def end_all(client: Client, record: Record) -> None:
     """Ends all that lives, waits for it, and notes acknowledged sessions that are lost or have another outcome."""
-    async with asyncio.timeout(_PATIENCE_SECONDS):
+    async with asyncio.timeout(NEVER):
         # Batch sessions end by themselves: only then they have an outcome to compare.
         while any([session.id in record.batches async for session in client.sessions.list()]):
             await asyncio.sleep(0.3)

@@ -31,6 +31,7 @@ from tests.integration.sessions.replicas import Deployed, manifest, revision
 from tests.soak.kills import random_kills
 from tests.soak.streams import long_streams
 from tests.support.eventually import eventually
+from tests.support.postmaster import kill_database
 
 CLIENTS = 8
 STREAMS, STREAM_PIECES = 10, 600
@@ -53,7 +54,7 @@ class Stage:
 
     async def rest(self) -> None:
         """Waits until four replicas of the newest revision are ready, and no other is there."""
-        await self.endpoint.reach(*[(self.revisions, "READY")] * 4, seconds=120)
+        await self.endpoint.reach(*[(self.revisions, "READY")] * 4)
 
 
 Act: TypeAlias = Callable[[Stage, Load, int], Awaitable[int]]
@@ -99,8 +100,7 @@ async def kill_manager(stage: Stage, load: Load, number: int) -> int:
 
 async def kill_postgresql(stage: Stage, load: Load, number: int) -> int:
     """Kills PostgreSQL, which the manager starts again."""
-    file = stage.cluster.directory / "manager" / "postgres" / "postmaster.pid"
-    os.kill(int((await asyncio.to_thread(file.read_text)).split("\n", 1)[0]), signal.SIGKILL)
+    await kill_database(stage.cluster)
     await load.sent_more(500)
     await eventually(stage.endpoint.states, ignoring=Unavailable)
     return 0
@@ -133,7 +133,7 @@ async def drain_agent(stage: Stage, load: Load, number: int) -> int:
     async def places() -> list[str]:
         return [item.agent for item in await stage.endpoint.replicas()]
 
-    await eventually(places, lambda found: agent not in found and len(found) == 4, seconds=120)
+    await eventually(places, lambda found: agent not in found and len(found) == 4)
     await stage.client.agents.undrain(agent)
     return 0
 
@@ -149,7 +149,7 @@ async def cut_node(stage: Stage, load: Load, number: int) -> int:
             found = await stage.endpoint.replicas()
             return sum(item.state == epb.REPLICA_STATE_READY and item.agent != agent.id for item in found)
 
-        await eventually(elsewhere, (4).__eq__, seconds=120)
+        await eventually(elsewhere, (4).__eq__)
     await stage.rest()
     return load.clients
 
@@ -234,7 +234,7 @@ async def sleep_and_wake(client: Client) -> bool:
         endpoint = await Deployed.create(client, manifest(f"asleep{number}", f"asleep{number}", scaling=scaling))
         try:
             for _ in range(TIMES):
-                await eventually(endpoint.get, lambda found: found.state == epb.ENDPOINT_STATE_ASLEEP, seconds=120)
+                await eventually(endpoint.get, lambda found: found.state == epb.ENDPOINT_STATE_ASLEEP)
                 moments = [0.0, *(random.expovariate(0.5) for _ in range(WAKING - 1))]
                 answers = await asyncio.gather(*(ask_later(endpoint, at) for at in moments), return_exceptions=True)
                 waits.append(max((item for item in answers if isinstance(item, float)), default=0.0))

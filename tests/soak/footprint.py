@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retinue.devtools.process import ChildProcess
+from tests.support.eventually import NEVER
 
 _TASKS = re.compile(r"tasks of the event loop: (\d+)")
 
@@ -39,7 +40,7 @@ async def footprint_of(child: ChildProcess) -> Footprint:
         raise ProcessLookupError(f"{child.name} does not run")
     begin = child.log.stat().st_size
     os.kill(pid, signal.SIGUSR1)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(NEVER):
         while not (found := _TASKS.findall(_text_from(child.log, begin))):
             await asyncio.sleep(0.05)
     status = Path(f"/proc/{pid}/status").read_text()

@@ -27,7 +27,6 @@ REPLICAS, CLIENTS = 4, 8
 PAUSE, AWAY = 2.0, 3.0
 # Without Envoy a client tries again each 10 ms.
 TRIES = 100
-SECONDS = 180.0
 
 
 @dataclass(slots=True)
@@ -114,13 +113,13 @@ class Killer:
 
     async def _kill_envoy(self) -> None:
         async with self._locks["envoy"]:
-            pid = await eventually(self._engine, seconds=SECONDS, ignoring=(OSError, ValueError))
+            pid = await eventually(self._engine, ignoring=(OSError, ValueError))
             self.killed["envoy"] += 1
             began = time.monotonic()
             os.kill(pid, signal.SIGKILL)
             # The router starts another one, when it runs itself; until the former one is gone connections reach that.
-            await eventually(lambda: self._engine() != pid, seconds=SECONDS, ignoring=(OSError, ValueError))
-            await eventually(self._listens, seconds=SECONDS, ignoring=OSError)
+            await eventually(lambda: self._engine() != pid, ignoring=(OSError, ValueError))
+            await eventually(self._listens, ignoring=OSError)
             self.away += time.monotonic() - began
 
     def _engine(self) -> int:
@@ -134,7 +133,7 @@ class Killer:
         return True
 
     async def _kill_replica(self) -> None:
-        found = await eventually(lambda: asyncio.to_thread(programs, self._program), seconds=SECONDS)
+        found = await eventually(lambda: asyncio.to_thread(programs, self._program))
         self.killed["replica"] += 1
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._random.choice(found), signal.SIGKILL)
@@ -162,12 +161,12 @@ async def random_kills(cluster: Cluster, client: Client, count: int, seed: int, 
     scaling = {"min": REPLICAS, "max": REPLICAS}
     endpoint = await Deployed.create(client, manifest("kills", program, scaling=scaling))
     ready = [(1, "READY")] * REPLICAS
-    await endpoint.reach(*ready, seconds=SECONDS)
+    await endpoint.reach(*ready)
     killer = Killer(cluster, program, endpoint.port, chance)
     async with endpoint.load(CLIENTS) as load:
         await load.sent_more(100)
         await killer.run(kinds)
-        await eventually(endpoint.states, ready.__eq__, ignoring=Unavailable, seconds=SECONDS)
+        await eventually(endpoint.states, ready.__eq__, ignoring=Unavailable)
         await whole(client, endpoint)
         while load.sent < requests:
             await load.sent_more(200)
@@ -178,7 +177,7 @@ async def random_kills(cluster: Cluster, client: Client, count: int, seed: int, 
             return len(load.lost) - before
 
         # A replica that was killed just now is shown as ready until its agent has seen its end.
-        await eventually(lost_of_many, (0).__eq__, seconds=SECONDS)
+        await eventually(lost_of_many, (0).__eq__)
     await endpoint.delete()
     broken = [line for line in load.lost if line[0].isdecimal()]
     refused = [line for line in load.lost if not line[0].isdecimal()]
@@ -192,4 +191,4 @@ async def whole(client: Client, endpoint: Deployed) -> None:
         replicas = {item.session_id for item in await endpoint.replicas()}
         return {item.id async for item in client.sessions.list()} ^ replicas
 
-    await eventually(left, set().__eq__, ignoring=Unavailable, seconds=SECONDS)
+    await eventually(left, set().__eq__, ignoring=Unavailable)

@@ -142,7 +142,6 @@ async def long_streams(cluster: Cluster, client: Client, seconds: float) -> tupl
             await eventually(
                 endpoint.states,
                 lambda found: [item for item in found if item[1] == "READY"] == [(2, "READY")] * 2,
-                seconds=120,
             )
         (router,) = cluster.routers
         # A router of a cluster takes its engine with it when it is asked to stop.

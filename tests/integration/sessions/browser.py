@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from tests.support.eventually import eventually, eventually_blocking
+from tests.support.eventually import NEVER, eventually, eventually_blocking
 
 PROGRAM = "chromium"
 ARGUMENTS = (
@@ -43,7 +43,9 @@ class Page:
         self._numbers = itertools.count(1)
         self._session = ""
 
-    async def attach(self) -> None:
+    async def open(self) -> None:
+        """Becomes another page of the browser, an empty one."""
+        self._session = ""
         target = (await self.send("Target.createTarget", url="about:blank"))["targetId"]
         self._session = (await self.send("Target.attachToTarget", targetId=target, flatten=True))["sessionId"]
 
@@ -69,10 +71,10 @@ class Page:
             raise BrowserError(found["exceptionDetails"])
         return found["result"].get("value")
 
-    async def until(self, expression: str, seconds: float) -> Any:
+    async def until(self, expression: str) -> Any:
         """The first value of an expression that is true."""
         try:
-            return await eventually(lambda: self.evaluate(expression), seconds=seconds, ignoring=BrowserError)
+            return await eventually(lambda: self.evaluate(expression), ignoring=BrowserError)
         except AssertionError:
             text = await self.evaluate("document.body.innerText")
             raise AssertionError(f"{expression} does not come true; the page shows {text[-1000:]!r}") from None
@@ -107,8 +109,8 @@ async def page() -> AsyncIterator[Page]:
         )
         try:
             made = Page(reader, asyncio.StreamWriter(writing, protocol, None, loop))
-            async with asyncio.timeout(120):
-                await made.attach()
+            async with asyncio.timeout(NEVER):
+                await made.open()
             yield made
         finally:
             writing.close()

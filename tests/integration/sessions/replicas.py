@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from retinue.client.aio import Client, Session
+from retinue.client.aio import Client
 from retinue.client.manifest import read_manifest
 from retinue.manager.v1 import endpoint_pb2 as epb
 from tests.integration.router.clients import Answer, Load, request
+from tests.integration.sessions.inside import ran
 from tests.support.eventually import eventually
 
 PORT = 8000
@@ -82,7 +83,7 @@ def manifest(
     """
     kernels = {"command": ["python3", "-c", PROGRAM, *arguments], "slots": {"cpu": "0.2", "mem": "64m"}}
     sessions = {"kernel": kernels | (kernel or {}), "terminationGrace": "0s", **(session or {})}
-    probe = {"http": {"path": "/health"}, "period": "1s", "timeout": "1s"}
+    probe = {"http": {"path": "/health"}, "period": "1s"}
     revisions = {"port": PORT, "readiness": probe, "session": sessions, **(revision or {})}
     ((found, _),) = read_manifest(
         json.dumps({"name": name, "revision": revisions, **fields}), "the test", default="endpoint"
@@ -122,7 +123,7 @@ class Deployed:
         """Sends one request, with a token."""
         return await request(self.port, self.host, path, authorization=self.bearer, **options)
 
-    def load(self, clients: int = 4, *, pause: float = 0.01, path: str = "/") -> Load:
+    def load(self, clients: int = 4, *, pause: float = 0.05, path: str = "/") -> Load:
         """Returns clients that send requests, with a token, until they are stopped."""
         headers = f"authorization: {self.bearer}\r\n"
         return Load(self.port, self.host, clients=clients, path=path, pause=pause, headers=headers)
@@ -140,9 +141,9 @@ class Deployed:
         found = await self.replicas()
         return sorted((item.revision, _STATES.Name(item.state).removeprefix("REPLICA_STATE_")) for item in found)
 
-    async def reach(self, *wanted: tuple[int, str], seconds: float = 60.0) -> None:
+    async def reach(self, *wanted: tuple[int, str]) -> None:
         """Waits until there are exactly these replicas, by revision and state."""
-        await eventually(self.states, sorted(wanted).__eq__, seconds=seconds)
+        await eventually(self.states, sorted(wanted).__eq__)
 
     async def rollout(self, state: epb.RolloutState.ValueType) -> epb.Endpoint:
         """Waits until the rollout is in a state."""
@@ -169,12 +170,8 @@ class Deployed:
 
 async def run(client: Client, session_id: str, script: str) -> str:
     """Runs a shell script in a session's main kernel; returns what it prints."""
-    session: Session = await client.sessions.get(session_id)
-    output = b""
-    async with session.attach(["sh", "-c", script]) as command:
-        async for piece in command:
-            output += piece.data
-    return output.decode()
+    out, _, _ = await ran(await client.sessions.get(session_id), "sh", "-c", script)
+    return out.decode()
 
 
 async def names_after(load: Load, count: int) -> collections.Counter[str]:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
-from retinue.client import enum_names
 from retinue.client.aio import Client
 from retinue.client.errors import CallError, NotFound
-from retinue.client.session import Session
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import session_pb2
+from tests.integration.sessions.inside import ran
+from tests.integration.sessions.journal import accesses
 from tests.integration.sessions.web import browser
+from tests.support.eventually import NEVER
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -24,29 +24,6 @@ listening = socket.create_server(("0.0.0.0", 7001))
 while True:
     listening.accept()[0].close()
 """
-
-
-async def accesses(client: Client, session: Session) -> list[tuple[str, str, str, int]]:
-    """What the journal says, in order: way, user, kernel, port; the user's token, and a time, are in each."""
-    await session.refresh()
-    found = []
-    async with aclosing(client.sessions.watch(after_revision=0, session_id=session.id)) as events:
-        async for event in events:
-            if event.WhichOneof("change") == "kernel_accessed":
-                entered = event.kernel_accessed
-                assert entered.token_id
-                assert event.create_time.seconds
-                way = enum_names.name_of(enum_names.ACCESS_METHOD, entered.method)
-                found.append((way, entered.user, entered.hostname, entered.port))
-            if event.revision >= (session.revision or 0):
-                return found
-    return found
-
-
-async def attach(session: Session, hostname: str, *command: str) -> None:
-    async with session.attach(command, hostname) as attachment:
-        async for _ in attachment:
-            pass
 
 
 async def test_who_enters_is_in_the_journal(client: Client, cluster: Cluster, tmp_path: Path) -> None:
@@ -64,14 +41,14 @@ async def test_who_enters_is_in_the_journal(client: Client, cluster: Cluster, tm
                 ports=[("web", "http", 7001)],
                 apps=[session_pb2.AppDefinition(name="web", command=["true"])],
             )
-            await session.wait("RUNNING", timeout=60)
+            await session.wait("RUNNING", timeout=NEVER)
             try:
                 for hostname in ("sub1", "main1", "main1"):
-                    await attach(session, hostname, "true")
+                    await ran(session, "true", hostname=hostname)
                 # As administrators may; those of a project may not, and are not there to be kept.
-                await attach(await client.sessions.get(session.id), "sub1", "true")
+                await ran(await client.sessions.get(session.id), "true", hostname="sub1")
                 with pytest.raises(NotFound):
-                    await attach(await other.sessions.get(session.id), "main1", "true")
+                    await ran(await other.sessions.get(session.id), "true", hostname="main1")
                 # What came of it does not count.
                 with pytest.raises(CallError):
                     async with session.code("no-such-language") as code:
@@ -109,7 +86,7 @@ async def test_who_enters_is_in_the_journal(client: Client, cluster: Cluster, tm
                 ]
             finally:
                 await session.terminate(force=True)
-                await session.wait_ended(60)
+                await session.wait_ended(NEVER)
     finally:
         for user in (owner, stranger):
             await client.users.delete(user.name)

@@ -15,11 +15,10 @@ from retinue.client.session import Session
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import app_service_pb2, session_pb2
 from retinue.types.v1 import app_pb2 as pb
-from tests.support.eventually import eventually
+from tests.support.eventually import NEVER, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-WAIT = 60.0
 SERVER = """
 import os, socket, sys, time
 print("hello", os.getpid(), *sys.argv[1:], os.environ.get("COLOUR"), os.environ["BACKENDAI_CLUSTER_HOST"], os.getcwd(), flush=True)
@@ -69,10 +68,10 @@ async def session(cluster: Cluster) -> AsyncIterator[Session]:
             ports=PORTS,
             apps=APPS,
         )
-        await session.wait("RUNNING", timeout=WAIT)
+        await session.wait("RUNNING", timeout=NEVER)
         yield session
         await session.terminate(force=True)
-        await session.wait_ended(WAIT)
+        await session.wait_ended(NEVER)
 
 
 async def answer(session: Session) -> bytes:
@@ -118,8 +117,13 @@ async def test_stopped_and_started_again(session: Session) -> None:
         assert (await anext(pieces)).data
     # What does not want to is killed, with what it has started.
     assert (await session.start_app("stubborn")).state == pb.APP_STATE_RUNNING
-    stopped = await session.stop_app("stubborn", grace=3)
-    assert (stopped.state, stopped.log) == (pb.APP_STATE_STOPPED, b"no\nno\n")
+    stopping = asyncio.create_task(session.stop_app("stubborn", grace=20))
+    await eventually(lambda: session.app("stubborn"), lambda status: status.log == b"no\nno\n")
+    # Both were asked, and stay; who has no patience kills them.
+    for stopped in (await session.stop_app("stubborn", grace=0), await stopping):
+        assert (stopped.state, stopped.log) == (pb.APP_STATE_STOPPED, b"no\nno\n")
+    assert (await session.start_app("stubborn")).state == pb.APP_STATE_RUNNING
+    assert (await session.stop_app("stubborn", grace=0.5)).state == pb.APP_STATE_STOPPED
     for grace in (-1.0, 20.1):
         with pytest.raises(InvalidRequest) as wrong:
             await session.stop_app("web", grace=grace)

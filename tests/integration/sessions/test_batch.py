@@ -12,17 +12,14 @@ import pytest
 from standardwebhooks import Webhook
 
 from retinue.client.aio import Client
+from retinue.client.errors import CallError
 from retinue.client.spec import session_spec
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import session_pb2
-from tests.integration.sessions.test_life import UNTIL_FINISHED, finish
-from tests.support.eventually import eventually
+from tests.integration.sessions.inside import UNTIL_FINISHED, finish, printed
+from tests.support.eventually import NEVER, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-
-
-async def output(client: Client, session: str, hostname: str = "main1") -> str:
-    return b"".join([chunk.data async for chunk in client.sessions.logs(session, hostname)]).decode()
 
 
 async def test_every_kernel_runs_the_script_before_its_command(client: Client) -> None:
@@ -33,19 +30,19 @@ async def test_every_kernel_runs_the_script_before_its_command(client: Client) -
         bootstrap_script="hostname >made",
         cluster_size=2,
     )
-    await session.wait("RUNNING", timeout=60)
+    await session.wait("RUNNING", timeout=NEVER)
     for name in ("main1", "sub1"):
-        await eventually(partial(output, client, session.id, name), f"{name}\n".__eq__)
+        await eventually(partial(printed, session, name), f"{name}\n".__eq__)
     await finish(session)
-    await session.wait_ended(60)
+    await session.wait_ended(NEVER)
     assert session.result == "SUCCESS"
 
 
 async def test_a_script_that_fails_ends_the_session_and_says_so(client: Client) -> None:
     session = await client.sessions.create(type="batch", command=["echo", "never"], bootstrap_script="echo no; exit 9")
-    await session.wait_ended(60)
+    await session.wait_ended(NEVER)
     assert (session.state, session.result, session.view.reason) == ("TERMINATED", "FAILURE", "BOOTSTRAP_FAILED")
-    assert await output(client, session.id) == "no\nretinue: the bootstrap script failed with exit code 9\n"
+    assert await printed(session) == "no\nretinue: the bootstrap script failed with exit code 9\n"
 
 
 async def test_a_session_waits_for_its_start_time_without_being_tried(client: Client) -> None:
@@ -64,7 +61,7 @@ async def test_a_session_waits_for_its_start_time_without_being_tried(client: Cl
     assert (explanation.reason, explanation.tries) == ("START_TIME", 0)
     await session.terminate()
     started = await client.sessions.create_from(starting(1.5))
-    await started.wait_ended(60)
+    await started.wait_ended(NEVER)
     assert started.result == "SUCCESS"
     assert started.view.schedule_time.ToNanoseconds() / 1e9 >= begin + 1.5
 
@@ -86,7 +83,7 @@ async def test_a_pipeline_with_a_failing_branch(client: Client) -> None:
     ended = {}
     for name, session_id in ids.items():
         session = await client.sessions.get(session_id)
-        ended[name] = (await session.wait_ended(60)).view
+        ended[name] = (await session.wait_ended(NEVER)).view
     assert {name: (view.state, view.result) for name, view in ended.items()} == {
         "p-report": (session_pb2.SESSION_STATE_CANCELLED, session_pb2.SESSION_RESULT_UNDEFINED),
         "p-good": (session_pb2.SESSION_STATE_TERMINATED, session_pb2.SESSION_RESULT_SUCCESS),
@@ -112,19 +109,25 @@ async def test_webhooks_are_sent_over_the_death_of_the_manager(client: Client, c
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:
-        spec = session_spec(type="batch", command=["sleep", "1"])
+        spec = session_spec(type="batch", command=["sh", "-c", UNTIL_FINISHED])
         secret = f"whsec_{base64.b64encode(b'not to be shown to anyone').decode()}"
         events = [session_pb2.WEBHOOK_EVENT_RUNNING, session_pb2.WEBHOOK_EVENT_SUCCEEDED]
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
         spec.webhooks.add(url=url, events=events, secret=secret)
         session = await client.sessions.create_from(spec)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(NEVER):
             head, body = await heard.get()
         headers = dict(line.split(": ", 1) for line in head.decode().strip().split("\r\n")[1:])
         assert Webhook(secret).verify(body, headers)["event"] == "RUNNING"
         await cluster.manager.kill()
         await cluster.start_manager()
-        async with asyncio.timeout(60):
+
+        async def ended() -> bool:
+            await finish(session)
+            return (await session.refresh()).is_ended
+
+        await eventually(ended, ignoring=CallError)
+        async with asyncio.timeout(NEVER):
             while json.loads((await heard.get())[1])["event"] != "SUCCEEDED":
                 pass
         shown = (await client.sessions.get(session.id)).view

@@ -12,6 +12,7 @@ import pytest
 from retinue.client.aio import Client
 from retinue.devtools.cluster import Cluster
 from tests.integration.agent.inside.reach import PROBE, PUBLIC, outside, protected
+from tests.support.eventually import NEVER
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -20,9 +21,9 @@ async def probes(client: Client, places: list[str], **options: object) -> dict[s
     """What each kernel of a session found at the places, by host name."""
     command = ["/usr/bin/python3", "-c", PROBE, *places]
     session = await client.sessions.create(type="batch", command=command, sub_command=command, **options)  # type: ignore[arg-type]
-    await session.wait("RUNNING", timeout=60)
+    await session.wait("RUNNING", timeout=NEVER)
     names = [kernel.hostname for kernel in session.kernels]
-    await session.wait_ended(60)
+    await session.wait_ended(NEVER)
     found = {}
     for name in names:
         text = b"".join([chunk.data async for chunk in client.sessions.logs(session.id, name)]).decode()
@@ -40,7 +41,7 @@ async def test_kernels_reach_the_outside_and_no_part_of_the_platform(
         # Each address answers those that are allowed to reach it.
         for place in forbidden:
             address, _, port = place.rpartition(":")
-            socket.create_connection((address, int(port)), 5).close()
+            socket.create_connection((address, int(port)), NEVER).close()
         found = await probes(client, [public, *forbidden], cluster_size=size, cluster_mode="multi-node")
         assert "main1" in found
         nodes = {agent.node.address for agent in cluster.agents if agent.node is not None}
@@ -66,10 +67,10 @@ async def test_an_egress_link_goes_with_its_kernel_also_amid_a_conversation(clie
     with outside(cluster) as host:
         command = ["/usr/bin/python3", "-c", talk, PUBLIC, str(host.port)]
         session = await client.sessions.create(type="interactive", command=command, termination_grace=0)
-        async with aclosing(session.logs(follow=True)) as chunks, asyncio.timeout(60):
+        async with aclosing(session.logs(follow=True)) as chunks, asyncio.timeout(NEVER):
             await anext(chunks)
     # Linux continues for minutes to report the end of the connection to the other side,
     # and keeps the kernel's namespace for it.
     await session.terminate(force=True)
-    await session.wait_ended(60)
-    assert not await cluster.wait_clean(60)
+    await session.wait_ended(NEVER)
+    assert not await cluster.wait_clean(NEVER)

@@ -13,14 +13,12 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-import pytest_asyncio
 
 from retinue.client.aio import Client
-from retinue.devtools.cluster import Cluster, ClusterOptions
 from tests.integration.router.clients import request
 from tests.integration.sessions.replicas import Deployed, manifest
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("routed")]
 
 PYTHON = "/var/cache/retinue/model/bin/python"
 CHAT = """
@@ -82,13 +80,6 @@ server.add_insecure_port("0.0.0.0:8000")
 server.start()
 server.wait_for_termination()
 """
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def client() -> AsyncIterator[Client]:
-    options = ClusterOptions(agents=1, prefix="rt-model-", heartbeat=0.5, router=True)
-    async with Cluster(options=options) as cluster, cluster.client() as client:
-        yield client
 
 
 def served_by(name: str, program: str, **revision: Any) -> Any:

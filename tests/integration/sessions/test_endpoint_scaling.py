@@ -5,6 +5,8 @@ and a query to Prometheus.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -12,6 +14,8 @@ import pytest_asyncio
 from aiohttp import web
 
 from retinue.client.aio import Client
+from retinue.client.errors import CallError
+from retinue.devtools import process
 from retinue.devtools.cluster import Cluster, ClusterOptions
 from retinue.manager.v1 import endpoint_pb2 as epb
 from tests.integration.sessions.replicas import manifest, run
@@ -71,12 +75,13 @@ async def prometheus() -> AsyncIterator[tuple[Prometheus, str]]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def client(prometheus: tuple[Prometheus, str]) -> AsyncIterator[Client]:
+async def cluster(prometheus: tuple[Prometheus, str]) -> AsyncIterator[Cluster]:
+    """A cluster with a router that asks the server, and that a test may stop."""
     options = ClusterOptions(
-        agents=1, prefix="rt-scale-", heartbeat=0.5, manager_arguments=("--prometheus-url", prometheus[1])
+        agents=1, prefix="rt-scale-", router=True, manager_arguments=("--prometheus-url", prometheus[1])
     )
-    async with Cluster(options=options) as cluster, cluster.client() as client:
-        yield client
+    async with Cluster(options=options) as cluster:
+        yield cluster
 
 
 def spec(name: str, metric: dict[str, object], target: str) -> epb.EndpointSpec:
@@ -100,9 +105,11 @@ async def test_gauges_use_and_queries_make_replicas_and_take_them_away(
     server, _ = prometheus
 
     async def tell(name: str, script: str) -> None:
-        """Controls the first replica of an endpoint."""
-        (replica,) = (await client.endpoints.get(name)).replicas
-        await run(client, replica.session_id, script)
+        """Controls the replicas of an endpoint that there are."""
+        for replica in (await client.endpoints.get(name)).replicas:
+            # It may be on its way out.
+            with contextlib.suppress(CallError):
+                await run(client, replica.session_id, script)
 
     async def settled(name: str, is_enough: Callable[[int], bool]) -> None:
         """Waits until so many replicas are ready, and are all there are."""
@@ -113,10 +120,10 @@ async def test_gauges_use_and_queries_make_replicas_and_take_them_away(
 
         await eventually(look, lambda found: found[0] == found[1] and is_enough(found[0]))
 
-    async def scaled(name: str, is_enough: Callable[[int], bool]) -> epb.ScalingDecision:
-        """Waits until so many replicas are there; returns the newest decision that changed their number."""
+    async def raised(name: str, is_enough: Callable[[int], bool]) -> epb.ScalingDecision:
+        """Waits until so many replicas are there; returns the newest decision that asked for more than one."""
         await settled(name, is_enough)
-        return (await client.endpoints.explain(name)).changes[0]
+        return next(change for change in (await client.endpoints.explain(name)).changes if change.to_target > 1)
 
     specs = {
         "gauge": spec("gauge", {"custom": {"name": "depth"}}, "5"),
@@ -130,19 +137,55 @@ async def test_gauges_use_and_queries_make_replicas_and_take_them_away(
 
     server.value = 25.0
     await asyncio.gather(tell("gauge", "echo 9 > /home/work/depth"), tell("used", "touch /home/work/busy"))
-    by_gauge = await scaled("gauge", (2).__eq__)
-    by_query = await scaled("query", (3).__eq__)
+    by_gauge = await raised("gauge", (2).__eq__)
+    by_query = await raised("query", (3).__eq__)
     # A replica that computes all the time uses all that a busy machine leaves to it; one that waits, next to nothing.
-    by_use = await scaled("used", lambda count: count >= 2)
+    by_use = await raised("used", lambda count: count >= 2)
     shown = {item.metrics[0].name: item.metrics[0] for item in (by_gauge, by_query, by_use)}
     assert (shown["custom:depth"].value, shown["custom:depth"].recommendation) == ("9", 2)
     assert (shown["prometheus:sum(jobs)"].value, shown["prometheus:sum(jobs)"].recommendation) == ("25", 3)
     assert float(shown["utilization:cpu"].value) > 15
 
     server.value = 3.0
-    for replica in (await client.endpoints.get("gauge")).replicas:
-        await run(client, replica.session_id, "echo 2 > /home/work/depth")
-    for replica in (await client.endpoints.get("used")).replicas:
-        await run(client, replica.session_id, "rm -f /home/work/busy")
+    # A replica that starts late has not been told, and waits.
+    await tell("gauge", "echo 2 > /home/work/depth")
+    await tell("used", "rm -f /home/work/busy")
     for name in specs:
-        assert (await scaled(name, (1).__eq__)).to_target == 1
+        await settled(name, (1).__eq__)
+        assert (await client.endpoints.explain(name)).changes[0].to_target == 1
+        await client.endpoints.delete(name)
+
+
+async def test_a_cluster_stops_without_new_replicas_and_with_the_engine_of_a_killed_router(
+    client: Client, cluster: Cluster
+) -> None:
+    """The last one: the cluster is gone afterwards."""
+    await client.endpoints.create(manifest("toy", "toy", scaling={"min": 1, "max": 1}))
+    (replica,) = (
+        await eventually(
+            lambda: client.endpoints.get("toy"),
+            lambda found: [item.state for item in found.replicas] == [epb.REPLICA_STATE_READY],
+        )
+    ).replicas
+    before = (await client.sessions.get(replica.session_id)).revision
+    changes: set[str | None] = set()
+
+    async def follow() -> None:
+        async for event in client.sessions.watch(after_revision=before):
+            changes.add(event.WhichOneof("change"))
+
+    file = cluster.directory / "router" / "engine.json"
+    engine = json.loads(await eventually(file.read_bytes, ignoring=FileNotFoundError))
+    await cluster.routers[0].kill()
+    assert process.start_time(engine["pid"]) == engine["start"]
+    following = asyncio.create_task(follow())
+    try:
+        await cluster.stop()
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        left = process.start_time(engine["pid"]) == engine["start"]
+        await asyncio.to_thread(process.end, engine["pid"], engine["start"])
+    assert "session_moved" in changes
+    assert "created" not in changes
+    assert not left

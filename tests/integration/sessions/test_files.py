@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
 import os
@@ -21,12 +20,12 @@ from retinue.client.rpc_errors import from_rpc
 from retinue.client.session import Session
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import kernel_service_pb2 as pb
+from retinue.rpc.bidi_call import BidiCall
 from retinue.types.v1 import file_pb2
-from tests.support.eventually import eventually
+from tests.integration.sessions.inside import shell
+from tests.support.eventually import NEVER, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-
-WAIT = 120.0
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -40,19 +39,10 @@ async def session(cluster: Cluster) -> AsyncIterator[Session]:
             slots={"cpu": "0.5", "mem": "128m"},
             termination_grace=0,
         )
-        await session.wait("RUNNING", timeout=WAIT)
+        await session.wait("RUNNING", timeout=NEVER)
         yield session
         await session.terminate(force=True)
-        await session.wait_ended(WAIT)
-
-
-async def ran(session: Session, script: str, hostname: str = "") -> str:
-    out = bytearray()
-    async with asyncio.timeout(WAIT), session.attach(["sh", "-c", script], hostname) as command:
-        async for piece in command:
-            out += piece.data
-        assert command.exit_code == 0, out
-    return out.decode()
+        await session.wait_ended(NEVER)
 
 
 async def test_there_and_back(session: Session, tmp_path: Path) -> None:
@@ -72,7 +62,7 @@ async def test_there_and_back(session: Session, tmp_path: Path) -> None:
     assert ("in/run.sh", len(contents["run.sh"]), len(contents["run.sh"])) in seen
     assert [done for path, done, _ in seen if path == "in/big"][-1] == len(big)
     script = 'cd in; ./run.sh; sha256sum big | cut -d" " -f1; stat -c "%u %a" run.sh deep; id -u; ls ..'
-    said = (await ran(session, script)).splitlines()
+    said = (await shell(session, script)).splitlines()
     assert said[:2] == ["it ran", hashlib.sha256(big).hexdigest()]
     assert said[2:4] == [f"{said[4]} 750", f"{said[4]} 755"]
     assert said[5:] == ["in"], "nothing of an upload is seen before it is whole, or left after"
@@ -90,14 +80,14 @@ async def test_there_and_back(session: Session, tmp_path: Path) -> None:
 async def test_any_kernel_of_the_session(session: Session, tmp_path: Path) -> None:
     (tmp_path / "x").write_text("for sub1")
     await session.files("sub1").upload(tmp_path / "x", "only-there")
-    assert await ran(session, "cat ~/only-there", "sub1") == "for sub1"
+    assert await shell(session, "cat ~/only-there", "sub1") == "for sub1"
     with pytest.raises(NotFound) as caught:
         await session.files().list("only-there")
     assert caught.value.metadata == {"kind": "file", "id": "only-there"}
 
 
 async def test_what_a_kernel_plants_leads_nowhere(session: Session, tmp_path: Path) -> None:
-    await ran(
+    await shell(
         session,
         "mkdir trap; cd trap; ln -s / root; ln -s /etc/passwd file; ln -s ../.. up; mkfifo fifo; truncate -s 1T huge;"
         " mkdir sub; echo fine > sub/fine",
@@ -125,7 +115,7 @@ async def test_what_a_kernel_plants_leads_nowhere(session: Session, tmp_path: Pa
     with pytest.raises(Exception, match="do not fit"):
         await files.download("trap", tmp_path / "back", recursive=True)
     assert not (tmp_path / "back").exists()
-    await ran(session, "rm trap/huge")
+    await shell(session, "rm trap/huge")
     copied = await files.download("trap", tmp_path / "back", recursive=True)
     assert sorted(path for path, _ in copied.skipped) == ["trap/fifo", "trap/file", "trap/root", "trap/up"]
     assert sorted(os.listdir(tmp_path)) == ["back", "x"]
@@ -166,14 +156,14 @@ def started(session: Session, *steps: pb.UploadFilesRequest) -> list[pb.UploadFi
 
 
 async def test_a_download_continues_by_offset_and_version(session: Session) -> None:
-    await ran(session, "printf 0123456789 > growing")
+    await shell(session, "printf 0123456789 > growing")
     whole = await read(session, file_pb2.FileRange(path="growing"))
     assert [step.WhichOneof("step") for step in whole] == ["begin", "data", "end"]
     version = whole[0].begin.entry.version
     part = await read(session, file_pb2.FileRange(path="growing", offset=4, version=version))
     assert (part[0].begin.offset, part[1].data) == (4, b"456789")
     assert part[2].end == whole[2].end, "the digest is that of the whole file"
-    await ran(session, "printf abcdefghijkl > growing")
+    await shell(session, "printf abcdefghijkl > growing")
     again = await read(session, file_pb2.FileRange(path="growing", offset=4, version=version))
     assert (again[0].begin.offset, again[1].data) == (0, b"abcdefghijkl")
     with pytest.raises(OutOfRange) as caught:
@@ -201,12 +191,12 @@ async def test_what_arrived_is_kept_and_what_is_wrong_is_not(session: Session) -
         await exchanged(session, started(session, new("kept", resume=True), half))
     answers = await exchanged(session, started(session, new("kept", resume=True), pb.UploadFilesRequest(data=b"tent")))
     assert (answers[0].ready.offset, answers[1].stored.path) == (3, "kept")
-    assert await ran(session, "cat kept") == "content"
+    assert await shell(session, "cat kept") == "content"
     wrong = pb.UploadFilesRequest(data=b"CONTENT")
     with pytest.raises(InvalidRequest) as caught:
         await exchanged(session, started(session, new("kept"), wrong))
     assert [violation.field for violation in caught.value.violations] == ["file.sha256"]
-    assert await ran(session, "cat kept") == "content"
+    assert await shell(session, "cat kept") == "content"
     with pytest.raises(ResourceExhausted) as full:
         await exchanged(session, started(session, new("sparse", size=1 << 60)))
     assert (full.value.reason, full.value.metadata) == ("NO_SPACE", {"path": "sparse"})
@@ -289,8 +279,8 @@ async def test_only_what_runs_and_only_ones_own(
         await client.users.delete(user.name)
 
 
-async def drained(call: Any) -> None:
-    while await call.read() is not grpc.aio.EOF:
+async def drained(call: BidiCall[Any, Any]) -> None:
+    while await call.read() is not None:
         pass
 
 
@@ -302,16 +292,18 @@ def arriving(directory: Path, kernel: str) -> list[str]:
 
 async def test_the_end_of_a_kernel_ends_what_comes_to_it(client: Client, cluster: Cluster) -> None:
     session = await client.sessions.create(type="interactive", slots={"cpu": "0.2", "mem": "64m"}, termination_grace=0)
-    await session.wait("RUNNING", timeout=WAIT)
+    await session.wait("RUNNING", timeout=NEVER)
     stub: Any = session._sessions._kernels  # noqa: SLF001
-    call = stub.UploadFiles()
+    call = BidiCall[Any, Any](stub.UploadFiles())
     for step in started(session, new("x", resume=True), pb.UploadFilesRequest(data=b"con")):
         await call.write(step)
-    assert (await call.read()).ready.offset == 0
+    ready = await call.read()
+    assert ready is not None
+    assert ready.ready.offset == 0
     kernel = session.kernels[0].id
     assert arriving(cluster.directory, kernel)
     await session.terminate(force=True)
-    await session.wait_ended(WAIT)
+    await session.wait_ended(NEVER)
     with contextlib.suppress(grpc.aio.AioRpcError):
         await call.write(pb.UploadFilesRequest(data=b"tent"))
     with pytest.raises(grpc.aio.AioRpcError) as caught:

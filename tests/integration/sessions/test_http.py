@@ -5,14 +5,12 @@ the manager and the agent to a program and back.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import io
 import json
 import os
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
@@ -23,34 +21,11 @@ from retinue.client.errors import FailedPrecondition, InvalidRequest, NotFound
 from retinue.client.session import Session
 from retinue.devtools.cluster import Cluster
 from tests.integration.sessions import http_server
+from tests.integration.sessions.http_sessions import engines, log_of, opened, serving, status
 from tests.integration.sessions.web import browser
-from tests.support.eventually import eventually
+from tests.support.eventually import NEVER, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-
-WAIT = 120.0
-# Made by scripts/install, by the Python that native processes see.
-PYTHON = "/var/cache/retinue/jupyterlab/bin/python"
-PORTS = [("web", "http", http_server.PORT), ("closed", "http", 8081), ("raw", "tcp", 8082)]
-PROGRAM = Path(http_server.__file__).read_text()
-
-
-async def serving(client: Client) -> Session:
-    """A session whose main kernel answers HTTP."""
-    session = await client.sessions.create(
-        type="interactive",
-        command=[PYTHON, "-c", PROGRAM],
-        slots={"cpu": "0.5", "mem": "256m"},
-        termination_grace=120,
-        ports=PORTS,
-        preopen_ports=[(8090, 8090)],
-    )
-    await session.wait("RUNNING", timeout=WAIT)
-    async with asyncio.timeout(WAIT):
-        async for chunk in session.logs(follow=True):
-            if b"listening" in chunk.data:
-                return session
-    raise AssertionError("it does not listen")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -59,16 +34,7 @@ async def session(cluster: Cluster) -> AsyncIterator[Session]:
         session = await serving(client)
         yield session
         await session.terminate(force=True)
-        await session.wait_ended(WAIT)
-
-
-async def status(web: aiohttp.ClientSession, url: str, **options: Any) -> tuple[int, str]:
-    async with web.get(url, **options) as answer:
-        return answer.status, await answer.text()
-
-
-def log_of(cluster: Cluster) -> str:
-    return (cluster.directory / "logs" / "manager.log").read_text()
+        await session.wait_ended(NEVER)
 
 
 async def test_a_ticket_is_good_once_and_at_its_address_only(session: Session, cluster: Cluster) -> None:
@@ -95,15 +61,6 @@ async def test_a_ticket_is_good_once_and_at_its_address_only(session: Session, c
     log = await asyncio.to_thread(log_of, cluster)
     assert "rtt_" not in log
     assert "rta_" not in log
-
-
-async def opened(web: aiohttp.ClientSession, session: Session, port: str = "web") -> str:
-    """Where the port is, once a browser was let in."""
-    ticket = await session.create_port_ticket(port)
-    async with web.get(ticket.url) as answer:
-        page = await answer.text()
-        assert [one.status for one in answer.history] == [303], (answer, page)
-    return ticket.origin
 
 
 async def test_the_program_sees_its_own_cookies_only(session: Session) -> None:
@@ -142,7 +99,7 @@ async def test_websockets_need_the_cookie_and_the_origin(session: Session) -> No
         origin = await opened(web, session)
         async with web.ws_connect(origin + "ws", origin=origin.strip("/")) as connection:
             await connection.send_str("hello")
-            assert await connection.receive_str(timeout=WAIT) == "echo 'hello'"
+            assert await connection.receive_str(timeout=NEVER) == "echo 'hello'"
         for client, source, code in (
             (stranger, origin.strip("/"), 401),
             (web, "https://evil.example", 403),
@@ -158,7 +115,7 @@ async def raw(origin: str, request: str) -> str:
     host, port = origin.removeprefix("http://").strip("/").split(":")
     reader, writer = await asyncio.open_connection("127.0.0.1", int(port))
     writer.write(request.replace("HOST", f"{host}:{port}").replace("\n", "\r\n").encode())
-    async with asyncio.timeout(WAIT):
+    async with asyncio.timeout(NEVER):
         line = await reader.readline()
     writer.close()
     return line.decode().strip()
@@ -204,14 +161,14 @@ async def test_requests_that_are_none(session: Session, client: Client) -> None:
         # A session that ends takes its browsers with it, at once, whatever grace its kernel has.
         async with web.ws_connect(beside + "ws") as connection, web.ws_connect(origin + "ws") as stays:
             await other.terminate()
-            message = await connection.receive(timeout=WAIT)
+            message = await connection.receive(timeout=NEVER)
             assert message.type in (aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.ERROR)
             assert (await other.refresh()).state == "TERMINATING"
             assert (await status(web, beside))[0] in (401, 403)
             await stays.send_str("still")
-            assert await stays.receive_str(timeout=WAIT) == "echo 'still'"
+            assert await stays.receive_str(timeout=NEVER) == "echo 'still'"
     await other.terminate(force=True)
-    await other.wait_ended(WAIT)
+    await other.wait_ended(NEVER)
     with pytest.raises(FailedPrecondition) as caught:
         await other.create_port_ticket("web")
     assert caught.value.reason == "STATE_FORBIDS"
@@ -260,35 +217,24 @@ async def test_only_ones_own_and_only_with_a_good_token(session: Session, client
             unused = await own.create_port_ticket("web")
             async with web.ws_connect(origin + "ws") as connection, admin.ws_connect(origin + "ws") as stays:
                 await client.tokens.revoke(token.token.id)
-                message = await connection.receive(timeout=WAIT)
+                message = await connection.receive(timeout=NEVER)
                 assert message.type is not aiohttp.WSMsgType.TEXT
                 assert (await status(web, origin))[0] == 401
                 await status(web, unused.url)
                 assert (await status(web, origin))[0] == 401
                 # The same port in an administrator's browser is no affair of that token.
                 await stays.send_str("on")
-                assert await stays.receive_str(timeout=WAIT) == "echo 'on'"
+                assert await stays.receive_str(timeout=NEVER) == "echo 'on'"
     finally:
         if own is not None:
             ending = await client.sessions.get(own.id)
             await ending.terminate(force=True)
-            await ending.wait_ended(WAIT)
+            await ending.wait_ended(NEVER)
         await client.users.delete(user.name)
 
 
 async def until_answered(web: aiohttp.ClientSession, origin: str) -> None:
     await eventually(lambda: status(web, origin), lambda found: found[0] == 200, ignoring=aiohttp.ClientError)
-
-
-def engines(cluster: Cluster) -> list[int]:
-    """Processes whose parent is the manager, and which are its engine."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            if int(fields[1]) == cluster.manager.pid and b"envoy" in (entry / "cmdline").read_bytes():
-                found.append(int(entry.name))
-    return found
 
 
 def facts_of(pid: int) -> dict[str, str]:
@@ -311,7 +257,7 @@ async def test_it_outlives_its_engine_and_the_manager(session: Session, cluster:
         assert facts["NoNewPrivs"] == "1"
         async with web.ws_connect(origin + "ws") as connection:
             os.kill(engine, signal.SIGKILL)
-            assert (await connection.receive(timeout=WAIT)).type is not aiohttp.WSMsgType.TEXT
+            assert (await connection.receive(timeout=NEVER)).type is not aiohttp.WSMsgType.TEXT
         # For as long as the next one takes to listen, connections are refused.
         await until_answered(web, origin)
         assert engines(cluster) not in ([], [engine])
@@ -323,4 +269,4 @@ async def test_it_outlives_its_engine_and_the_manager(session: Session, cluster:
         await until_answered(web, origin)
         async with web.ws_connect(origin + "ws") as connection:
             await connection.send_str("again")
-            assert await connection.receive_str(timeout=WAIT) == "echo 'again'"
+            assert await connection.receive_str(timeout=NEVER) == "echo 'again'"

@@ -7,8 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
@@ -20,9 +19,20 @@ from retinue.client.session import Session
 from retinue.devtools.cluster import Cluster
 from retinue.manager.gateway.core.connections import access_name
 from retinue.manager.identity.tokens import hash_secret
-from tests.integration.sessions.test_http import PYTHON, WAIT, log_of, opened, serving, status
+from tests.integration.sessions.http_sessions import (
+    PYTHON,
+    Lose,
+    agent_of,
+    delete,
+    log_of,
+    opened,
+    revoke,
+    serving,
+    status,
+    stopped,
+)
 from tests.integration.sessions.web import browser
-from tests.support.eventually import eventually
+from tests.support.eventually import NEVER, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -33,30 +43,12 @@ async def session(cluster: Cluster) -> AsyncIterator[Session]:
         session = await serving(client)
         yield session
         await session.terminate(force=True)
-        await session.wait_ended(WAIT)
-
-
-async def agent_of(cluster: Cluster, session: Session) -> int:
-    """The index of the agent that has the session's kernel."""
-    [kernel] = (await session.refresh()).kernels
-    return [agent.id for agent in cluster.agents].index(kernel.agent)
-
-
-@contextlib.asynccontextmanager
-async def stopped(*processes: Callable[[signal.Signals], None]) -> AsyncIterator[None]:
-    """Processes that do nothing while the block lasts."""
-    try:
-        for send in processes:
-            send(signal.SIGSTOP)
-        yield
-    finally:
-        for send in processes:
-            send(signal.SIGCONT)
+        await session.wait_ended(NEVER)
 
 
 async def echo(connection: aiohttp.ClientWebSocketResponse, text: str) -> None:
     await connection.send_str(text)
-    assert await connection.receive_str(timeout=WAIT) == f"echo {text!r}"
+    assert await connection.receive_str(timeout=NEVER) == f"echo {text!r}"
 
 
 async def test_no_python_is_on_the_way_of_a_browser_that_was_let_in(session: Session, cluster: Cluster) -> None:
@@ -74,21 +66,9 @@ async def test_no_python_is_on_the_way_of_a_browser_that_was_let_in(session: Ses
 
 
 async def read_all(answer: aiohttp.ClientResponse) -> None:
-    async with asyncio.timeout(WAIT):
+    async with asyncio.timeout(NEVER):
         while await answer.content.read(1 << 16):
             pass
-
-
-Lose = Callable[[Client, str], Awaitable[object]]
-
-
-async def revoke(client: Client, user: str) -> None:
-    async for token in client.tokens.list(user=user):
-        await client.tokens.revoke(token.id)
-
-
-async def delete(client: Client, user: str) -> None:
-    await client.users.delete(user)
 
 
 @pytest.mark.parametrize("lose", [revoke, delete])
@@ -108,7 +88,7 @@ async def test_open_connections_end_with_the_right(
             ):
                 await busy.content.readexactly(10 << 20)
                 await lose(client, user.name)
-                assert (await idle.receive(timeout=WAIT)).type is not aiohttp.WSMsgType.TEXT
+                assert (await idle.receive(timeout=NEVER)).type is not aiohttp.WSMsgType.TEXT
                 with pytest.raises(aiohttp.ClientError):
                     await read_all(busy)
                 assert (await status(web, origin))[0] == 401
@@ -125,14 +105,14 @@ async def test_open_connections_end_with_the_session(client: Client) -> None:
         origin = await opened(web, session)
         async with web.ws_connect(origin + "ws") as idle, web.get(origin + "endless") as busy:
             await busy.content.readexactly(1 << 20)
-            # Its kernel has two minutes to end.
+            # Its kernel has minutes to end.
             await session.terminate()
-            assert (await idle.receive(timeout=WAIT)).type is not aiohttp.WSMsgType.TEXT
+            assert (await idle.receive(timeout=NEVER)).type is not aiohttp.WSMsgType.TEXT
             with pytest.raises(aiohttp.ClientError):
                 await read_all(busy)
             assert (await session.refresh()).state == "TERMINATING"
     await session.terminate(force=True)
-    await session.wait_ended(WAIT)
+    await session.wait_ended(NEVER)
 
 
 async def test_connections_outlive_the_agent(session: Session, cluster: Cluster) -> None:
@@ -178,13 +158,13 @@ async def test_what_listens_where_no_leased_port_leads_is_reached_by_the_relay(c
         ports=[("web", "http", 8080)],
     )
     try:
-        await session.wait("RUNNING", timeout=WAIT)
+        await session.wait("RUNNING", timeout=NEVER)
         async with browser() as web:
             origin = await opened(web, session)
             await eventually(lambda: status(web, origin), lambda found: found == (200, "::1"))
     finally:
         await session.terminate(force=True)
-        await session.wait_ended(WAIT)
+        await session.wait_ended(NEVER)
 
 
 async def test_no_header_of_a_client_chooses_where_its_request_goes(session: Session, client: Client) -> None:
@@ -215,4 +195,4 @@ async def test_no_header_of_a_client_chooses_where_its_request_goes(session: Ses
                 assert (await status(stranger, origin, headers=cookie))[0] == 401
     finally:
         await other.terminate(force=True)
-        await other.wait_ended(WAIT)
+        await other.wait_ended(NEVER)

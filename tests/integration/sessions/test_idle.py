@@ -1,11 +1,10 @@
-"""Idle sessions are warned and ended, and sessions in use are not; on real nodes, with short times."""
+"""Idle sessions are warned and ended, and sessions in use are not, on real nodes."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime as dt
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from http import HTTPStatus
 
@@ -17,135 +16,110 @@ from retinue.client.aio import Client, Session
 from retinue.client.errors import FailedPrecondition, InvalidRequest, NotFound
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import idle_pb2 as pb
-from retinue.manager.v1 import session_pb2
+from tests.integration.sessions.idle_policies import check_of, let_be_unused, no_policy_afterwards, seconds
+from tests.integration.sessions.inside import shell, until_printed
+from tests.integration.sessions.journal import warnings
 from tests.integration.sessions.web import browser
-from tests.support.eventually import eventually
+from tests.support.eventually import NEVER, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-SECONDS = 120.0
 SLOTS = {"cpu": "0.5", "mem": "64m"}
-
-
-def seconds(number: float) -> Duration:
-    duration = Duration()
-    duration.FromTimedelta(dt.timedelta(seconds=number))
-    return duration
+SERVE = """
+import http.server
+server = http.server.HTTPServer(("127.0.0.1", 8000), http.server.SimpleHTTPRequestHandler)
+print("listening", flush=True)
+server.serve_forever()
+"""
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def group(client: Client) -> AsyncIterator[str]:
     """The group whose policy a test sets; it has none afterwards."""
-    yield "default"
-    await client.resource_groups.update("default", idle_policy=pb.IdlePolicy())
-    async for session in client.sessions.list():
-        await session.terminate(force=True)
-        await session.wait_ended(SECONDS)
+    async with no_policy_afterwards(client) as name:
+        yield name
 
 
-async def start(client: Client, *command: str, kind: str = "interactive") -> Session:
-    session = await client.sessions.create(type=kind, command=command, slots=SLOTS, termination_grace=0)
-    return await session.wait("RUNNING", timeout=SECONDS)
-
-
-async def story(client: Client, session: Session) -> list[str]:
-    """What its journal says of warnings, and its end."""
-    entries, known = [], set[str]()
-    async with (
-        asyncio.timeout(SECONDS),
-        aclosing(
-            client.sessions.watch(after_revision=session.revision, session_id=session.id, until_ended=True)
-        ) as events,
-    ):
-        async for event in events:
-            if event.HasField("pending_reason_changed"):
-                now = {condition.type for condition in event.pending_reason_changed.conditions}
-                entries += [f"+{name}" for name in now - known] + [f"-{name}" for name in known - now]
-                known = now
-            elif event.HasField("session_moved"):
-                entries.append(event.session_moved.reason)
-    return [entry for entry in entries if entry]
-
-
-def check_of(session: session_pb2.Session, checker: pb.IdleChecker.ValueType) -> pb.IdleCheck:
-    return next(check for check in session.idle_checks if check.checker == checker)
-
-
-async def run(session: Session, command: Iterable[str]) -> None:
-    async with session.attach(list(command)) as attachment:
-        async for _ in attachment:
-            pass
-
-
-async def extend_once(client: Client, unused: Session, *, asked: bool) -> bool:
-    """Has a session that was warned continue, unless that was asked before; returns whether it was asked."""
-    warned = (await unused.refresh()).view
-    if not warned.conditions or asked:
-        return asked
-    assert check_of(warned, pb.IDLE_CHECKER_INTERACTION).status == pb.IDLE_STATUS_WARNED
-    await client.sessions.extend(unused.id)
-    assert (await unused.refresh()).view.conditions == []
-    return True
-
-
-async def test_the_used_stay_and_the_unused_go_after_a_warning(client: Client, group: str) -> None:
-    await client.resource_groups.update(
-        group, idle_policy=pb.IdlePolicy(interaction_timeout=seconds(10), warning=seconds(5), max_extension=seconds(60))
+async def start(client: Client, *command: str, kind: str = "interactive", protocol: str = "") -> Session:
+    session = await client.sessions.create(
+        type=kind,
+        command=command,
+        slots=SLOTS,
+        termination_grace=0,
+        ports=[("web", protocol, 8000)] if protocol else [],
     )
-    serve = "import http.server as h; h.test(h.SimpleHTTPRequestHandler, port=8000, bind='127.0.0.1')"
-    attended, tunnelled, browsed, batch, kept = await asyncio.gather(
+    return await session.wait("RUNNING", timeout=NEVER)
+
+
+async def until_warned(session: Session, *, warned: bool) -> None:
+    """Waits until a session that runs is warned of its end, or is so no more."""
+    async with aclosing(session.progress()) as steps:
+        async for step in steps:
+            assert step.state == "RUNNING", step.view
+            if bool(step.view.conditions) is warned:
+                return
+    raise AssertionError("its progress ended")
+
+
+async def test_the_used_stay_and_the_unused_go_after_a_warning(client: Client, cluster: Cluster, group: str) -> None:
+    """An hour passes in the database only: what is to be done in time has ten minutes, those of the warning."""
+    policy = pb.IdlePolicy(interaction_timeout=seconds(3600), warning=seconds(600), max_extension=seconds(3600))
+    await client.resource_groups.update(group, idle_policy=policy)
+    serve = ("python3", "-c", SERVE)
+    attended, tunnelled, browsed, batch, kept, unused = await asyncio.gather(
         start(client, "sleep", "1000"),
-        client.sessions.create(
-            type="interactive", command=["python3", "-c", serve], slots=SLOTS, ports=[("web", "tcp", 8000)],
-            termination_grace=0,
-        ),
-        client.sessions.create(
-            type="interactive", command=["python3", "-c", serve], slots=SLOTS, ports=[("web", "http", 8000)],
-            termination_grace=0,
-        ),
+        start(client, *serve, protocol="tcp"),
+        start(client, *serve, protocol="http"),
         start(client, "sleep", "1000", kind="batch"),
         start(client, "sleep", "1000"),
-    )  # fmt: skip
-    await asyncio.gather(*(session.wait("RUNNING", timeout=SECONDS) for session in (tunnelled, browsed)))
+        start(client, "sleep", "1000"),
+    )
     assert (await client.sessions.get(batch.id)).view.idle_checks == []
-    extended = (await client.sessions.extend(kept.id, dt.timedelta(seconds=60))).view
-    assert check_of(extended, pb.IDLE_CHECKER_INTERACTION).remaining.seconds >= 50
+    extended = (await client.sessions.extend(kept.id, dt.timedelta(seconds=3600))).view
+    assert check_of(extended, pb.IDLE_CHECKER_INTERACTION).remaining.seconds >= 3000
     assert extended.HasField("extension_end_time")
-    with pytest.raises(FailedPrecondition, match="at most 1 min from now") as refused:
-        await client.sessions.extend(kept.id, dt.timedelta(seconds=61))
-    assert (refused.value.reason, refused.value.metadata["most"]) == ("EXTENSION_REFUSED", "60")
+    with pytest.raises(FailedPrecondition, match="at most 1 h from now") as refused:
+        await client.sessions.extend(kept.id, dt.timedelta(seconds=3601))
+    assert (refused.value.reason, refused.value.metadata["most"]) == ("EXTENSION_REFUSED", "3600")
     with pytest.raises(FailedPrecondition):
         await client.sessions.extend(batch.id)
-
-    fetched = []
-
-    async def fetch() -> None:
-        # Until the server is up there is nothing to be had.
-        with contextlib.suppress(FailedPrecondition):
-            async with tunnelled.open_port("web") as connection:
-                await connection.write(b"GET / HTTP/1.0\r\n\r\n")
-                await connection.end_data()
-                fetched.extend([data async for data in connection])
-
-    # Its time passes from here on, whatever the others took to start.
-    unused = await start(client, "sleep", "1000")
     shown = (await client.sessions.get(unused.id)).view
-    assert check_of(shown, pb.IDLE_CHECKER_INTERACTION).limit.seconds == 10
-    ending = asyncio.create_task(story(client, unused))
-    asked, pages = False, 0
+    assert check_of(shown, pb.IDLE_CHECKER_INTERACTION).limit.seconds == 3600
+    for session in (tunnelled, browsed):
+        await until_printed(session, b"listening")
+
+    ending = asyncio.create_task(warnings(client, await client.sessions.get(unused.id)))
     async with browser() as web:
         ticket = await browsed.create_port_ticket("web")
-        async with web.get(ticket.url):
-            pass
-        while not ending.done():
-            await asyncio.gather(run(attended, ["true"]), fetch())
-            # Its bytes pass nothing that is Python.
-            async with web.get(ticket.origin) as page:
-                pages += page.status == HTTPStatus.OK
-            asked = await extend_once(client, unused, asked=asked)
-            await asyncio.wait((ending,), timeout=0.5)
-    assert pages
-    assert fetched
+        async with web.get(ticket.url) as page:
+            assert page.status == HTTPStatus.OK
+        used = (attended, tunnelled, browsed)
+        await let_be_unused(cluster, 3100, *used, unused, kept)
+        for session in (attended, tunnelled, unused):
+            await until_warned(session, warned=True)
+        # That it was opened in a browser may be noted later.
+        noted = asyncio.create_task(until_warned(browsed, warned=True))
+        while not noted.done():
+            await let_be_unused(cluster, 3100, browsed)
+            await asyncio.wait((noted,), timeout=1.0)
+        await noted
+        warned = (await unused.refresh()).view
+        assert check_of(warned, pb.IDLE_CHECKER_INTERACTION).status == pb.IDLE_STATUS_WARNED
+        await shell(attended, "true")
+        async with tunnelled.open_port("web") as connection:
+            await connection.write(b"GET / HTTP/1.0\r\n\r\n")
+            await connection.end_data()
+            assert [data async for data in connection]
+        # Its bytes pass nothing that is Python.
+        async with web.get(ticket.origin) as page:
+            assert page.status == HTTPStatus.OK
+        await client.sessions.extend(unused.id)
+        assert (await unused.refresh()).view.conditions == []
+        for session in used:
+            await until_warned(session, warned=False)
+    await let_be_unused(cluster, 3100, unused)
+    await until_warned(unused, warned=True)
+    await let_be_unused(cluster, 3700, unused, warned=700)
     warning = "INTERACTION_WARNING"
     assert await ending == [f"+{warning}", f"-{warning}", f"+{warning}", "IDLE_TIMEOUT", "IDLE_TIMEOUT"]
     await unused.refresh()
@@ -157,24 +131,26 @@ async def test_the_used_stay_and_the_unused_go_after_a_warning(client: Client, g
 async def test_use_under_thresholds_lifetime_and_overrides(client: Client, cluster: Cluster, group: str) -> None:
     user = await client.users.create("idle-user", projects={"default": "member"})
     token = await client.tokens.create(user=user.name, description="idle")
-    policy = pb.IdlePolicy(
-        warning=seconds(1),
-        utilization=pb.UtilizationPolicy(window=seconds(3), thresholds={"cpu": 1.0, "mem": 90.0}),
-    )
-    await client.resource_groups.update(group, idle_policy=policy)
     await client.idle_overrides.set(user.name, exempt=["lifetime", "utilization"])
-    busy_command = ("sh", "-c", "while :; do :; done")
     try:
         async with cluster.client(token.secret) as other:
             assert [override.user async for override in other.idle_overrides.list()] == [user.name]
             quiet, busy, exempt = await asyncio.gather(
                 start(client, "sleep", "1000", kind="batch"),
-                start(client, *busy_command),
+                start(client, "sh", "-c", "echo on; while :; do :; done"),
                 start(other, "sleep", "1000"),
             )
             with pytest.raises(NotFound):
                 await other.sessions.extend(quiet.id)
-            assert (await story(client, quiet))[-1] == "IDLE_UTILIZATION"
+            # Use is observed from the time that a policy wants it, and by then it computes: it may use half a
+            # processor, and what others leave it of that is far more than one per cent.
+            await until_printed(busy, b"on")
+            policy = pb.IdlePolicy(
+                warning=seconds(1),
+                utilization=pb.UtilizationPolicy(window=seconds(3), thresholds={"cpu": 1.0, "mem": 90.0}),
+            )
+            await client.resource_groups.update(group, idle_policy=policy)
+            assert (await warnings(client, quiet))[-1] == "IDLE_UTILIZATION"
             await quiet.refresh()
             assert quiet.view.message.startswith("it used cpu ")
             assert "(threshold 1 %), mem " in quiet.view.message
@@ -188,11 +164,11 @@ async def test_use_under_thresholds_lifetime_and_overrides(client: Client, clust
             await eventually(use, lambda check: check.status == pb.IDLE_STATUS_COUNTING)
             policy.max_lifetime.CopyFrom(seconds(1))
             await client.resource_groups.update(group, idle_policy=policy)
-            assert (await story(client, busy))[-1] == "IDLE_LIFETIME"
+            assert (await warnings(client, busy))[-1] == "IDLE_LIFETIME"
             assert (await exempt.refresh()).state == "RUNNING"
             assert exempt.view.idle_checks == []
             await exempt.terminate(force=True)
-            await exempt.wait_ended(SECONDS)
+            await exempt.wait_ended(NEVER)
     finally:
         await client.users.delete(user.name)
 

@@ -11,7 +11,7 @@ import pytest
 from retinue.client.errors import InvalidRequest, NotFound
 from retinue.manager.v1 import endpoint_pb2, session_pb2, template_service_pb2
 from retinue.types.v1 import isolation_pb2
-from tests.support.eventually import eventually
+from tests.support.eventually import NEVER, eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -47,7 +47,9 @@ async def checked(client: Client, **options: Any) -> list[str]:
 
 
 async def test_agents_say_what_they_run_and_why_not(client: Client) -> None:
-    async for agent in client.agents.list():
+    agents = [agent async for agent in client.agents.list()]
+    assert agents
+    for agent in agents:
         status = {status.name: status for status in agent.runtimes}
         assert [name for name in agent.backends if not status[name].available] == []
         assert "process" in agent.backends
@@ -62,18 +64,18 @@ async def test_a_session_waits_for_an_agent_that_offers_its_isolation(client: Cl
     preview = await client.sessions.check(type="interactive", image="alpine:3", isolation="container")
     assert (preview.reason, preview.message) == ("FEATURE_MISSING", "no agent has a runtime for containers")
     await session.terminate()
-    await session.wait_ended(60)
+    await session.wait_ended(NEVER)
 
 
 async def test_a_kernel_is_a_process_when_asked(client: Client) -> None:
     session = await client.sessions.create(type="batch", command=["true"], isolation="process")
-    await session.wait_ended(60)
+    await session.wait_ended(NEVER)
     assert (session.result, isolations(session)) == ("SUCCESS", ["PROCESS"])
     # What was asked for is kept, and what was not is not made up.
     assert session.view.spec.kernel.isolation == isolation_pb2.ISOLATION_PROCESS
     other = await client.sessions.create(type="batch", command=["true"])
     assert other.view.spec.kernel.isolation == isolation_pb2.ISOLATION_UNSPECIFIED
-    await other.wait_ended(60)
+    await other.wait_ended(NEVER)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +113,7 @@ async def test_a_group_allows_isolations_and_has_a_default(client: Client) -> No
         assert isolations(session) == ["VM"]
         await eventually(session.explain, lambda found: found.reason not in ("", "QUEUED"))
         native = await client.sessions.create(type="batch", command=["true"], isolation="process")
-        await native.wait_ended(60)
+        await native.wait_ended(NEVER)
         assert native.result == "SUCCESS"
         # It is pending: a change of policy is a reason to wait, and taken back it is none.
         await client.resource_groups.update("default", isolations=["process"], default_isolation="")
@@ -120,7 +122,7 @@ async def test_a_group_allows_isolations_and_has_a_default(client: Client) -> No
         await client.resource_groups.update("default", isolations=["vm"])
         await eventually(session.explain, lambda found: found.reason != "ISOLATION_NOT_ALLOWED")
         await session.terminate()
-        await session.wait_ended(60)
+        await session.wait_ended(NEVER)
 
 
 async def test_replicas_are_what_the_default_was_when_their_revision_was_made(client: Client) -> None:
@@ -167,7 +169,7 @@ async def test_a_request_that_is_repeated_is_answered_as_before_the_default_chan
         assert isolations(again) == isolations(first) == ["CONTAINER"]
         await pending_reason(first, "ISOLATION_NOT_ALLOWED")
     await first.terminate()
-    await first.wait_ended(60)
+    await first.wait_ended(NEVER)
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,10 @@ from retinue.client.port import LocalPort
 from retinue.manager.v1 import session_pb2
 from retinue.types.v1 import app_pb2 as service_pb
 from tests.integration.sessions.browser import Page, page
-from tests.support.eventually import eventually
+from tests.support.eventually import NEVER, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-WAIT = 180.0
 # Made by scripts/install, by the Python that native processes see.
 PROGRAM = "/var/cache/retinue/jupyterlab/bin/jupyter-lab"
 LAB = session_pb2.AppDefinition(
@@ -39,16 +38,16 @@ OUTPUT = "document.querySelector('.jp-OutputArea-output')?.innerText?.trim()"
 async def run_a_cell(browser: Page, url: str) -> str:
     """Opens a new notebook at an address, runs a cell in it, and returns its output."""
     await browser.send("Page.navigate", url=url)
-    await browser.until("window.jupyterapp?.restored && document.querySelector('.jp-Launcher') !== null", WAIT)
+    await browser.until("window.jupyterapp?.restored && document.querySelector('.jp-Launcher') !== null")
     create = "window.jupyterapp.commands.execute('notebook:create-new', {kernelName: 'python3'})"
     await browser.evaluate(f"{create}.then(panel => panel.sessionContext.ready).then(() => true)")
-    await browser.until("document.querySelector('.jp-Notebook .cm-content') !== null", WAIT)
+    await browser.until("document.querySelector('.jp-Notebook .cm-content') !== null")
     await browser.evaluate("document.querySelector('.jp-Notebook .cm-content').focus()")
     await browser.send("Input.insertText", text="import os; print(f\"{os.environ['BACKENDAI_CLUSTER_HOST']} {6 * 7}\")")
     key = {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13, "modifiers": 8}
     await browser.send("Input.dispatchKeyEvent", type="rawKeyDown", **key)
     await browser.send("Input.dispatchKeyEvent", type="keyUp", **key)
-    return str(await browser.until(OUTPUT, WAIT))
+    return str(await browser.until(OUTPUT))
 
 
 async def test_a_cell_is_run(client: Client) -> None:
@@ -60,16 +59,16 @@ async def test_a_cell_is_run(client: Client) -> None:
         apps=[LAB],
     )
     try:
-        await session.wait("RUNNING", timeout=WAIT)
+        await session.wait("RUNNING", timeout=NEVER)
         while (await session.start_app("jupyter")).state != service_pb.APP_STATE_RUNNING:
             pass
         async with LocalPort(lambda: session.open_port("jupyter")) as local, page() as browser:
             host, port = local.address
             assert await run_a_cell(browser, f"http://{host}:{port}/lab?token={session.id}") == "main1 42"
-        async with page() as browser:
+            await browser.open()
             ticket = await session.create_port_ticket("jupyter", f"/lab/workspaces/gateway?token={session.id}")
             await browser.send("Page.navigate", url=ticket.origin)
-            await browser.until("document.title === 'Not open to this browser'", WAIT)
+            await browser.until("document.title === 'Not open to this browser'")
             assert await run_a_cell(browser, ticket.url) == "main1 42"
             # No script sees the gateway's cookie, but it goes along with what scripts ask for,
             # up to the end of the session.
@@ -81,4 +80,4 @@ async def test_a_cell_is_run(client: Client) -> None:
             await eventually(lambda: browser.evaluate(status), lambda answered: answered in (401, 403))
     finally:
         await session.terminate(force=True)
-        await session.wait_ended(WAIT)
+        await session.wait_ended(NEVER)

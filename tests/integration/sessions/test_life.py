@@ -11,39 +11,27 @@ import pytest
 
 from retinue.client.aio import Client
 from retinue.client.errors import Aborted, AlreadyExists, InvalidRequest
-from retinue.client.session import Session
 from retinue.devtools.cluster import Cluster
 from retinue.devtools.leftovers import network_namespaces
 from retinue.devtools.nodes import links_of_kind
 from retinue.manager.v1 import session_pb2
-from tests.support.eventually import eventually
+from tests.integration.sessions.inside import UNTIL_FINISHED, finish, printed
+from tests.support.eventually import NEVER, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-# The main kernel of a batch session ends all others with it: it waits until `finish`.
-UNTIL_FINISHED = "while [ ! -e finish ]; do sleep 0.05; done"
 SHOW_ENVIRONMENT = "env | grep BACKENDAI_ | sort; hostname; cat /etc/hosts; cat /proc/self/status | grep ^Uid"
-
-
-async def output(client: Client, session: str, hostname: str = "main1") -> str:
-    return b"".join([chunk.data async for chunk in client.sessions.logs(session, hostname)]).decode()
-
-
-async def finish(session: Session) -> None:
-    """Lets the main kernel end."""
-    async with session.attach(["touch", "finish"]) as command:
-        async for _ in command:
-            pass
 
 
 async def test_batch_has_output_exit_code_and_result(client: Client) -> None:
     session = await client.sessions.create(type="batch", command=["sh", "-c", "echo out; echo err >&2; exit 3"])
-    await session.wait_ended(60)
+    await session.wait_ended(NEVER)
     assert (session.state, session.result, session.exit_code) == ("TERMINATED", "FAILURE", 3)
-    assert await output(client, session.id) == "out\nerr\n"
+    # Nothing says which of two streams was written to first.
+    assert sorted((await printed(session)).splitlines()) == ["err", "out"]
     # Of a kernel that runs, and of one whose output was collected.
-    streams = [(chunk.data, chunk.stream) async for chunk in client.sessions.logs(session.id)]
-    assert streams == [(b"out\n", "stdout"), (b"err\n", "stderr")]
+    streams = {chunk.stream: chunk.data async for chunk in client.sessions.logs(session.id)}
+    assert streams == {"stdout": b"out\n", "stderr": b"err\n"}
 
 
 async def test_every_kernel_has_the_cluster_variables_and_names(client: Client) -> None:
@@ -55,15 +43,15 @@ async def test_every_kernel_has_the_cluster_variables_and_names(client: Client) 
         cluster_mode="multi-node",
         slots={"cpu": "2", "mem": "128m"},
     )
-    await session.wait("RUNNING", timeout=60)
+    await session.wait("RUNNING", timeout=NEVER)
     for kernel in session.kernels:
-        await eventually(partial(output, client, session.id, kernel.hostname), lambda text: "Uid:" in text)
+        await eventually(partial(printed, session, kernel.hostname), lambda text: "Uid:" in text)
     await finish(session)
-    await session.wait_ended(60)
+    await session.wait_ended(NEVER)
     assert session.result == "SUCCESS"
     addresses = {kernel.hostname: kernel.address for kernel in session.kernels}
     for kernel in session.kernels:
-        text = await output(client, session.id, kernel.hostname)
+        text = await printed(session, kernel.hostname)
         assert f"BACKENDAI_CLUSTER_HOST={kernel.hostname}\n" in text
         assert "BACKENDAI_CLUSTER_HOSTS=main1,sub1,sub2\n" in text
         assert "BACKENDAI_CLUSTER_MODE=multi-node\n" in text
@@ -95,11 +83,11 @@ async def test_kernels_reach_each_other_by_name_across_nodes(client: Client, clu
         cluster_mode="multi-node",
         slots={"cpu": "2", "mem": "128m"},
     )
-    await session.wait("RUNNING", timeout=60)
+    await session.wait("RUNNING", timeout=NEVER)
     assert len({kernel.agent for kernel in session.kernels}) == 2
     assert session.view.network == session_pb2.NETWORK_KIND_VXLAN
-    await session.wait_ended(60)
-    assert (await output(client, session.id)).split("\n")[:2] == ["from sub1", "from sub2"]
+    await session.wait_ended(NEVER)
+    assert (await printed(session)).split("\n")[:2] == ["from sub1", "from sub2"]
     assert session.result == "SUCCESS"
 
 
@@ -107,7 +95,7 @@ async def test_cluster_that_fits_one_node_gets_a_bridge(client: Client, cluster:
     session = await client.sessions.create(
         type="interactive", cluster_size=3, cluster_mode="multi-node", slots={"cpu": "1", "mem": "64m"}
     )
-    await session.wait("RUNNING", timeout=60)
+    await session.wait("RUNNING", timeout=NEVER)
     assert len({kernel.agent for kernel in session.kernels}) == 1
     assert session.view.network == session_pb2.NETWORK_KIND_BRIDGE
 
@@ -119,8 +107,8 @@ async def test_cluster_that_fits_one_node_gets_a_bridge(client: Client, cluster:
     assert await asyncio.to_thread(links_of_kind, namespace, "bridge")
     assert not await asyncio.to_thread(links_of_kind, namespace, "vxlan")
     await session.terminate()
-    await session.wait_ended(60)
-    assert not await cluster.wait_clean(60)
+    await session.wait_ended(NEVER)
+    assert not await cluster.wait_clean(NEVER)
 
 
 async def test_session_that_fits_nowhere_waits_and_says_why(client: Client) -> None:
@@ -137,13 +125,13 @@ async def test_session_that_fits_nowhere_waits_and_says_why(client: Client) -> N
     assert session.view.reason == explanation.reason
     assert "cpu" in session.view.message
     await session.terminate()
-    await session.wait_ended(60)
+    await session.wait_ended(NEVER)
     assert session.state == "CANCELLED"
 
 
 async def test_interactive_session_stays_until_terminated(client: Client, cluster: Cluster) -> None:
     session = await client.sessions.create(type="interactive", name="stays")
-    await session.wait("RUNNING", timeout=60)
+    await session.wait("RUNNING", timeout=NEVER)
     with pytest.raises(AlreadyExists):
         await client.sessions.create(type="interactive", name="stays")
     assert (await client.sessions.get("stays")).id == session.id
@@ -151,19 +139,19 @@ async def test_interactive_session_stays_until_terminated(client: Client, cluste
     ending = await client.sessions.terminate("stays")
     assert (ending.state, ending.incarnation) == ("TERMINATING", session.incarnation)
     assert ending.revision > session.revision
-    await ending.wait_ended(60)
-    await session.wait_ended(60)
+    await ending.wait_ended(NEVER)
+    await session.wait_ended(NEVER)
     again = await client.sessions.terminate(session.id)
     assert again.state == "TERMINATED"
     assert (await client.sessions.get("stays")).id == session.id
-    assert not await cluster.wait_clean(60)
+    assert not await cluster.wait_clean(NEVER)
 
 
 async def test_command_that_does_not_exist_fails_with_127(client: Client) -> None:
     session = await client.sessions.create(type="batch", command=["/no/such/program"])
-    await session.wait_ended(60)
+    await session.wait_ended(NEVER)
     assert (session.result, session.exit_code) == ("FAILURE", 127)
-    assert "/no/such/program" in await output(client, session.id)
+    assert "/no/such/program" in await printed(session)
 
 
 async def test_a_session_with_an_image_waits_where_no_agent_runs_images(client: Client) -> None:
@@ -173,8 +161,10 @@ async def test_a_session_with_an_image_waits_where_no_agent_runs_images(client: 
         if event.HasField("pending_reason_changed"):
             assert event.pending_reason_changed.reason == "FEATURE_MISSING"
             break
+    else:
+        raise AssertionError("the watch ended")
     await session.terminate()
-    await session.wait_ended(60)
+    await session.wait_ended(NEVER)
     assert session.state == "CANCELLED"
 
 
@@ -183,7 +173,7 @@ async def test_memory_limit_kills_with_its_reason(client: Client) -> None:
     session = await client.sessions.create(
         type="batch", command=["/usr/bin/python3", "-c", eat], slots={"cpu": "1", "mem": "64m"}
     )
-    await session.wait_ended(60)
+    await session.wait_ended(NEVER)
     assert (session.result, session.exit_code, session.view.reason) == ("FAILURE", 137, "OOM_KILLED")
 
 
@@ -217,15 +207,15 @@ async def test_termination_checks_the_etag(client: Client) -> None:
 async def test_force_cuts_the_grace_of_a_session_that_is_ending(client: Client) -> None:
     stubborn = "trap 'echo asked' TERM; while true; do sleep 0.3; echo on; done"
     session = await client.sessions.create(type="interactive", command=["sh", "-c", stubborn], termination_grace=300)
-    await session.wait("RUNNING", timeout=60)
+    await session.wait("RUNNING", timeout=NEVER)
     # The trap is set.
-    await eventually(lambda: output(client, session.id), lambda text: "on\n" in text)
+    await eventually(lambda: printed(session), lambda text: "on\n" in text)
     await session.terminate()
     # By then the agent has reported that it stops the kernel, and has nothing more to report
     # before the end of the grace.
-    await eventually(lambda: output(client, session.id), lambda text: "on\n" * 5 in text.partition("asked\n")[2])
+    await eventually(lambda: printed(session), lambda text: "on\n" * 5 in text.partition("asked\n")[2])
     await session.terminate(force=True)
-    await session.wait_ended(timeout=60)
+    await session.wait_ended(NEVER)
 
 
 async def test_lists_page_by_page_and_by_filter(client: Client) -> None:
@@ -253,12 +243,12 @@ async def test_lists_page_by_page_and_by_filter(client: Client) -> None:
 
 async def test_logs_are_followed_and_resumed_by_offset(client: Client) -> None:
     session = await client.sessions.create(
-        type="batch", command=["sh", "-c", "for n in 1 2 3 4 5; do echo line $n; sleep 0.2; done"]
+        type="batch", command=["sh", "-c", "for n in 1 2 3 4 5; do echo line $n; sleep 0.1; done"]
     )
-    await session.wait("RUNNING", timeout=60)
+    await session.wait("RUNNING", timeout=NEVER)
     followed = b"".join([chunk.data async for chunk in session.logs(follow=True)])
     assert followed == b"".join(b"line %d\n" % n for n in range(1, 6))
-    await session.wait_ended(60)
+    await session.wait_ended(NEVER)
     assert b"".join([chunk.data async for chunk in client.sessions.logs(session.id, offset=14)]) == followed[14:]
 
 
@@ -268,5 +258,5 @@ async def test_kernels_see_their_limits(client: Client) -> None:
         "cat /sys/fs/cgroup/pids/pids.max /sys/fs/cgroup/pids.max 2>/dev/null"
     )
     session = await client.sessions.create(type="batch", command=["sh", "-c", script], slots={"cpu": "1", "mem": "96m"})
-    await session.wait_ended(60)
-    assert (await output(client, session.id)).split() == [str(96 * 2**20), "4096"]
+    await session.wait_ended(NEVER)
+    assert (await printed(session)).split() == [str(96 * 2**20), "4096"]

@@ -11,30 +11,26 @@ import pytest_asyncio
 
 from retinue.client.aio import Client, Session
 from retinue.manager.v1 import idle_pb2 as pb
-from tests.integration.sessions.test_idle import check_of, run, seconds
-from tests.support.eventually import eventually
+from tests.integration.sessions.idle_policies import check_of, no_policy_afterwards, seconds
+from tests.integration.sessions.inside import shell, until_printed
+from tests.support.eventually import NEVER, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-# A machine boots in four seconds on a node that does nothing else, and without KVM all in it is slow.
-WAIT = 600.0
 SLOTS = {"cpu": "1", "mem": "256m"}
-BUSY = "cd; until [ -e rest ]; do :; done; exec sleep 1000"
+BUSY = "cd; echo on; until [ -e rest ]; do :; done; exec sleep 1000"
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def group(client: Client) -> AsyncIterator[str]:
     """The group whose policy a test sets; it has none afterwards."""
-    yield "default"
-    await client.resource_groups.update("default", idle_policy=pb.IdlePolicy())
-    async for session in client.sessions.list():
-        await session.terminate(force=True)
-        await session.wait_ended(WAIT)
+    async with no_policy_afterwards(client) as name:
+        yield name
 
 
 async def started(client: Client, *command: str, **values: Any) -> Session:
     session = await client.sessions.create(command=command, isolation="vm", slots=SLOTS, termination_grace=0, **values)
-    return await session.wait("RUNNING", timeout=WAIT)
+    return await session.wait("RUNNING", timeout=NEVER)
 
 
 async def test_machines_end_by_their_time_and_by_policy(client: Client, group: str) -> None:
@@ -43,6 +39,8 @@ async def test_machines_end_by_their_time_and_by_policy(client: Client, group: s
         started(client, "sleep", "1000", type="batch", time_limit=1),
         started(client, "sh", "-c", BUSY, type="interactive"),
     )
+    # Use is observed from the time that a policy wants it, and by then it computes.
+    await until_printed(busy, b"on")
     # A machine that idles uses less than one per cent, and a busy one more than five, however much else runs here.
     policy = pb.UtilizationPolicy(window=seconds(3), thresholds={"cpu": 5.0})
     await client.resource_groups.update(group, idle_policy=pb.IdlePolicy(warning=seconds(1), utilization=policy))
@@ -52,9 +50,9 @@ async def test_machines_end_by_their_time_and_by_policy(client: Client, group: s
         return check_of(busy.view, pb.IDLE_CHECKER_UTILIZATION)
 
     # All that QEMU uses is the guest's use.
-    await eventually(counted, lambda check: check.status == pb.IDLE_STATUS_COUNTING, seconds=WAIT)
-    await run(busy, ["touch", "rest"])
-    await busy.wait_ended(WAIT)
+    await eventually(counted, lambda check: check.status == pb.IDLE_STATUS_COUNTING)
+    await shell(busy, "touch rest")
+    await busy.wait_ended(NEVER)
     assert (await busy.refresh()).view.message.startswith("it used cpu ")
-    await limited.wait_ended(WAIT)
+    await limited.wait_ended(NEVER)
     assert ((await limited.refresh()).view.reason, limited.result) == ("TIME_LIMIT_EXCEEDED", "FAILURE")

@@ -16,19 +16,18 @@ import pytest_asyncio
 
 from retinue.agent.kernel.python_runtime import build_runtime
 from retinue.client.aio import Client
-from retinue.client.attachment import Attachment
 from retinue.client.errors import CallError
 from retinue.client.session import Session
 from retinue.devtools.cluster import Cluster
 from tests.integration.sessions import port_server
-from tests.integration.sessions.test_open_port import said
+from tests.integration.sessions.inside import read, until_printed
+from tests.integration.sessions.port_sessions import said
 from tests.integration.sessions.web import browser
+from tests.support.eventually import NEVER
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-# A machine boots in four seconds on a node that does nothing else, and without KVM all in it is slow.
-WAIT = 600.0
-LINES = 200_000
+LINES = 100_000
 WEB = """
 import http.server, os, threading
 
@@ -69,31 +68,18 @@ async def session(cluster: Cluster) -> AsyncIterator[Session]:
             ],
         )
         try:
-            await session.wait("RUNNING", timeout=WAIT)
-            async with asyncio.timeout(WAIT):
-                async for chunk in session.logs(follow=True):
-                    if b"listening" in chunk.data:
-                        break
+            await session.wait("RUNNING", timeout=NEVER)
+            await until_printed(session, b"listening")
             yield session
         finally:
             await session.terminate(force=True)
-            await session.wait_ended(WAIT)
-
-
-async def read(command: Attachment, until: bytes | None = None) -> bytes:
-    out = bytearray()
-    async with asyncio.timeout(WAIT):
-        async for piece in command:
-            out.extend(piece.data)
-            if until is not None and until in out:
-                break
-    return bytes(out)
+            await session.wait_ended(NEVER)
 
 
 async def test_what_it_prints_has_exact_offsets(session: Session) -> None:
     expected = "".join(f"line {number:06}\n" for number in range(LINES)) + "listening\n"
     out = bytearray()
-    async with asyncio.timeout(WAIT):
+    async with asyncio.timeout(NEVER):
         async for chunk in session.logs(follow=True):
             assert chunk.offset == len(out)
             out.extend(chunk.data)
@@ -107,7 +93,7 @@ async def test_what_it_prints_has_exact_offsets(session: Session) -> None:
 async def test_a_shell_on_a_terminal(session: Session) -> None:
     async with session.attach(terminal=(33, 77), environment={"TERM": "xterm"}) as shell:
         await shell.write(b"stty size; echo $GREETING\n")
-        assert b"33 77" in await read(shell, b"hello there")
+        assert b"33 77" in (await read(shell, b"hello there"))[0]
         await shell.resize(44, 88)
         await shell.write(b"stty size\n")
         await read(shell, b"44 88")
@@ -128,7 +114,7 @@ async def test_a_signal_and_both_outputs(session: Session) -> None:
     ) as command:
         await read(command, b"set")
         await command.signal("USR1")
-        async with asyncio.timeout(WAIT):
+        async with asyncio.timeout(NEVER):
             pieces = [piece async for piece in command]
         # The shell may say first that its `sleep` was ended.
         assert b"".join(piece.data for piece in pieces if piece.errors).endswith(b"caught\n")
@@ -136,7 +122,7 @@ async def test_a_signal_and_both_outputs(session: Session) -> None:
 
 
 async def test_code_keeps_its_variables(session: Session) -> None:
-    async with asyncio.timeout(WAIT), session.code() as code:
+    async with asyncio.timeout(NEVER), session.code() as code:
         assert (await code.execute("import os; answer = 6 * 7; print(os.uname().nodename)")).stdout == "main1\n"
         assert (await code.execute("answer")).value == "42"
         failed = await code.execute("1 / 0")
@@ -161,7 +147,7 @@ async def test_files_there_and_back(session: Session, tmp_path: Path) -> None:
     await files.upload(tmp_path / "big", "in/big")
     async with session.attach(["sh", "-c", "sha256sum in/big && cp in/big in/copy"]) as command:
         await command.end_input()
-        assert (await read(command)).split()[0].decode() == hashlib.sha256(data).hexdigest()
+        assert (await read(command))[0].split()[0].decode() == hashlib.sha256(data).hexdigest()
     await files.download("in/copy", tmp_path / "copy")
     assert (tmp_path / "copy").read_bytes() == data
 
@@ -173,7 +159,7 @@ async def test_a_browser_enters_an_app(session: Session) -> None:
 
 
 async def test_its_use_is_measured(session: Session, client: Client) -> None:
-    async with asyncio.timeout(WAIT), aclosing(client.sessions.stats(session.id, interval=1)) as looks:
+    async with asyncio.timeout(NEVER), aclosing(client.sessions.stats(session.id, interval=1)) as looks:
         async for look in looks:
             usage = look.kernels[0].usage
             if usage.cpu_time.ToNanoseconds() and usage.HasField("received_bytes"):

@@ -7,7 +7,6 @@ import contextlib
 import hashlib
 import os
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import grpc.aio
@@ -21,44 +20,17 @@ from retinue.client.rpc_errors import from_rpc
 from retinue.client.session import Session
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import kernel_service_pb2 as pb
+from retinue.rpc.bidi_call import BidiCall
 from retinue.types.v1 import port_pb2
 from tests.integration.sessions import port_server
+from tests.integration.sessions.memory import memory_of
+from tests.integration.sessions.port_sessions import said, serving, stuffed, whole
+from tests.support.eventually import NEVER
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-WAIT = 120.0
-PORTS = [
-    ("echo", "tcp", port_server.ECHO),
-    ("digest", "tcp", port_server.DIGEST),
-    ("deaf", "tcp", port_server.DEAF),
-    ("endless", "tcp", port_server.ENDLESS),
-    ("reset", "http", port_server.RESET),
-    ("closed", "tcp", 7999),
-]
-
-
-PROGRAM = Path(port_server.__file__).read_text()
-
-
-async def serving(client: Client, **options: Any) -> Session:
-    """A session whose main kernel listens."""
-    session = await client.sessions.create(
-        **{
-            "type": "interactive",
-            "command": ["python3", "-c", PROGRAM],
-            "slots": {"cpu": "0.5", "mem": "256m"},
-            "termination_grace": 0,
-            "ports": PORTS,
-            "preopen_ports": [(7006, 7010)],
-            **options,
-        }
-    )
-    await session.wait("RUNNING", timeout=WAIT)
-    async with asyncio.timeout(WAIT):
-        async for chunk in session.logs(follow=True):
-            if b"listening" in chunk.data:
-                return session
-    raise AssertionError("it does not listen")
+# Far more than all windows and buffers on the way hold.
+MEGABYTES = 20
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -67,19 +39,7 @@ async def session(cluster: Cluster) -> AsyncIterator[Session]:
         session = await serving(client, cluster_size=2, cluster_mode="multi-node")
         yield session
         await session.terminate(force=True)
-        await session.wait_ended(WAIT)
-
-
-async def whole(connection: PortConnection) -> bytes:
-    async with asyncio.timeout(WAIT):
-        return b"".join([data async for data in connection])
-
-
-async def said(session: Session, port: str | int, data: bytes = b"hello") -> bytes:
-    async with session.open_port(port) as connection:
-        await connection.write(data)
-        await connection.end_data()
-        return await whole(connection)
+        await session.wait_ended(NEVER)
 
 
 async def test_by_name_and_by_number_wherever_it_listens(session: Session) -> None:
@@ -98,13 +58,13 @@ async def test_each_direction_ends_by_itself(session: Session) -> None:
         assert await whole(connection) == hashlib.sha256(b"all of it").hexdigest().encode()
 
 
-async def test_a_hundred_megabytes_both_ways(session: Session) -> None:
+async def test_twenty_megabytes_both_ways(session: Session) -> None:
     piece = os.urandom(1 << 20)
     sent, came, count = hashlib.sha256(), hashlib.sha256(), 0
     async with session.open_port("echo") as connection:
 
         async def write() -> None:
-            for number in range(100):
+            for number in range(MEGABYTES):
                 data = number.to_bytes(4, "big") + piece[4:]
                 sent.update(data)
                 await connection.write(data)
@@ -112,61 +72,30 @@ async def test_a_hundred_megabytes_both_ways(session: Session) -> None:
 
         writing = asyncio.create_task(write())
         rest = b""
-        async with asyncio.timeout(WAIT):
+        async with asyncio.timeout(NEVER):
             async for data in connection:
                 rest += data
                 came.update(rest[:-20])
                 count, rest = count + len(rest[:-20]), rest[-20:]
         await writing
-    assert (int(rest), count) == (100 << 20, 100 << 20)
+    assert (int(rest), count) == (MEGABYTES << 20, MEGABYTES << 20)
     assert came.digest() == sent.digest()
 
 
 async def test_a_client_that_does_not_read_fills_no_memory_and_delays_no_other(
     session: Session, cluster: Cluster
 ) -> None:
-    before = await asyncio.to_thread(_memory, cluster)
+    before = await memory_of(cluster)
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(4):
             # Neither end reads what the other sends.
             await stack.enter_async_context(session.open_port("endless"))
             deaf = await stack.enter_async_context(session.open_port("deaf"))
-            await stack.enter_async_context(stuffed(deaf))
+            await stack.enter_async_context(stuffed(deaf, another=lambda: said(session, "echo")))
         assert await said(session, "echo") == b"hello" + b"%020d" % 5
-        after = await asyncio.to_thread(_memory, cluster)
-    assert after - before < 64 << 20
-
-
-@contextlib.asynccontextmanager
-async def stuffed(connection: PortConnection) -> AsyncIterator[None]:
-    """Once it takes no more, while more waits to be taken."""
-    taken = 0
-
-    async def write() -> None:
-        nonlocal taken
-        # Whatever ends the connection, its responses tell.
-        with contextlib.suppress(CallError):
-            while True:
-                await connection.write(bytes(1 << 20))
-                taken += 1
-
-    writing = asyncio.create_task(write())
-    try:
-        before = -1
-        while before < taken:
-            before = taken
-            await asyncio.wait({writing}, timeout=0.2)
-        assert not writing.done()
-        yield
-    finally:
-        writing.cancel()
-        await asyncio.gather(writing, return_exceptions=True)
-
-
-def _memory(cluster: Cluster) -> int:
-    """Bytes of memory of the manager and the agents."""
-    processes = [cluster.manager, *(agent.process for agent in cluster.agents)]
-    return sum(int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * 4096 for process in processes)
+        after = await memory_of(cluster)
+    # Without a bound, four programs that send all the time fill that in a second.
+    assert sum(after) - sum(before) < 64 << 20
 
 
 async def test_what_the_program_does_is_said(session: Session) -> None:
@@ -196,19 +125,19 @@ async def test_only_declared_ports(session: Session, port: str) -> None:
     ],
 )
 async def test_bad_steps(session: Session, steps: list[pb.OpenPortRequest | None], field: str) -> None:
-    call: Any = session._sessions._kernels.OpenPort()  # noqa: SLF001  # what the library does not send
+    call = BidiCall[Any, Any](session._sessions._kernels.OpenPort())  # noqa: SLF001  # what the library does not send
     start = pb.OpenPortRequest(start=pb.OpenPortStart(session=session.id, port="echo"))
-    for step in steps:
-        await call.write(step or start)
     with pytest.raises(grpc.aio.AioRpcError) as raised:
-        await _responses(call)
+        await _exchanged(call, [step or start for step in steps])
     caught = from_rpc(raised.value, "")
     assert isinstance(caught, InvalidRequest)
     assert [violation.field for violation in caught.violations] == [field]
 
 
-async def _responses(call: Any) -> None:
-    while await call.read() is not grpc.aio.EOF:
+async def _exchanged(call: BidiCall[Any, Any], steps: list[pb.OpenPortRequest]) -> None:
+    for step in steps:
+        await call.write(step)
+    while await call.read() is not None:
         pass
 
 
@@ -234,26 +163,30 @@ async def test_only_what_runs_and_only_ones_own(session: Session, client: Client
                     await whole(connection)
         await (await client.sessions.get(own.id)).terminate(force=True)
     finally:
-        await (await client.sessions.get(own.id)).wait_ended(WAIT)
+        await (await client.sessions.get(own.id)).wait_ended(NEVER)
         await client.users.delete(user.name)
 
 
 async def test_it_ends_with_the_session_and_leaves_nothing(client: Client, cluster: Cluster) -> None:
     session = await serving(client, cluster_size=2, cluster_mode="multi-node")
-    async with session.open_port("deaf") as deaf, session.open_port("endless") as endless, stuffed(deaf):
+    async with (
+        session.open_port("deaf") as deaf,
+        session.open_port("endless") as endless,
+        stuffed(deaf, another=lambda: said(session, "echo")),
+    ):
         await session.terminate(force=True)
         for connection in (deaf, endless):
             with pytest.raises(CallError) as ended:
                 await _broken(connection)
             assert ended.value.reason in ("STATE_FORBIDS", "CONNECTION_RESET")
-    await session.wait_ended(WAIT)
+    await session.wait_ended(NEVER)
     with pytest.raises(FailedPrecondition):
         await said(session, "echo")
 
 
 async def _broken(connection: PortConnection) -> None:
     """What came may look like the end of all; that the kernel has ended is sent after it."""
-    async with asyncio.timeout(WAIT):
+    async with asyncio.timeout(NEVER):
         while True:
             await connection._exchange.receive()  # noqa: SLF001
 

@@ -9,8 +9,8 @@ import pytest
 
 from retinue.client.aio import Client
 from retinue.client.errors import InvalidRequest
-from tests.integration.sessions.test_life import UNTIL_FINISHED, finish
-from tests.support.eventually import eventually
+from tests.integration.sessions.inside import UNTIL_FINISHED, finish, shell
+from tests.support.eventually import NEVER, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -24,7 +24,7 @@ async def test_the_tail_of_a_long_output_is_kept_at_its_offset(client: Client) -
         command=["sh", "-c", f"yes 0123456789abcde | head -c {size}; printf end"],
         slots={"cpu": "1", "mem": "64m"},
     )
-    await session.wait_ended(60)
+    await session.wait_ended(NEVER)
     chunks = [chunk async for chunk in client.sessions.logs(session.id, follow=True)]
     data = b"".join(chunk.data for chunk in chunks)
     assert data.endswith(b"0123456789abcde\nend")
@@ -36,10 +36,10 @@ async def test_the_tail_of_a_long_output_is_kept_at_its_offset(client: Client) -
 
 async def test_output_of_all_kernels_at_once(client: Client) -> None:
     session = await client.sessions.create(
-        type="batch", command=["sh", "-c", f"{UNTIL_FINISHED}; echo main"], sub_command=["sh", "-c", "echo sub; sleep 60"], cluster_size=3,
+        type="batch", command=["sh", "-c", f"{UNTIL_FINISHED}; echo main"], sub_command=["sh", "-c", "echo sub; sleep infinity"], cluster_size=3,
         slots={"cpu": "0.5", "mem": "32m"}, termination_grace=0,
     )  # fmt: skip
-    await session.wait("RUNNING", timeout=60)
+    await session.wait("RUNNING", timeout=NEVER)
     seen: dict[str, bytes] = {}
     finishing = False
     async for chunk in client.sessions.logs(session.id, all_kernels=True, follow=True):
@@ -48,7 +48,7 @@ async def test_output_of_all_kernels_at_once(client: Client) -> None:
             finishing = True
             await finish(session)
     assert seen == {"main1": b"main\n", "sub1": b"sub\n", "sub2": b"sub\n"}
-    await session.wait_ended(60)
+    await session.wait_ended(NEVER)
     assert session.result == "SUCCESS"
 
 
@@ -71,7 +71,7 @@ async def test_lines_and_times(client: Client) -> None:
     async def until(text: bytes) -> None:
         await eventually(read, lambda found: found.endswith(text))
 
-    await session.wait("RUNNING", timeout=60)
+    await session.wait("RUNNING", timeout=NEVER)
     await until(b"5\n")
     assert await read(tail=2) == b"4\n5\n"
     assert await read(tail=100) == b"1\n2\n3\n4\n5\n"
@@ -85,13 +85,11 @@ async def test_lines_and_times(client: Client) -> None:
     await eventually(lambda: read(since=dt.datetime.now(dt.UTC)), lambda found: not found)
     assert await read(since=since - dt.timedelta(hours=1)) == b"1\n2\n3\n4\n5\n"
     since = dt.datetime.now(dt.UTC)
-    async with session.attach(["touch", "go"]) as command:
-        async for _ in command:
-            pass
+    await shell(session, "touch go")
     await until(b"late\n")
     assert await read(since=since) == b"late\n"
     await session.terminate(force=True)
-    await session.wait_ended(60)
+    await session.wait_ended(NEVER)
     await eventually(lambda: read(tail=1), lambda found: found == b"late\n")
     assert (await read(since=since)).endswith(b"late\n")
     with pytest.raises(InvalidRequest) as caught:

@@ -23,10 +23,10 @@ from retinue.client.tunnel import TunnelConnection
 from retinue.client.tunnelled_port import TunnelledPort
 from retinue.devtools.cluster import Cluster
 from tests.integration.sessions import port_server
-from tests.integration.sessions.test_access_log import accesses
-from tests.integration.sessions.test_http_direct import Lose, agent_of, delete, revoke, stopped
-from tests.integration.sessions.test_open_port import PROGRAM, WAIT, serving
-from tests.support.eventually import eventually
+from tests.integration.sessions.http_sessions import Lose, agent_of, delete, revoke, stopped
+from tests.integration.sessions.journal import accesses
+from tests.integration.sessions.port_sessions import PROGRAM, serving
+from tests.support.eventually import NEVER, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -37,7 +37,7 @@ async def session(cluster: Cluster) -> AsyncIterator[Session]:
         session = await serving(client)
         yield session
         await session.terminate(force=True)
-        await session.wait_ended(WAIT)
+        await session.wait_ended(NEVER)
 
 
 def tunnelled(session: Session, cluster: Cluster, port: str | int) -> TunnelledPort:
@@ -52,7 +52,7 @@ async def direct(session: Session, cluster: Cluster, port: str | int) -> Tunnell
 
 
 async def rest(connection: TunnelConnection | PortConnection) -> bytes:
-    async with asyncio.timeout(WAIT):
+    async with asyncio.timeout(NEVER):
         return b"".join([bytes(data) async for data in connection.views()])
 
 
@@ -62,7 +62,7 @@ async def test_bytes_pass_no_python_and_each_direction_ends_by_itself(session: S
     async with port.connect() as first, stopped(cluster.manager.signal, agent.process.signal):
         assert isinstance(first, TunnelConnection)
         # Another one while it is open: the tunnel stays.
-        async with asyncio.timeout(WAIT), port.connect() as second:
+        async with asyncio.timeout(NEVER), port.connect() as second:
             for connection in (first, second):
                 await connection.write(data)
                 await connection.end_data()
@@ -79,7 +79,7 @@ async def test_both_directions_at_once(session: Session, cluster: Cluster) -> No
             await writer.drain()
             writer.write_eof()
 
-        async with asyncio.timeout(WAIT), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(NEVER), asyncio.TaskGroup() as group:
             group.create_task(send())
             came = await reader.read()
         assert came == data + b"%020d" % len(data)
@@ -101,9 +101,7 @@ async def test_connections_end_with_the_right(session: Session, client: Client, 
                     await rest(lost)
                 # Another tunnel to the same port has its own connections.
                 await kept.write(b"on")
-                async for data in kept.views():
-                    assert data == b"on"
-                    break
+                assert await anext(aiter(kept.views())) == b"on"
             with pytest.raises(CallError):
                 async with theirs.connect() as after:
                     await drained(after)
@@ -113,11 +111,11 @@ async def test_connections_end_with_the_right(session: Session, client: Client, 
 
 
 async def test_connections_end_with_the_session(client: Client, cluster: Cluster) -> None:
-    # Its kernel has two minutes to end, and does not.
+    # Its kernel has minutes to end, and does not.
     stays = PROGRAM.replace(
         "import socket\n", "import signal, socket\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n", 1
     )
-    session = await serving(client, command=["python3", "-c", stays], termination_grace=120)
+    session = await serving(client, command=["python3", "-c", stays], termination_grace=300)
     async with (await direct(session, cluster, "endless")).connect() as connection:
         assert isinstance(connection, TunnelConnection)
         await anext(aiter(connection.views()))
@@ -125,11 +123,11 @@ async def test_connections_end_with_the_session(client: Client, cluster: Cluster
         with pytest.raises(CallError):
             await drained(connection)
     await session.terminate(force=True)
-    await session.wait_ended(WAIT)
+    await session.wait_ended(NEVER)
 
 
 async def drained(connection: TunnelConnection | PortConnection) -> None:
-    async with asyncio.timeout(WAIT):
+    async with asyncio.timeout(NEVER):
         async for _ in connection.views():
             pass
 
@@ -210,4 +208,4 @@ async def test_it_is_in_the_journal(client: Client, cluster: Cluster) -> None:
         assert await accesses(client, session) == [("PORT", "admin", "main1", port_server.ECHO)]
     finally:
         await session.terminate(force=True)
-        await session.wait_ended(WAIT)
+        await session.wait_ended(NEVER)

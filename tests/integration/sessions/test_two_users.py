@@ -21,6 +21,7 @@ from retinue.client.aio import Client
 from retinue.client.settings import read_ca
 from retinue.devtools.cluster import Cluster
 from retinue.manager.listeners import SERVICES
+from tests.support.eventually import NEVER
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -72,7 +73,7 @@ async def answer(
         yield request
 
     call = made(
-        steps() if method.client_streaming else request, metadata=(("authorization", f"Bearer {token}"),), timeout=60
+        steps() if method.client_streaming else request, metadata=(("authorization", f"Bearer {token}"),), timeout=NEVER
     )
     try:
         if method.server_streaming:
@@ -100,7 +101,7 @@ async def test_every_method_that_names_a_session(client: Client, cluster: Cluste
     credentials = grpc.ssl_channel_credentials(read_ca(settings.ca))
     options = [("grpc.ssl_target_name_override", "manager.retinue")]
     try:
-        await session.wait("RUNNING", timeout=60)
+        await session.wait("RUNNING", timeout=NEVER)
         async with grpc.aio.secure_channel(settings.endpoint, credentials, options) as channel:
             for method, content in METHODS:
                 hers = await answer(channel, token, method, content, session.id)
@@ -111,4 +112,4 @@ async def test_every_method_that_names_a_session(client: Client, cluster: Cluste
         assert session.state == "RUNNING", "nothing came of it"
     finally:
         await session.terminate(force=True)
-        await session.wait_ended(60)
+        await session.wait_ended(NEVER)

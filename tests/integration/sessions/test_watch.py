@@ -14,7 +14,7 @@ from retinue.manager.v1 import session_pb2
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-WRITERS = 32
+WRITERS = 12
 CANCELLED = session_pb2.SESSION_STATE_CANCELLED
 
 
@@ -52,11 +52,12 @@ async def test_resumed_at_every_revision_the_stream_is_the_same(client: Client) 
     folded: dict[str, session_pb2.Session | None] = {}
     for event in events:
         folded[event.session_id] = fold(folded.get(event.session_id), event)
-    async for session in client.sessions.list(show_ended=True):
-        if session.name.startswith("writer-"):
-            view = folded[session.id]
-            assert view is not None
-            assert (view.state, view.reason) == (session.view.state, session.view.reason)
+    writers = [session async for session in client.sessions.list(show_ended=True) if session.name.startswith("writer-")]
+    assert len(writers) == WRITERS
+    for session in writers:
+        view = folded[session.id]
+        assert view is not None
+        assert (view.state, view.reason) == (session.view.state, session.view.reason)
     async for session in client.sessions.list():
         await session.terminate()
 
@@ -130,4 +131,5 @@ async def test_one_sessions_watch_ends_with_it(client: Client) -> None:
     assert events[0].HasField("created")
     assert events[-1].session_moved.to_state == session_pb2.SESSION_STATE_TERMINATED
     kernel_states = [event.kernel_moved.to_state for event in events if event.HasField("kernel_moved")]
+    assert kernel_states
     assert kernel_states == sorted(kernel_states)

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
+from tests.support.eventually import NEVER
+
 
 class Loopback(AbstractResolver):
     """Every name is this machine, as browsers take all names under `localhost`;
@@ -40,6 +42,6 @@ async def browser(*, trusting: bytes | None = None, at: int | None = None) -> As
     """
     context = True if trusting is None else ssl.create_default_context(cadata=trusting.decode())
     connector = aiohttp.TCPConnector(resolver=Loopback(at), ssl=context)
-    timeout = aiohttp.ClientTimeout(total=60.0)
+    timeout = aiohttp.ClientTimeout(total=NEVER)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as made:
         yield made

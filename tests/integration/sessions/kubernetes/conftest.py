@@ -10,7 +10,7 @@ import pytest_asyncio
 from tests.integration.agent.docker.engine import install
 from tests.integration.client.command.conftest import environment, retinue
 from tests.integration.sessions.kubernetes.pod_cluster import PodCluster
-from tests.support.eventually import eventually
+from tests.support.eventually import NEVER, eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from retinue.client.aio import Client
 
 __all__ = ["environment", "retinue"]
-SECONDS = 180.0
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -35,6 +34,6 @@ async def client(cluster: PodCluster) -> AsyncIterator[Client]:
         yield client
         living = [session async for session in client.sessions.list()]
         await asyncio.gather(*(session.terminate(force=True) for session in living))
-        await asyncio.gather(*(session.wait_ended(timeout=SECONDS) for session in living))
-    assert not await cluster.wait_clean(SECONDS)
+        await asyncio.gather(*(session.wait_ended(NEVER) for session in living))
+    assert not await cluster.wait_clean(NEVER)
     await eventually(lambda: asyncio.to_thread(cluster.pods_left), lambda left: not left)

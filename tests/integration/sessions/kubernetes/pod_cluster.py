@@ -31,12 +31,7 @@ class PodCluster(Cluster):
                 agents=1,
                 slots=SLOTS,
                 prefix=PREFIX,
-                heartbeat=0.5,
-                suspect_after=5.0,
-                lost_after=15.0,
                 engine=self._start_engine,
-                agent_seconds=180.0,
-                manager_seconds=180.0,
             )
         )
         self.kube = KubeCluster()

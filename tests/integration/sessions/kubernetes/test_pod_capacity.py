@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration.agent.docker.engine import IMAGE
-from tests.support.eventually import eventually
+from tests.support.eventually import NEVER, eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from tests.integration.sessions.kubernetes.pod_cluster import PodCluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-
-WAIT = 180.0
 
 
 @contextlib.asynccontextmanager
@@ -51,7 +49,7 @@ async def test_capacity_follows_pods_of_others(client: Client, cluster: PodClust
             agent_choice="strict",
             slots={"cpu": "0.5", "mem": "64m"},
         )
-        await session.wait("RUNNING", timeout=WAIT)
+        await session.wait("RUNNING", timeout=NEVER)
         assert await cpu() == pytest.approx(whole - 0.7)
     await eventually(cpu, lambda left: left == pytest.approx(whole))
 
@@ -68,13 +66,13 @@ async def test_a_session_that_a_node_refuses_goes_elsewhere(client: Client, clus
                 slots={"cpu": "1.4", "mem": "64m"},
                 agents=[cluster.docker.id, offering.id],
             )
-            async with asyncio.timeout(WAIT):
+            async with asyncio.timeout(NEVER):
                 async for step in session.progress():
                     if "NODE_REFUSED" in step.view.message or "OutOfcpu" in step.view.message:
                         break
             assert session.kernels[0].reason == "NODE_REFUSED"
             await client.agents.undrain(cluster.docker.id)
-            await session.wait("RUNNING", timeout=WAIT)
+            await session.wait("RUNNING", timeout=NEVER)
             assert session.kernels[0].agent == cluster.docker.id
     finally:
         await client.agents.undrain(cluster.docker.id)

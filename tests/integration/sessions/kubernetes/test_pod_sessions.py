@@ -11,11 +11,13 @@ import pytest
 
 from retinue.agent.host.processes import alive
 from retinue.agent.kubernetes.pod_processes import first_process_of
+from retinue.client.errors import CallError
 from retinue.devtools.leftovers import network_namespaces
 from retinue.devtools.nodes import links_of_kind
 from retinue.manager.v1 import session_pb2
 from tests.integration.agent.docker.engine import IMAGE
-from tests.support.eventually import eventually
+from tests.integration.sessions.inside import finish, printed, until_printed
+from tests.support.eventually import NEVER, eventually
 
 if TYPE_CHECKING:
     from retinue.client.aio import Client, Session
@@ -24,17 +26,12 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-WAIT = 180.0
-COUNT = "i=0; while [ ! -e enough ]; do i=$((i+1)); echo $i; sleep 0.1; done; exit 5"
+COUNT = "i=0; while [ ! -e finish ]; do i=$((i+1)); echo $i; sleep 0.3; done; exit 5"
 SERVE = "echo on; while :; do hostname | nc -l -p 7000; done"
 
 
-async def printed(session: Session, hostname: str = "main1") -> str:
-    return b"".join([chunk.data async for chunk in session.logs(hostname)]).decode()
-
-
 async def said(session: Session, hostname: str, script: str) -> str:
-    async with asyncio.timeout(WAIT), session.attach(["sh", "-c", script], hostname=hostname) as command:
+    async with asyncio.timeout(NEVER), session.attach(["sh", "-c", script], hostname=hostname) as command:
         await command.end_input()
         return b"".join([piece.data async for piece in command]).decode()
 
@@ -51,7 +48,7 @@ async def test_a_pod_and_a_container_are_one_gang(client: Client, cluster: PodCl
         ports=[("name", "tcp", 7000)],
         termination_grace=0,
     )
-    await session.wait("RUNNING", timeout=WAIT)
+    await session.wait("RUNNING", timeout=NEVER)
     assert {kernel.agent for kernel in session.kernels} == {cluster.docker.id, cluster.pods.id}
     assert session.view.network == session_pb2.NETWORK_KIND_VXLAN
     by_agent = {kernel.agent: kernel for kernel in session.kernels}
@@ -62,18 +59,23 @@ async def test_a_pod_and_a_container_are_one_gang(client: Client, cluster: PodCl
         assert await asyncio.to_thread(links_of_kind, network, "vxlan")
     for here, there in (("main1", "sub1"), ("sub1", "main1")):
         await eventually(partial(printed, session, here), lambda text: text == "on\n")
-        look = f"hostname; ssh {there} 'hostname; id -un'; nc {there} 7000 </dev/null; ls /sys/class/net; exit 4"
+        # Between two callers, nothing listens for a moment.
+        ask = f"until nc {there} 7000 </dev/null; do sleep 0.1; done"
+        look = f"hostname; ssh {there} 'hostname; id -un'; {ask}; ls /sys/class/net; exit 4"
         lines = (await said(session, here, look)).splitlines()
         assert lines[:4] == [here, there, "work", there]
         assert len(lines[4:]) <= 3, lines
-    async with asyncio.timeout(WAIT), session.open_port("name") as port:
-        assert [piece async for piece in port] == [b"main1\n"]
+
+    async def name() -> list[bytes]:
+        async with session.open_port("name") as port:
+            return [piece async for piece in port]
+
+    assert await eventually(name, ignoring=CallError) == [b"main1\n"]
     await session.terminate()
-    await session.wait_ended(WAIT)
+    await session.wait_ended(NEVER)
 
 
 async def test_the_tour_of_two_minutes_on_pods(client: Client, cluster: PodCluster, retinue: Program) -> None:
-    del client
     on_pods = ("--image", IMAGE, "--agent", cluster.pods.id, "--strict-agents", "--slots", "cpu=0.3,mem=64m")
     batch = await retinue(
         "run", "--type", "batch", *on_pods, "--", "sh", "-c", "echo hello from $BACKENDAI_CLUSTER_HOST"
@@ -89,7 +91,9 @@ async def test_the_tour_of_two_minutes_on_pods(client: Client, cluster: PodClust
     assert lines[-2:] == ["sub1", "sub2"]
     play = await retinue("run", "--type", "interactive", "--name", "play", *on_pods, "--", "sh", "-c", SERVE)
     assert play.code == 0, play.err
-    await eventually(lambda: retinue("logs", "play"), lambda logs: logs.out == "on\n")
+    await until_printed(await client.sessions.get("play"), b"on\n")
+    logs = await retinue("logs", "play")
+    assert (logs.code, logs.out) == (0, "on\n"), logs.err
     command = await retinue("exec", "play", "--", "sh", "-c", "hostname; exit 6")
     assert (command.code, command.out) == (6, "main1\n"), command.err
     explained = await retinue("explain", "play")
@@ -110,19 +114,19 @@ async def test_a_pod_counts_on_while_a_part_is_killed(client: Client, cluster: P
         agent_choice="strict",
         slots={"cpu": "0.3", "mem": "64m"},
     )
-    await session.wait("RUNNING", timeout=WAIT)
+    await session.wait("RUNNING", timeout=NEVER)
     await eventually(lambda: printed(session), lambda text: text.count("\n") > 3)
     if what == "agent":
         cluster.pods.process.signal(signal.SIGKILL)
-        await cluster.pods.process.wait(WAIT)
+        await cluster.pods.process.wait(NEVER)
         await cluster.start_agent(1)
     else:
         await asyncio.to_thread(cluster.kube.end, what)
     try:
         before = (await printed(session)).count("\n")
         await eventually(lambda: printed(session), lambda text: text.count("\n") > before + 3)
-        assert await said(session, "main1", "touch enough; echo done") == "done\n"
-        await session.wait_ended(WAIT)
+        await finish(session)
+        await session.wait_ended(NEVER)
     finally:
         if what == "kubelet":
             cluster.kube.start_program("kubelet")
@@ -144,18 +148,18 @@ async def test_an_evicted_batch_runs_again_on_another_node(client: Client, clust
             retry_backoff=0.1,
             slots={"cpu": "0.3", "mem": "64m"},
         )
-        await session.wait("RUNNING", timeout=WAIT)
+        await session.wait("RUNNING", timeout=NEVER)
     finally:
         await client.agents.undrain(cluster.docker.id)
     assert session.kernels[0].agent == cluster.pods.id
     await eventually(partial(printed, session), lambda text: text.count("\n") > 3)
     await asyncio.to_thread(cluster.kube.evict, f"retinue-{session.id}.1")
-    await session.wait("PENDING", timeout=WAIT)
+    await session.wait("PENDING", timeout=NEVER)
     assert (session.view.reason, session.view.message) == ("EVICTED", "main1 was evicted; try 2 of 2 follows")
-    await session.wait("RUNNING", timeout=WAIT)
+    await session.wait("RUNNING", timeout=NEVER)
     assert (session.kernels[0].agent, session.kernels[0].epoch) == (cluster.docker.id, 2)
-    await said(session, "main1", "touch enough")
-    await session.wait_ended(WAIT)
+    await finish(session)
+    await session.wait_ended(NEVER)
     assert (session.result, session.exit_code) == ("FAILURE", 5)
 
 
@@ -171,7 +175,7 @@ async def test_a_lost_node_keeps_what_runs_there_and_frees_it_once_it_has_ended(
         kept = await start(type="interactive", agents=[cluster.pods.id], agent_choice="strict")
         again = await start(type="batch", max_attempts=2, retry_backoff=0.1)
         for session in (kept, again):
-            await session.wait("RUNNING", timeout=WAIT)
+            await session.wait("RUNNING", timeout=NEVER)
             await eventually(partial(printed, session), lambda text: text.count("\n") > 3)
     finally:
         await client.agents.undrain(cluster.docker.id)
@@ -183,15 +187,15 @@ async def test_a_lost_node_keeps_what_runs_there_and_frees_it_once_it_has_ended(
     await asyncio.to_thread(cluster.kube.end, "kubelet")
     try:
         cluster.pods.process.signal(signal.SIGKILL)
-        await cluster.pods.process.wait(WAIT)
+        await cluster.pods.process.wait(NEVER)
         await eventually(lambda: asyncio.to_thread(cluster.kube.is_ready), lambda ready: not ready)
         await asyncio.to_thread(cluster.kube.remove_pods)
         assert not await asyncio.to_thread(cluster.kube.pods)
 
         # What may run again elsewhere has been ended by then, without agent and cluster.
-        await eventually(again.refresh, lambda _: again.kernels[0].epoch == 2, seconds=WAIT)
+        await eventually(again.refresh, lambda _: again.kernels[0].epoch == 2)
         assert (alive(runs_on), alive(runs_again)) == (True, False)
-        await again.wait("RUNNING", timeout=WAIT)
+        await again.wait("RUNNING", timeout=NEVER)
         assert again.kernels[0].agent == cluster.docker.id
         assert (await client.agents.get(cluster.pods.id)).occupied["cpu"] in {"0.3", "300m"}
 
@@ -203,8 +207,8 @@ async def test_a_lost_node_keeps_what_runs_there_and_frees_it_once_it_has_ended(
     finally:
         cluster.kube.start_program("kubelet")
     # A kubelet that comes back ends what the cluster has no pod for.
-    await kept.wait_ended(WAIT)
+    await kept.wait_ended(NEVER)
     await eventually(lambda: client.agents.get(cluster.pods.id), lambda agent: not agent.occupied)
-    await said(again, "main1", "touch enough")
-    await again.wait_ended(WAIT)
+    await finish(again)
+    await again.wait_ended(NEVER)
     assert again.exit_code == 5
