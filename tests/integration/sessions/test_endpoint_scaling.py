@@ -107,7 +107,7 @@ async def test_gauges_use_and_queries_make_replicas_and_take_them_away(
     async def tell(name: str, script: str) -> None:
         """Controls the replicas of an endpoint that there are."""
         for replica in (await client.endpoints.get(name)).replicas:
-            # It may be on its way out.
+            # It may be ending.
             with contextlib.suppress(CallError):
                 await run(client, replica.session_id, script)
 
