@@ -53,9 +53,12 @@ async def main(url: str) -> None:
 
     async def body(lease: Lease) -> None:
         say("leads", lease.term, boot_time())
-        async with asyncio.TaskGroup() as group:
-            group.create_task(act(lease))
-            group.create_task(write(database, lease))
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(act(lease))
+                group.create_task(write(database, lease))
+        finally:
+            say("ended", lease.term)
 
     await leadership.campaign(database, "campaigner", body)
 

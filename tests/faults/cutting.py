@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import AsyncIterator
 
 from retinue.devtools.cluster import LocalAgent
+from tests.support.eventually import NEVER
 
 
 @contextlib.asynccontextmanager
@@ -18,7 +19,7 @@ async def cut_off(agent: LocalAgent) -> AsyncIterator[None]:
 
     async def plug(state: str) -> None:
         command = ["ip", "-n", f"{underlay}-switch", "link", "set", port, state]
-        await asyncio.to_thread(subprocess.run, command, check=True, timeout=60)
+        await asyncio.to_thread(subprocess.run, command, check=True, timeout=NEVER)
 
     await plug("down")
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -20,15 +21,16 @@ from retinue.devtools.cluster import Cluster
 from retinue.manager.console.core.limits import MAX_SOCKETS
 from retinue.manager.v1 import kernel_service_pb2, session_pb2
 from retinue.manager.v1 import session_service_pb2 as pb
-from tests.integration.manager.console.page import SESSIONS, WAIT, Page
-from tests.integration.sessions.test_http import engines
-from tests.support.eventually import eventually
+from tests.integration.manager.console.page import SESSIONS, Page
+from tests.integration.sessions.http_sessions import engines
+from tests.support.eventually import NEVER, eventually
+from tests.support.postmaster import kill_database
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 ATTACH, WATCH = "/rpc/retinue.manager.v1.KernelService/Attach", f"{SESSIONS}/WatchSessions"
-# How long a program sleeps that is looked for by that.
-MARK = b"86413"
+# How long a program sleeps that is looked for by that: no other one of this machine does.
+MARK = str(10**9 + secrets.randbelow(10**9)).encode()
 BROKEN = (aiohttp.ClientError, ConnectionError)
 
 
@@ -49,10 +51,10 @@ async def session(client: Client) -> AsyncIterator[Session]:
     session = await client.sessions.create(
         type="interactive", command=["sleep", "1000"], slots={"cpu": "0.5", "mem": "128m"}, termination_grace=0
     )
-    await session.wait("RUNNING", timeout=WAIT)
+    await session.wait("RUNNING", timeout=NEVER)
     yield session
     await session.terminate(force=True)
-    await session.wait_ended(WAIT)
+    await session.wait_ended(NEVER)
 
 
 def programs() -> list[str]:
@@ -73,7 +75,7 @@ def descriptors(cluster: Cluster) -> int:
 async def watching(stack: contextlib.AsyncExitStack, page: Page) -> aiohttp.ClientWebSocketResponse:
     stream = await stack.enter_async_context(page.stream(WATCH))
     await stream.send_bytes(b"")
-    await stream.receive_bytes(timeout=WAIT)
+    await stream.receive_bytes(timeout=NEVER)
     return stream
 
 
@@ -84,14 +86,14 @@ async def all_open(
     terminal = await stack.enter_async_context(page.stream(ATTACH))
     start = kernel_service_pb2.AttachStart(session=session.id, command=["sleep", MARK.decode()])
     await terminal.send_bytes(kernel_service_pb2.AttachRequest(start=start).SerializeToString())
-    await terminal.receive_bytes(timeout=WAIT)
+    await terminal.receive_bytes(timeout=NEVER)
     await eventually(lambda: asyncio.to_thread(programs))
     return [terminal, *[await watching(stack, page) for _ in range(MAX_SOCKETS - 1)]]
 
 
 async def cut(streams: list[aiohttp.ClientWebSocketResponse]) -> None:
     """Waits until all have ended, in whatever way."""
-    async with asyncio.timeout(WAIT):
+    async with asyncio.timeout(NEVER):
         for stream in streams:
             while not stream.closed:
                 await stream.receive()
@@ -174,7 +176,7 @@ async def test_a_resumed_watch_misses_and_repeats_nothing(
             made.append(await client.sessions.create(type="batch", command=["true"], slots={"cpu": "64"}))
         for session in made:
             await session.terminate()
-            await session.wait_ended(WAIT)
+            await session.wait_ended(NEVER)
         last = (await client.sessions.history(made[-1].id))[-1].revision
         await eventually(lambda: watcher.after >= last)
     finally:
@@ -192,9 +194,7 @@ async def test_a_killed_database_is_an_outage_and_no_more(
 ) -> None:
     async with contextlib.AsyncExitStack() as stack:
         streams = await all_open(stack, page, session)
-        directory = next(cluster.directory.glob("manager/postgres*"))
-        postmaster = int((await asyncio.to_thread(next(directory.rglob("postmaster.pid")).read_text)).splitlines()[0])
-        os.kill(postmaster, signal.SIGKILL)
+        await kill_database(cluster)
         # Answered or refused, and never without an answer.
         answer = await page.log_in(token="rtn_" + 43 * "A")
         assert answer.status in {401, 503}

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import contextlib
 import os
 import shutil
 import signal
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,18 +24,14 @@ from retinue.devtools import commands
 from retinue.devtools.cluster import Cluster, ClusterOptions, free_ports
 from retinue.devtools.process import ChildProcess
 from retinue.manager.store.database import Database
-from retinue.manager.v1 import endpoint_pb2 as epb
 from tests.integration.sessions.replicas import Deployed, manifest, revision
-from tests.support.eventually import eventually
+from tests.support.eventually import NEVER, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-SECONDS = 120.0
 MIN, MAX = 2, 4
-LIVE = {epb.REPLICA_STATE_STARTING, epb.REPLICA_STATE_READY, epb.REPLICA_STATE_UNREADY}
-OPTIONS = ClusterOptions(
-    agents=2, prefix="rt-led-", heartbeat=0.5, suspect_after=3.0, lost_after=20.0, router=True, gateway=False
-)
+LIVE = {"STARTING", "READY", "UNREADY"}
+OPTIONS = ClusterOptions(agents=2, prefix="rt-led-", router=True, gateway=False)
 
 
 @dataclass
@@ -44,26 +40,6 @@ class Manager:
 
     process: ChildProcess
     client: Client
-
-
-@dataclass
-class Seen:
-    """What was there at any moment, as the client that answers sees it."""
-
-    endpoint: Deployed
-    most: int = 0
-    targets: set[int] = field(default_factory=set)
-
-    async def watch(self) -> None:
-        """Looks until it is cancelled."""
-        while True:
-            with contextlib.suppress(Unavailable):
-                async with asyncio.timeout(5):
-                    found = await self.endpoint.get()
-                    states = [item.state for item in await self.endpoint.replicas()]
-                self.most = max(self.most, sum(state in LIVE for state in states))
-                self.targets.add(found.target)
-            await asyncio.sleep(0.05)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -109,10 +85,10 @@ async def managers(cluster: Cluster) -> AsyncIterator[tuple[Manager, Manager]]:
         Client.connect(f"127.0.0.1:{ports.users}", token=settings.token, ca=settings.ca) as second,
     ):
         try:
-            await eventually(second.users.caller, lambda _: True, ignoring=Unavailable, seconds=SECONDS)
+            await eventually(second.users.caller, lambda _: True, ignoring=Unavailable)
             yield Manager(cluster.manager, first), Manager(process, second)
         finally:
-            await process.stop(20.0)
+            await process.stop(NEVER)
 
 
 def host_of(cluster: Cluster) -> str:
@@ -134,16 +110,47 @@ async def term(database: Database) -> int:
 
 
 async def check_replicas(endpoint: Deployed, database: Database) -> None:
-    """Each replica was made once and is a session; there are no others that live."""
+    """Each replica was made once and is a session; there are no others that live. At no time were there more than may
+    be, or than were wanted.
+    """
     replicas = {item.session_id for item in await endpoint.replicas()}
     async with database.transaction() as tx:
         rows = await tx.execute(text("SELECT id FROM session WHERE end_time IS NULL"))
         assert {str(row[0]) for row in rows} == replicas
-        entries = await tx.execute(text("SELECT payload FROM journal WHERE kind = 'ENDPOINT_REPLICA'"))
-        moves = collections.Counter((item["session_id"], item["state"]) for (item,) in entries)
-    again = {move for move, times in moves.items() if times > 1}
+        entries = await tx.execute(
+            text("""
+                SELECT kind, payload FROM journal WHERE kind IN ('ENDPOINT_REPLICA', 'ENDPOINT_SCALED') ORDER BY revision
+            """)
+        )
+        found = [(str(kind), dict(payload)) for kind, payload in entries]
+    moves = [(item["session_id"], item["state"]) for kind, item in found if kind == "ENDPOINT_REPLICA"]
+    again = {move for move, times in collections.Counter(moves).items() if times > 1}
     # The way to and fro between these two is that of a replica's health.
     assert {state for _, state in again} <= {"READY", "UNREADY"}
+    live: set[str] = set()
+    most = 0
+    for session_id, state in moves:
+        live = live | {session_id} if state in LIVE else live - {session_id}
+        most = max(most, len(live))
+    # One more while one of them is replaced.
+    assert MIN <= most <= MAX + 1
+    targets = {item["decision"]["target"] for kind, item in found if kind == "ENDPOINT_SCALED"}
+    assert targets
+    assert targets <= set(range(MIN, MAX + 1))
+
+
+def has_come(number: int, states: list[tuple[int, str]]) -> bool:
+    """Returns whether the rollout to a revision has made, readied or finished one replica: the first deployment looks
+    for the first of these, and so on.
+    """
+    old = [state for revision, state in states if revision <= number]
+    new = [state for revision, state in states if revision > number]
+    return [bool(new), "READY" in new, bool(new) and old.count("READY") < MIN][number - 1]
+
+
+def has_logged(process: ChildProcess, words: str) -> bool:
+    """Returns whether the log of a process has these words."""
+    return words in process.log.read_text(errors="replace")
 
 
 async def test_a_leader_that_stood_still_in_a_rollout_leaves_it_to_the_next(
@@ -153,37 +160,31 @@ async def test_a_leader_that_stood_still_in_a_rollout_leaves_it_to_the_next(
     scaling = {"min": MIN, "max": MAX, "holdDown": "0s"}
     endpoint = await Deployed.create(old.client, manifest("led", "r0", scaling=scaling))
     try:
-        await endpoint.reach(*[(1, "READY")] * MIN, seconds=SECONDS)
+        await endpoint.reach(*[(1, "READY")] * MIN)
         async with endpoint.load(clients=4) as load:
             for number in range(1, 4):
                 before = await term(database)
-                # In the middle of the rollout, at another moment each time.
                 await old.client.endpoints.deploy("led", revision(f"r{number}"))
-                await load.sent_more(20 * number)
+                # In the middle of the rollout, further on each time.
+                await eventually(endpoint.states, partial(has_come, number))
                 old.process.signal(signal.SIGSTOP)
                 try:
                     endpoint.client = new.client
-                    seen = Seen(endpoint)
-                    watching = asyncio.create_task(seen.watch())
                     count = MAX - number % 2
                     await eventually(
                         lambda to=new, count=count: to.client.endpoints.set_floor("led", count, 3600),  # type: ignore[misc]
                         ignoring=Unavailable,
-                        seconds=SECONDS,
                     )
-                    await eventually(lambda: term(database), (before + 1).__eq__, seconds=SECONDS)
-                    await endpoint.reach(*[(number + 1, "READY")] * count, seconds=SECONDS)
+                    await eventually(lambda: term(database), (before + 1).__eq__)
+                    await endpoint.reach(*[(number + 1, "READY")] * count)
                     await load.sent_more(100)
                 finally:
                     old.process.signal(signal.SIGCONT)
-                # It answers again, and has had the time to do what it had begun.
-                await eventually(old.client.users.caller, lambda _: True, ignoring=Unavailable, seconds=SECONDS)
-                await load.sent_more(300)
-                await endpoint.reach(*[(number + 1, "READY")] * count, seconds=SECONDS)
-                watching.cancel()
-                # One more while one of them is replaced.
-                assert seen.most <= MAX + 1
-                assert seen.targets <= set(range(MIN, MAX + 1))
+                # It answers again, and all that it had begun has ended.
+                await eventually(partial(has_logged, old.process, f"term {before} has ended"))
+                await eventually(old.client.users.caller, lambda _: True, ignoring=Unavailable)
+                await load.sent_more(100)
+                await endpoint.reach(*[(number + 1, "READY")] * count)
                 assert await term(database) == before + 1
                 await check_replicas(endpoint, database)
                 old, new = new, old

@@ -10,10 +10,10 @@ import pytest
 import pytest_asyncio
 
 from retinue.devtools.threads import in_thread
-from tests.faults.test_kills import COUNT, count_on
+from tests.faults.counting import COUNT, count_on, work_directory
 from tests.integration.agent.docker.cluster import DockerCluster
 from tests.integration.agent.docker.engine import IMAGE, install
-from tests.support.eventually import eventually
+from tests.support.eventually import NEVER, eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -56,14 +56,12 @@ async def start(client: Client, command: str, *, size: int = 1) -> Session:
         cluster_mode="multi-node" if size > 1 else "single-node",
         slots={"cpu": "2" if size > 1 else "0.5", "mem": "32m"},
     )
-    return await session.wait("RUNNING", timeout=60)
+    return await session.wait("RUNNING", timeout=NEVER)
 
 
 def touch_mark(cluster: DockerCluster, session: Session) -> None:
     """Lets a command continue that waits for it; neither the engine nor the agent is needed."""
-    kernel = session.kernels[0]
-    agent = next(agent for agent in cluster.agents if agent.id == kernel.agent)
-    (agent.state_directory / "scratch" / f"{kernel.id}.{kernel.epoch}" / "mark").touch()
+    (work_directory(cluster, session.kernels[0]) / "mark").touch()
 
 
 def pids(cluster: DockerCluster) -> dict[str, int]:
@@ -80,7 +78,7 @@ def pids(cluster: DockerCluster) -> dict[str, int]:
 async def ended(sessions: list[Session]) -> list[tuple[str, int | None]]:
     """Reason and exit code of each session's kernel."""
     for session in sessions:
-        await session.wait_ended(60)
+        await session.wait_ended(NEVER)
     return [(session.kernels[0].reason, session.exit_code) for session in sessions]
 
 
@@ -146,6 +144,6 @@ async def start_agents(cluster: DockerCluster) -> None:
 
 async def gone(cluster: DockerCluster, session: Session) -> None:
     await session.terminate(force=True)
-    await session.wait_ended(60)
-    assert not await cluster.wait_clean(60)
+    await session.wait_ended(NEVER)
+    assert not await cluster.wait_clean(NEVER)
     await eventually(lambda: in_thread(cluster.containers), [].__eq__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import signal
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -14,49 +15,50 @@ import pytest
 from retinue.client.aio import Client
 from retinue.client.local_files import Copied
 from retinue.devtools.cluster import Cluster
+from retinue.devtools.process import ChildProcess
+from tests.faults.counting import agent_of
+from tests.support.eventually import NEVER
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-WAIT = 60.0
-SIZE = 24 << 20
+SIZE = 16 << 20
 
 
 async def interrupted(
     copy: Callable[[Callable[[str, int, int], None]], Awaitable[Copied]],
-    kill: Callable[[], Awaitable[None]],
+    process: ChildProcess,
     start: Callable[[], Awaitable[None]],
 ) -> list[int]:
-    """Copies a file, with something killed in the middle and started again; how far it was at each step since."""
+    """Copies a file, with a process killed in the middle and started again; how far it was at each step since."""
     middle = asyncio.Event()
     steps: list[int] = []
-    since = 0
 
     def progress(_path: str, done: int, size: int) -> None:
-        steps.append(done)
-        if done >= size // 3:
+        if middle.is_set():
+            steps.append(done)
+        elif done >= size // 3:
+            process.signal(signal.SIGKILL)
             middle.set()
 
     copying = asyncio.ensure_future(copy(progress))
     try:
-        async with asyncio.timeout(WAIT):
+        async with asyncio.timeout(NEVER):
             await middle.wait()
-            await kill()
-            since = len(steps)
+            await process.kill()
             await start()
             assert (await copying).bytes == SIZE
     finally:
         copying.cancel()
         await asyncio.gather(copying, return_exceptions=True)
-    return steps[since:]
+    return steps
 
 
 async def test_files_over_killed_agents_and_managers(client: Client, cluster: Cluster, tmp_path: Path) -> None:
     content = os.urandom(SIZE)
     (tmp_path / "there").write_bytes(content)
     session = await client.sessions.create(type="interactive", slots={"cpu": "0.5", "mem": "128m"}, termination_grace=0)
-    await session.wait("RUNNING", timeout=WAIT)
-    agent_id = session.kernels[0].agent
-    index = next(index for index, agent in enumerate(cluster.agents) if agent.id == agent_id)
+    await session.wait("RUNNING", timeout=NEVER)
+    index = agent_of(cluster, session)
     files = session.files()
 
     def upload(name: str, progress: Callable[[str, int, int], None]) -> Awaitable[Copied]:
@@ -66,13 +68,13 @@ async def test_files_over_killed_agents_and_managers(client: Client, cluster: Cl
         return files.download(name, tmp_path / name, progress=progress)
 
     try:
-        for name, kill, start in (
-            ("agent", cluster.agents[index].process.kill, lambda: cluster.start_agent(index)),
-            ("manager", cluster.manager.kill, cluster.start_manager),
+        for name, process, start in (
+            ("agent", cluster.agents[index].process, lambda: cluster.start_agent(index)),
+            ("manager", cluster.manager, cluster.start_manager),
         ):
-            steps = await interrupted(partial(upload, name), kill, start)
+            steps = await interrupted(partial(upload, name), process, start)
             assert min(steps) > 1 << 20, "it does not start again"
-            steps = await interrupted(partial(download, name), kill, start)
+            steps = await interrupted(partial(download, name), process, start)
             assert min(steps) > 1 << 20, "it does not start again"
             back = await asyncio.to_thread((tmp_path / name).read_bytes)
             assert hashlib.sha256(back).digest() == hashlib.sha256(content).digest()
@@ -80,5 +82,5 @@ async def test_files_over_killed_agents_and_managers(client: Client, cluster: Cl
         assert sorted(entry.path for entry in await files.list()) == ["agent", "manager"]
     finally:
         await session.terminate(force=True)
-        await session.wait_ended(WAIT)
-    assert not await cluster.wait_clean(60)
+        await session.wait_ended(NEVER)
+    assert not await cluster.wait_clean(NEVER)

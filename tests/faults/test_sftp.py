@@ -8,133 +8,30 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from retinue.client.aio import Client
 from retinue.client.errors import Unavailable
 from retinue.client.session import Session
 from retinue.devtools.cluster import Cluster
-from retinue.devtools.process import ChildProcess
-from retinue.manager.v1 import fleet_service_pb2
 from retinue.manager.v1 import session_pb2 as pb
+from tests.faults.counting import agent_of
+from tests.faults.sftp_clients import children, kill, launch, paused, pid_of, pipes, printed, serving, start
 from tests.integration.client.command.sftp_sessions import companions, listener
-from tests.support.eventually import eventually
+from tests.support.eventually import NEVER, eventually
+from tests.support.postmaster import kill_database
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-WAIT = 60.0
 MIB = 1 << 20
-# Kbit/s of the client: so slow that a transfer is never over before it is cut.
-SLOW = "4000"
-PROGRAM = str(Path(sys.executable).with_name("retinue"))
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def shared(client: Client, tmp_path: Path) -> AsyncIterator[Path]:
-    directory = tmp_path / "shared"
-    directory.mkdir()
-    for path in (tmp_path, *tmp_path.parents[:2]):
-        path.chmod(path.stat().st_mode | 0o055)
-    directory.chmod(0o777)
-    roots = [fleet_service_pb2.MountRoot(path=str(tmp_path), writable=True)]
-    await client.resource_groups.update("default", mount_roots=roots)
-    yield directory
-    await client.resource_groups.update("default", mount_roots=[])
-
-
-async def serving(client: Client, shared: Path, memory: str = "256m") -> Session:
-    session = await client.sessions.create(
-        type="system",
-        mounts=[(str(shared), "/data", True)],
-        slots={"cpu": "0.5", "mem": memory},
-        termination_grace=0,
-    )
-    return await session.wait("RUNNING", timeout=WAIT)
-
-
-async def start(
-    environment: dict[str, str], session: Session, batch: Path, *options: str
-) -> asyncio.subprocess.Process:
-    return await launch(environment, PROGRAM, "sftp", session.id, *options, "-b", str(batch))
-
-
-async def launch(environment: dict[str, str], *command: str) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        *command,
-        env=environment,
-        # As a shell starts it: what a terminal sends reaches it and what it started, and nothing else.
-        process_group=0,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-    )
-
-
-@pytest.fixture
-def environment(cluster: Cluster, tmp_path: Path) -> dict[str, str]:
-    settings = cluster.settings
-    return {
-        **os.environ,
-        "RETINUE_ENDPOINT": settings.endpoint,
-        "RETINUE_TOKEN": settings.token or "",
-        "RETINUE_CA": settings.ca or "",
-        "RETINUE_CONTEXTS": str(tmp_path / "contexts.yaml"),
-    }
-
-
-async def kill(process: asyncio.subprocess.Process) -> None:
-    """Ends a program that runs."""
-    if process.returncode is None:
-        process.kill()
-        await process.wait()
-
-
-async def printed(environment: dict[str, str], *arguments: str) -> bytes:
-    """Returns what the program prints."""
-    process = await asyncio.create_subprocess_exec(PROGRAM, *arguments, env=environment, stdout=asyncio.subprocess.PIPE)
-    async with asyncio.timeout(WAIT):
-        out, _ = await process.communicate()
-    assert process.returncode == 0
-    return out
-
-
-def pid_of(child: ChildProcess) -> int:
-    """Returns the id of a process that runs."""
-    assert child.pid is not None
-    return child.pid
-
-
-@contextlib.contextmanager
-def paused(processes: Sequence[int]) -> Iterator[None]:
-    """Has processes do nothing for as long as the block lasts."""
-    for process in processes:
-        os.kill(process, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for process in processes:
-            os.kill(process, signal.SIGCONT)
-
-
-def pipes(processes: Sequence[int]) -> int:
-    """Returns how many ends of pipes processes have open."""
-    found = 0
-    for process in processes:
-        for entry in Path(f"/proc/{process}/fd").iterdir():
-            with contextlib.suppress(FileNotFoundError):
-                found += os.readlink(entry).startswith("pipe:")
-    return found
-
-
-def children(process: int) -> list[str]:
-    """Returns the processes that one has started and that run."""
-    return Path(f"/proc/{process}/task/{process}/children").read_text().split()
+# Kbit/s of the client: a transfer takes two minutes and is never over before it is cut.
+SLOW = "500"
+# What of a file is there when it is cut.
+BEGUN = MIB // 16
 
 
 async def count_opened(client: Client, session: Session) -> int:
@@ -161,18 +58,18 @@ async def test_what_is_cut_continues(
     (tmp_path / "reput").write_text(f"reput {tmp_path}/whole received\n")
     received = shared / "received"
     session = await serving(client, shared)
-    agent = [agent.id for agent in cluster.agents].index((await session.refresh()).kernels[0].agent)
+    agent = agent_of(cluster, await session.refresh())
 
     async def end_session() -> None:
         await session.terminate(force=True)
-        await session.wait_ended(WAIT)
+        await session.wait_ended(NEVER)
 
     async def another_session() -> None:
         nonlocal session
         session = await serving(client, shared)
 
     def begun(process: asyncio.subprocess.Process) -> bool:
-        return process.returncode is not None or received.stat().st_size >= MIB // 4
+        return process.returncode is not None or received.stat().st_size >= BEGUN
 
     cuts: tuple[tuple[Callable[[], Awaitable[object]], Callable[[], Awaitable[object]]], ...] = (
         (cluster.agents[agent].process.kill, lambda: cluster.start_agent(agent)),
@@ -186,39 +83,39 @@ async def test_what_is_cut_continues(
             await eventually(partial(begun, process), ignoring=FileNotFoundError)
             assert process.returncode is None
             await cut()
-            async with asyncio.timeout(WAIT):
+            async with asyncio.timeout(NEVER):
                 assert await process.wait() != 0, "a client knows that it was cut"
         finally:
             await kill(process)
         part = received.stat().st_size
         assert part < len(content)
         await mend()
-        async with asyncio.timeout(WAIT):
+        async with asyncio.timeout(NEVER):
             while True:
                 process = await start(environment, session, tmp_path / "reput")
                 if await process.wait() == 0:
                     break
         assert received.read_bytes() == content
     await session.terminate(force=True)
-    await session.wait_ended(WAIT)
+    await session.wait_ended(NEVER)
 
 
 async def test_a_database_that_is_killed_cuts_no_transfer(
     client: Client, cluster: Cluster, environment: dict[str, str], shared: Path, tmp_path: Path
 ) -> None:
-    content = os.urandom(2 * MIB)
+    content = os.urandom(MIB // 4)
     (tmp_path / "whole").write_bytes(content)
     (tmp_path / "put").write_text(f"put {tmp_path}/whole received\n")
     received = shared / "received"
     session = await serving(client, shared)
     process = await start(environment, session, tmp_path / "put", "-l", SLOW)
     try:
-        await eventually(lambda: received.stat().st_size >= MIB // 4, ignoring=FileNotFoundError)
-        file = cluster.directory / "manager" / "postgres" / "postmaster.pid"
-        server = int((await asyncio.to_thread(file.read_text)).splitlines()[0])
-        os.kill(server, signal.SIGKILL)
-        assert received.stat().st_size < len(content)
-        async with asyncio.timeout(WAIT):
+        await eventually(lambda: received.stat().st_size >= BEGUN, ignoring=FileNotFoundError)
+        # It stands still until the database is dead, with all that it started.
+        with paused([-process.pid]):
+            await kill_database(cluster)
+            assert received.stat().st_size < len(content)
+        async with asyncio.timeout(NEVER):
             _, errors = await process.communicate()
         assert process.returncode == 0, errors
     finally:
@@ -227,7 +124,7 @@ async def test_a_database_that_is_killed_cuts_no_transfer(
     # The manager starts it again.
     await eventually(session.refresh, lambda found: found.state == "RUNNING", ignoring=Unavailable)
     await session.terminate(force=True)
-    await session.wait_ended(WAIT)
+    await session.wait_ended(NEVER)
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
@@ -287,7 +184,7 @@ async def test_nothing_is_left_of_clients_that_are_ended(
             finally:
                 for process, number in zip(clients, SIGNALS, strict=True):
                     os.killpg(process.pid, number)
-            async with asyncio.timeout(WAIT):
+            async with asyncio.timeout(NEVER):
                 await asyncio.gather(*(process.wait() for process in clients))
             if stopped != [server]:
                 # They do not wait for what has stopped.
@@ -296,7 +193,7 @@ async def test_nothing_is_left_of_clients_that_are_ended(
         await eventually(lambda: pipes(nodes) == before)
         await eventually(lambda: not children(server))
     clients = await start_clients()
-    async with asyncio.timeout(WAIT):
+    async with asyncio.timeout(NEVER):
         assert [(await process.communicate(), process.returncode)[1] for process in clients] == [0] * len(SIGNALS)
     await session.terminate(force=True)
-    await session.wait_ended(WAIT)
+    await session.wait_ended(NEVER)

@@ -17,11 +17,9 @@ from retinue.agent.kernel.paths import SERVER
 from retinue.client.aio import Client
 from retinue.client.session import Session
 from retinue.devtools.cluster import Cluster
-from tests.faults.test_sftp import PROGRAM, WAIT, children, environment, kill, paused, pid_of, printed, serving, shared
+from tests.faults.sftp_clients import PROGRAM, children, kill, paused, pid_of, printed, serving
 from tests.integration.client.command.sftp_sessions import listener
-from tests.support.eventually import eventually
-
-__all__ = ["environment", "shared"]
+from tests.support.eventually import NEVER, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -61,7 +59,7 @@ async def say(process: asyncio.subprocess.Process, question: bytes, answer: byte
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(question)
-    async with asyncio.timeout(WAIT):
+    async with asyncio.timeout(NEVER):
         while answer not in (line := await process.stdout.readline()):
             assert line
 
@@ -127,12 +125,12 @@ async def test_sftp(client: Client, cluster: Cluster, environment: dict[str, str
         for _ in range(4):
             await answered(await stack.enter_async_context(started(environment, "sftp", session.id)))
     await session.terminate(force=True)
-    await session.wait_ended(WAIT)
+    await session.wait_ended(NEVER)
 
 
 async def test_ssh(client: Client, cluster: Cluster, environment: dict[str, str]) -> None:
     session = await client.sessions.create(type="interactive", slots={"cpu": "0.5", "mem": "256m"})
-    await session.wait("RUNNING", timeout=WAIT)
+    await session.wait("RUNNING", timeout=NEVER)
     steps = Steps(session, environment, "ssh", session.id, "cat")
 
     async def answered(process: asyncio.subprocess.Process) -> None:
@@ -148,4 +146,4 @@ async def test_ssh(client: Client, cluster: Cluster, environment: dict[str, str]
     await steps.end_at(answered)
     await eventually(nothing_served)
     await session.terminate(force=True)
-    await session.wait_ended(WAIT)
+    await session.wait_ended(NEVER)

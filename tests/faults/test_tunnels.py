@@ -15,13 +15,13 @@ from retinue.client.errors import CallError, Unavailable
 from retinue.client.port import LocalPort, PortConnection
 from retinue.client.session import Session
 from retinue.devtools.cluster import Cluster
-from tests.support.eventually import eventually
+from tests.faults.counting import agent_of
+from tests.support.eventually import NEVER, eventually
 
 Happening = Callable[[], Awaitable[object]]
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-WAIT = 120.0
 ECHO = """
 import socket, threading
 def echo(c):
@@ -42,7 +42,7 @@ async def session(client: Client) -> Session:
         slots={"cpu": "0.5", "mem": "128m"},
         termination_grace=0,
     )
-    return await session.wait("RUNNING", timeout=WAIT)
+    return await session.wait("RUNNING", timeout=NEVER)
 
 
 async def answered(connection: PortConnection) -> bytes:
@@ -81,8 +81,7 @@ async def through(local: LocalPort) -> bytes:
 
 async def test_tunnels_over_restarts(client: Client, cluster: Cluster, session: Session) -> None:
     assert await connected(session) == b"on"
-    where = (await session.refresh()).kernels[0].agent
-    agent = [agent.id for agent in cluster.agents].index(where)
+    agent = agent_of(cluster, await session.refresh())
     ends: tuple[tuple[Happening, Happening], ...] = (
         (cluster.agents[agent].process.stop, lambda: cluster.start_agent(agent)),
         (cluster.agents[agent].process.kill, lambda: cluster.start_agent(agent)),
@@ -97,12 +96,12 @@ async def test_tunnels_over_restarts(client: Client, cluster: Cluster, session: 
                 await stop()
                 try:
                     with pytest.raises(Unavailable):
-                        async with asyncio.timeout(WAIT):
+                        async with asyncio.timeout(NEVER):
                             await answered(connection)
                 finally:
                     await start()
             assert await connected(session) == b"on"
             await eventually(lambda: through(local), b"on".__eq__)
     await session.terminate(force=True)
-    await session.wait_ended(WAIT)
-    assert not await cluster.wait_clean(60)
+    await session.wait_ended(NEVER)
+    assert not await cluster.wait_clean(NEVER)

@@ -161,7 +161,7 @@ def test_a_hang_ends_with_the_stacks_of_threads_and_tasks(run: Run) -> None:
         "import asyncio, pytest\n"
         "async def waits_for_ever(): await asyncio.Event().wait()\n"
         f"@pytest.mark.timeout(1)\n@pytest.mark.asyncio(loop_scope='session')\n{hangs}"
-        "@pytest.mark.asyncio(loop_scope='session')\nasync def test_goes_on(): await asyncio.sleep(0)\n",
+        "@pytest.mark.asyncio(loop_scope='session')\nasync def test_continues(): await asyncio.sleep(0)\n",
     )
     code, output = run("-p", "tests.support.evidence", "-p", "pytest_timeout", "-p", "pytest_asyncio.plugin")
     assert code == 1, output

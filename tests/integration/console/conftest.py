@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright
+from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, WebError, async_playwright, expect
 
 from retinue.client.aio import Client
 from retinue.devtools import state
 from retinue.devtools.cluster import DIRECTORIES, Cluster, ClusterOptions
+from tests.support.eventually import NEVER
 
 STATIC = Path(__file__).parents[3] / "manager/console/static"
 CHROMIUM = "/usr/bin/chromium"
-MILLISECONDS = 120_000
-"""After so long something counts as never: far more than it takes on a busy machine."""
+expect.set_options(timeout=1000 * NEVER)
 
 
 @pytest.fixture(scope="session")
@@ -91,10 +91,8 @@ async def link(client: Client) -> str:
 
 
 @asynccontextmanager
-async def visiting(chromium: Browser, client: Client, **options: Any) -> AsyncIterator[Visitor]:
-    """Signs in by a link, in a browser's profile of its own; fails when a page threw, or broke its policy."""
-    context = await chromium.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
-    context.set_default_timeout(MILLISECONDS)
+async def _watched(context: BrowserContext) -> AsyncIterator[list[str]]:
+    """Keeps what pages report; fails when one threw, or broke its policy."""
     errors: list[str] = []
 
     def said(message: ConsoleMessage) -> None:
@@ -103,20 +101,79 @@ async def visiting(chromium: Browser, client: Client, **options: Any) -> AsyncIt
         if message.type == "error" and ours and "ERR_CONNECTION" not in message.text and "502" not in message.text:
             errors.append(message.text)
 
+    def thrown(error: WebError) -> None:
+        errors.append(str(error.error))
+
     context.on("console", said)
-    context.on("weberror", lambda error: errors.append(str(error.error)))
+    context.on("weberror", thrown)
     try:
-        page = await context.new_page()
-        await page.goto(await link(client))
-        await page.wait_for_url("**/sessions")
-        await page.locator("footer[data-state=live]").wait_for()
-        yield Visitor(chromium, context, page, errors)
+        yield errors
         assert errors == []
+    finally:
+        context.remove_listener("console", said)
+        context.remove_listener("weberror", thrown)
+
+
+@asynccontextmanager
+async def _profile(chromium: Browser, **options: Any) -> AsyncIterator[BrowserContext]:
+    """A browser's profile of its own."""
+    context = await chromium.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
+    context.set_default_timeout(1000 * NEVER)
+    try:
+        yield context
     finally:
         await context.close()
 
 
+async def _sign_in(context: BrowserContext, client: Client) -> Page:
+    page = await context.new_page()
+    await page.goto(await link(client))
+    await page.wait_for_url("**/sessions")
+    await page.locator("footer[data-state=live]").wait_for()
+    return page
+
+
+@asynccontextmanager
+async def visiting(chromium: Browser, client: Client, **options: Any) -> AsyncIterator[Visitor]:
+    """Signs in by a link, in a browser's profile of its own; fails when a page threw, or broke its policy."""
+    async with _profile(chromium, **options) as context, _watched(context) as errors:
+        yield Visitor(chromium, context, await _sign_in(context, client), errors)
+
+
+@dataclass(frozen=True, slots=True)
+class SignedIn:
+    """A browser's profile that is signed in, and where the list is."""
+
+    context: BrowserContext
+    url: str
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def signed_in(chromium: Browser, cluster: Cluster) -> AsyncIterator[SignedIn]:
+    async with cluster.client() as client, _profile(chromium) as context:
+        page = await _sign_in(context, client)
+        made = SignedIn(context, page.url)
+        await page.close()
+        yield made
+
+
 @pytest_asyncio.fixture(loop_scope="session")
-async def visitor(chromium: Browser, client: Client) -> AsyncIterator[Visitor]:
+async def visitor(chromium: Browser, signed_in: SignedIn) -> AsyncIterator[Visitor]:
+    """Someone who was signed in before, at the list; tests leave the profile as it was."""
+    context = signed_in.context
+    async with _watched(context) as errors:
+        page = await context.new_page()
+        try:
+            await page.goto(signed_in.url)
+            await page.locator("footer[data-state=live]").wait_for()
+            yield Visitor(chromium, context, page, errors)
+        finally:
+            for opened in context.pages:
+                await opened.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def newcomer(chromium: Browser, client: Client) -> AsyncIterator[Visitor]:
+    """Someone who has just signed in, with a profile of their own."""
     async with visiting(chromium, client) as made:
         yield made

@@ -18,7 +18,7 @@ from retinue.client.spec import session_spec
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import fleet_service_pb2, session_pb2
 from tests.integration.client.command.conftest import Program
-from tests.integration.console.conftest import MILLISECONDS, Visitor
+from tests.integration.console.conftest import Visitor
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -57,7 +57,7 @@ async def test_they_ask_for_the_same(visitor: Visitor, cluster: Cluster) -> None
     for name in ("CLI", "Python", "JSON", "grpcurl"):
         await page.get_by_role("tab", name=name).click()
         texts[name] = await page.locator("#same-text").inner_text()
-        await expect(page.locator("#same-text")).not_to_be_empty(timeout=MILLISECONDS)
+        await expect(page.locator("#same-text")).not_to_be_empty()
 
     wanted = ParseDict(json.loads(texts["JSON"]), session_pb2.SessionSpec())
     assert wanted.kernel.environment["QUOTE"] == "'\""

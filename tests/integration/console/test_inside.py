@@ -14,8 +14,9 @@ from playwright.async_api import Page, expect
 
 from retinue.client.aio import Client
 from retinue.client.session import Session
+from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import session_pb2
-from tests.integration.console.conftest import MILLISECONDS, Visitor
+from tests.integration.console.conftest import Visitor
 from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -24,13 +25,14 @@ NAME = "naïve 'file' <b>.bin"
 HTML = "<b id=rich>bold</b><script>parent.document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def session(client: Client) -> AsyncIterator[Session]:
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def session(cluster: Cluster) -> AsyncIterator[Session]:
     app = session_pb2.AppDefinition(name="web", command=["python3", "-m", "http.server", "{port}"])
-    made = await client.sessions.create(type="interactive", apps=[app], ports=[("web", "http", 8000)])
-    await made.wait("RUNNING")
-    yield made
-    await made.terminate()
+    async with cluster.client() as client:
+        made = await client.sessions.create(type="interactive", apps=[app], ports=[("web", "http", 8000)])
+        await made.wait("RUNNING")
+        yield made
+        await made.terminate()
 
 
 async def _output(session: Session, *command: str) -> str:
@@ -52,7 +54,7 @@ async def test_files_go_there_and_come_back(visitor: Visitor, session: Session, 
     given.write_bytes(content)
     await page.locator("input[type=file]").set_input_files(given)
     row = page.locator("tbody tr", has_text=NAME)
-    await expect(row).to_contain_text("1.0M", timeout=MILLISECONDS)
+    await expect(row).to_contain_text("1.0M")
     async with page.expect_download() as downloading:
         await row.get_by_role("button", name=f"Download {NAME}").click()
     download = await downloading.value
@@ -66,9 +68,9 @@ async def test_folders_are_entered(visitor: Visitor, session: Session) -> None:
     page = await _part(visitor, session, "files")
     await page.get_by_role("button", name="one/").click()
     await page.get_by_role("button", name="two/").click()
-    await expect(page.locator("tbody")).to_contain_text("three", timeout=MILLISECONDS)
+    await expect(page.locator("tbody")).to_contain_text("three")
     await page.get_by_role("navigation", name="Folder").get_by_role("button", name="~").click()
-    await expect(page.get_by_role("button", name="one/")).to_be_visible(timeout=MILLISECONDS)
+    await expect(page.get_by_role("button", name="one/")).to_be_visible()
 
 
 async def test_names_of_files_are_text(visitor: Visitor, session: Session) -> None:
@@ -76,7 +78,7 @@ async def test_names_of_files_are_text(visitor: Visitor, session: Session) -> No
     await _output(session, "touch", "--", *names)
     page = await _part(visitor, session, "files")
     for part in ("<img src=x onerror=", "31mred", "javascript:alert(1)", "n" * 255):
-        await expect(page.locator("tbody tr", has_text=part)).to_be_visible(timeout=MILLISECONDS)
+        await expect(page.locator("tbody tr", has_text=part)).to_be_visible()
     assert await page.locator("main img, main a[href^='javascript:']").count() == 0
     assert await page.title() == "Retinue"
 
@@ -86,13 +88,13 @@ async def test_cells_share_what_they_define(visitor: Visitor, session: Session) 
     await page.get_by_label("Code 1", exact=True).last.fill("x = 41\nprint('first')")
     await page.keyboard.press("Shift+Enter")
     first = page.locator(".cell").nth(0)
-    await expect(first.locator(".outputs")).to_contain_text("first", timeout=MILLISECONDS)
+    await expect(first.locator(".outputs")).to_contain_text("first")
     await page.get_by_label("Code 2", exact=True).last.fill("x + 1")
     await page.keyboard.press("Shift+Enter")
-    await expect(page.locator(".cell").nth(1).locator(".outputs")).to_contain_text("42", timeout=MILLISECONDS)
+    await expect(page.locator(".cell").nth(1).locator(".outputs")).to_contain_text("42")
     await page.get_by_label("Code 3", exact=True).last.fill("raise ValueError('wrong')")
     await page.keyboard.press("Shift+Enter")
-    await expect(page.locator(".cell").nth(2).locator(".error")).to_contain_text("ValueError", timeout=MILLISECONDS)
+    await expect(page.locator(".cell").nth(2).locator(".error")).to_contain_text("ValueError")
 
 
 async def test_code_is_interrupted_and_answers(visitor: Visitor, session: Session) -> None:
@@ -100,14 +102,14 @@ async def test_code_is_interrupted_and_answers(visitor: Visitor, session: Sessio
     await page.get_by_label("Code 1", exact=True).last.fill("import time\nprint('begun')\ntime.sleep(3600)")
     await page.keyboard.press("Shift+Enter")
     cell = page.locator(".cell").nth(0)
-    await expect(cell.locator(".outputs")).to_contain_text("begun", timeout=MILLISECONDS)
+    await expect(cell.locator(".outputs")).to_contain_text("begun")
     await cell.get_by_role("button", name="Interrupt").click()
-    await expect(cell.locator(".error")).to_contain_text("KeyboardInterrupt", timeout=MILLISECONDS)
+    await expect(cell.locator(".error")).to_contain_text("KeyboardInterrupt")
     await page.get_by_label("Code 2", exact=True).last.fill("print('hello', input('Who? '))")
     await page.keyboard.press("Shift+Enter")
     await page.get_by_label("Who?").fill("world")
     await page.keyboard.press("Enter")
-    await expect(page.locator(".cell").nth(1).locator(".outputs")).to_contain_text("hello world", timeout=MILLISECONDS)
+    await expect(page.locator(".cell").nth(1).locator(".outputs")).to_contain_text("hello world")
 
 
 async def test_rich_output_is_shown_where_it_reaches_nothing(visitor: Visitor, session: Session) -> None:
@@ -116,7 +118,7 @@ async def test_rich_output_is_shown_where_it_reaches_nothing(visitor: Visitor, s
     await page.get_by_label("Code 1", exact=True).last.fill(shown)
     await page.keyboard.press("Shift+Enter")
     frame = page.frame_locator("iframe.output")
-    await expect(frame.locator("#rich")).to_have_text("bold", timeout=MILLISECONDS)
+    await expect(frame.locator("#rich")).to_have_text("bold")
     inside = next(frame for frame in page.frames if "/output" in frame.url)
     assert await inside.evaluate("origin") == "null"
     assert await page.title() == "Retinue"
@@ -130,9 +132,9 @@ async def test_apps_start_and_stop(visitor: Visitor, session: Session) -> None:
     page = await _part(visitor, session, "apps")
     row = page.locator("tbody tr", has_text="web")
     await row.get_by_role("button", name="Start web").click()
-    await expect(row).to_contain_text("running", timeout=MILLISECONDS)
+    await expect(row).to_contain_text("running")
     await row.get_by_role("button", name="Stop web").click()
-    await expect(row).to_contain_text("stopped", timeout=MILLISECONDS)
+    await expect(row).to_contain_text("stopped")
 
 
 async def test_an_agent_is_drained_and_undrained(visitor: Visitor, client: Client) -> None:
@@ -141,7 +143,7 @@ async def test_an_agent_is_drained_and_undrained(visitor: Visitor, client: Clien
     agent = page.locator(".agents li").first
     name = await agent.locator("h2").inner_text()
     await agent.get_by_role("button", name="Drain").click()
-    await expect(agent).to_contain_text("drained", timeout=MILLISECONDS)
+    await expect(agent).to_contain_text("drained")
     assert (await client.agents.get(name)).drained
     await agent.get_by_role("button", name="Undrain").click()
     await eventually(lambda: client.agents.get(name), lambda found: not found.drained)
@@ -156,7 +158,7 @@ async def test_a_token_is_made_shown_once_and_revoked(visitor: Visitor, client: 
     assert secret.startswith("rtn_")
     await page.get_by_role("dialog").get_by_role("button", name="Close").click()
     await page.get_by_role("button", name="Revoke for a test").click()
-    await expect(page.locator("tbody tr", has_text="for a test")).to_contain_text("revoked", timeout=MILLISECONDS)
+    await expect(page.locator("tbody tr", has_text="for a test")).to_contain_text("revoked")
 
 
 async def test_many_are_ended_together(visitor: Visitor, client: Client) -> None:
@@ -169,4 +171,4 @@ async def test_many_are_ended_together(visitor: Visitor, client: Client) -> None
     await page.get_by_role("dialog").get_by_role("button", name="End at once").click()
     for session in made:
         state = page.locator(f".row[data-session='{session.id}'] .state")
-        await expect(state).to_contain_text(re.compile("Terminated|Cancelled"), timeout=MILLISECONDS)
+        await expect(state).to_contain_text(re.compile("Terminated|Cancelled"))

@@ -8,7 +8,9 @@ import pytest
 from playwright.async_api import Page, expect
 
 from retinue.client.aio import Client
-from tests.integration.console.conftest import MILLISECONDS, Visitor
+from retinue.client.errors import CallError
+from retinue.client.session import Session
+from tests.integration.console.conftest import Visitor
 from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -19,15 +21,22 @@ SERVER = "python3 -m http.server 8000"
 async def _enter(visitor: Visitor, command: str, wanted: str) -> None:
     """Types a command into the terminal that is open, until an own line is as wanted."""
     frame = visitor.page.frame_locator("iframe.terminal")
-    await expect(frame.locator("#status")).to_contain_text("connected", timeout=MILLISECONDS)
+    await expect(frame.locator("#status")).to_contain_text("connected")
     await visitor.page.keyboard.type(f"{command}\n")
     await eventually(visitor.terminal_text, lambda text: wanted in text.splitlines())
 
 
 async def _run_out(page: Page, name: str) -> None:
-    await expect(page.locator(".list .row", has_text=name).locator(".state")).to_contain_text(
-        "Terminated", timeout=MILLISECONDS
-    )
+    await expect(page.locator(".list .row", has_text=name).locator(".state")).to_contain_text("Terminated")
+
+
+async def answers(session: Session) -> bytes:
+    """Returns the beginning of what the port of a session answers."""
+    async with session.open_port("web") as connection:
+        await connection.write(b"GET / HTTP/1.0\r\n\r\n")
+        async for data in connection:
+            return data
+    return b""
 
 
 async def test_by_mouse(visitor: Visitor, client: Client, pictures: Path) -> None:
@@ -38,37 +47,39 @@ async def test_by_mouse(visitor: Visitor, client: Client, pictures: Path) -> Non
     await page.get_by_label("Name", exact=True).fill("mouse")
     await page.get_by_label("Command").fill(SERVER)
     await page.get_by_label("Service ports").fill("web:http:8000")
-    await expect(page.locator(".outcome")).to_contain_text("Starts now", timeout=MILLISECONDS)
+    await expect(page.locator(".outcome")).to_contain_text("Starts now")
     await page.screenshot(path=pictures / "console-new.png")
     await page.get_by_role("button", name="Launch").click()
 
-    await expect(page.locator("h1")).to_have_text("mouse", timeout=MILLISECONDS)
+    await expect(page.locator("h1")).to_have_text("mouse")
     await expect(page.locator(".bar-top .tag")).to_have_text("Multi-node \N{MULTIPLICATION SIGN}2")
-    await expect(page.locator(".bar-top .state")).to_contain_text("Running", timeout=MILLISECONDS)
+    await expect(page.locator(".bar-top .state")).to_contain_text("Running")
 
-    await expect(page.locator(".chart").first).to_contain_text("main1", timeout=MILLISECONDS)
+    await expect(page.locator(".chart").first).to_contain_text("main1")
     await page.screenshot(path=pictures / "console-session.png")
     await page.get_by_role("tab", name="Terminal").click()
     await page.frame_locator("iframe.terminal").locator(".xterm").click()
     await _enter(visitor, "ssh sub1 hostname", "sub1")
     await page.screenshot(path=pictures / "console-terminal.png")
 
+    # Its server may have been started just now.
+    session = await client.sessions.get("mouse")
+    await eventually(lambda: answers(session), ignoring=CallError)
     await page.get_by_role("tab", name="Apps and ports").click()
     async with visitor.context.expect_page() as opening:
         await page.get_by_role("button", name="Open web").click()
     app = await opening.value
-    await expect(app.locator("h1")).to_contain_text("Directory listing", timeout=MILLISECONDS)
+    await expect(app.locator("h1")).to_contain_text("Directory listing")
     assert await app.evaluate("window.opener") is None
     assert (await app.evaluate("location.host")).startswith("p8000-")
     await app.close()
 
     await page.get_by_role("button", name="End…").click()
     await page.get_by_role("dialog").get_by_role("button", name="End", exact=True).click()
-    await expect(page.locator(".bar-top .state")).to_contain_text("Terminated", timeout=MILLISECONDS)
+    await expect(page.locator(".bar-top .state")).to_contain_text("Terminated")
     await page.get_by_role("navigation", name="Menu").get_by_role("link", name="Sessions").click()
     await _run_out(page, "mouse")
-    session = await client.sessions.get("mouse")
-    assert session.state == "TERMINATED"
+    assert (await session.refresh()).state == "TERMINATED"
 
 
 async def _tab_to(page: Page, selector: str) -> None:
@@ -90,9 +101,9 @@ async def test_by_keyboard_alone(visitor: Visitor) -> None:
     await _tab_to(page, "input[type=number]")
     await page.keyboard.press("ControlOrMeta+a")
     await page.keyboard.type("2")
-    await expect(page.locator(".outcome")).to_contain_text("Starts now", timeout=MILLISECONDS)
+    await expect(page.locator(".outcome")).to_contain_text("Starts now")
     await page.keyboard.press("Enter")
-    await expect(page.locator(".bar-top .state")).to_contain_text("Running", timeout=MILLISECONDS)
+    await expect(page.locator(".bar-top .state")).to_contain_text("Running")
     name = await page.locator("h1").inner_text()
 
     await page.locator("main").focus()

@@ -13,8 +13,9 @@ from playwright.async_api import expect
 from retinue.client.aio import Client
 from retinue.client.errors import Unavailable
 from retinue.devtools.cluster import Cluster
-from tests.integration.console.conftest import MILLISECONDS, Visitor
+from tests.integration.console.conftest import Visitor
 from tests.support.eventually import eventually
+from tests.support.postmaster import kill_database
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -25,9 +26,9 @@ async def test_it_follows_without_a_reload(visitor: Visitor, client: Client) -> 
     page = visitor.page
     session = await client.sessions.create(type="interactive", name="followed")
     row = page.locator(f".row[data-session='{session.id}']")
-    await expect(row.locator(".state")).to_contain_text("Running", timeout=MILLISECONDS)
+    await expect(row.locator(".state")).to_contain_text("Running")
     await session.terminate()
-    await expect(row.locator(".state")).to_contain_text("Terminated", timeout=MILLISECONDS)
+    await expect(row.locator(".state")).to_contain_text("Terminated")
 
 
 async def test_a_search_is_in_the_address(visitor: Visitor, client: Client) -> None:
@@ -60,7 +61,7 @@ async def test_text_of_users_is_text(visitor: Visitor, client: Client) -> None:
         await page.goto(page.url.split("/sessions")[0] + f"/sessions/{session.id}{part}")
         await expect(page.locator("h1")).to_have_text("markup")
     await page.get_by_role("tab", name="Logs").click()
-    await expect(page.locator(".log")).to_contain_text(MARKUP, timeout=MILLISECONDS)
+    await expect(page.locator(".log")).to_contain_text(MARKUP)
     await expect(page.locator(".log")).to_contain_text("link")
     assert await page.locator(".log a, .log img").count() == 0
     assert await page.title() == "Retinue"
@@ -72,7 +73,7 @@ async def test_a_line_of_a_megabyte_is_shown(visitor: Visitor, client: Client) -
     session = await client.sessions.create(type="batch", name="long-line", command=command)
     await session.wait_ended()
     await page.goto(page.url.split("/sessions")[0] + f"/sessions/{session.id}/logs")
-    await expect(page.locator(".log")).to_contain_text("the-end", timeout=MILLISECONDS)
+    await expect(page.locator(".log")).to_contain_text("the-end")
 
 
 async def test_a_full_cluster_shows_the_reason_and_what_would_start_it(visitor: Visitor, client: Client) -> None:
@@ -80,7 +81,7 @@ async def test_a_full_cluster_shows_the_reason_and_what_would_start_it(visitor: 
     session = await client.sessions.create(type="interactive", name="too-big", slots={"cpu": 64})
     explained = await eventually(session.explain, lambda found: found.reason not in {"", "QUEUED"})
     await page.goto(page.url.split("/sessions")[0] + f"/sessions/{session.id}")
-    await expect(page.locator(".why")).to_contain_text(explained.reason, timeout=MILLISECONDS)
+    await expect(page.locator(".why")).to_contain_text(explained.reason)
     await expect(page.locator(".why")).to_contain_text(explained.message)
     for change in explained.would_start_with:
         await expect(page.locator(".why")).to_contain_text(change)
@@ -107,15 +108,15 @@ async def test_a_change_that_the_preview_names_starts_what_would_wait(
     for label, value in {"Name": "changed", "cpu": "2", "mem": "64m"}.items():
         await page.get_by_label(label, exact=True).fill(value)
     outcome = page.locator(".outcome")
-    await expect(outcome).to_contain_text(explained.reason, timeout=MILLISECONDS)
+    await expect(outcome).to_contain_text(explained.reason)
     await expect(outcome).to_contain_text(explained.message)
     (change,) = explained.would_start_with
     await outcome.get_by_role("button", name=change).click()
     await expect(page.get_by_label("cpu", exact=True)).to_have_value("1")
-    await expect(outcome).to_contain_text("Starts now", timeout=MILLISECONDS)
+    await expect(outcome).to_contain_text("Starts now")
     await page.get_by_role("button", name="Launch").click()
-    await expect(page.locator("h1")).to_have_text("changed", timeout=MILLISECONDS)
-    await expect(page.locator(".bar-top .state")).to_contain_text("Running", timeout=MILLISECONDS)
+    await expect(page.locator("h1")).to_have_text("changed")
+    await expect(page.locator(".bar-top .state")).to_contain_text("Running")
     started = await client.sessions.get("changed")
     for session in (started, *fillers):
         await session.terminate()
@@ -128,10 +129,12 @@ def _engine(cluster: Cluster) -> int:
     return next(pid for pid in pids if Path(f"/proc/{pid}/comm").read_text().strip() == "envoy")
 
 
-def _postmaster(cluster: Cluster) -> int:
-    """Returns the process of the database."""
-    directory = next(cluster.directory.glob("manager/postgres*"))
-    return int(next(directory.rglob("postmaster.pid")).read_text().splitlines()[0])
+_KEEP_STATES = """() => {
+    const footer = document.querySelector("footer");
+    window.states = [];
+    new MutationObserver(() => window.states.push(footer.dataset.state)).observe(footer, {attributeFilter: ["data-state"]});
+}"""
+"""Has a page remember what its footer says, however short a time it does."""
 
 
 @pytest.mark.parametrize("killed", ["manager", "database", "gateway"])
@@ -139,23 +142,24 @@ async def test_after_a_kill_the_list_is_the_servers(
     visitor: Visitor, client: Client, cluster: Cluster, killed: str
 ) -> None:
     page = visitor.page
+    await page.evaluate(_KEEP_STATES)
     match killed:
         case "manager":
             await cluster.manager.kill()
-            await expect(page.locator("footer")).to_have_attribute("data-state", "reconnecting", timeout=MILLISECONDS)
+            await eventually(lambda: page.evaluate("window.states"), lambda found: "reconnecting" in found)
             await cluster.start_manager()
         case "database":
-            os.kill(await asyncio.to_thread(_postmaster, cluster), signal.SIGKILL)
+            await kill_database(cluster)
         case _:
             os.kill(await asyncio.to_thread(_engine, cluster), signal.SIGKILL)
-            await expect(page.locator("footer")).to_have_attribute("data-state", "reconnecting", timeout=MILLISECONDS)
+            await eventually(lambda: page.evaluate("window.states"), lambda found: "reconnecting" in found)
     session = await eventually(
         lambda: client.sessions.create(type="batch", name=f"after-{killed}", command=["true"]), ignoring=Unavailable
     )
     await session.wait_ended()
     row = page.locator(f".row[data-session='{session.id}']")
-    await expect(row.locator(".state")).to_contain_text("Success", timeout=MILLISECONDS)
-    await expect(page.locator("footer")).to_have_attribute("data-state", "live", timeout=MILLISECONDS)
+    await expect(row.locator(".state")).to_contain_text("Success")
+    await expect(page.locator("footer")).to_have_attribute("data-state", "live")
     listed = {found.id async for found in client.sessions.list(show_ended=True)}
     await page.set_viewport_size({"width": 1280, "height": 40 * len(listed) + 800})
     await expect(page.locator(".list .row")).to_have_count(len(listed))

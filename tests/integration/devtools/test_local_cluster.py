@@ -19,7 +19,8 @@ from retinue.client.settings import Settings, read_contexts, write_context
 from retinue.devtools import process, state
 from retinue.devtools.cluster import DIRECTORIES, Cluster, ClusterError, ClusterOptions, free_ports
 from retinue.rpc import network_namespaces
-from tests.integration.client.command.conftest import SECONDS, Program, line_with
+from tests.integration.client.command.conftest import Program, line_with
+from tests.support.eventually import NEVER, eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -96,7 +97,8 @@ async def test_dev_is_used_by_its_context_and_leaves_nothing(
     assert made is not None
     assert made.underlay is not None
     assert sorted(_alive(made.processes)) == sorted(["manager", "router", *made.agents])
-    assert len(_commands_with(f"{directory}/router")) == 2, "the router and its Envoy"
+    # The router and its Envoy.
+    await eventually(lambda: _commands_with(f"{directory}/router"), lambda found: len(found) == 2)
     path = Path(program.environment["RETINUE_CONTEXTS"])
     current, contexts = read_contexts(path)
     assert (current, contexts["dev"].endpoint) == ("dev", f"127.0.0.1:{port}")
@@ -109,7 +111,7 @@ async def test_dev_is_used_by_its_context_and_leaves_nothing(
     assert (await program("run", "--type", "interactive", "--size", "2", "--isolation", "process")).code == 0
 
     dev.send_signal(signal.SIGINT)
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(NEVER):
         assert await dev.wait() == 0
     assert _alive(made.processes) == []
     assert _commands_with(f"{directory}/router") == []
@@ -126,7 +128,7 @@ async def test_dev_is_used_by_its_context_and_leaves_nothing(
         await line_with(again.stdout, "Ctrl-C stops it")
         assert (await program("run", "--", *release)).out == native.out
         again.send_signal(signal.SIGINT)
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(NEVER):
             assert await again.wait() == 0
     finally:
         if again.returncode is None:
@@ -146,7 +148,7 @@ async def test_a_killed_dev_is_cleaned_up_by_the_next(
     assert len(_alive(made.processes)) == 3
     assert network_namespaces.names(f"rt-{made.agents[0]}-") != []
     machines = f"{made.agents[0]}/vm-mount"
-    assert _commands_with(machines) != []
+    await eventually(lambda: _commands_with(machines))
 
     await asyncio.to_thread(state.clear, directory)
     assert _commands_with(machines) == []
@@ -202,7 +204,7 @@ async def test_one_that_cannot_start_leaves_the_one_that_runs_alone(
     other = Settings("127.0.0.1:1", "rtn_other", None)
     write_context(path, "dev", other)
     dev.send_signal(signal.SIGINT)
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(NEVER):
         assert await dev.wait() == 0
     assert read_contexts(path) == ("dev", {"dev": other})
 
@@ -212,7 +214,7 @@ async def test_interrupting_the_start_leaves_nothing(program: Program, directory
     running = await program.start("dev", "--port", str(port), "--data-dir", str(directory))
     await line_with(running.stderr, moment)
     running.send_signal(signal.SIGINT)
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(NEVER):
         await running.communicate()
     assert running.returncode == 130
     assert state.ClusterState.read(directory) is None
@@ -234,7 +236,7 @@ async def test_one_agent_without_a_node(directory: Path) -> None:
         async with cluster.client() as client:
             command = ["sh", "-c", "getent ahostsv4 sub1 | grep -c STREAM"]
             session = await client.sessions.create(type="batch", command=command, cluster_size=2)
-            await session.wait_ended(timeout=SECONDS)
+            await session.wait_ended(timeout=NEVER)
             output = b"".join([chunk.data async for chunk in session.logs()])
         assert (session.result, output) == ("SUCCESS", b"1\n")
 
@@ -265,6 +267,6 @@ async def test_dev_says_at_once_who_died_and_of_what(dev: asyncio.subprocess.Pro
     await line_with(dev.stderr, "nothing starts or stops there")
     # It is still there for the logs, and cleans up.
     dev.send_signal(signal.SIGINT)
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(NEVER):
         assert await dev.wait() == 0
     assert _alive(made.processes) == []

@@ -7,6 +7,8 @@ import os
 import secrets
 import socket
 import threading
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +16,7 @@ from pyroute2 import IPRoute
 
 from retinue.devtools import nodes
 from retinue.rpc import network_namespaces
+from tests.support.eventually import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +29,18 @@ def _links() -> dict[int, str]:
     """Links of this machine by their indexes: names are used again."""
     with IPRoute() as machine:
         return {int(link["index"]): str(link.get_attr("IFLA_IFNAME")) for link in machine.get_links()}
+
+
+def _descriptors() -> set[str]:
+    """Open sockets of netlink and namespaces of this process: other parts of it open and close others."""
+    netlink = {line.split()[9] for line in Path("/proc/self/net/netlink").read_text().splitlines()[1:]}
+    found = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            target = os.readlink(entry)
+            if target.startswith("net:") or target.removeprefix("socket:[").removesuffix("]") in netlink:
+                found.add(target)
+    return found
 
 
 @pytest.fixture
@@ -44,7 +59,7 @@ def _exchange(server: nodes.Node, client: str | None) -> bytes:
         return socket.create_server((server.address, 5000))
 
     def connect() -> bytes:
-        with socket.create_connection((server.address, 5000), timeout=10) as peer:
+        with socket.create_connection((server.address, 5000), timeout=NEVER) as peer:
             return peer.recv(5)
 
     with nodes.run_in(server.namespace, listen) as listener:
@@ -80,7 +95,8 @@ def test_a_node_is_made_again_over_an_old_one(underlay: nodes.Underlay) -> None:
 
 
 def test_nothing_is_left_and_removing_twice_is_no_error() -> None:
-    links, descriptors = _links(), len(os.listdir("/proc/self/fd"))
+    other = nodes.create_underlay(PREFIX)
+    descriptors = _descriptors()
     made = [nodes.create_underlay(PREFIX) for _ in range(3)]
     try:
         assert len({underlay.number for underlay in made}) == 3
@@ -95,11 +111,15 @@ def test_nothing_is_left_and_removing_twice_is_no_error() -> None:
         for underlay in made:
             nodes.delete_underlay(underlay)
             nodes.delete_underlay(underlay)
-    left = _links()
-    assert not ours & left.keys()
-    assert {index for index, name in links.items() if not name.startswith("rt")} <= left.keys()
+    try:
+        left = _links()
+        assert not ours & left.keys()
+        assert other.link in left.values()
+        assert network_namespaces.names(PREFIX) == [other.switch]
+        assert _descriptors() <= descriptors
+    finally:
+        nodes.delete_underlay(other)
     assert network_namespaces.names(PREFIX) == []
-    assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
 async def test_underlays_made_at_once_do_not_collide() -> None:

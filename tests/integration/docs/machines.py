@@ -14,9 +14,9 @@ from pathlib import Path
 
 from retinue.devtools import nodes, process
 from tests.integration.docs import systemctl
+from tests.support.eventually import NEVER
 
 ROOT = Path(__file__).parents[3]
-SECONDS = 300.0
 _ENVIRONMENT = Path(sys.prefix)
 _DIRECTORIES = ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
@@ -38,7 +38,7 @@ class Machine:
                 *("nsenter", "--target", str(self.holder.pid), "--mount", "--net", "--"),
                 *(
                     "timeout",
-                    f"{SECONDS}",
+                    f"{NEVER}",
                     "bash",
                     "-euo",
                     "pipefail",
@@ -67,7 +67,7 @@ class Machine:
         for path in self._services("*.pid"):
             pid = int(path.read_text())
             if (started := process.start_time(pid)) is not None:
-                process.end(pid, started, seconds=20.0)
+                process.end(pid, started, seconds=NEVER)
         self.holder.kill()
         self.holder.wait()
 

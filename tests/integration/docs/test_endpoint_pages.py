@@ -17,11 +17,11 @@ import pytest_asyncio
 
 from retinue.devtools.cluster import Cluster, ClusterOptions
 from tests.integration.docs.tutorial.page import steps
+from tests.support.eventually import NEVER
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 PAGES = Path(__file__).parents[3] / "docs" / "how-to"
-SECONDS = 300.0
 SERVER = "python3 -m http.server 8000"
 # What the pages serve takes an image that there is only for their readers, and more than a machine of tests has.
 STAND_INS = {
@@ -32,9 +32,9 @@ STAND_INS = {
     "-- serve": f"-- {SERVER}",
     "{image: my/model, command: [serve], slots: {cpu: 2, mem: 4g}}": "{command: [python3, -m, http.server, '8000'],"
     " slots: {cpu: 0.1, mem: 64m}}",
-    # It ends when its reader has seen enough.
-    "retinue endpoint logs shop -f": "timeout 5 retinue endpoint logs shop -f || [ $? = 124 ]",
-    "curl -H": "curl --fail --silent --retry 60 --retry-all-errors --retry-delay 1 -H",
+    # It ends when its reader has seen enough: a request, of which each probe is one.
+    "retinue endpoint logs shop -f": "grep -qm1 GET < <(retinue endpoint logs shop -f)",
+    "curl -H": "curl --fail --silent --retry 300 --retry-all-errors --retry-delay 1 -H",
     "> /root/router-token": "> router-token",
 }
 _YAML = re.compile(r"^```yaml\n# (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -61,7 +61,7 @@ class Reader:
             stderr=asyncio.subprocess.STDOUT,
         )
         try:
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(NEVER):
                 printed, _ = await process.communicate()
         finally:
             if process.returncode is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -13,13 +14,15 @@ from pathlib import Path
 
 import pytest
 
+from retinue.client.aio import Client
+from retinue.client.errors import FailedPrecondition
+from retinue.client.settings import read_contexts
 from retinue.devtools.cluster import free_ports
 from tests.integration.docs.tutorial.page import Step, steps
-from tests.support.eventually import eventually_blocking
+from tests.support.eventually import NEVER, eventually, eventually_blocking
 
 TUTORIAL = Path(__file__).parents[4] / "docs" / "tutorial"
 PAGES = sorted(TUTORIAL.glob("[0-9]*.md"))
-SECONDS = 600.0
 
 
 @dataclass(slots=True)
@@ -48,7 +51,7 @@ class Reader:
                 start_new_session=True,
             )
             try:
-                status = process.wait(SECONDS)
+                status = process.wait(NEVER)
             finally:
                 _end(process, signal.SIGKILL)
         printed = output.read_text()
@@ -76,7 +79,7 @@ class Reader:
             assert found is None or not ended, f"{step.place} ended with {process.returncode}:\n{output.read_text()}"
             return found
 
-        eventually_blocking(missing, lambda found: found is None, seconds=SECONDS)
+        eventually_blocking(missing, lambda found: found is None)
 
     def close(self) -> None:
         """Ctrl-C in the other terminals, the last one first."""
@@ -89,7 +92,7 @@ def _end(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, number)
     try:
-        process.wait(SECONDS / 2)
+        process.wait(NEVER)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -127,22 +130,25 @@ def test_a_page_does_what_it_says(page: Path, home: Path, tmp_path: Path) -> Non
                 reader.follow(step)
     finally:
         reader.close()
-        _clear(home)
+        asyncio.run(_clear(home))
 
 
-def _clear(home: Path) -> None:
+async def _clear(home: Path) -> None:
     """Ends what a page left, also after it failed: endpoints first, which would replace their replicas."""
-    environment = _environment(home)
-    for noun, end in ((("endpoint",), ("endpoint", "rm")), ((), ("rm", "--wait"))):
-        listed = subprocess.run(
-            ["retinue", *noun, "ls", "-o", "name"],  # noqa: S607
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        if names := listed.stdout.split():
-            subprocess.run(["retinue", *end, *names], env=environment, capture_output=True, check=True)  # noqa: S607
+    _, contexts = read_contexts(home / "contexts.yaml")
+    settings = contexts["dev"]
+    async with Client.connect(settings.endpoint, token=settings.token, ca=settings.ca) as client:
+        async for endpoint in client.endpoints.list():
+            await client.endpoints.delete(endpoint.id)
+
+        async def left() -> list[str]:
+            found = [session async for session in client.sessions.list()]
+            for session in found:
+                with contextlib.suppress(FailedPrecondition):
+                    await session.terminate(force=True)
+            return [session.id for session in found]
+
+        await eventually(left, [].__eq__)
 
 
 def test_every_page_is_in_the_table_of_contents() -> None:
