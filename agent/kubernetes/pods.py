@@ -338,6 +338,7 @@ class Pods:
         # The finalizer goes last: a name that is free could be another pod's.
         if await self._cluster.delete(pod.name, pod.uid) and not is_fetch(attempt_id):
             if not held:
+                self._watch.note(pod)
                 await self._settle(pod)
             await self._cluster.release(pod.name, pod.uid)
         return True

@@ -21,7 +21,7 @@ from retinue.devtools.cluster import Cluster
 from retinue.manager.console.core.limits import MAX_SOCKETS
 from retinue.manager.v1 import kernel_service_pb2, session_pb2
 from retinue.manager.v1 import session_service_pb2 as pb
-from tests.integration.manager.console.page import SESSIONS, Page
+from tests.integration.manager.console.page import SESSIONS, Page, stalled
 from tests.integration.sessions.http_sessions import engines
 from tests.support.eventually import NEVER, eventually
 from tests.support.postmaster import kill_database
@@ -112,11 +112,11 @@ async def opened_again(page: Page, session: Session) -> None:
 
 
 async def test_a_killed_engine_leaves_nothing_open(cluster: Cluster, session: Session, page: Page) -> None:
-    await page.status()
-    before = descriptors(cluster)
+    # Sockets of the tests before may still be closing.
+    before = await stalled(page, lambda: descriptors(cluster))
     async with contextlib.AsyncExitStack() as stack:
         streams = await all_open(stack, page, session)
-        assert descriptors(cluster) > before + MAX_SOCKETS
+        await eventually(lambda: descriptors(cluster), lambda found: found > before + MAX_SOCKETS)
         [engine] = engines(cluster)
         os.kill(engine, signal.SIGKILL)
         await cut(streams)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import signal
 import sys
@@ -51,10 +52,17 @@ class Campaigner:
                 self._ended.add(int(rest[0]))
             self._changed.set()
 
-    async def leads(self, term: int) -> float:
-        """When it began a term; returns once it has written something in it."""
-        await self._until(lambda: term in self.acted and term in self.wrote)
-        return self.began[term]
+    async def leads(self, after: int = 0) -> int:
+        """Returns a later term than `after` once it has written something in it.
+
+        Terms are compared and not counted: a machine that stands still for some seconds ends one.
+        """
+
+        def found() -> list[int]:
+            return [term for term in self.acted if term > after and term in self.wrote]
+
+        await self._until(lambda: bool(found()))
+        return found()[0]
 
     async def ended(self, term: int) -> None:
         """Returns once it does nothing in a term any more, and all that it said of it is known."""
@@ -101,23 +109,27 @@ async def url(postgres: Postgres) -> AsyncIterator[str]:
         yield made
 
 
-async def check_written(url: str, old: Campaigner, new: Campaigner) -> None:
-    """The first term ended, in acts and in writes, before the second one began."""
+async def check_written(url: str, old: Campaigner, new: Campaigner, *terms: int) -> None:
+    """Each term ended, in acts and in writes, before the next one began; these are among them."""
     database = Database(url)
     try:
         async with database.transaction() as tx:
             names = (await tx.execute(text("SELECT name FROM project WHERE name <> 'default'"))).scalars().all()
-            assert (await tx.execute(text("SELECT term FROM leadership"))).scalar_one() == 2
+            assert (await tx.execute(text("SELECT term FROM leadership"))).scalar_one() >= max(terms)
     finally:
         await database.dispose()
-    written: dict[int, list[float]] = {1: [], 2: []}
+    written: dict[int, list[float]] = {}
     for name in names:
         term, when = name.split()
-        written[int(term)].append(float(when))
-    assert written[1]
-    assert written[2]
-    assert max(written[1]) < min(written[2])
-    assert old.acted[1] < new.began[2]
+        written.setdefault(int(term), []).append(float(when))
+    assert set(terms) <= written.keys()
+    for earlier, later in itertools.pairwise(sorted(written)):
+        assert max(written[earlier]) < min(written[later])
+    assert not old.began.keys() & new.began.keys()
+    began, acted = old.began | new.began, old.acted | new.acted
+    assert set(terms) <= acted.keys()
+    for earlier, later in itertools.pairwise(sorted(began)):
+        assert acted.get(earlier, began[earlier]) < began[later]
 
 
 async def transactions_end(url: str) -> None:
@@ -145,38 +157,38 @@ async def transactions_end(url: str) -> None:
 
 async def test_a_paused_leader_is_replaced_and_does_nothing_when_it_continues(url: str) -> None:
     async with campaigner(url) as old:
-        await old.leads(1)
+        before = await old.leads()
         async with campaigner(url) as new:
             old.signal(signal.SIGSTOP)
-            await new.leads(2)
+            after = await new.leads(before)
             old.signal(signal.SIGCONT)
-            await old.ended(1)
+            await old.ended(before)
             await transactions_end(url)
-            await check_written(url, old, new)
-            assert list(old.began) == [1]
+            await check_written(url, old, new, before, after)
 
 
 async def test_a_leader_that_is_cut_off_silently_is_replaced_and_does_nothing_when_the_way_is_back(url: str) -> None:
     async with silent_proxy(url) as (proxy, by_proxy), campaigner(by_proxy) as old:
-        await old.leads(1)
+        before = await old.leads()
         async with campaigner(url) as new:
             proxy.fall_silent()
-            await new.leads(2)
+            after = await new.leads(before)
             proxy.recover()
-            await old.ended(1)
+            await old.ended(before)
             await transactions_end(url)
-            await check_written(url, old, new)
+            await check_written(url, old, new, before, after)
             # The one that came back waits for its turn, and gets it.
             await new.end()
-            await old.leads(3)
+            await old.leads(after)
 
 
 async def test_a_leader_whose_connection_is_ended_is_replaced(url: str) -> None:
     async with campaigner(url) as first:
-        await first.leads(1)
+        before = await first.leads()
         async with campaigner(url) as second:
             database = Database(url)
-            try:
+
+            async def end_connection() -> list[bool]:
                 async with database.transaction() as tx:
                     ended = await tx.execute(
                         text("""
@@ -184,13 +196,16 @@ async def test_a_leader_whose_connection_is_ended_is_replaced(url: str) -> None:
                             WHERE a.datname = current_database() AND l.locktype = 'advisory' AND l.granted
                         """)
                     )
-                    assert ended.scalars().all() == [True]
+                    return list(ended.scalars())
+
+            try:
+                await eventually(end_connection, [True].__eq__)
             finally:
                 await database.dispose()
             # Either of them, as the former leader asks for the lock again.
-            leading = {asyncio.create_task(one.leads(2)): one for one in (first, second)}
+            leading = [asyncio.create_task(one.leads(before)) for one in (first, second)]
             done, others = await asyncio.wait(leading, return_when=asyncio.FIRST_COMPLETED)
             for task in others:
                 task.cancel()
-            await first.ended(1)
-            await check_written(url, first, leading[done.pop()])
+            await first.ended(before)
+            await check_written(url, first, second, before, done.pop().result())

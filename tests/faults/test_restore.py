@@ -36,6 +36,10 @@ async def cluster() -> AsyncIterator[Cluster]:
         yield cluster
 
 
+def has_orphans(agent: fleet_service_pb2.Agent) -> bool:
+    return fleet_service_pb2.AGENT_CONDITION_TYPE_ORPHANS in {condition.type for condition in agent.conditions}
+
+
 async def admin(*arguments: str) -> str:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "retinue.manager.main", "admin", *arguments),
@@ -106,8 +110,7 @@ async def test_agents_follow_a_restored_database(cluster: Cluster, client: Clien
         await client.agents.undrain(agent_id)
     blocked = {orphan.agent_id for orphan in found}
     for agent_id in blocked:
-        agent = await eventually(partial(client.agents.get, agent_id), lambda found: found.conditions)
-        assert fleet_service_pb2.AGENT_CONDITION_TYPE_ORPHANS in {condition.type for condition in agent.conditions}
+        await eventually(partial(client.agents.get, agent_id), has_orphans)
     # The queue is looked at after that: a session that came later has been placed, or waits with a reason.
     later = await client.sessions.create(type="batch", command=["true"], slots={"cpu": "0.1", "mem": "32m"})
 

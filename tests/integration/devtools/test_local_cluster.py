@@ -76,6 +76,26 @@ def _commands_with(text: str) -> list[str]:
     return found
 
 
+def _namespaces(made: state.ClusterState) -> set[tuple[str, int, int]]:
+    """Namespaces by the names of a cluster: another one may get its number, and with it these names, when it is gone.
+    So each goes with its inode and the time at which that was made.
+    """
+    assert made.underlay is not None
+    found = set()
+    for prefix in (f"{made.underlay.prefix}{made.underlay.number}-", f"rt-{made.agents[0]}-"):
+        for name in network_namespaces.names(prefix):
+            with suppress(FileNotFoundError):
+                status = os.stat(network_namespaces.DIRECTORY / name)
+                found.add((name, status.st_ino, status.st_ctime_ns))
+    return found
+
+
+def _links(made: state.ClusterState) -> set[int]:
+    """Indexes of links by the name of a cluster's own: the machine gives none of them again."""
+    assert made.underlay is not None
+    return {index for index, name in socket.if_nameindex() if name == made.underlay.link}
+
+
 def _control_groups(agent: str) -> list[Path]:
     return [path for name in (agent, f"{agent}.vm") for path in Path("/sys/fs/cgroup").glob(f"*/retinue/{name}")]
 
@@ -99,6 +119,8 @@ async def test_dev_is_used_by_its_context_and_leaves_nothing(
     assert sorted(_alive(made.processes)) == sorted(["manager", "router", *made.agents])
     # The router and its Envoy.
     await eventually(lambda: _commands_with(f"{directory}/router"), lambda found: len(found) == 2)
+    links = _links(made)
+    assert len(links) == 1
     path = Path(program.environment["RETINUE_CONTEXTS"])
     current, contexts = read_contexts(path)
     assert (current, contexts["dev"].endpoint) == ("dev", f"127.0.0.1:{port}")
@@ -109,15 +131,16 @@ async def test_dev_is_used_by_its_context_and_leaves_nothing(
     assert machine.code == 5
     assert machine.out not in (native.out, "")
     assert (await program("run", "--type", "interactive", "--size", "2", "--isolation", "process")).code == 0
+    namespaces = _namespaces(made)
+    assert namespaces
 
     dev.send_signal(signal.SIGINT)
     async with asyncio.timeout(NEVER):
         assert await dev.wait() == 0
     assert _alive(made.processes) == []
     assert _commands_with(f"{directory}/router") == []
-    assert network_namespaces.names(f"{made.underlay.prefix}{made.underlay.number}-") == []
-    assert network_namespaces.names(f"rt-{made.agents[0]}-") == []
-    assert made.underlay.link not in [name for _, name in socket.if_nameindex()]
+    assert not namespaces & _namespaces(made)
+    assert not links & _links(made)
     assert read_contexts(path) == (None, {})
     # The data stays where it was asked to.
     assert "manager" in os.listdir(directory)
@@ -146,7 +169,8 @@ async def test_a_killed_dev_is_cleaned_up_by_the_next(
     dev.kill()
     await dev.wait()
     assert len(_alive(made.processes)) == 3
-    assert network_namespaces.names(f"rt-{made.agents[0]}-") != []
+    namespaces = _namespaces(made)
+    assert any(name.startswith(f"rt-{made.agents[0]}-") for name, _, _ in namespaces)
     machines = f"{made.agents[0]}/vm-mount"
     await eventually(lambda: _commands_with(machines))
 
@@ -154,8 +178,7 @@ async def test_a_killed_dev_is_cleaned_up_by_the_next(
     assert _commands_with(machines) == []
     assert _alive(made.processes) == []
     assert _commands_with(f"{directory}/router") == []
-    assert network_namespaces.names(f"{made.underlay.prefix}{made.underlay.number}-") == []
-    assert network_namespaces.names(f"rt-{made.agents[0]}-") == []
+    assert not namespaces & _namespaces(made)
     assert _servers(directory) == []
     assert _control_groups(made.agents[0]) == []
     assert state.ClusterState.read(directory) is None

@@ -130,7 +130,7 @@ async def test_the_page_on_endpoints(reader: Reader) -> None:
     await reader.type("until retinue endpoint get shop | grep '10%'; do sleep 1; done; retinue endpoint promote shop")
     await reader.type("retinue endpoint rollback shop --wait")
     await reader.type("retinue endpoint deploy shop --image my/model:2 -e SPEED=fast")
-    await reader.type("retinue endpoint rollback shop --wait --timeout 4m")
+    await reader.type("retinue endpoint rollback shop --wait")
     await reader.type("retinue endpoint scale shop --min 2 --max 20 --wait")
     await reader.type("retinue endpoint scale shop --floor 3 --for 2h --wait")
     assert "floor" in (await reader.type("retinue endpoint explain shop")).lower()

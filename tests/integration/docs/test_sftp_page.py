@@ -17,8 +17,6 @@ from retinue.manager.v1 import fleet_service_pb2
 from tests.support.eventually import NEVER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from retinue.client.aio import Client
     from retinue.devtools.cluster import Cluster
 
@@ -62,14 +60,13 @@ def test_no_block_of_the_page_is_left_out() -> None:
 
 
 @pytest.fixture
-def ssh_directory() -> Iterator[Path]:
-    """Where OpenSSH's clients look for files of this user, whatever $HOME says."""
+def ssh_directory() -> Path:
+    """Where OpenSSH's clients look for files of this user, whatever $HOME says. It stays: another run may have
+    mounted its own on it, which would go with it.
+    """
     directory = Path(pwd.getpwuid(os.getuid()).pw_dir) / ".ssh"
-    made = not directory.exists()
     directory.mkdir(mode=0o700, exist_ok=True)
-    yield directory
-    if made:
-        directory.rmdir()
+    return directory
 
 
 @pytest.mark.asyncio(loop_scope="session")

@@ -241,3 +241,8 @@ class Multiplexed:
 
     def close(self) -> None:
         self._writer.close()
+
+
+def is_whole(body: bytes) -> bool:
+    """Returns whether a stream has all of its pieces, and any."""
+    return bool(body) and body == b"".join(b"data: %d\n\n" % number for number in range(body.count(b"data: ")))

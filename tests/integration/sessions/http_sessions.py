@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,7 +16,7 @@ from retinue.client.session import Session
 from retinue.devtools.cluster import Cluster
 from tests.integration.sessions import http_server
 from tests.integration.sessions.inside import until_printed
-from tests.support.eventually import NEVER
+from tests.support.eventually import NEVER, eventually
 
 # Made by scripts/install, by the Python that native processes see.
 PYTHON = "/var/cache/retinue/jupyterlab/bin/python"
@@ -48,6 +49,24 @@ async def opened(web: aiohttp.ClientSession, session: Session, port: str = "web"
         page = await answer.text()
         assert [one.status for one in answer.history] == [303], (answer, page)
     return ticket.origin
+
+
+async def opened_directly(web: aiohttp.ClientSession, session: Session, cluster: Cluster) -> str:
+    """Returns where the port `web` is, once a browser was let in that needs neither manager nor agent from then on."""
+    await opened(web, session)
+    await eventually(lambda: asyncio.to_thread(is_leased, session, cluster))
+    # One that was let in before may be led there later.
+    return await opened(web, session)
+
+
+def is_leased(session: Session, cluster: Cluster) -> bool:
+    """Whether the port of the session's kernel is leased at the address of a node, by what the manager says.
+    Blocks.
+    """
+    [kernel] = session.kernels
+    reached = f"browsers reach port {http_server.PORT} of {kernel.id}.{kernel.epoch} "
+    ways = [line.partition(reached)[2] for line in log_of(cluster).splitlines() if reached in line]
+    return bool(ways) and ways[-1].startswith("at 10.")
 
 
 async def status(web: aiohttp.ClientSession, url: str, **options: Any) -> tuple[int, str]:

@@ -11,7 +11,7 @@ import pytest
 
 from retinue.client.aio import Client
 from retinue.devtools.cluster import Cluster
-from tests.integration.agent.inside.reach import PROBE, PUBLIC, outside, protected
+from tests.integration.agent.inside.reach import FORBIDDEN, PROBE, PUBLIC, outside, protected
 from tests.support.eventually import NEVER
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -42,7 +42,7 @@ async def test_kernels_reach_the_outside_and_no_part_of_the_platform(
         for place in forbidden:
             address, _, port = place.rpartition(":")
             socket.create_connection((address, int(port)), NEVER).close()
-        found = await probes(client, [public, *forbidden], cluster_size=size, cluster_mode="multi-node")
+        found = await probes(client, [public, FORBIDDEN, *forbidden], cluster_size=size, cluster_mode="multi-node")
         assert "main1" in found
         nodes = {agent.node.address for agent in cluster.agents if agent.node is not None}
         for answers in found.values():
@@ -54,7 +54,7 @@ async def test_a_group_may_deny_egress(client: Client, cluster: Cluster) -> None
     await client.resource_groups.update("default", egress="deny")
     try:
         with outside(cluster) as host:
-            found = await probes(client, [f"{PUBLIC}:{host.port}", *protected(cluster)[:1]])
+            found = await probes(client, [FORBIDDEN, f"{PUBLIC}:{host.port}", *protected(cluster)[:1]])
             assert set(found["main1"].values()) == {"OSError"}
             assert not host.callers
     finally:

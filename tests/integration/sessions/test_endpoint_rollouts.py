@@ -213,7 +213,7 @@ async def test_an_endpoint_with_a_floor_serves_through_a_rollout_sleeps_and_wake
     endpoint = await Deployed.create(client, manifest("toy", "one", revision={"maxConcurrency": 8}, scaling=scaling))
     await client.endpoints.set_floor("toy", 2, 3600)
     await endpoint.reach((1, "READY"), (1, "READY"))
-    assert (await endpoint.get()).state == epb.ENDPOINT_STATE_READY
+    await eventually(endpoint.get, lambda found: found.state == epb.ENDPOINT_STATE_READY)
     async with endpoint.load(2, pause=0.02) as load:
         assert set(await names_after(load, 20)) == {"one"}
         await client.endpoints.deploy("toy", revision("two", revision={"maxConcurrency": 8}))
@@ -225,7 +225,7 @@ async def test_an_endpoint_with_a_floor_serves_through_a_rollout_sleeps_and_wake
 
     await client.endpoints.set_floor("toy", 0, 3600)
     await endpoint.reach()
-    assert (await endpoint.get()).state == epb.ENDPOINT_STATE_ASLEEP
+    await eventually(endpoint.get, lambda found: found.state == epb.ENDPOINT_STATE_ASLEEP)
     answer = await endpoint.ask()
     assert (answer.status, answer.json["name"]) == (200, "two")
     await endpoint.delete()

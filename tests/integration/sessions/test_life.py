@@ -73,6 +73,7 @@ async def test_kernels_reach_each_other_by_name_across_nodes(client: Client, clu
         "    while True:\n"
         "        try: c = socket.create_connection((host, 7000), 5); break\n"
         "        except OSError: __import__('time').sleep(0.05)\n"
+        "    c.settimeout(None)\n"
         "    print(c.recv(100).decode(), flush=True)\n"
     )
     session = await client.sessions.create(

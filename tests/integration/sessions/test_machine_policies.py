@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -33,6 +34,12 @@ async def started(client: Client, *command: str, **values: Any) -> Session:
     return await session.wait("RUNNING", timeout=NEVER)
 
 
+def ended_below(percent: float, *, window: float) -> pb.IdlePolicy:
+    """A policy that ends what uses less of its processors than this, in as many seconds."""
+    policy = pb.UtilizationPolicy(window=seconds(window), thresholds={"cpu": percent})
+    return pb.IdlePolicy(warning=seconds(1), utilization=policy)
+
+
 async def test_machines_end_by_their_time_and_by_policy(client: Client, group: str) -> None:
     limited, busy = await asyncio.gather(
         # Counted from its start, not from when it began to boot.
@@ -41,17 +48,20 @@ async def test_machines_end_by_their_time_and_by_policy(client: Client, group: s
     )
     # Use is observed from the time that a policy wants it, and by then it computes.
     await until_printed(busy, b"on")
-    # A machine that idles uses less than one per cent, and a busy one more than five, however much else runs here.
-    policy = pb.UtilizationPolicy(window=seconds(3), thresholds={"cpu": 5.0})
-    await client.resource_groups.update(group, idle_policy=pb.IdlePolicy(warning=seconds(1), utilization=policy))
+    # A machine that idles uses less than one per cent, and a busy one more than five over minutes,
+    # however much else runs here.
+    await client.resource_groups.update(group, idle_policy=ended_below(5.0, window=120))
 
-    async def counted() -> pb.IdleCheck:
+    async def used() -> float:
         assert (await busy.refresh()).state == "RUNNING"
-        return check_of(busy.view, pb.IDLE_CHECKER_UTILIZATION)
+        check = check_of(busy.view, pb.IDLE_CHECKER_UTILIZATION)
+        found = re.match(r"it used cpu (\S+) %", check.measured)
+        return 0.0 if found is None or check.status != pb.IDLE_STATUS_COUNTING else float(found[1])
 
     # All that QEMU uses is the guest's use.
-    await eventually(counted, lambda check: check.status == pb.IDLE_STATUS_COUNTING)
+    await eventually(used, lambda percent: percent >= 5)
     await shell(busy, "touch rest")
+    await client.resource_groups.update(group, idle_policy=ended_below(5.0, window=3))
     await busy.wait_ended(NEVER)
     assert (await busy.refresh()).view.message.startswith("it used cpu ")
     await limited.wait_ended(NEVER)

@@ -23,11 +23,11 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 # More than a connection of HTTP/2 carries where nothing is said.
 TUNNELS = 150
-UNREAD = 32
+UNREAD = 64
 # Of memory for a tunnel in one process: a window and two copies of a message (96 KiB), and what the allocator keeps.
 BOUND = 192 * 1024
 # What a process takes for other things meanwhile. Without a bound, what is sent all the time fills that in a moment.
-SLACK = 32 << 20
+SLACK = 16 << 20
 PORTS = [("echo", "tcp", 7000), ("deaf", "tcp", 7001), ("endless", "tcp", 7002), ("count", "tcp", 7003)]
 PROGRAM = """
 import asyncio, socket

@@ -98,6 +98,8 @@ async def test_all_of_the_callers_and_of_no_other_user(client: Client, cluster: 
                 # Its agent may have measured nothing yet.
                 if session.id in {kernel.session_id for kernel in response.kernels}:
                     break
+            else:
+                raise AssertionError("the statistics ended")
         async with Client.connect(settings.endpoint, token=token.secret, ca=settings.ca) as other:
             async with aclosing(other.sessions.stats()) as responses:
                 assert list((await anext(responses)).kernels) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import os
 import shutil
@@ -27,20 +28,32 @@ STOP_TIMEOUT = 30.0
 PROGRAMS = {"dockerd": "docker.io", "busybox": "busybox-static", "gcc": "gcc libc6-dev"}
 """Debian packages by the program that says they are there."""
 BUSYBOX = Path("/bin/busybox")
+INSTALL_LOCK = Path("/run/lock/retinue-test-packages")
+"""One for the machine: apt waits for other programs, but not when it updates its lists."""
+INSTALL_SECONDS = 600
+"""How long apt waits for a program of others that installs packages."""
 
 
 def install(programs: Mapping[str, str] = PROGRAMS) -> None:
     """Installs packages of programs that are missing: by default what engines,
     images and first processes are made of.
     """
-    missing = [package for program, package in programs.items() if shutil.which(program) is None]
-    if not missing:
+    if not _missing(programs):
         return
-    packages = " ".join(missing).split()
-    environment = dict(os.environ) | {"DEBIAN_FRONTEND": "noninteractive"}
-    command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages]
-    subprocess.run(["apt-get", "update", "-qq"], check=True, env=environment, capture_output=True)  # noqa: S607
-    subprocess.run(command, check=True, env=environment, capture_output=True)
+    with INSTALL_LOCK.open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # Another run may have installed them meanwhile.
+        if not (packages := _missing(programs)):
+            return
+        environment = dict(os.environ) | {"DEBIAN_FRONTEND": "noninteractive"}
+        apt = ["apt-get", "-o", f"DPkg::Lock::Timeout={INSTALL_SECONDS}"]
+        command = [*apt, "install", "-y", "-qq", "--no-install-recommends", *packages]
+        subprocess.run([*apt, "update", "-qq"], check=True, env=environment, capture_output=True)
+        subprocess.run(command, check=True, env=environment, capture_output=True)
+
+
+def _missing(programs: Mapping[str, str]) -> list[str]:
+    return " ".join(package for program, package in programs.items() if shutil.which(program) is None).split()
 
 
 def linked(program: str) -> list[str]:

@@ -25,7 +25,7 @@ from retinue.agent.network.core.topology import Member
 from retinue.devtools.leftovers import network_namespaces
 from tests.integration.agent.docker.cluster import ENGINE_PORT
 from tests.integration.agent.docker.engine import IMAGE
-from tests.integration.agent.inside.reach import PROBE, PUBLIC, outside, protected
+from tests.integration.agent.inside.reach import FORBIDDEN, PROBE, PUBLIC, outside, protected
 from tests.integration.agent.network.nodes import (
     Tap,
     arp_request,
@@ -267,7 +267,7 @@ async def test_the_platform_is_out_of_reach_and_the_outside_is_not(scene: Scene)
             address, _, port = place.rpartition(":")
             socket.create_connection((address, int(port)), NEVER).close()
         public, peer = f"{PUBLIC}:{host.port}", f"sub1:{PORT}"
-        found = json.loads(await program(scene.left[0], PROBE, [public, peer, *forbidden]))
+        found = json.loads(await program(scene.left[0], PROBE, [public, peer, FORBIDDEN, *forbidden]))
         assert found.pop(public) in scene.nodes
         assert found.pop(peer) == "sub1\n"
         assert found == dict.fromkeys(forbidden, "TimeoutError")

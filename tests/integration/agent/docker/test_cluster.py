@@ -28,7 +28,7 @@ from tests.integration.agent.docker.engine import IMAGE
 from tests.integration.agent.docker.registry import make_image
 from tests.integration.agent.inside.keys import Keys, host_keys
 from tests.integration.agent.output import printed
-from tests.integration.sessions.http_sessions import opened, status, stopped
+from tests.integration.sessions.http_sessions import opened, opened_directly, status, stopped
 from tests.integration.sessions.web import browser
 from tests.support.eventually import NEVER, eventually
 
@@ -399,7 +399,7 @@ async def test_browsers_reach_a_container_past_manager_and_agent(cluster: Docker
         await eventually(lambda: status(web, origin), lambda found: found == (200, "it is\n"))
         processes = [cluster.manager, *(agent.process for agent in cluster.agents)]
         async with browser() as fresh:
-            await opened(fresh, session)
+            await opened_directly(fresh, session, cluster)
             async with stopped(*(process.signal for process in processes)):
                 assert await status(fresh, origin) == (200, "it is\n")
         await session.terminate(force=True)

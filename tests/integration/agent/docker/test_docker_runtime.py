@@ -214,7 +214,8 @@ DELETED = "exec 3>big; rm big; dd if=/dev/zero bs=1M count=64 >&3; sleep 1000"
 
 
 @pytest.mark.parametrize(
-    ("directory", "script"), [("/open", BYTES), ("/volume", BYTES), ("/volume", FILES), ("/open", DELETED)]
+    ("directory", "script"),
+    [("/open", BYTES), ("/volume", BYTES), ("/open", FILES), ("/volume", FILES), ("/open", DELETED)],
 )
 async def test_what_a_container_writes_over_its_image_counts(
     contract: Contract, engine: TestEngine, monkeypatch: pytest.MonkeyPatch, script: str, directory: str

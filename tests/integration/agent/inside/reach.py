@@ -15,27 +15,34 @@ from retinue.agent.network import namespaces
 from retinue.devtools.cluster import AGENT_PORT, Cluster
 from retinue.devtools.nodes import Node
 from tests.integration.agent.network.nodes import inside, run
+from tests.support.eventually import NEVER
 
 PUBLIC = "198.51.100.7"
-PROBE = """
+FORBIDDEN = "forbidden"
+"""A word between the places that must answer, which PROBE gives all the time that they take,
+and those from where nothing comes back.
+"""
+PROBE = f"""
 import json, socket, sys
 from concurrent.futures import ThreadPoolExecutor
-def probe(place):
+places = [place for place in sys.argv[1:] if place != "{FORBIDDEN}"]
+answering = sys.argv[1:].index("{FORBIDDEN}")
+def probe(number, place):
     host, _, port = place.rpartition(":")
     try:
-        connection = socket.create_connection((host, int(port)), 4)
+        connection = socket.create_connection((host, int(port)), {NEVER} if number < answering else 4)
     except OSError as error:
         return type(error).__name__
     with connection:
-        # What answers may be late on a busy machine.
-        connection.settimeout(30)
+        # What answers may be late on a busy machine, and a server that waits to be spoken to says nothing.
+        connection.settimeout({NEVER} if number < answering else 30)
         try:
             return connection.recv(100).decode()
         except OSError:
             # A server that waits to be spoken to was reached all the same.
             return "connected"
-with ThreadPoolExecutor(len(sys.argv)) as threads:
-    print(json.dumps(dict(zip(sys.argv[1:], threads.map(probe, sys.argv[1:])))), flush=True)
+with ThreadPoolExecutor(len(places)) as threads:
+    print(json.dumps(dict(zip(places, threads.map(probe, range(len(places)), places)))), flush=True)
 """
 
 

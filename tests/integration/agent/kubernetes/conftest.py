@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from retinue.agent.attempts import AttemptSpec, Isolation
+from retinue.agent.kubernetes import cluster as kernel_cluster
+from retinue.agent.kubernetes import pods as kernel_pods
 from retinue.agent.kubernetes.options import KubernetesOptions
 from retinue.agent.kubernetes.runtime import KubernetesRuntime
 from tests.integration.agent.kubernetes.kube_cluster import IMAGE, NODE, KubeCluster
 from tests.integration.agent.opened import Runtimes
-from tests.support.eventually import eventually
+from tests.support.eventually import NEVER, eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -79,6 +81,14 @@ class KubePods(Runtimes[KubernetesRuntime]):
         for directory in ("scratch", "state/kubernetes/attempts"):
             found |= {entry.name for entry in (self.place.directory / directory).iterdir() if entry.is_dir()}
         return found
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What kubelet and the API say is awaited, however late it is: for tests that stop neither."""
+    for bound in ("WITNESS_TIMEOUT", "SETTLE_TIMEOUT"):
+        monkeypatch.setattr(kernel_pods, bound, NEVER)
+    monkeypatch.setattr(kernel_cluster, "CALL_TIMEOUT", NEVER)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 from pathlib import Path
@@ -55,7 +56,7 @@ class KubeCluster:
         self.directory = Path(tempfile.mkdtemp(prefix="rk-", dir="/tmp"))
         self.namespace = f"rk-{self.label}"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        third = secrets.randbelow(250)
+        third, self._reservation = _reserve_network()
         self._host, self.address = f"10.231.{third}.1", f"10.231.{third}.2"
         self._uplink = f"rk{self.label}"
 
@@ -130,14 +131,15 @@ class KubeCluster:
         eventually_blocking(lambda: self._ctr(*images, "push", "--plain-http", reference, inside=inside) == 0)
         assert self._ctr(*images, "rm", "--sync", reference) == 0
 
-    def start_program(self, name: str) -> None:
-        """Starts one of the programs that talk to the API, again if it was ended."""
+    def start_program(self, name: str, *more: str) -> None:
+        """Starts one of the programs that talk to the API, again if it was ended; `more` are further arguments."""
         directory = self.directory
         arguments = {
             "controllers": [
                 *("kube-controller-manager", f"--kubeconfig={directory}/controllers.kc", "--leader-elect=false"),
                 *(f"--service-account-private-key-file={directory}/sa.key", "--use-service-account-credentials"),
-                *("--bind-address=127.0.0.1", "--node-monitor-grace-period=20s"),
+                # A node whose kubelet is only slow is not lost.
+                *("--bind-address=127.0.0.1", f"--node-monitor-grace-period={NEVER:.0f}s"),
             ],
             "scheduler": [
                 *("kube-scheduler", f"--kubeconfig={directory}/scheduler.kc", "--leader-elect=false"),
@@ -149,7 +151,7 @@ class KubeCluster:
                 f"--cert-dir={directory}/certs",
             ],
         }[name]
-        self.run(name, str(self._binaries / arguments[0]), *arguments[1:])
+        self.run(name, str(self._binaries / arguments[0]), *arguments[1:], *more)
 
     def start_api(self) -> None:
         """Starts the API server and waits until it is ready."""
@@ -297,6 +299,7 @@ class KubeCluster:
                 with contextlib.suppress(OSError):
                     Path(directory).rmdir()
         shutil.rmtree(self.directory, ignore_errors=True)
+        self._reservation.close()
 
     def _settle(self) -> None:
         with contextlib.closing(_Closing(self.client())) as closing:
@@ -395,6 +398,20 @@ class KubeCluster:
                 if "shim" in words[0] and any(word.startswith(f"{self.directory}/") for word in words):
                     found.add(int(process.name))
         return found
+
+
+def _reserve_network() -> tuple[int, socket.socket]:
+    """Returns the third number of a network that no other cluster of this machine has, until the socket is closed."""
+    for third in secrets.SystemRandom().sample(range(250), 250):
+        reservation = socket.socket(socket.AF_UNIX)
+        try:
+            # An abstract name: the kernel frees it whatever becomes of the process.
+            reservation.bind(f"\0retinue-test-kube-{third}")
+        except OSError:
+            reservation.close()
+        else:
+            return third, reservation
+    raise RuntimeError("all networks of test clusters are in use")
 
 
 def _run(*command: str, check: bool = True) -> None:

@@ -38,7 +38,8 @@ UNTIL_RELEASED = ("sh", "-c", "echo on; until [ -e go ]; do sleep 0.05; done; ex
 
 
 @pytest.fixture
-def harness(pods: KubePods) -> KubePods:
+def harness(pods: KubePods, patient: None) -> KubePods:
+    del patient
     return pods
 
 
@@ -169,6 +170,7 @@ async def test_a_lost_record_is_rebuilt_from_the_pod(pods: KubePods) -> None:
     assert (await pods.until("k.1", Phase.EXITED)).exit_code == 9
 
 
+@pytest.mark.usefixtures("patient")
 async def test_a_pod_that_is_deleted_by_others_is_evicted(pods: KubePods) -> None:
     runtime, _ = await running(pods, "sh", "-c", "trap 'exit 7' TERM; while :; do sleep 0.1; done")
     pods.cluster.delete(NAME)
@@ -178,6 +180,7 @@ async def test_a_pod_that_is_deleted_by_others_is_evicted(pods: KubePods) -> Non
     assert not pods.left()
 
 
+@pytest.mark.usefixtures("patient")
 async def test_a_killed_kernel_is_distinguished_from_one_without_memory(pods: KubePods) -> None:
     observed, _ = await pods.ran(pods.spec("k", "sh", "-c", "x=x; while :; do x=$x$x; done"))
     assert observed.reason == "OOM_KILLED"
@@ -247,11 +250,13 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return calls
 
 
+@pytest.mark.usefixtures("patient")
 async def test_an_attempt_takes_few_calls(pods: KubePods, calls: list[str]) -> None:
     await pods.ran(pods.spec("k", "true"))
     assert calls == ["POST", "DELETE", "PATCH"]
 
 
+@pytest.mark.usefixtures("patient")
 async def test_an_image_is_fetched_before_its_kernel_is_made(pods: KubePods, calls: list[str]) -> None:
     """It has a user and labels, which the pod of the kernel is made with."""
     settings = {"User": "65000:65001", "Labels": {CORE_VARIABLES: "CORES", SERVICE_PORTS: "web:http:8080"}}

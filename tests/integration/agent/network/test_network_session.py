@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -86,7 +87,8 @@ async def test_links_that_others_delete_come_back(agent: Agent, monkeypatch: pyt
     await agent.start()
     manager = await agent.converse()
     spread = network()
-    spread.vni = 4711
+    # Of the machine's own network, which all that runs here has in common.
+    spread.vni = 1 + secrets.randbelow(2**24 - 1)
     spread.members[1].local = False
     spread.members[1].underlay_address = "127.0.0.2"
     wanted = attempt(KERNELS["main1"], session_id=SESSION, hostname="main1", networked=True)

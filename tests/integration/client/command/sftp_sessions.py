@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import re
 import secrets
+import socket
 import subprocess
 import uuid
 from dataclasses import dataclass
@@ -18,7 +21,7 @@ from tests.support.eventually import NEVER
 from tests.support.forked_programs import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
     from retinue.client.client import Client
 
@@ -126,15 +129,49 @@ async def opened(clients: Clients, *options: str) -> asyncio.subprocess.Process:
 
 
 @contextlib.asynccontextmanager
-async def connected(clients: Clients) -> AsyncIterator[asyncio.subprocess.Process]:
+async def connected(clients: Clients, *options: str) -> AsyncIterator[asyncio.subprocess.Process]:
     """A client whose connection stands."""
-    process = await opened(clients)
+    process = await opened(clients, *options)
     try:
         yield process
     finally:
         if process.returncode is None:
             process.kill()
         await process.wait()
+
+
+def peers(sftp: asyncio.subprocess.Process) -> set[tuple[str, int]]:
+    """Returns the other ends of the TCP connections of OpenSSH's client that this one has started."""
+    children = Path(f"/proc/{sftp.pid}/task/{sftp.pid}/children").read_text().split()
+    assert len(children) == 1, children
+    links = []
+    for entry in Path(f"/proc/{children[0]}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            links.append(os.readlink(entry))
+    sockets = {found[1] for link in links if (found := re.fullmatch(r"socket:\[(\d+)\]", link))}
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    remote = [row[2].split(":") for row in rows if row[9] in sockets]
+    return {(socket.inet_ntoa(int(address, 16).to_bytes(4, "little")), int(port, 16)) for address, port in remote}
+
+
+@contextlib.asynccontextmanager
+async def connected_to(
+    clients: Clients, wanted: Callable[[set[tuple[str, int]]], bool], prepare: Callable[[], None] = lambda: None
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A client whose connection stands and has the peers that are wanted. On a machine that stands still for a second,
+    a client takes another way, and for a minute after: it forgets that, is prepared again, and tries again.
+    """
+    async with asyncio.timeout(NEVER) as limit:
+        while True:
+            for silent in (clients.config.parent / "ssh").glob("silent-*"):
+                silent.unlink()
+            prepare()
+            async with connected(clients) as process:
+                if not wanted(peers(process)):
+                    continue
+                limit.reschedule(None)
+                yield process
+                return
 
 
 async def answered(process: asyncio.subprocess.Process) -> None:

@@ -79,7 +79,7 @@ async def test_an_endpoint_is_applied_deployed_scaled_explained_and_removed(reti
     assert (revoked.code, revoked.out) == (0, tokens.out), revoked.err
     tokens = await retinue("endpoint", "token", "ls", NAME)
     assert tokens.out.split()[:5] == ["ID", "LABEL", "BY", "AGE", "REVOKED"], tokens.err
-    removed = await retinue("endpoint", "rm", NAME)
+    removed = await retinue("endpoint", "rm", NAME, "--wait")
     assert (removed.code, removed.out) == (0, "shop\n"), removed.err
 
 
@@ -97,7 +97,7 @@ async def test_a_rollout_is_paused_and_resumed(retinue: Program, file: Path) -> 
     assert (again.code, "the rollout is PAUSED" in again.err) == (1, True), again.err
     resumed = await retinue("endpoint", "resume", NAME, "-o", "json")
     assert json.loads(resumed.out)["rollout"]["state"] == "ROLLOUT_STATE_PROGRESSING", resumed.err
-    removed = await retinue("endpoint", "rm", NAME)
+    removed = await retinue("endpoint", "rm", NAME, "--wait")
     assert removed.code == 0, removed.err
 
 

@@ -110,7 +110,10 @@ async def test_programs_on_demand(retinue: Program, tmp_path: Path) -> None:
     ):
         ran = await retinue("app", *arguments, "with-apps", "web")
         assert (ran.code, ran.out) == (code, out), ran.err
-    assert "Serving HTTP on 0.0.0.0 port 7080" in (await retinue("app", "logs", "with-apps", "web")).out
+    await eventually(
+        lambda: retinue("app", "logs", "with-apps", "web"),
+        lambda ran: "Serving HTTP on 0.0.0.0 port 7080" in ran.out,
+    )
     # What is opened is the argument of the program that is said to be the browser.
     (tmp_path / "browser").write_text(f'#!/bin/sh\nprintf %s "$1" > {tmp_path}/opened\n')
     (tmp_path / "browser").chmod(0o755)

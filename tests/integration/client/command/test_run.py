@@ -148,7 +148,7 @@ async def test_the_first_interrupt_ends_the_session(retinue: Program, client: Cl
 
 async def test_the_second_interrupt_leaves_the_rest_to_the_manager(retinue: Program, client: Client) -> None:
     stubborn = "trap '' TERM; echo deaf; while true; do sleep 1; done"
-    process = await retinue.start("run", "--name", "stubborn", "--grace", "60s", "--", "sh", "-c", stubborn)
+    process = await retinue.start("run", "--name", "stubborn", "--grace", "300s", "--", "sh", "-c", stubborn)
     await line_with(process.stdout, "deaf")
     await line_with(process.stderr, "stubborn: RUNNING")
     process.send_signal(signal.SIGINT)

@@ -9,7 +9,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +26,10 @@ from tests.integration.client.command.sftp_sessions import (
     answered,
     companions,
     connected,
+    connected_to,
     direct_port,
+    logged,
+    peers,
     relay_port,
     serve,
     unreachable,
@@ -41,21 +43,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 MIB = 1 << 20
 SILENT = 300
-
-
-def peers(sftp: asyncio.subprocess.Process) -> set[tuple[str, int]]:
-    """Returns the other ends of the TCP connections of OpenSSH's client that this one has started."""
-    children = Path(f"/proc/{sftp.pid}/task/{sftp.pid}/children").read_text().split()
-    assert len(children) == 1, children
-    links = []
-    for entry in Path(f"/proc/{children[0]}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):
-            links.append(os.readlink(entry))
-    sockets = {found[1] for link in links if (found := re.fullmatch(r"socket:\[(\d+)\]", link))}
-    assert sockets
-    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    remote = [row[2].split(":") for row in rows if row[9] in sockets]
-    return {(socket.inet_ntoa(int(address, 16).to_bytes(4, "little")), int(port, 16)) for address, port in remote}
 
 
 async def ended(process: asyncio.subprocess.Process) -> None:
@@ -75,8 +62,8 @@ async def test_no_byte_passes_a_program_of_ours(files: Program, client: Client, 
     (shared / MARKER).touch()
     (tmp_path / "sent").write_bytes(os.urandom(MIB))
     session = await client.sessions.get("direct")
-    async with connected(clients) as process:
-        assert peers(process) == {await direct_port(client, "direct")}
+    node = {await direct_port(client, "direct")}
+    async with connected_to(clients, node.__eq__) as process:
         assert process.stdin is not None
         process.stdin.write(f"put {tmp_path}/sent received\n".encode())
         await answered(process)
@@ -87,19 +74,19 @@ async def test_no_byte_passes_a_program_of_ours(files: Program, client: Client, 
     # What stayed beside the connection ends with it.
     await eventually(lambda: not companions(session.id))
     # The journal and the log name it as they name any other.
-    entry = await first_access(client, session.id)
-    text = b"".join([chunk.data async for chunk in client.sessions.logs(session.id, follow=False)]).decode()
-    assert entry.source == "127.0.0.1"
-    assert entry.connection_address.startswith("127.")
-    assert f"Accepted publickey for work from {entry.connection_address} port " in text
+    text = await logged(client, session.id)
+    found = re.search(r"^Accepted publickey for work from (127\.\S+) port ", text, re.MULTILINE)
+    assert found is not None, text
+    assert (await access_from(client, session.id, found[1])).source == "127.0.0.1"
 
 
-async def first_access(client: Client, session_id: str) -> pb.KernelAccessed:
-    """Returns the first entry of the journal by SFTP."""
+async def access_from(client: Client, session_id: str, address: str) -> pb.KernelAccessed:
+    """Returns the entry of the journal of a connection by SFTP that the log calls by this address."""
     async with aclosing(client.sessions.watch(after_revision=0, session_id=session_id)) as events:
         async for event in events:
             accessed = event.kernel_accessed
-            if event.WhichOneof("change") == "kernel_accessed" and accessed.method == pb.ACCESS_METHOD_SFTP:
+            if event.WhichOneof("change") == "kernel_accessed" and accessed.connection_address == address:
+                assert accessed.method == pb.ACCESS_METHOD_SFTP
                 return accessed
     raise AssertionError("the journal has ended")
 
@@ -137,9 +124,7 @@ async def test_the_manager_leads_to_a_node_that_clients_do_not_reach(
         """As if the client had found within the last minute that it does not answer."""
         (tmp_path / "ssh" / f"silent-{node[0]}%3A{node[1]}").touch()
 
-    forget_node()
-    async with connected(clients) as process:
-        assert peers(process) == manager
+    async with connected_to(clients, manager.__eq__, forget_node) as process:
         assert process.stdin is not None
         process.stdin.write(f"put {tmp_path}/sent received\nget received {tmp_path}/back\n".encode())
         await answered(process)
@@ -148,9 +133,7 @@ async def test_the_manager_leads_to_a_node_that_clients_do_not_reach(
         for companion in companions(session.id):
             os.kill(companion, signal.SIGKILL)
         await ended(process)
-    forget_node()
-    async with connected(clients) as process:
-        assert peers(process) == manager
+    async with connected_to(clients, manager.__eq__, forget_node) as process:
         await session.terminate(force=True)
         await ended(process)
     await eventually(lambda: not companions(session.id))
@@ -190,7 +173,7 @@ async def test_what_ends_a_direct_connection(
     (shared / MARKER).touch()
     clients = await serve(client, files, shared, "ended")
     session = await client.sessions.get("ended")
-    async with connected(clients) as process:
+    async with connected_to(clients, bool) as process:
         # What holds the right to it: a user who kills that has closed it.
         for companion in companions(session.id):
             os.kill(companion, signal.SIGKILL)
@@ -201,14 +184,12 @@ async def test_what_ends_a_direct_connection(
     ran = await own("ssh-config", "theirs")
     assert ran.code == 0, ran.err
     (shared.parent / "theirs.config").write_text(ran.out)
-    async with connected(Clients(own, shared.parent / "theirs.config", "theirs.retinue")) as process:
-        assert peers(process)
+    async with connected_to(Clients(own, shared.parent / "theirs.config", "theirs.retinue"), bool) as process:
         # Who has no token any more has no connection either.
         async for token in client.tokens.list(user=owner_name):
             await client.tokens.revoke(token.id)
         await ended(process)
-    async with connected(clients) as process:
-        assert peers(process)
+    async with connected_to(clients, bool) as process:
         await session.terminate(force=True)
         await ended(process)
     await eventually(lambda: not companions(session.id))

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.client.command.sftp_sessions import listener, logged, serve
+from tests.integration.client.command.sftp_sessions import (
+    MARKER,
+    connected,
+    connected_to,
+    direct_port,
+    listener,
+    logged,
+    serve,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,17 +92,20 @@ async def test_nothing_grows_with_what_passes(
     files: Program, client: Client, cluster: Cluster, shared: Path, way: str
 ) -> None:
     """By the node, and through the programs of agent and manager."""
-    options = ("-o", "ProxyUseFdpass=no") if way == "stream" else ()
     programs = [agent.process.pid or 0 for agent in cluster.agents] + [cluster.manager.pid or 0]
     with contextlib.ExitStack() as stack:
         for name, entries in (("few", FEW), ("many", MANY)):
             await asyncio.to_thread(stack.enter_context, filled(shared / name, entries))
         with (shared / "large").open("wb") as file:
             file.truncate(LARGE)
+        (shared / MARKER).touch()
         clients = await serve(client, files, shared, f"growing-{way}", memory="64m")
         session = await client.sessions.get(f"growing-{way}")
-        process = await clients.start("sftp", *options, clients.host)
-        try:
+        node = {await direct_port(client, f"growing-{way}")}
+        async with {
+            "direct": connected_to(clients, node.__eq__),
+            "stream": connected(clients, "-o", "ProxyUseFdpass=no"),
+        }[way] as process:
             sftp = Conversation(process)
             # Unsorted: nothing of it waits in the client.
             assert sum(NAME.encode() in line for line in await sftp.printed("ls -1f few")) == FEW
@@ -111,7 +122,4 @@ async def test_nothing_grows_with_what_passes(
             grown = {program: peak(program) - had[program] for program in programs}
             assert max(grown.values()) < LARGE / 3, grown
             assert sum(map(peak, servers)) - before < 4 * MIB
-        finally:
-            process.kill()
-            await process.wait()
         assert "out of memory" not in await logged(client, session.id)

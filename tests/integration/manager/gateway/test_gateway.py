@@ -9,7 +9,7 @@ import contextlib
 import os
 import ssl
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,8 @@ from retinue.devtools.cluster import free_ports
 from retinue.manager.agent_rpc.dialer import Dialer
 from retinue.manager.agent_rpc.relay import Forwarder
 from retinue.manager.daemon import client_credentials
-from retinue.manager.gateway import serving
+from retinue.manager.gateway import access_cache, serving
+from retinue.manager.gateway.access_cache import AccessCache
 from retinue.manager.gateway.core import resources
 from retinue.manager.gateway.core.rules import OPEN_PATH, TICKET_PREFIX, Target
 from retinue.manager.gateway.serving import Gateway
@@ -325,16 +326,28 @@ async def out_of_reach(postgres: Postgres, url: str) -> AsyncIterator[None]:
 
 
 async def test_while_the_database_is_out_of_reach_who_was_let_in_stays_in(
-    rig: Rig, postgres: Postgres, database_url: str
+    rig: Rig, postgres: Postgres, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # What was read is hardly believed without another look.
+    monkeypatch.setattr(access_cache, "LOOK_SECONDS", 0.1)
+    read, failed = AccessCache._read, 0  # noqa: SLF001  # it is counted
+
+    async def counting(cache: AccessCache, keys: Collection[bytes]) -> None:
+        nonlocal failed
+        try:
+            await read(cache, keys)
+        except StoreUnavailable:
+            failed += 1
+            raise
+
+    monkeypatch.setattr(AccessCache, "_read", counting)
     async with browser(trusting=rig.service.authority.certificate) as web:
         await status(web, await rig.ticket())
         unused = await rig.ticket()
         async with out_of_reach(postgres, database_url):
-            # Longer than what was read is believed without another look.
-            for _ in range(3):
+            for looks in (1, 2, 3):
+                await eventually(lambda: failed, looks.__le__)
                 assert "does not run" in await page(web, rig.origin)
-                await asyncio.sleep(0.5)
             # A ticket is not used up by that.
             assert "database" in await page(web, unused)
         shown = await eventually(lambda: page(web, unused), lambda shown: "database" not in shown)

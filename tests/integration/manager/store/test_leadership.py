@@ -9,12 +9,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from sqlalchemy import text
 
-from retinue.manager.store import leadership
+from retinue.manager.store import leadership, lease
 from retinue.manager.store.database import Database, StoreUnavailable
 from retinue.manager.store.leadership import Lease, NotLeader
 from tests.support.eventually import NEVER, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@pytest.fixture(autouse=True)
+def no_term_by_a_stall(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Terms are counted here: none ends because this process, or the server, stood still for some seconds."""
+    monkeypatch.setattr(lease, "VALID_SECONDS", NEVER)
+    monkeypatch.setattr(lease, "LEASE_SECONDS", 2 * NEVER)
+    monkeypatch.setattr(leadership, "_ANSWER_SECONDS", NEVER)
+    # The parameters without which `_answer` is called.
+    monkeypatch.setattr("retinue.manager.store.leadership._answer.__defaults__", ((), NEVER))
 
 
 class Body:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from typing import Any
 
+import psycopg
 import pytest
 from sqlalchemy import text
 
@@ -20,6 +22,13 @@ PAUSE_SECONDS = 1.0
 
 async def test_a_connection_that_takes_seconds_to_begin_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "POOL_SECONDS", PAUSE_SECONDS / 10)
+    connect, under_way = psycopg.AsyncConnection.connect, asyncio.Event()
+
+    async def connecting(*args: Any, **options: Any) -> psycopg.AsyncConnection[Any]:
+        under_way.set()
+        return await connect(*args, **options)
+
+    monkeypatch.setattr(psycopg.AsyncConnection, "connect", connecting)
     with passable_directory() as directory:
         server = EmbeddedServer(directory / "postgres", durable=False)
         database = Database(await server.start())
@@ -27,9 +36,17 @@ async def test_a_connection_that_takes_seconds_to_begin_is_waited_for(monkeypatc
         try:
             # The kernel accepts the connection; what answers it is the server's first process.
             os.kill(server.pid, signal.SIGSTOP)
-            asyncio.get_running_loop().call_later(PAUSE_SECONDS, os.kill, server.pid, signal.SIGCONT)
-            async with database.transaction() as tx:
-                assert (await tx.execute(text("SELECT 1"))).scalar_one() == 1
+
+            async def ask() -> int:
+                async with database.transaction() as tx:
+                    return int((await tx.execute(text("SELECT 1"))).scalar_one())
+
+            asked = asyncio.create_task(ask())
+            await under_way.wait()
+            await asyncio.sleep(PAUSE_SECONDS)
+            assert not asked.done()
+            os.kill(server.pid, signal.SIGCONT)
+            assert await asked == 1
         finally:
             os.kill(server.pid, signal.SIGCONT)
             await database.dispose()

@@ -184,7 +184,10 @@ async def test_a_lost_node_keeps_what_runs_there_and_frees_it_once_it_has_ended(
     runs_on, runs_again = (first_process_of(uids[f"retinue-{session.id}.1"]) for session in (kept, again))
     assert runs_on is not None
     assert runs_again is not None
-    await asyncio.to_thread(cluster.kube.end, "kubelet")
+    for program in ("kubelet", "controllers"):
+        await asyncio.to_thread(cluster.kube.end, program)
+    # From now on the node says nothing.
+    cluster.kube.start_program("controllers", "--node-monitor-grace-period=10s")
     try:
         cluster.pods.process.signal(signal.SIGKILL)
         await cluster.pods.process.wait(NEVER)
@@ -205,7 +208,9 @@ async def test_a_lost_node_keeps_what_runs_there_and_frees_it_once_it_has_ended(
         assert (await kept.refresh()).state == "RUNNING"
         assert (await client.agents.get(cluster.pods.id)).occupied["cpu"] in {"0.3", "300m"}
     finally:
-        cluster.kube.start_program("kubelet")
+        await asyncio.to_thread(cluster.kube.end, "controllers")
+        for program in ("controllers", "kubelet"):
+            cluster.kube.start_program(program)
     # A kubelet that comes back ends what the cluster has no pod for.
     await kept.wait_ended(NEVER)
     await eventually(lambda: client.agents.get(cluster.pods.id), lambda agent: not agent.occupied)

@@ -155,6 +155,11 @@ async def test_the_agent_does_not_grow(directory: Path, piece: bytes, count: int
         listener.connect(relay.address)
         # It is cut off, or no more is read; with empty messages, long before as much was sent.
         await eventually(lambda: hostile.done.is_set() or relay._waiting > LARGEST)  # noqa: SLF001  # it has no other name
+        # Each turn of the loop would read more.
+        waiting = relay._waiting  # noqa: SLF001
+        for _ in range(1000):
+            await asyncio.sleep(0)
+            assert hostile.done.is_set() or relay._waiting == waiting  # noqa: SLF001
         assert hostile.sent < LARGEST + PART + (4 << 20)
         # What could be kept otherwise is 200 MiB of messages, or 64 bytes for each of ten million.
         assert resident() - before < 96 << 20

@@ -8,6 +8,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import math
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -69,9 +70,10 @@ async def test_an_engine_that_is_gone(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", CALLS | OTHERS)
 async def test_an_engine_that_is_silent(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The call ends in time, and its connection with it: the engine cancels what it does for a closed connection."""
-    fake, bounds = FakeEngine(b"", hold=True), list[asyncio.Timeout]()
+    fake, bounds, seconds = FakeEngine(b"", hold=True), list[asyncio.Timeout](), list[float]()
 
-    def timeout(_: float) -> asyncio.Timeout:
+    def timeout(delay: float) -> asyncio.Timeout:
+        seconds.append(delay)
         bounds.append(asyncio.timeout(None))
         return bounds[-1]
 
@@ -84,6 +86,7 @@ async def test_an_engine_that_is_silent(tmp_path: Path, name: str, monkeypatch: 
         with pytest.raises(EngineUnavailableError, match="does not answer within"):
             await call
         assert await fake.got.get() == b""
+    assert 0 < seconds[-1] < math.inf
 
 
 @pytest.mark.parametrize("name", CALLS | OTHERS)
