@@ -154,6 +154,16 @@ def test_a_second_run_that_is_skipped_has_not_passed(run: Run) -> None:
     assert "1 failed in" in closing_line(output)
 
 
+def test_folders_have_plugins_of_their_own(run: Run) -> None:
+    (run.directory / "deep").mkdir()
+    (run.directory / "deep/conftest.py").write_text("def pytest_runtest_logreport(report): pass\n")
+    run.write("test_one", "def test_unlucky(): fails_once('luck')")
+    run.write("deep/test_two", "def test_good(): pass")
+    code, output = run()
+    assert code == 0, output
+    assert "1 passed, 1 unstable in" in closing_line(output)
+
+
 def test_a_worker_that_dies_is_a_failure_of_its_test(run: Run) -> None:
     dies = "import os\ndef test_dies():\n    try:\n        fails_once('life')\n    except AssertionError:\n        os._exit(3)\n"
     run.write("test_one", f"{dies}def test_good(): pass")

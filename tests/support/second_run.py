@@ -53,7 +53,7 @@ class Repetition:
     output: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)  # pytest keeps its plugins in sets
 class SecondRun:
     """Collects the failures of a run, repeats them, and settles what they count as."""
 
