@@ -477,10 +477,6 @@ def free_ports(first: int = 0) -> Ports:
     raise ClusterError(f"{where} is in use: {failure.strerror}; choose others") from failure
 
 
-# They keep their names until this process ends.
-_reservations: list[socket.socket] = []
-
-
 def _reserve(first: int) -> None:
     """Reserves four ports for this process among those that ask here: between the look whether a port is free and the
     program that binds it lie seconds. Raises OSError when another process has them, or this one.
@@ -492,4 +488,5 @@ def _reserve(first: int) -> None:
     except OSError:
         reservation.close()
         raise
-    _reservations.append(reservation)
+    # It is open until the process ends.
+    reservation.detach()
