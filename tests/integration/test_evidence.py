@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import subprocess
+import sys
+import weakref
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import grpc.aio
 import pytest
 
 from retinue.client.errors import NotFound
 from tests.support.eventually import eventually
-from tests.support.evidence import Evidence
+from tests.support.evidence import Evidence, tasks
 from tests.support.watched_logs import watch
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from retinue.client.aio import Client
     from retinue.devtools.cluster import Cluster
+
+ROOT = Path(__file__).parents[2]
 
 
 async def test_logs_and_states_of_a_cluster_are_shown(cluster: Cluster, client: Client) -> None:
@@ -50,3 +57,34 @@ def test_only_what_was_written_since_the_start_is_shown(tmp_path: Path) -> None:
     assert shown["log of two"].endswith("line 9999\n")
     assert len(shown["log of two"]) < 30_000
     assert dict(evidence.sections()) == {}
+
+
+async def test_a_task_is_ended_among_those_that_cannot_be_shown() -> None:
+    class Gone:
+        """Leaves a proxy behind."""
+
+    # What a process of many tests holds: a compiled coroutine of gRPC, and the proxy of what has gone.
+    server = grpc.aio.server()
+    server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    proxy = weakref.proxy(Gone())
+    hanging = asyncio.create_task(asyncio.Event().wait(), name="hangs")
+    await asyncio.sleep(0)
+    shown = tasks(lambda task: task is hanging)
+    assert "hangs" in shown, proxy
+    with pytest.raises(asyncio.CancelledError):
+        await hanging
+    await server.stop(None)
+
+
+def test_evidence_that_cannot_be_had_ends_no_run(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(
+        "from tests.support import evidence\ndef threads():\n    raise OSError('no stacks')\nevidence.threads = threads\n"
+    )
+    (tmp_path / "test_it.py").write_text("def test_it():\n    raise AssertionError('Timeout')\ndef test_next(): pass\n")
+    command = [sys.executable, "-m", "pytest", f"--rootdir={tmp_path}", "-p", "tests.support.evidence", str(tmp_path)]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, "1 failed, 1 passed" in done.stdout) == (1, True), done.stdout
+    assert "OSError: no stacks" in done.stdout

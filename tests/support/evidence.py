@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import traceback
 import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -127,10 +128,14 @@ def pytest_runtest_setup() -> None:
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     report: pytest.TestReport = yield  # type: ignore[assignment]
     if report.failed and not hasattr(report, "wasxfail"):
-        if call.excinfo is not None and "Timeout" in str(call.excinfo.value):
-            report.sections.append(("threads", threads()))
-            report.sections.append(("tasks", tasks(lambda task: _belongs_to(task, item))))
-        report.sections += _evidence.sections()
+        # A failure of this hook would end the whole run, and hide the test's.
+        try:
+            if call.excinfo is not None and "Timeout" in str(call.excinfo.value):
+                report.sections.append(("threads", threads()))
+                report.sections.append(("tasks", tasks(lambda task: _belongs_to(task, item))))
+            report.sections += _evidence.sections()
+        except Exception:  # noqa: BLE001  # whatever it is
+            report.sections.append(("evidence is incomplete", traceback.format_exc()))
     return report  # type: ignore[return-value]
 
 
@@ -144,14 +149,21 @@ def threads() -> str:
 
 def tasks(ends: Callable[[asyncio.Task[object]], bool] = lambda _: False) -> str:
     """Return the stacks of tasks that are not done, of all event loops; those that `ends` names are cancelled."""
-    output = io.StringIO()
-    pending = [found for found in gc.get_objects() if isinstance(found, asyncio.Task) and not found.done()]
-    for task in pending[:_TASKS]:
-        task.print_stack(file=output)
+    # By type(): isinstance() asks the object itself, and the proxy of what has gone raises.
+    pending = [found for found in gc.get_objects() if issubclass(type(found), asyncio.Task) and not found.done()]
     for task in pending:
         if ends(task):
             # The loop continues with the next test.
             task.cancel()
+    return "".join(_stack_of(task) for task in pending[:_TASKS])
+
+
+def _stack_of(task: asyncio.Task[object]) -> str:
+    output = io.StringIO()
+    try:
+        task.print_stack(file=output)
+    except Exception as error:  # noqa: BLE001  # frames of compiled coroutines, such as gRPC's, have no line
+        return f"{task!r}: {error!r}\n"
     return output.getvalue()
 
 
