@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from types import SimpleNamespace
 
 import pytest
+from aiohttp import WSMsgType
 
 from retinue.manager.api.streams import kernel_service
 from retinue.manager.console import stream as streams
@@ -32,6 +33,17 @@ async def create(service: Service, token: str) -> str:
         made = await stub.CreateSession(request, metadata=bearer(token))
     session_id: str = made.session.id
     return session_id
+
+
+def beaten(monkeypatch: pytest.MonkeyPatch) -> asyncio.Semaphore:
+    """Replaces the time between heartbeats: each release is one that has passed."""
+    beats = asyncio.Semaphore(0)
+
+    async def sleep(seconds: float) -> None:
+        await (beats.acquire() if seconds == streams.HEARTBEAT_SECONDS else asyncio.sleep(seconds))
+
+    monkeypatch.setattr(streams, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
+    return beats
 
 
 async def test_events_come_as_they_happen(console: Served) -> None:
@@ -109,30 +121,34 @@ async def test_a_closed_socket_cancels_its_call(console: Served, caplog: pytest.
 async def test_a_client_that_does_not_answer_is_given_up(
     console: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    page = await console.logged_in(await console.service.user("ada"))
     # One that answers stays, by a clock of its own: tests/unit/manager/console/test_stream.py.
-    monkeypatch.setattr(streams, "HEARTBEAT_SECONDS", 0.05)
+    beats = beaten(monkeypatch)
+    page = await console.logged_in(await console.service.user("ada"))
+
+    def ended_call() -> list[str]:
+        beats.release()
+        return [line for line in caplog.messages if "WatchSessions CANCELLED" in line]
+
     with caplog.at_level("INFO", logger="retinue.manager.server.interceptors"):
         async with page.stream(WATCH, autoping=False) as stream:
             await stream.send_bytes(b"")
-            await eventually(lambda: [line for line in caplog.messages if "WatchSessions CANCELLED" in line])
+            # The call has reached the manager, which says so in its log when it ends.
+            while (await stream.receive()).type is not WSMsgType.BINARY:
+                pass
+            await eventually(ended_call)
 
 
 async def test_a_close_is_seen_while_input_waits(
     console: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing is read from a page whose input waits: what is written to it says that it has gone."""
-    beats, sent = asyncio.Semaphore(0), 0
+    beats, sent = beaten(monkeypatch), 0
 
     async def read_nothing(*_: object) -> AsyncIterator[kernel_service_pb2.AttachResponse]:
         yield kernel_service_pb2.AttachResponse()
         await asyncio.Event().wait()
 
-    async def sleep(seconds: float) -> None:
-        await (beats.acquire() if seconds == streams.HEARTBEAT_SECONDS else asyncio.sleep(seconds))
-
     monkeypatch.setattr(kernel_service, "serve_attach", read_nothing)
-    monkeypatch.setattr(streams, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
     page = await console.logged_in(await console.service.user("ada"))
 
     def ended_call() -> list[str]:
