@@ -5,10 +5,11 @@ STUBS := gen/.stamp
 PLUGINS := .cache/stubs/.installed
 LEFT_OUT := .cache/clients/left-out
 CONSOLE := manager/console/static/index.html
-# What is installed, in parts. `make demo` needs the first two, `make check` and `make unit` the second and third: with
-# the router, whose engine is large, and which the demo does not run.
+# What is installed, in parts. Clusters on this machine need the first two, with $(STUBS); `make check` and `make unit`
+# the second and fourth; all other tests everything.
 NODE := $(VENV)/.node
 RUNTIME := $(VENV)/.runtime
+NODEJS := $(VENV)/.nodejs
 DEV := $(VENV)/.dev
 TOOLCHAINS := $(VENV)/.toolchains
 INSTALLED := $(VENV)/.installed
@@ -37,20 +38,27 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-install: $(INSTALLED) ## everything: virtual environment, Debian packages, Python for sessions, stubs
+install: $(NODE) $(RUNTIME) $(STUBS) ## what clusters on this machine need: Debian packages and a virtual environment
+	@echo "Installed. Next, for a cluster on this machine until Ctrl-C:"
+	@echo "    . $(VENV)/bin/activate"
+	@echo "    retinue dev"
 
 $(NODE): scripts/install
-	scripts/install packages demo
+	scripts/install packages node
 	@mkdir -p $(@D)
 	@touch $@
 
 $(RUNTIME): pyproject.toml scripts/install
-	scripts/install python $(VENV) build manager agent
+	scripts/install python $(VENV) build manager agent router
+	@touch $@
+
+$(NODEJS): $(RUNTIME)
+	scripts/install python $(VENV) console
 	@touch $@
 
 $(DEV): $(RUNTIME)
-	scripts/install python $(VENV) router dev
-	@touch $@
+	scripts/install python $(VENV) console dev
+	@touch $(NODEJS) $@
 
 $(TOOLCHAINS): $(DEV) scripts/build-clients
 	scripts/install toolchains $(VENV)
@@ -78,7 +86,7 @@ $(PLUGINS): $(TOOLCHAINS) scripts/install-stub-plugins
 
 console: $(CONSOLE) ## the web console, into manager/console/static
 
-$(CONSOLE): $(DEV) scripts/build-console $(shell git ls-files console 2>/dev/null) $(shell find protos -name '*.proto')
+$(CONSOLE): $(NODEJS) $(STUBS) scripts/build-console $(shell git ls-files console 2>/dev/null) $(shell find protos -name '*.proto')
 	$(PY) scripts/build-once console --gives $(@D) --except console/src/gen --of protos scripts/build-console \
 		$(addprefix console/,*.html *.json vite.config.ts src) -- $(PY) scripts/build-console
 	@touch $@
@@ -119,8 +127,7 @@ format: $(DEV) ## lay out Python, protos and Markdown
 	$(VENV)/bin/buf format --write
 
 programs: $(INSTALLED) ## what is put inside kernels, built once: ssh for every image, and Linux for virtual machines; needs root
-	$(PY) -m retinue.agent.kernel
-	$(PY) -m retinue.agent.vm
+	$(VENV)/bin/retinue-agent build programs ssh python linux
 
 unit: $(DEV) $(STUBS) ## the tests that start nothing, as any user
 	@rm -f $(UNSTABLE)
@@ -157,7 +164,7 @@ soak: programs ## impatient clients beside random kills for MINUTES (30); needs 
 	$(PY) -m tests.soak --minutes $(or $(MINUTES),30)
 
 demo: $(NODE) $(STUBS) ## the main job on two nodes of this machine; needs root
-	$(PY) -m retinue.agent.kernel --without-ssh
+	$(VENV)/bin/retinue-agent build programs python
 	$(PY) -m demo
 
 bench: $(INSTALLED) ## every figure as a ratio, and the table in docs/performance.md; QUICK=1: small instances, no table; needs root

@@ -18,6 +18,7 @@ from retinue.agent.api.server import Server
 from retinue.agent.api.sync import SyncService
 from retinue.agent.api.terms import Terms
 from retinue.agent.attempts import CPU, Isolation
+from retinue.agent.builds import SSH, NodeBuilds
 from retinue.agent.code.workspaces import Workspaces
 from retinue.agent.conditions import Conditions
 from retinue.agent.docker.engine import find_host
@@ -26,9 +27,9 @@ from retinue.agent.docker.registry_addresses import RegistryAddresses
 from retinue.agent.docker.runtime import DockerRuntime, has_records
 from retinue.agent.errors import UnknownAttemptError
 from retinue.agent.fencing.lease import Fence
+from retinue.agent.inside.provision import wants_ssh
 from retinue.agent.joining import identify
 from retinue.agent.kernel.build import CACHE
-from retinue.agent.kernel.ssh_programs import find_programs
 from retinue.agent.kubernetes.options import KubernetesOptions
 from retinue.agent.kubernetes.runtime import KubernetesRuntime
 from retinue.agent.network.node import NodeNetworks, addresses_of, read_name_servers, resolver_text
@@ -66,6 +67,7 @@ from retinue.rpc.service_manager import notify_ready
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from retinue.agent.attempts import AttemptSpec
     from retinue.agent.network.core.observed import Uplink
     from retinue.agent.resources.discovery import Node
     from retinue.agent.resources.sampler import GpuReader, Reader
@@ -122,6 +124,7 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
     resolver = resolver_text(name_servers, search)
     managers = await asyncio.to_thread(_addresses_of_managers, settings)
     registries = RegistryAddresses(settings.registry_allow, managers)
+    builds = NodeBuilds(CACHE, builds=settings.builds, changed=lambda _: reconciler.changed())
     runtime: Runtimes | NullRuntime
     if settings.null_kernels:
         log.warning(
@@ -134,10 +137,6 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
         node = replace(node, gpus=len(shared.holdings.gpus))
         gpus = GpuUse(shared.holdings.gpus_of).read
         containers = await _containers(settings, node, resolver, shared, registries)
-        if await asyncio.to_thread(find_programs) is None:
-            log.warning(
-                "kernels of one session cannot reach each other by ssh: `python -m retinue.agent.kernel` builds what is missing"
-            )
         others: dict[Isolation, OptionalRuntime] = {}
         missing = []
         if containers is not None:
@@ -147,7 +146,7 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
         machines = _options(
             VmOptions, settings, node, resolver, hidden=settings.hidden, starts=parallel_starts(node.processors)
         )
-        others[Isolation.VM] = await _machines(settings, machines, shared, registries)
+        others[Isolation.VM] = await _machines(settings, machines, shared, registries, builds)
         processes = _options(ProcessOptions, settings, node, resolver, hidden=settings.hidden)
         runtime = Runtimes(ProcessRuntime(processes, shared), others, missing)
     networks = NodeNetworks(
@@ -179,6 +178,7 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
         inspection_interval=INSPECTION_INTERVAL,
         # Creating one of them is no work that would have to be held back.
         parallel_creates=NULL_CREATES if settings.null_kernels else parallel_starts(node.processors),
+        waits_for=functools.partial(_waits_for, builds),
     )
     instance, terms = (
         await asyncio.to_thread(instance_of, identities.current(), settings.state_dir),
@@ -206,12 +206,14 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
         sampler=Sampler(functools.partial(_usage_reader, runtime), gpus),
         scraper=scraper,
     )
-    workspaces = Workspaces(runtime, settings.state_dir / "code", CACHE)
-    server = Server(sync, runtime, workspaces, networks.publisher, identities.current)
+    workspaces = Workspaces(runtime, settings.state_dir / "code", builds)
+    server = Server(sync, runtime, workspaces, networks.publisher, identities.current, builds=builds)
     try:
         reconciler.listen(prober.wake)
         await runtime.open(reconciler.changed)
         await networks.open(runtime.observe().keys())
+        if not settings.null_kernels:
+            await builds.begin()
         port = await server.start(settings.listen, direct_port.listen_address(settings.direct_listen, settings.listen))
         address = settings.advertise or f"{_bracketed(uplink.address)}:{port}"
         log.info("agent %s listens at %s and is dialled at %s", settings.agent_id, settings.listen, address)
@@ -241,9 +243,17 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
             await server.stop()
             await reconciling
     finally:
+        await builds.close()
         await server.stop()
         await networks.close()
         await runtime.close()
+
+
+def _waits_for(builds: NodeBuilds, spec: AttemptSpec) -> str:
+    """Returns why an attempt cannot be created yet: ssh is put into kernels of cluster sessions when they are made."""
+    if builds.in_progress(SSH) and wants_ssh(spec):
+        return "this node builds ssh between kernels, once, which takes a minute or two"
+    return ""
 
 
 def _protect(networks: NodeNetworks, registries: RegistryAddresses, addresses: frozenset[str]) -> None:
@@ -296,14 +306,16 @@ def _options(kind: type[_Options], settings: Settings, node: Node, resolver: str
     )
 
 
-async def _machines(settings: Settings, options: VmOptions, shared: Shared, registries: RegistryAddresses) -> VmRuntime:
+async def _machines(
+    settings: Settings, options: VmOptions, shared: Shared, registries: RegistryAddresses, builds: NodeBuilds
+) -> VmRuntime:
     """Returns the runtime for virtual machines; on a node that has none of what they need, it says so."""
     host = await find_host(settings.docker_host, needed=False)
     roots = settings.state_dir / "vm" / "images"
     images = None
     if host is not None:
         images = ImageRoots(host, settings.agent_id, roots, settings.registry_config, registries, gid=settings.gid)
-    return VmRuntime(options, shared, images=images)
+    return VmRuntime(options, shared, images=images, builds=builds)
 
 
 async def _containers(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -191,6 +193,13 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
                 metavar="CIDR",
                 help="A network that image registries may be in although it is this node's own, link-local, or the fleet's.",
             ),
+            click.option(
+                "--build/--no-build",
+                "builds",
+                default=True,
+                show_default=True,
+                help="Build what kernels need and is not there yet, in the background (see `build`).",
+            ),
             options.metrics,
             logs.options,
         )
@@ -256,6 +265,44 @@ def _join(  # noqa: PLR0917 - one per option
         raise click.ClickException(str(error)) from error
 
 
+@main.command("build")
+@click.argument("parts", nargs=-1, metavar="[PART]...")
+@click.option(
+    "--directory",
+    type=_DIRECTORY,
+    default=Path("/var/cache/retinue"),
+    show_default=True,
+    help="Where it goes; agents look in the default, and in /usr/lib/retinue.",
+)
+@click.option("--locked", is_flag=True, hidden=True, help="An agent waits for this, and keeps others from building.")
+def _build(parts: tuple[str, ...], directory: Path, *, locked: bool) -> None:
+    """Builds what kernels need, once, unless it is there: an agent does so by itself, in the background.
+
+    PART is `programs` (the first processes of kernels), `ssh` (ssh between kernels, from Debian's sources), `python`
+    (Python for code, from the package index of pip) or `linux` (Debian's Linux for virtual machines); without one, all
+    that this node has a use for.
+    """
+    from retinue.agent.builds import PARTS, make  # noqa: PLC0415 - kept out of `--help`
+    from retinue.agent.kernel.build import PROGRAMS, BuildError, build  # noqa: PLC0415
+
+    known = {part.name: part for part in PARTS}
+    if unknown := set(parts) - {"programs", *known}:
+        raise click.UsageError(f"{unknown.pop()} is no part: there is programs, {', '.join(known)}")
+    # A build that is ended leaves nothing half done.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    chosen = [part for part in PARTS if (part.name in parts if parts else part.is_needed())]
+    try:
+        if not parts or "programs" in parts:
+            for name in PROGRAMS:
+                click.echo(build(directory, name))
+        for part in chosen:
+            if part.find(directory) is None:
+                click.echo(f"building {part.title} …", err=True)
+            click.echo(make(part, directory, is_locked=locked))
+    except BuildError as error:
+        raise click.ClickException(str(error)) from error
+
+
 @main.group("config")
 def _config() -> None:
     """Checks the configuration."""
@@ -306,6 +353,7 @@ def _settings(  # noqa: PLR0917 - one per option
     name_server: tuple[str, ...],
     egress_allow: tuple[str, ...],
     registry_allow: tuple[str, ...],
+    builds: bool,
     metrics: str,
 ) -> Settings:
     """Returns the settings that options mean. Raises ClickException."""
@@ -343,6 +391,7 @@ def _settings(  # noqa: PLR0917 - one per option
         name_servers=name_server,
         egress_allow=egress_allow,
         registry_allow=registry_allow,
+        builds=builds,
         metrics=metrics,
     )
     try:

@@ -48,7 +48,7 @@ class Settings:
     `name_servers` are for kernels with egress, by default the node's own; `egress_allow` are networks those may reach
     although they are not public. `registry_allow` are networks that registries of images may be in although they are
     this node's own, link-local, or the fleet's. `metrics` is the `host:port` where Prometheus reads the agent's
-    metrics; empty: nowhere.
+    metrics; empty: nowhere. With `builds`, what kernels need and the node has not yet is built in the background.
     """
 
     agent_id: str
@@ -78,6 +78,7 @@ class Settings:
     name_servers: tuple[str, ...] = ()
     egress_allow: tuple[str, ...] = ()
     registry_allow: tuple[str, ...] = ()
+    builds: bool = True
     metrics: str = ""
 
 

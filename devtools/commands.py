@@ -70,6 +70,8 @@ def agent(
         *(*enter, sys.executable, "-m", "retinue.agent.main", "run", "--id", agent_id, "--data-dir", str(directory)),
         *joining.arguments,
         *("--listen", listen, "--advertise", listen, "--hide", str(hidden)),
+        # A node reaches no archive: who starts the cluster builds.
+        "--no-build",
         # Without a node, the agent finds out which of the machine's addresses is the one.
         *(("--underlay-address", node.address) if node is not None else ()),
         *(("--slots", ",".join(f"{name}={amount}" for name, amount in slots.items())) if slots else ()),

@@ -150,7 +150,7 @@ def _machines(facts: Facts) -> list[Finding]:
     if facts.guest_linux:
         found.append(Finding("vm-linux", OK, f"virtual machines boot Linux {facts.guest_linux}"))
     else:
-        remedy = "python -m retinue.agent.vm"
+        remedy = "retinue-agent build linux"
         found.append(Finding("vm-linux", WARNING, "there is no Linux that virtual machines could boot", remedy))
     if facts.kvm:
         found.append(Finding("kvm", OK, "/dev/kvm is there; agents try whether it works"))
@@ -170,7 +170,7 @@ def _kernel(release: str) -> Finding:
 def _ssh(built: bool) -> Finding:
     if built:
         return Finding("ssh", OK, "programs for ssh between kernels are built")
-    remedy = "apt-get install musl-tools dpkg-dev make busybox-static, then python -m retinue.agent.kernel"
+    remedy = "apt-get install musl-tools dpkg-dev make busybox-static, then retinue-agent build ssh"
     return Finding("ssh", WARNING, "programs for ssh are not built: kernels of a session have none", remedy)
 
 

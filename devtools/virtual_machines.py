@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from retinue.client.client import Client
 
 GUESTS = Path("/var/cache/retinue/vm")
-"""The directory of what virtual machines boot, as `python -m retinue.agent.vm` fetches it."""
+"""The directory of what virtual machines boot, as `retinue-agent build linux` fetches it."""
 _VM = "vm"
 _MARKER = "vm-default"
 """Name of the file that says that the default isolation was set by a cluster, and is no choice of its user's."""
@@ -33,7 +33,7 @@ async def fetch_guest(say: Callable[[str], None]) -> None:
         return
     say("fetching the Linux of virtual machines")
     fetching = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "retinue.agent.vm"),
+        *(sys.executable, "-I", "-m", "retinue.agent.main", "build", "linux"),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,

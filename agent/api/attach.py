@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from retinue.agent.api.errors import AgentError, invalid, unknown_attempt
+from retinue.agent.builds import SSH
 from retinue.agent.errors import KernelRuntimeError, NotRunningError, UnknownAttemptError
 from retinue.agent.inside.exec_session import Attachment, AttachmentLostError, Exited, Printed, Started
 from retinue.agent.kernel.core.frames import Start
 from retinue.agent.kernel.paths import PROGRAMS
-from retinue.agent.kernel.ssh_programs import find_programs
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.rpc.core.reasons import ErrorReason
 from retinue.rpc.errors import ApiError
@@ -26,6 +26,7 @@ from retinue.types.v1 import terminal_pb2
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 
+    from retinue.agent.builds import NodeBuilds
     from retinue.agent.runtime.contract import Runtime
 
 log = logging.getLogger(__name__)
@@ -40,9 +41,10 @@ SHELL = ("/bin/sh", "-c", "if command -v bash >/dev/null 2>&1; then exec bash; e
 class AttachService:
     """All attached commands of an agent."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        """Attaches nothing yet."""
+    def __init__(self, runtime: Runtime, builds: NodeBuilds) -> None:
+        """Attaches nothing yet; `builds` has the programs for ssh."""
         self._runtime = runtime
+        self._builds = builds
         self._open = OpenStreams({}, MAX_PER_ATTEMPT)
         self._endings: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
@@ -64,9 +66,10 @@ class AttachService:
         with self._open.hold("Attach", request.attempt_id), _to_api_errors(request.attempt_id):
             kernel = self._runtime.kernel(request.attempt_id)
             if request.command and request.command[0].startswith(f"{PROGRAMS}/"):
-                if (programs := await asyncio.to_thread(find_programs)) is None:
+                if (programs := await self._builds.ready(SSH)) is None:
                     raise KernelRuntimeError(
-                        "this node has no programs for ssh: `python -m retinue.agent.kernel` builds them"
+                        f"this node has no programs for ssh: {self._builds.failure(SSH)}; "
+                        "`retinue-agent build ssh` builds them"
                     )
                 await kernel.provide_programs(programs)
             wire = await kernel.exec()

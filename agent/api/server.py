@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from retinue.agent.api.sync import SyncService
+    from retinue.agent.builds import NodeBuilds
     from retinue.agent.code.workspaces import Workspaces
     from retinue.agent.network.publisher import Publisher
     from retinue.agent.runtime.contract import Runtime
@@ -59,10 +60,12 @@ class Server:
         workspaces: Workspaces,
         publisher: Publisher,
         identity: Callable[[], Identity],
+        *,
+        builds: NodeBuilds,
     ) -> None:
         """`identity` gives the current one; a renewed certificate counts from the next handshake."""
         self._sync = sync
-        self._attach = AttachService(runtime)
+        self._attach = AttachService(runtime, builds)
         self._ports = PortService(runtime)
         self._workspaces = workspaces
         self._code = CodeService(workspaces)

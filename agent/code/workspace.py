@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from retinue.agent.builds import PYTHON
 from retinue.agent.code import inside
 from retinue.agent.code.core import batch, messages
 from retinue.agent.code.core.events import (
@@ -31,7 +32,6 @@ from retinue.agent.code.runs import Run
 from retinue.agent.errors import KernelRuntimeError
 from retinue.agent.inside.exec_session import Attachment, AttachmentLostError, Exited, Printed
 from retinue.agent.kernel.core.frames import Start
-from retinue.agent.kernel.python_runtime import find_runtime
 from retinue.agent.runtime.contract import Runtime
 from retinue.rpc.files import replace_file
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     import zmq.asyncio
 
+    from retinue.agent.builds import NodeBuilds
     from retinue.agent.runtime.kernel import Kernel
 
 log = logging.getLogger(__name__)
@@ -78,7 +79,7 @@ class Workspace:
         attempt_id: str,
         language: str,
         record: Path,
-        cache: Path,
+        builds: NodeBuilds,
         admit: Callable[[], None] = lambda: None,
     ) -> None:
         """`record` is the file from which a later agent finds the Jupyter kernel; it holds the key. `admit` is called
@@ -89,7 +90,7 @@ class Workspace:
         self._attempt_id = attempt_id
         self._language = language
         self._path = record
-        self._cache = cache
+        self._builds = builds
         self._admit = admit
         self.streams = 0
         """The number of streams that have it open."""
@@ -387,10 +388,11 @@ class Workspace:
 
     async def _start(self) -> Jupyter:
         kernel = self._kernel()
-        runtime = await asyncio.to_thread(find_runtime, self._cache)
+        runtime = await self._builds.ready(PYTHON)
         if runtime is None:
             raise inside.LanguageMissingError(
-                "this node has no Python for code: its administrator builds it with `python -m retinue.agent.kernel`"
+                f"this node has no Python for code: {self._builds.failure(PYTHON)}; "
+                "`retinue-agent build python` builds it"
             )
         await kernel.provide_python(runtime)
         key = secrets.token_hex(32)

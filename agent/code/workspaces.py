@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
 
+    from retinue.agent.builds import NodeBuilds
     from retinue.agent.runtime.contract import Runtime
 
 SWEEP_SECONDS = 2.0
@@ -31,11 +32,13 @@ class TooManyLanguagesError(Exception):
 class Workspaces:
     """The workspaces of an agent; those of kernels that have ended are closed within `SWEEP_SECONDS`."""
 
-    def __init__(self, runtime: Runtime, directory: Path, cache: Path) -> None:
-        """`directory` is for what a later agent needs to find Jupyter kernels again; it is made when it is needed."""
+    def __init__(self, runtime: Runtime, directory: Path, builds: NodeBuilds) -> None:
+        """`builds` has the Python for code. `directory` is for what a later agent needs to find Jupyter kernels again;
+        it is made when it is needed.
+        """
         self._runtime = runtime
         self._directory = directory
-        self._cache = cache
+        self._builds = builds
         self._context: zmq.asyncio.Context | None = None
         self._open: dict[tuple[str, str], Workspace] = {}
 
@@ -78,7 +81,7 @@ class Workspaces:
             attempt_id=attempt_id,
             language=language,
             record=record,
-            cache=self._cache,
+            builds=self._builds,
             admit=lambda: self._admit(key),
         )
         self._open[key] = made

@@ -94,11 +94,16 @@ class Provision:
     server: Mapping[str, tuple[bytes, bool]] = field(default_factory=dict)
 
 
+def wants_ssh(spec: AttemptSpec) -> bool:
+    """Returns whether a kernel is one of several that reach each other by ssh."""
+    return spec.networked and bool(spec.session_secret) and spec.sftp is None
+
+
 def ssh_of(spec: AttemptSpec, hosts: str, cache_dir: Path) -> Ssh | None:
     """Returns the ssh setup for a kernel of a cluster session; None for others,
     and while the programs are not built.
     """
-    if not (spec.networked and spec.session_secret) or (programs := find_programs(cache_dir)) is None:
+    if not wants_ssh(spec) or (programs := find_programs(cache_dir)) is None:
         return None
     return Ssh(programs, ssh_files(spec.session_secret, host_names(hosts)))
 

@@ -1,6 +1,4 @@
-"""Builds what runs inside kernels, once: static, so that it runs in any image.
-`python -m retinue.agent.kernel.build [DIRECTORY]`.
-"""
+"""Builds the small programs that run inside kernels, once: static, so that they run in any image."""
 
 from __future__ import annotations
 
@@ -9,7 +7,6 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -118,9 +115,3 @@ def _settle(fresh: Path, path: Path, mode: int) -> None:
     finally:
         os.close(descriptor)
     fresh.replace(path)
-
-
-if __name__ == "__main__":
-    directory = Path(sys.argv[1]) if sys.argv[1:] else CACHE
-    for name in PROGRAMS:
-        sys.stdout.write(f"{build(directory, name)}\n")

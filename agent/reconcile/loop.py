@@ -83,10 +83,12 @@ class Reconciler:
         conditions: Conditions | None = None,
         parallel_creates: int = PARALLEL_CREATES,
         inspection_interval: float = INTERVAL,
+        waits_for: Callable[[AttemptSpec], str] = lambda _: "",
     ) -> None:
         """`clock` is monotonic; so many kernels are created at once.
 
-        Without a `fence`, no attempt is guarded.
+        Without a `fence`, no attempt is guarded. `waits_for` returns why an attempt cannot be created yet, in words,
+        and nothing when it can: `changed` is called when that changes.
         """
         self._runtime = runtime
         self._links = links
@@ -98,6 +100,8 @@ class Reconciler:
         self.fence = fence
         self.conditions = conditions or Conditions()
         self._inspections = Inspections(self.conditions, inspection_interval)
+        self._waits_for = waits_for
+        self._waiting: dict[str, str] = {}
         self._attempts: dict[str, DesiredAttempt] = {}
         self._networks: dict[str, Network] = {}
         self._complete = False
@@ -185,12 +189,13 @@ class Reconciler:
         return frozenset(self._existing)
 
     def trouble(self, attempt_id: str) -> str:
-        """Returns why an attempt makes no progress, in words; empty when nothing failed."""
+        """Returns why an attempt makes no progress, in words; empty when it waits for nothing and nothing failed."""
         if not self._troubles:
-            return ""
+            return self._waiting.get(attempt_id, "")
         wanted = self._attempts.get(attempt_id)
         keys = [attempt_id] if wanted is None else [attempt_id, wanted.spec.session_id]
-        return "; ".join(self._troubles[key].message for key in keys if key in self._troubles)
+        failures = (self._troubles[key].message for key in keys if key in self._troubles)
+        return "; ".join(failures) or self._waiting.get(attempt_id, "")
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Has `listener` called at each change; the result ends that."""
@@ -246,6 +251,7 @@ class Reconciler:
             self.fence.forget(observed.attempts.keys() | self._attempts.keys())
             observed = replace(observed, fenced=self.fence.due())
         due: list[Action | InspectNetwork] = []
+        waiting: dict[str, str] = {}
         creates = sum(isinstance(action, Create) for action in self._busy.values())
         desired = Desired(
             self._attempts,
@@ -266,7 +272,10 @@ class Reconciler:
             if isinstance(action, RemoveNetwork) and self._is_joined(action.session_id):
                 continue
             if isinstance(action, Create):
-                if creates == self._parallel_creates:
+                why = self._waits_for(self._attempts[action.attempt_id].spec)
+                if why:
+                    waiting[action.attempt_id] = why
+                if why or creates == self._parallel_creates:
                     continue
                 creates += 1
             self._busy[key] = action
@@ -274,6 +283,7 @@ class Reconciler:
         if (inspection := self._next_inspection(now)) is not None:
             self._busy[inspection.session_id] = inspection
             due.append(inspection)
+        self._report_waiting(waiting)
         return due
 
     def _next_inspection(self, now: float) -> InspectNetwork | None:
@@ -297,6 +307,12 @@ class Reconciler:
         self.conditions.update(
             AgentConditionType.OTHER, message if unknown else "", AgentConditionReason.UNKNOWN_KERNELS
         )
+
+    def _report_waiting(self, waiting: dict[str, str]) -> None:
+        if waiting != self._waiting:
+            self._waiting = waiting
+            for listener in list(self._listeners):
+                listener()
 
     def _is_joined(self, session_id: str) -> bool:
         """Returns whether an attempt of the session is being created: it may not be among what is observed yet."""

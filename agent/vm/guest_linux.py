@@ -1,6 +1,6 @@
 """The Linux of virtual machines: that of Debian's package, with the modules they need and our first process.
 
-Nothing is installed, and nothing fetched while an agent runs: `python -m retinue.agent.vm` does that, once.
+Nothing is installed: `retinue-agent build linux` fetches it, once, which agents with QEMU do by themselves.
 """
 
 from __future__ import annotations
@@ -62,12 +62,17 @@ def find(cache: Path = CACHE) -> GuestLinux:
     """
     found = sorted(_fetched(cache), key=lambda path: [int(number) for number in _NUMBERS.findall(path.name)])
     if not found:
-        raise NoLinuxError("there is no Linux for virtual machines: `python -m retinue.agent.vm` fetches Debian's")
+        raise NoLinuxError("there is no Linux for virtual machines: `retinue-agent build linux` fetches Debian's")
     directory = found[-1]
     try:
         return GuestLinux(directory.name.removeprefix("linux-"), directory / LINUX, _initramfs(directory, cache))
     except (BuildError, OSError) as error:
         raise NoLinuxError(f"what virtual machines begin with cannot be made: {error}") from error
+
+
+def find_fetched(cache: Path = CACHE) -> Path | None:
+    """Returns the directory of one that was fetched; None when there is none."""
+    return next(_fetched(cache), None)
 
 
 def fetch(cache: Path = CACHE) -> Path:

@@ -16,6 +16,7 @@ from signal import SIGTERM
 from typing import TYPE_CHECKING
 
 from retinue.agent.attempts import Phase
+from retinue.agent.builds import LINUX, NOT_BUILT
 from retinue.agent.errors import KernelRuntimeError, NotRunningError
 from retinue.agent.host.lanes import KERNELS
 from retinue.agent.host.processes import wait_end
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from retinue.agent.attempts import AttemptSpec
+    from retinue.agent.builds import NodeBuilds
     from retinue.agent.host.processes import Process
     from retinue.agent.inside.exec_session import Wire
     from retinue.agent.runtime.exit_reason import Remains
@@ -71,10 +73,20 @@ class VmRuntime(SandboxRuntime[VmOptions, Machines]):
     name = "vm"
     directory = "vm"
 
-    def __init__(self, options: VmOptions, shared: Shared | None = None, *, images: ImageRoots | None = None) -> None:
-        """Touches nothing before `open`. Without `images`, attempts with an image are declined."""
+    def __init__(
+        self,
+        options: VmOptions,
+        shared: Shared | None = None,
+        *,
+        images: ImageRoots | None = None,
+        builds: NodeBuilds | None = None,
+    ) -> None:
+        """Touches nothing before `open`. Without `images`, attempts with an image are declined; with `builds`, a Linux
+        that is missing is fetched.
+        """
         super().__init__(options, shared)
         self._opening = asyncio.Lock()
+        self._builds = builds
         self._why_not = "it was not looked at yet"
         self._why_no_images = ""
         self._accelerator = "tcg"
@@ -120,6 +132,18 @@ class VmRuntime(SandboxRuntime[VmOptions, Machines]):
             self._tasks.spawn(self._sweep(self._images), "sweep exports")
         if not self._why_not:
             self._tasks.spawn(self._try_kvm(), "try KVM")
+        elif self._builds is not None and LINUX.is_needed():
+            self._why_not = "their Linux is being fetched from Debian, once"
+            self._tasks.spawn(self._wait_for_linux(self._builds), "wait for Linux")
+
+    async def _wait_for_linux(self, builds: NodeBuilds) -> None:
+        fetched = await builds.ready(LINUX)
+        self._why_not = await asyncio.to_thread(why_not, self._options.cache_dir)
+        if fetched is None and (failure := builds.failure(LINUX)) != NOT_BUILT:
+            self._why_not = failure
+        self._store.changed()
+        if not self._why_not:
+            await self._try_kvm()
 
     async def _sweep(self, images: ImageRoots) -> None:
         try:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from retinue.client.settings import Settings
     from retinue.devtools.cluster import Cluster
+    from retinue.devtools.first_builds import FirstBuilds
     from retinue.devtools.process import ChildProcess
 
 _CONTEXT = "dev"
@@ -53,6 +54,7 @@ async def dev_command(
     """
     try:
         from retinue.devtools.cluster import Cluster, ClusterOptions  # noqa: PLC0415  # part of an extra
+        from retinue.devtools.first_builds import CONSOLE, FirstBuilds  # noqa: PLC0415
     except ImportError as error:
         raise UsageError(f"{error.name} is missing: install retinue[manager,agent]") from error
 
@@ -74,7 +76,9 @@ async def dev_command(
     path = contexts_path(os.environ)
     previous, _ = read_contexts(path)
     written: Settings | None = None
+    builds = FirstBuilds()
     try:
+        await builds.begin()
         starting = asyncio.create_task(cluster.start())
         stopped = asyncio.create_task(stopping.wait())
         await asyncio.wait([starting, stopped], return_when=asyncio.FIRST_COMPLETED)
@@ -85,13 +89,18 @@ async def dev_command(
         starting.result()
         written = cluster.settings
         write_context(path, _CONTEXT, written, make_current=True)
-        async with cluster.client() as client:
-            console = (await client.tokens.create_console_ticket()).url
         logs = cluster.directory / "logs"
+        console = "" if CONSOLE in builds.missing else await _console_link(cluster)
         click.echo(introduction(cluster.settings, path, logs, console=console, router=chosen.router, vm=vm))
-        await _supervise(cluster, stopped)
+        building = asyncio.create_task(_build(cluster, builds, logs))
+        try:
+            await _supervise(cluster, stopped)
+        finally:
+            building.cancel()
+            await asyncio.gather(building, return_exceptions=True)
     finally:
         click.echo("stopping and cleaning up …", err=True)
+        await builds.close()
         try:
             await cluster.stop()
         finally:
@@ -109,6 +118,24 @@ def has_router() -> bool:
     except metadata.PackageNotFoundError:
         return False
     return True
+
+
+async def _console_link(cluster: Cluster) -> str:
+    async with cluster.client() as client:
+        return (await client.tokens.create_console_ticket()).url
+
+
+async def _build(cluster: Cluster, builds: FirstBuilds, logs: Path) -> None:
+    """Builds what this machine has not yet, and reports what is ready."""
+    from retinue.devtools.first_builds import CONSOLE  # noqa: PLC0415  # part of an extra
+
+    if not builds.missing:
+        return
+    click.echo(f"Built now, once, in the background: {', '.join(builds.missing)}. What needs them waits.", err=True)
+    async for title, failure in builds.run(logs):
+        click.echo(f"{title} cannot be built: {failure}" if failure else f"{title}: ready", err=True)
+        if title == CONSOLE and not failure:
+            click.echo(f"  {await _console_link(cluster)}", err=True)
 
 
 async def _supervise(cluster: Cluster, stopped: asyncio.Task[bool]) -> None:
@@ -163,6 +190,10 @@ Kernels are virtual machines here unless they ask to be something else:
   retinue run --isolation process -- uname -r
   retinue agents ls -o wide
 """
+_CONSOLE = """The web console; the link is good once, within a minute, and `retinue console` makes another:
+  {link}
+"""
+_NO_CONSOLE = "The web console is not built yet; `retinue console` makes a link when it is.\n"
 _NO_ROUTER = "\nEndpoints need a router, which is not installed: retinue[router].\n"
 
 
@@ -172,9 +203,7 @@ def introduction(settings: Settings, contexts: Path, logs: Path, *, console: str
     return f"""
 The cluster is up at {settings.endpoint}; context `{_CONTEXT}` is in {contexts}, logs are in {logs}.
 
-The web console; the link is good once, within a minute, and `retinue console` makes another:
-  {console}
-
+{_CONSOLE.format(link=console) if console else _NO_CONSOLE}
 For programs:
   export RETINUE_ENDPOINT={settings.endpoint}
   export RETINUE_TOKEN={settings.token}
@@ -188,8 +217,8 @@ Try:
   retinue open web web
 {_VM if vm else ""}{_ENDPOINT if router else _NO_ROUTER}
 Any gRPC tool, by reflection:
-  buf curl --protocol grpc --cacert "$RETINUE_CA" --servername manager.retinue \\
-      -H "authorization: Bearer $RETINUE_TOKEN" --reflect-header '*' --list-methods "https://$RETINUE_ENDPOINT"
+  grpcurl -cacert "$RETINUE_CA" -authority manager.retinue -H "authorization: Bearer $RETINUE_TOKEN" \\
+      "$RETINUE_ENDPOINT" list
 
 Ctrl-C stops it and removes everything.
 """

@@ -44,9 +44,11 @@ _TYPES = {
     ".woff2": "font/woff2",
 }
 _NOT_BUILT = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>The console was not built</title>
-<h1>The console was not built</h1>
-<p>This manager runs without the files of its web console. Run <code>make console</code> where it was installed from, and load this page again.</p>
+<html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="3"><title>The console is not built yet</title>
+<h1>The console is not built yet</h1>
+<p>This manager runs from a checkout, and without the files of its web console. <code>retinue dev</code> builds them when
+it starts, which takes a minute; elsewhere <code>make console</code> does. This page loads itself again until they are
+there.</p>
 </html>
 """
 _Connected = Callable[[socket.socket], Awaitable[None]]

@@ -278,12 +278,12 @@ def test_the_server_of_an_agent_has_the_guard(monkeypatch: pytest.MonkeyPatch) -
         raise ZeroDivisionError
 
     monkeypatch.setattr(grpc.aio, "server", server)
-    monkeypatch.setattr(agent_server, "AttachService", lambda _: None)
+    monkeypatch.setattr(agent_server, "AttachService", lambda *_: None)
     monkeypatch.setattr(agent_server, "PortService", lambda _: None)
     monkeypatch.setattr(agent_server, "CodeService", lambda _: None)
     nothing: Any = None
     with pytest.raises(ZeroDivisionError):
-        agent_server.Server(nothing, nothing, nothing, nothing, nothing)
+        agent_server.Server(nothing, nothing, nothing, nothing, nothing, builds=nothing)
     (options,) = made
     assert [type(interceptor) for interceptor in options["interceptors"]] == [Guard]
     assert set(METHODS) <= vars(AgentService).keys()

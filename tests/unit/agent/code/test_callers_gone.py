@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from retinue.agent.builds import NodeBuilds
 from retinue.agent.code.workspace import Workspace
 from retinue.agent.errors import KernelRuntimeError
 from retinue.agent.inside.host_work_directory import finished
@@ -37,7 +38,12 @@ async def test_a_language_that_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_p
     backend: Any = SimpleNamespace()
     context: Any = SimpleNamespace()
     workspace = Workspace(
-        backend, context, attempt_id="a.1", language="cobol", record=tmp_path / "record.json", cache=tmp_path
+        backend,
+        context,
+        attempt_id="a.1",
+        language="cobol",
+        record=tmp_path / "record.json",
+        builds=NodeBuilds(tmp_path),
     )
     try:
         asking = asyncio.create_task(workspace.complete("", 0))

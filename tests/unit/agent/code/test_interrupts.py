@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from retinue.agent.builds import NodeBuilds
 from retinue.agent.code import workspace as module
 from retinue.agent.code.core.events import Finished, RunRequest, Started, Status
 from retinue.agent.code.jupyter import Execution
@@ -69,7 +70,9 @@ async def workspace(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kernel: Slo
     monkeypatch.setattr(Workspace, "_start", start)
     runtime: Any = SimpleNamespace()
     context: Any = SimpleNamespace()
-    made = Workspace(runtime, context, attempt_id="a.1", language="python", record=tmp_path / "r.json", cache=tmp_path)
+    made = Workspace(
+        runtime, context, attempt_id="a.1", language="python", record=tmp_path / "r.json", builds=NodeBuilds(tmp_path)
+    )
     try:
         yield made
     finally:

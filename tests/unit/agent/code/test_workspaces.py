@@ -14,6 +14,7 @@ from typing import Any, cast
 import pytest
 
 from retinue.agent.attempts import Phase
+from retinue.agent.builds import NodeBuilds
 from retinue.agent.code import workspaces
 from retinue.agent.code.workspaces import MAX_LANGUAGES, TooManyLanguagesError, Workspaces
 from tests.support.eventually import NEVER
@@ -44,7 +45,7 @@ async def test_a_workspace_goes_with_its_kernel(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(workspaces, "SWEEP_SECONDS", 0.0)
     attempts = {"a.1": SimpleNamespace(phase=Phase.RUNNING), "b.1": SimpleNamespace(phase=Phase.RUNNING)}
     backend: Any = SimpleNamespace(observe=lambda: attempts)
-    found = Workspaces(backend, tmp_path / "code", tmp_path)
+    found = Workspaces(backend, tmp_path / "code", NodeBuilds(tmp_path))
     for attempt_id in attempts:
         async with found.open(attempt_id, "python") as workspace:
             cast("FakeWorkspace", workspace).start()
@@ -71,7 +72,7 @@ async def found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterato
     """Workspaces of one kernel that runs, a.1."""
     monkeypatch.setattr(workspaces, "Workspace", FakeWorkspace)
     backend: Any = SimpleNamespace(observe=lambda: {"a.1": SimpleNamespace(phase=Phase.RUNNING)})
-    found = Workspaces(backend, tmp_path / "code", tmp_path)
+    found = Workspaces(backend, tmp_path / "code", NodeBuilds(tmp_path))
     yield found
     await found.close()
     assert FakeWorkspace.open == 0

@@ -238,6 +238,20 @@ async def test_slow_one_holds_up_no_other_session(bench: Bench) -> None:
     assert "127.0.0.1\tslow" in bench.backend.hosts["slow.1"]
 
 
+async def test_one_that_waits_for_the_node_says_so_and_can_be_stopped(bench: Bench) -> None:
+    waits = {"a": "ssh is being built", "b": "ssh is being built"}
+    bench.loop._waits_for = lambda spec: waits.get(spec.hostname, "")  # noqa: SLF001  # given when it is made
+    bench.loop.set_desired([wanted("a", "one"), wanted("b", "two"), wanted("c", "three")], [])
+    await bench.until(lambda: bench.phase("c.1") is Phase.RUNNING and bench.loop.trouble("a.1") == "ssh is being built")
+    assert (bench.phase("a.1"), bench.phase("b.1")) == (None, None)
+    bench.loop.change_desired([wanted("b", "two", goal=Goal.STOPPED)], [], [], [])
+    await bench.until(lambda: bench.phase("b.1") is Phase.EXITED)
+    waits.clear()
+    bench.loop.changed()
+    await bench.until(lambda: bench.phase("a.1") is Phase.RUNNING)
+    assert bench.loop.trouble("a.1") == ""
+
+
 async def test_few_are_created_at_once(bench: Bench) -> None:
     gate = asyncio.Event()
     names = [f"k{number}" for number in range(20)]
