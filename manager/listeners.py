@@ -81,8 +81,9 @@ SERVER_OPTIONS = (
     # A connection without a call, also before the first one; a client that still wants it
     # opens another with its next call.
     ("grpc.max_connection_idle_ms", 1000 * IDLE_SECONDS),
+    # From this age on, new calls of a client come by a new connection, perhaps to another manager. Without a grace open
+    # streams last: a shell or a tunnel could not be resumed.
     ("grpc.max_connection_age_ms", 3_600_000),
-    ("grpc.max_connection_age_grace_ms", 60_000),
 )
 SERVICES = (
     session_service_pb2.DESCRIPTOR.services_by_name["SessionService"].full_name,
