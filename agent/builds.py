@@ -13,7 +13,6 @@ import logging
 import os
 import shutil
 import signal
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,7 @@ from retinue.agent.kernel.build import CACHE, BuildError
 from retinue.agent.kernel.python_runtime import build_runtime, find_runtime
 from retinue.agent.kernel.ssh_programs import build_programs, find_programs
 from retinue.agent.vm.guest_linux import NoLinuxError, fetch, find_fetched
+from retinue.rpc.interpreter import module_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -191,15 +191,8 @@ async def _run(part: Part, cache: Path) -> str:
     # It ends with this process, however that ends.
     bound = ("setpriv", "--pdeathsig", "TERM", "nice", "-n", "10")
     command = (
-        sys.executable,
-        "-I",
-        "-m",
-        "retinue.agent.main",
-        "build",
-        part.name,
-        "--locked",
-        "--directory",
-        str(cache),
+        *module_command("retinue.agent.main"),
+        *("build", part.name, "--locked", "--directory", str(cache)),
     )
     try:
         process = await asyncio.create_subprocess_exec(

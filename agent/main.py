@@ -58,7 +58,7 @@ _manager = click.option(
 )
 
 
-@click.group()
+@options.daemon("retinue-agent")
 def main() -> None:
     """Runs beside a node and starts kernels for a manager."""
 

@@ -395,21 +395,17 @@ class Cluster:
         logs.mkdir(exist_ok=True)
         # Settings of this process (another manager, another database) are not meant for the cluster's.
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("RETINUE_", "PYTEST_"))}
-        return ChildProcess(
-            name, command, logs / f"{name}.log", {**environment, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
-        )
+        return ChildProcess(name, command, logs / f"{name}.log", environment)
 
     def _manager_command(self, data: Path) -> list[str]:
         options = self.options
-        # Agents get the first one.
-        hosts = [] if self._state.underlay is None else [self._state.underlay.host_address]
         return [
             *commands.manager(
                 data,
                 users=self._ports.users,
                 agents=self._ports.agents,
                 gateway=self._ports.gateway if options.gateway else 0,
-                hosts=[*hosts, "127.0.0.1", "localhost", socket.gethostname()],
+                nodes="" if self._state.underlay is None else self._state.underlay.host_address,
                 supervision=commands.Supervision(options.heartbeat, options.suspect_after, options.lost_after),
             ),
             *options.manager_arguments,

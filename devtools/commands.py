@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from retinue.rpc.interpreter import module_command
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
     from retinue.devtools.nodes import Node
@@ -40,13 +41,20 @@ class Supervision:
 
 
 def manager(
-    directory: Path, *, users: int, agents: int, gateway: int, hosts: Sequence[str], supervision: Supervision
+    directory: Path, *, users: int, agents: int, gateway: int, nodes: str, supervision: Supervision
 ) -> list[str]:
-    """Returns the command of a manager at these ports, 0 for no gateway; agents get the first of `hosts`."""
+    """Returns the command of a manager at these ports, 0 for no gateway. It listens at this machine's loopback and at
+    `nodes`, its address for nodes; where this is empty, the agent uses the loopback, too.
+    """
+    hosts = ["127.0.0.1", *((nodes,) if nodes else ())]
     return [
-        *(sys.executable, "-m", "retinue.manager.main", "serve", "--dev", "--data-dir", str(directory)),
-        *("--listen", f"0.0.0.0:{users}", "--agent-listen", f"0.0.0.0:{agents}"),
-        *("--advertise", ",".join(hosts), "--heartbeat", f"{supervision.heartbeat:g}"),
+        *_daemon("manager"),
+        *("serve", "--dev", "--data-dir", str(directory)),
+        *("--listen", ",".join(f"{host}:{users}" for host in hosts)),
+        *("--agent-listen", ",".join(f"{host}:{agents}" for host in hosts)),
+        # Agents get the first one.
+        *("--advertise", ",".join([*reversed(hosts), "localhost"])),
+        *("--heartbeat", f"{supervision.heartbeat:g}"),
         *("--suspect-after", f"{supervision.suspect_after:g}", "--lost-after", f"{supervision.lost_after:g}"),
         *(("--http-listen", f"127.0.0.1:{gateway}") if gateway else ()),
     ]
@@ -67,7 +75,7 @@ def agent(
     """
     enter = ["nsenter", f"--net=/run/netns/{node.namespace}"] if node is not None else []
     return [
-        *(*enter, sys.executable, "-m", "retinue.agent.main", "run", "--id", agent_id, "--data-dir", str(directory)),
+        *(*enter, *_daemon("agent"), "run", "--id", agent_id, "--data-dir", str(directory)),
         *joining.arguments,
         *("--listen", listen, "--advertise", listen, "--hide", str(hidden)),
         # A node reaches no archive: who starts the cluster builds.
@@ -83,9 +91,14 @@ def router(
 ) -> list[str]:
     """Returns the command of a router for clients at a port; addresses of endpoints have `url_port`."""
     return [
-        *(sys.executable, "-m", "retinue.router.main", "run", "--id", router_id, "--data-dir", str(directory)),
+        *(*_daemon("router"), "run", "--id", router_id, "--data-dir", str(directory)),
         *joining.arguments,
         *("--listen", "127.0.0.1:0", "--plain-http", "--stop-engine"),
         *("--clients", f"127.0.0.1:{clients}", "--url", f"http://localhost:{url_port}"),
         *(("--envoy", str(envoy)) if envoy is not None else ()),
     ]
+
+
+def _daemon(name: str) -> list[str]:
+    """Returns how a daemon's command begins: what it writes is in its log at once, also a crash of the interpreter."""
+    return module_command(f"retinue.{name}.main", "-u", "-X", "faulthandler")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retinue.client.errors import RetinueError
 from retinue.devtools.threads import in_thread
+from retinue.rpc.interpreter import module_command
 from retinue.types.v1 import isolation_pb2
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ async def fetch_guest(say: Callable[[str], None]) -> None:
         return
     say("fetching the Linux of virtual machines")
     fetching = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-m", "retinue.agent.main", "build", "linux"),
+        *(*module_command("retinue.agent.main"), "build", "linux"),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,

@@ -1,4 +1,6 @@
-"""The commands `retinue-manager admin`: backups of the database, and what is done after a restore by other means."""
+"""The work of commands of a manager's machine: accounts, agents, backups of the database, and what is done after a
+restore by other means.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,10 @@ import click
 import psycopg
 import sqlalchemy
 
-from retinue.manager import installation, options
+from retinue.manager import development, installation
+from retinue.manager.identity.tokens import TOKEN_PREFIX, hash_secret, new_secret
 from retinue.manager.installation import CA_CERTIFICATE, CA_KEY, BusyError, MismatchError
+from retinue.manager.store import accounts, agents, conditions
 from retinue.manager.store.backups import rows
 from retinue.manager.store.backups.archive import Archive, BadBackupError, Manifest, opened, writing
 from retinue.manager.store.backups.restore import OccupiedError, begin_incarnation, restore, violated_invariants
@@ -48,9 +52,6 @@ EXPECTED = (
 )
 """What commands report in one line."""
 
-_new_file = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-_file = click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-
 
 def run(work: Coroutine[Any, Any, None]) -> None:
     """Runs a command's work; what may be expected to go wrong ends it with one line."""
@@ -63,27 +64,8 @@ def run(work: Coroutine[Any, Any, None]) -> None:
         raise click.ClickException(str(translate(error) or error)) from error
 
 
-@click.group()
-def admin() -> None:
-    """Back up, verify and restore the database."""
-
-
-@admin.command("backup")
-@_new_file
-@options.some_config
-@options.data_directory
-@options.database_url
-def _backup(file: Path, data_dir: Path, database_url: str) -> None:
-    """Write every row of the database and the certificate authority to FILE, as they are at one moment.
-
-    Managers continue meanwhile. FILE holds secrets: only its owner can read it.
-    """
-    if not file.absolute().parent.is_dir():
-        raise click.ClickException(f"there is no directory {file.absolute().parent}: make it first")
-    run(_back_up(file, data_dir, database_url))
-
-
-async def _back_up(file: Path, data_dir: Path, url: str) -> None:
+async def back_up(file: Path, data_dir: Path, url: str) -> None:
+    """Writes every row and the certificate authority to a file."""
     async with installation.existing_database(data_dir, url) as database:
         found = await asyncio.to_thread(_write, file, database.url.render_as_string(hide_password=False), data_dir)
     click.echo(f"{found.rows} rows of cluster {found.cluster_id} at {found.create_time} are in {file}")
@@ -103,16 +85,8 @@ def _write(file: Path, url: str, data_dir: Path) -> Manifest:
             return writer.finish(rows.copy_out(connection, writer))
 
 
-@admin.command("verify")
-@_file
-def _verify(file: Path) -> None:
-    """Restore FILE into a database that is made for that and removed afterwards,
-    and check that its rows agree with each other.
-    """
-    run(_check(file))
-
-
-async def _check(file: Path) -> None:
+async def verify(file: Path) -> None:
+    """Restores a file into a database of its own, and checks its rows. Raises BadBackupError."""
     with opened(file) as archive:
         directory = await asyncio.to_thread(_scratch_directory)
         server = EmbeddedServer(directory / "postgres", durable=False)
@@ -129,22 +103,8 @@ async def _check(file: Path) -> None:
         click.echo(f"{manifest.rows} rows of cluster {manifest.cluster_id} at {manifest.create_time}: good")
 
 
-@admin.command("restore")
-@_file
-@options.some_config
-@options.data_directory
-@options.database_url
-@click.option("--replace", is_flag=True, help="Lose what the cluster's database holds now.")
-def _restore_command(file: Path, data_dir: Path, database_url: str, *, replace: bool) -> None:
-    """Bring the database back to what it was when FILE was written. Every manager must be stopped.
-
-    The database is to be empty or, with --replace, that of the same cluster. What runs on agents and is not in FILE
-    runs on: after the start of a manager `retinue agents orphans` lists it.
-    """
-    run(_bring_back(file, data_dir, database_url, replace=replace))
-
-
-async def _bring_back(file: Path, data_dir: Path, url: str, *, replace: bool) -> None:
+async def bring_back(file: Path, data_dir: Path, url: str, *, replace: bool) -> None:
+    """Brings the database back to what is in a file. Raises MismatchError, OccupiedError."""
     with opened(file) as archive:
         manifest = archive.manifest
         there = installation.read_cluster_id(data_dir)
@@ -166,27 +126,41 @@ async def _bring_back(file: Path, data_dir: Path, url: str, *, replace: bool) ->
     click.echo(f"restored {manifest.rows} rows of {manifest.create_time}; start the manager")
 
 
-@admin.command("begin-incarnation")
-@options.some_config
-@options.data_directory
-@options.database_url
-def _begin_incarnation(data_dir: Path, database_url: str) -> None:
-    """Say that the database was brought back to an earlier time by other means: a copy of its disk,
-    recovery to a point in time.
+async def begin_again(data_dir: Path, url: str) -> None:
+    """Begins an incarnation of the cluster, and prints it."""
+    async with installation.existing_url(data_dir, url) as existing:
+        await check(existing)
+        engine = synchronous_engine(existing)
+        try:
+            click.echo(await asyncio.to_thread(begin_incarnation, engine))
+        finally:
+            engine.dispose()
 
-    Without it agents refuse the manager, as its leadership seems to be an old one. Every manager must be stopped.
-    """
 
-    async def begin() -> None:
-        async with installation.existing_url(data_dir, database_url) as url:
-            await check(url)
-            engine = synchronous_engine(url)
-            try:
-                click.echo(await asyncio.to_thread(begin_incarnation, engine))
-            finally:
-                engine.dispose()
+async def create_admin(name: str, data_dir: Path, url: str) -> None:
+    """Makes an administrator, if there is none of that name, and prints a new token. Raises ClickException."""
+    secret = new_secret(TOKEN_PREFIX)
+    async with installation.existing_database(data_dir, url) as database, database.transaction() as tx:
+        user = await accounts.get_user(tx, name)
+        if user is None:
+            await accounts.create_user(tx, name, "ADMIN", {})
+        elif user.role != "ADMIN":
+            raise click.ClickException(f"{name} is a user without administration")
+        if await accounts.get_project(tx, development.PROJECT) is not None:
+            await accounts.set_membership(tx, name, development.PROJECT, "ADMIN")
+        await accounts.create_token(tx, name, hash_secret(secret), description="made by create-admin", ttl=None)
+    click.echo(secret)
 
-    run(begin())
+
+async def revoke_agent(agent_id: str, data_dir: Path, url: str) -> None:
+    """Makes the certificate of an agent worthless. Raises ClickException."""
+    async with installation.existing_database(data_dir, url) as database:
+        async with database.transaction() as tx:
+            if not await agents.revoke(tx, agent_id):
+                raise click.ClickException(f"no agent {agent_id} is enrolled")
+        # On its own, as sessions are locked before agents.
+        async with database.transaction() as tx:
+            await conditions.set_agent_lost(tx, agent_id, lost=True)
 
 
 def _scratch_directory() -> Path:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import grpc
 import grpc.aio
 
-from retinue.manager import development
+from retinue.manager import development, options
 from retinue.manager.agent_rpc.dialer import Dialer
 from retinue.manager.agent_rpc.relay import Forwarder
 from retinue.manager.controllers.leader import Leader
@@ -90,7 +90,11 @@ class Leading:
         self._settings = settings
         self._secrets = secrets
         self._domain = domain
-        hosts = control_plane_hosts((settings.listen, settings.agent_listen), settings.advertise, settings.database_url)
+        hosts = control_plane_hosts(
+            (*options.listen_addresses(settings.listen), *options.listen_addresses(settings.agent_listen)),
+            settings.advertise,
+            settings.database_url,
+        )
         self._control_plane = HostAddresses(hosts)
         self._leader: Leader | None = None
 

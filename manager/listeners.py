@@ -15,6 +15,7 @@ import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 
+from retinue.manager import options
 from retinue.manager.agent_rpc.dialer import WINDOW_BYTES, Dialer
 from retinue.manager.agent_rpc.relay import ActivityListener, Forwarder
 from retinue.manager.api.admin.accounts import AccountServicer
@@ -146,7 +147,8 @@ async def serving(
 
     `secrets` are those of sessions; `interactions` records what is exchanged with these, `moved` is called when an
     agent listens somewhere else, and `endpoints` returns the controller of endpoints while this process leads;
-    their host names are in `endpoint_domain`, and with `prometheus` they may scale by queries. SSH connections to
+    their host names are in `endpoint_domain`, and with `prometheus` they may scale by queries. `listen` and
+    `agent_listen` are `host:port`, or several with commas. SSH connections to
     sessions come at `direct_listen`, by default at any free port, and `gateway` is where users reach ports of
     sessions over HTTP, with the web console at `console_origin` if it is not empty. At the end, streams end first,
     and calls in progress get `grace_seconds`.
@@ -156,17 +158,20 @@ async def serving(
     direct = DirectPorts()
     server = grpc.aio.server(interceptors=[CallInterceptor(authenticator, stopping)], options=SERVER_OPTIONS)
     # The authority's certificate is in the chain for nodes that enrol: they know it by its fingerprint only.
-    certificate = authority.issue_server([*advertise, *_named_hosts(listen, agent_listen)])
+    listens, agent_listens = options.listen_addresses(listen), options.listen_addresses(agent_listen)
+    certificate = authority.issue_server([*advertise, *_named_hosts(*listens, *agent_listens)])
     pairs = [(certificate.key, certificate.certificate + authority.certificate)]
     users = grpc.ssl_server_credentials(pairs)
     agents = grpc.ssl_server_credentials(pairs, root_certificates=authority.certificate, require_client_auth=True)
-    port, agent_port = _bind(server, listen, users), _bind(server, agent_listen, agents)
+    port, agent_port = _bind(server, listens, users), _bind(server, agent_listens, agents)
     health = HealthServicer()
-    endpoint, agent_endpoint = _advertised(listen, port, advertise), _advertised(agent_listen, agent_port, advertise)
-    ports = Ports(health, endpoint, agent_endpoint, _local(listen, port))
+    endpoint = _advertised(listens[0], port, advertise)
+    agent_endpoint = _advertised(agent_listens[0], agent_port, advertise)
+    ports = Ports(health, endpoint, agent_endpoint, _local(listens[0], port))
     await ports.set_serving(serving=False)
-    # An empty host says: the one that was dialled.
-    for_agents = f":{agent_port}" if _host(agent_listen) in _ANY_HOST else ports.agent_endpoint
+    # An empty host says: the one that was dialled. Of several, an agent's network may have that one only.
+    anywhere = len(agent_listens) > 1 or _host(agent_listens[0]) in options.LOCAL_HOSTS
+    for_agents = f":{agent_port}" if anywhere else ports.agent_endpoint
     forwarder = Forwarder(dialer, interactions)
     session_service_pb2_grpc.add_SessionServiceServicer_to_server(
         SessionServicer(database, tail, max_pending_sessions=max_pending_sessions), server
@@ -176,7 +181,7 @@ async def serving(
     )
     app_service_pb2_grpc.add_AppServiceServicer_to_server(AppServicer(database, forwarder), server)
     template_service_pb2_grpc.add_TemplateServiceServicer_to_server(TemplateServicer(database), server)
-    named = {*advertise, *_named_hosts(listen, agent_listen), socket.gethostname(), MANAGER_DNS}
+    named = {*advertise, *_named_hosts(*listens, *agent_listens), socket.gethostname(), MANAGER_DNS}
     port_domain = "" if gateway is None else gateway.address.domain.lower()
     hosts = OwnHosts(endpoint_domain, port_domain, frozenset(name.lower() for name in named))
     endpoint_service_pb2_grpc.add_EndpointServiceServicer_to_server(
@@ -192,7 +197,7 @@ async def serving(
     )
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     reflection.ReflectionServicer(SERVICES).add_to(server)
-    if (address := listen_address(direct_listen, listen)) is not None:
+    if (address := listen_address(direct_listen, listens[0])) is not None:
         direct.open(*address)
     await server.start()
     _log.info("serving users at %s and agents at %s", ports.endpoint, ports.agent_endpoint)
@@ -206,17 +211,20 @@ async def serving(
         _log.info("ports closed")
 
 
-_ANY_HOST = ("0.0.0.0", "[::]", "")  # noqa: S104  # compared with, not bound to
-
-
-def _bind(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials) -> int:
-    try:
-        port = server.add_secure_port(address, credentials)
-    except RuntimeError as error:
-        raise OSError(f"cannot listen on {address}") from error
-    if port == 0:
-        raise OSError(f"cannot listen on {address}")
-    return port
+def _bind(server: grpc.aio.Server, addresses: Sequence[str], credentials: grpc.ServerCredentials) -> int:
+    """Listens at each address, and returns the port of the first. Raises OSError."""
+    first = 0
+    for address in addresses:
+        # Port 0 is any that is free, the same at all addresses.
+        wanted = f"{_host(address)}:{first}" if first and address.endswith(":0") else address
+        try:
+            port = server.add_secure_port(wanted, credentials)
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {wanted}") from error
+        if port == 0:
+            raise OSError(f"cannot listen on {wanted}")
+        first = first or port
+    return first
 
 
 def _host(address: str) -> str:
@@ -224,20 +232,17 @@ def _host(address: str) -> str:
 
 
 def _named_hosts(*addresses: str) -> list[str]:
-    return [_host(address).strip("[]") for address in addresses if _host(address) not in _ANY_HOST]
+    return [_host(address).strip("[]") for address in addresses if _host(address) not in options.LOCAL_HOSTS]
 
 
 def _local(address: str, port: int) -> str:
-    host = _host(address)
-    if host in _ANY_HOST:
-        host = "[::1]" if host == "[::]" else "127.0.0.1"
-    return f"{host}:{port}"
+    return f"{options.LOCAL_HOSTS.get(_host(address), _host(address))}:{port}"
 
 
 def _advertised(address: str, port: int, advertise: Sequence[str]) -> str:
     host = _host(address)
     if advertise:
         host = f"[{advertise[0]}]" if ":" in advertise[0] else advertise[0]
-    elif host in _ANY_HOST:
+    elif host in options.LOCAL_HOSTS:
         host = "127.0.0.1"
     return f"{host}:{port}"

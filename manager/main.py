@@ -15,32 +15,29 @@ from urllib.parse import urlsplit
 
 import click
 
-from retinue.manager import development, options
-from retinue.manager.administration import EXPECTED, admin, run
-from retinue.manager.daemon import Ready, serve
-from retinue.manager.dispatch.core.liveness import Timers
+from retinue.manager import options
+from retinue.manager.admin_commands import admin
+from retinue.manager.dispatch.core.timers import Timers
 from retinue.manager.gateway.core.rules import parse_domain
 from retinue.manager.gateway.settings import GatewaySettings
 from retinue.manager.health import health
-from retinue.manager.identity.tokens import TOKEN_PREFIX, hash_secret, new_secret
-from retinue.manager.installation import existing_database, read_seal_key
 from retinue.manager.session.core.pending_limit import DEFAULT_MAX_PENDING
-from retinue.manager.settings import Settings
-from retinue.manager.store import accounts, agents, conditions
-from retinue.manager.store.retention import DEFAULT_KEPT_DAYS
-from retinue.manager.webhooks.core.rules import AddressPolicy, Network
 from retinue.rpc import config_file, descriptors, logs, memory
+from retinue.rpc.options import daemon
 from retinue.rpc.options import metrics as metrics_option
 from retinue.rpc.service_manager import notify_ready
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from retinue.manager.settings import Settings
+    from retinue.manager.webhooks.core.rules import Network
+
 _TIMERS = Timers()
 _DOMAIN = re.compile(r"(?=.{1,190}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 
 
-@click.group()
+@daemon("retinue-manager")
 def main() -> None:
     """Manager of compute sessions."""
 
@@ -66,6 +63,7 @@ def _serve_options(command: Callable[..., None]) -> Callable[..., None]:
                 "--agent-listen",
                 default=options.DEFAULT_AGENT_LISTEN,
                 show_default=True,
+                metavar="HOST:PORT[,HOST:PORT…]",
                 help="Port for agents.",
             ),
             click.option(
@@ -114,7 +112,7 @@ def _serve_options(command: Callable[..., None]) -> Callable[..., None]:
             ),
             click.option(
                 "--keep-sessions",
-                default=DEFAULT_KEPT_DAYS,
+                default=options.DEFAULT_KEPT_DAYS,
                 show_default=True,
                 type=click.IntRange(0, 36_500),
                 metavar="DAYS",
@@ -191,6 +189,8 @@ def _serve_options(command: Callable[..., None]) -> Callable[..., None]:
 def _serve(log_format: str, log_level: str, **values: Any) -> None:
     """Serve until SIGTERM or SIGINT."""
     settings = _settings(**values)
+    from retinue.manager.administration import EXPECTED  # noqa: PLC0415 - takes long, and `--help` does not need it
+
     logs.configure_logging(log_format, log_level)
     descriptors.raise_limit()
     memory.prepare()
@@ -214,6 +214,8 @@ def _check_config(context: click.Context, /, log_format: str, log_level: str, **
     """
     settings = _settings(**values)
     config_file.check(context)
+    from retinue.manager.installation import read_seal_key  # noqa: PLC0415 - kept out of `--help`
+
     try:
         read_seal_key(settings.ca_seal_key_file)
     except (OSError, ValueError) as error:
@@ -247,6 +249,9 @@ def _settings(  # noqa: PLR0917  # called by the parser, by name
     metrics: str,
 ) -> Settings:
     """Returns the settings that options mean. Raises UsageError."""
+    from retinue.manager.settings import Settings  # noqa: PLC0415 - kept out of `--help`
+    from retinue.manager.webhooks.core.rules import AddressPolicy  # noqa: PLC0415
+
     if not 0 < heartbeat < suspect_after < lost_after:
         raise click.UsageError("heartbeat, suspect-after and lost-after must be positive and grow in this order")
     return Settings(
@@ -307,6 +312,8 @@ def _networks(option: str, text: str) -> tuple[Network, ...]:
 
 
 async def _until_signalled(settings: Settings) -> None:
+    from retinue.manager.daemon import Ready, serve  # noqa: PLC0415 - kept out of `--help`
+
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -331,23 +338,11 @@ def _create_admin(name: str, data_dir: Path, database_url: str) -> None:
     """Make the administrator NAME, if there is none of that name, a member of project `default`,
     and print a new token once.
     """
-    secret = new_secret(TOKEN_PREFIX)
-
-    async def create() -> None:
-        async with existing_database(data_dir, database_url) as database, database.transaction() as tx:
-            user = await accounts.get_user(tx, name)
-            if user is None:
-                await accounts.create_user(tx, name, "ADMIN", {})
-            elif user.role != "ADMIN":
-                raise click.ClickException(f"{name} is a user without administration")
-            if await accounts.get_project(tx, development.PROJECT) is not None:
-                await accounts.set_membership(tx, name, development.PROJECT, "ADMIN")
-            await accounts.create_token(tx, name, hash_secret(secret), description="made by create-admin", ttl=None)
-
     if not _is_name(name):
         raise click.UsageError("NAME must be 1-63 characters a-z, 0-9 and -, with no dash first or last")
-    run(create())
-    click.echo(secret)
+    from retinue.manager import administration  # noqa: PLC0415 - kept out of `--help`
+
+    administration.run(administration.create_admin(name, data_dir, database_url))
 
 
 @main.command("revoke-agent")
@@ -362,17 +357,9 @@ def _revoke_agent(agent_id: str, data_dir: Path, database_url: str) -> None:
     it has stopped by itself what may be run again. Whatever else still runs on the node is
     left to the node's administrator.
     """
+    from retinue.manager import administration  # noqa: PLC0415 - kept out of `--help`
 
-    async def revoke() -> None:
-        async with existing_database(data_dir, database_url) as database:
-            async with database.transaction() as tx:
-                if not await agents.revoke(tx, agent_id):
-                    raise click.ClickException(f"no agent {agent_id} is enrolled")
-            # On its own, as sessions are locked before agents.
-            async with database.transaction() as tx:
-                await conditions.set_agent_lost(tx, agent_id, lost=True)
-
-    run(revoke())
+    administration.run(administration.revoke_agent(agent_id, data_dir, database_url))
 
 
 def _is_name(name: str) -> bool:

@@ -13,6 +13,9 @@ from retinue.rpc import config_file
 ENVIRONMENT_PREFIX = "RETINUE_MANAGER"
 DEFAULT_DATA_DIRECTORY = Path("/var/lib/retinue/manager")
 DEFAULT_LISTEN, DEFAULT_AGENT_LISTEN = "0.0.0.0:7440", "0.0.0.0:7441"
+DEFAULT_KEPT_DAYS = 30
+LOCAL_HOSTS = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]", "": "127.0.0.1"}  # noqa: S104  # compared with, not bound to
+"""Hosts that stand for all addresses of a machine, and where the machine itself reaches what listens there."""
 
 config = config_file.option(f"{ENVIRONMENT_PREFIX}_CONFIG")
 some_config = config_file.option(f"{ENVIRONMENT_PREFIX}_CONFIG", partial=True)
@@ -32,5 +35,15 @@ database_url = click.option(
     help="PostgreSQL to use instead of the embedded one: postgresql://…",
 )
 listen = click.option(
-    "--listen", envvar=f"{ENVIRONMENT_PREFIX}_LISTEN", default=DEFAULT_LISTEN, show_default=True, help="Port for users."
+    "--listen",
+    envvar=f"{ENVIRONMENT_PREFIX}_LISTEN",
+    default=DEFAULT_LISTEN,
+    show_default=True,
+    metavar="HOST:PORT[,HOST:PORT…]",
+    help="Port for users.",
 )
+
+
+def listen_addresses(text: str) -> list[str]:
+    """Returns the addresses of `HOST:PORT[,HOST:PORT…]`, at least one."""
+    return [address.strip() for address in text.split(",")]

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from retinue.manager.dispatch.core.liveness import Timers
+from retinue.manager.dispatch.core.timers import Timers
 from retinue.manager.gateway.settings import GatewaySettings
-from retinue.manager.options import DEFAULT_AGENT_LISTEN, DEFAULT_DATA_DIRECTORY, DEFAULT_LISTEN
+from retinue.manager.options import DEFAULT_AGENT_LISTEN, DEFAULT_DATA_DIRECTORY, DEFAULT_KEPT_DAYS, DEFAULT_LISTEN
 from retinue.manager.session.core.pending_limit import DEFAULT_MAX_PENDING
-from retinue.manager.store.retention import DEFAULT_KEPT_DAYS
 from retinue.manager.webhooks.core.rules import PUBLIC_ONLY, AddressPolicy
 
 
@@ -19,7 +18,8 @@ class Settings:
 
     # Holds the certificate authority and, unless `database_url` is given, the database.
     data_directory: Path = DEFAULT_DATA_DIRECTORY
-    # Addresses of the port for users and of the one for agents, `host:port`; port 0 means any that is free.
+    # Addresses of the port for users and of the one for agents, `host:port[,host:port…]`; port 0 means any that is
+    # free, the same at all of them.
     listen: str = DEFAULT_LISTEN
     agent_listen: str = DEFAULT_AGENT_LISTEN
     # Where SSH connections to sessions come directly; empty: any free port at the host of `listen`; "none": nowhere.

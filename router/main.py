@@ -28,7 +28,7 @@ def _router_id(_context: click.Context, _parameter: click.Parameter, value: str)
 _FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
 
 
-@click.group()
+@options.daemon("retinue-router")
 def main() -> None:
     """Serves endpoints of sessions to clients, by an Envoy that it runs."""
 

@@ -1,10 +1,16 @@
-"""Reads the options that the daemons of nodes share."""
+"""The group of commands of a daemon, and the options that the daemons of nodes share."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_LONGEST_SENTENCE = 1000
 
 metrics = click.option(
     "--metrics",
@@ -12,6 +18,34 @@ metrics = click.option(
     metavar="HOST:PORT",
     help="Serves metrics to Prometheus there, at /metrics, without TLS and credentials.",
 )
+
+
+class Commands(click.Group):
+    """A group whose help has the whole first sentence of each command."""
+
+    group_class = type
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes names and sentences, in lines of their own where they are long."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [
+            (name, command.get_short_help_str(_LONGEST_SENTENCE))
+            for name, command in commands
+            if command is not None and not command.hidden
+        ]
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
+
+
+def daemon(name: str) -> Callable[[Callable[[], None]], click.Group]:
+    """Makes a group of commands of a program: `-h` works for each of them, and `--version` for all."""
+
+    def decorate(function: Callable[[], None]) -> click.Group:
+        group = click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})(function)
+        return click.version_option(package_name="retinue", prog_name=name, message="%(prog)s %(version)s")(group)
+
+    return decorate
 
 
 def managers(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[str, ...]:

@@ -83,7 +83,7 @@ async def _ask(kernel: Kernel, request: dict[str, Any]) -> dict[str, Any]:
     program = await asyncio.to_thread(Path(code_launcher.__file__).read_text)
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT):
-            command = (f"{PYTHON}/bin/python3", "-S", "-E", "-c", program)
+            command = (f"{PYTHON}/bin/python3", "-S", "-I", "-c", program)
             await attachment.start(Start(command, wire.environment, wire.directory, leaves=True))
             await attachment.write(json.dumps(request).encode())
             await attachment.end_input()

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from retinue.agent.host.processes import Process, alive, send_signal
 from retinue.agent.state import checked
 from retinue.rpc.files import try_lock
+from retinue.rpc.interpreter import module_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -131,7 +132,7 @@ def ensure(state_dir: Path) -> None:
     if (lock := try_lock(state_dir / LOCK)) is None:
         return
     os.close(lock)
-    command = (sys.executable, "-m", "retinue.agent.fencing.watchdog", str(state_dir))
+    command = [*module_command("retinue.agent.fencing.watchdog"), str(state_dir)]
     try:
         # It leaves the agent's session, and continues in a child of its own: this waits only until it watches.
         subprocess.run(  # noqa: S603 - ours

@@ -23,6 +23,9 @@ READY_SECONDS = 180.0
 PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "control_port": 4, "hb_port": 5}
 PYTHON_NAMES = ("python", "python3", "")
 LOG_BYTES = 2000
+# The work directory comes to the search path by IPython, behind Python's own modules: a file there may have the name of
+# one that `-m ipykernel_launcher` imports.
+JUPYTER_KERNEL = "import sys; del sys.path[0]; from ipykernel import kernelapp; kernelapp.launch_new_instance()"
 
 
 def directories() -> list[Path]:
@@ -63,10 +66,10 @@ def choose(language: str) -> dict[str, Any] | None:
         for name in ("python3", "python"):
             if name in specs:
                 return specs[name]
-        words = ["-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        words = ["-c", JUPYTER_KERNEL, "-f", "{connection_file}"]
         # Names are looked up where they live; reading all sources for them takes seconds at first.
         words += ["--IPCompleter.use_jedi=False", "--IPKernelApp.outstream_class=retinue_code_output.Output"]
-        return {"argv": [sys.executable, *words]}
+        return {"argv": [sys.executable, *words], "interrupt_mode": "message"}
     if wanted in specs:
         return specs[wanted]
     return next((spec for spec in specs.values() if str(spec.get("language", "")).lower() == wanted), None)

@@ -96,7 +96,7 @@ def _fill(root: Path, launcher: Path) -> None:
     python = root / "bin" / "python3"
     shutil.copyfile(launcher, python)
     python.chmod(0o755)
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
+    command = [sys.executable, "-I", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
     command += ["--root-user-action=ignore", "--no-compile", "--target", str(packages), *REQUIREMENTS]
     subprocess.run(command, check=True, capture_output=True, text=True, timeout=STEP_TIMEOUT)  # noqa: S603
     shutil.copyfile(OUTPUT, packages / f"retinue_{OUTPUT.name}")
@@ -104,6 +104,7 @@ def _fill(root: Path, launcher: Path) -> None:
     # Once, and not in each kernel, which could not keep it.
     compiling = [
         sys.executable,
+        "-I",
         "-m",
         "compileall",
         "-q",

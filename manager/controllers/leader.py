@@ -14,7 +14,7 @@ from retinue.manager.agent_rpc.dialer import Dialer
 from retinue.manager.agent_rpc.relay import Forwarder
 from retinue.manager.controllers import deadlines, dependencies, fleet_gauges
 from retinue.manager.controllers.log_collector import OutputCollector
-from retinue.manager.dispatch.core.liveness import Timers
+from retinue.manager.dispatch.core.timers import Timers
 from retinue.manager.dispatch.desired_state import Affected, read_desired
 from retinue.manager.dispatch.orphans import Orphans, OutOfBounds
 from retinue.manager.dispatch.reports import Reports

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 from retinue.manager.agent_rpc.dialer import Dialer
 from retinue.manager.cancellation import cancellable
 from retinue.manager.dispatch.agent_link import AgentLink, FindSuperfluous, Listener, ReadDesired
-from retinue.manager.dispatch.core.liveness import Timers, verdict, worsened
+from retinue.manager.dispatch.core.liveness import verdict, worsened
+from retinue.manager.dispatch.core.timers import Timers
 from retinue.manager.dispatch.protected_addresses import node_addresses
 from retinue.manager.scheduling.records import AgentState
 from retinue.manager.session.core.attempts import AttemptUsage, ListenerBrokenError, TermOverError, UsageWatch

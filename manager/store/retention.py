@@ -15,8 +15,6 @@ from retinue.manager.store import console_tickets, endpoints, journal, port_acce
 JOURNAL_SECONDS = 7 * 86_400
 JOURNAL_ENTRIES = 1_000_000
 REQUEST_SECONDS = 86_400
-# Sessions that ended are kept for so long by default.
-DEFAULT_KEPT_DAYS = 30
 # One commit does not hold up others: rows of output are up to 1 MiB each.
 _OUTPUT_PORTION, _SESSION_PORTION = 100, 500
 

@@ -70,7 +70,7 @@ async def managers(cluster: Cluster) -> AsyncIterator[tuple[Manager, Manager]]:
                 agents=ports.agents,
                 gateway=0,
                 # Agents see a router of this machine at the address of their network's host, which comes first.
-                hosts=[host_of(cluster), "127.0.0.1", "localhost"],
+                nodes=host_of(cluster),
                 supervision=commands.Supervision(OPTIONS.heartbeat, OPTIONS.suspect_after, OPTIONS.lost_after),
             ),
             *("--database-url", f"postgresql://postgres@/retinue?host={cluster.directory}/manager/postgres"),

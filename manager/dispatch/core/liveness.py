@@ -2,25 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from retinue.manager.dispatch.core.timers import Timers
 from retinue.manager.scheduling.records import AgentState
-
-
-@dataclass(frozen=True, slots=True)
-class Timers:
-    """In seconds: how often links say something, and after which silence an agent is suspect and lost."""
-
-    heartbeat: float = 5.0
-    suspect_after: float = 20.0
-    lost_after: float = 60.0
-
-    @property
-    def fence_timeout(self) -> float:
-        """Seconds without contact after which an agent stops what may be run on another agent once it is lost:
-        it must have ended by then.
-        """
-        return self.lost_after * 0.6
 
 
 def verdict(silence: float, timers: Timers) -> AgentState:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
+import subprocess
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +23,7 @@ from retinue.devtools.cluster import DIRECTORIES, Cluster, ClusterError, Cluster
 from retinue.rpc import network_namespaces
 from tests.integration.client.command.conftest import Program, line_with
 from tests.support.eventually import NEVER, eventually
+from tests.support.planted_modules import plant
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -40,7 +43,8 @@ def directory() -> Iterator[Path]:
 @pytest.fixture
 def program(tmp_path: Path) -> Program:
     kept = {key: value for key, value in os.environ.items() if not key.startswith("RETINUE_")}
-    return Program({**kept, "RETINUE_CONTEXTS": str(tmp_path / "contexts.yaml")})
+    # No daemon takes a module from the directory that it is started in.
+    return Program({**kept, "RETINUE_CONTEXTS": str(tmp_path / "contexts.yaml")}, plant(tmp_path / "planted"))
 
 
 @pytest.fixture
@@ -100,6 +104,17 @@ def _control_groups(agent: str) -> list[Path]:
     return [path for name in (agent, f"{agent}.vm") for path in Path("/sys/fs/cgroup").glob(f"*/retinue/{name}")]
 
 
+def _listens(pids: set[int], ports: range) -> set[tuple[str, int]]:
+    """Addresses and ports at which processes, or whatever has one of the ports, take connections here."""
+    found = set()
+    for row in subprocess.check_output(["ss", "-ltnpH"], text=True).splitlines():  # noqa: S607
+        host, _, number = row.split()[3].rpartition(":")
+        if int(number) in ports or pids & set(map(int, re.findall(r"pid=(\d+)", row))):
+            # An address of IPv4 at a socket of IPv6.
+            found.add((host.removeprefix("[::ffff:").removesuffix("]"), int(number)))
+    return found
+
+
 def _facts(directory: Path) -> dict[str, str]:
     found = json.loads((directory / "manager" / "dev.json").read_text())
     assert isinstance(found, dict)
@@ -121,6 +136,12 @@ async def test_dev_is_used_by_its_context_and_leaves_nothing(
     await eventually(lambda: _commands_with(f"{directory}/router"), lambda found: len(found) == 2)
     links = _links(made)
     assert len(links) == 1
+    # Nothing is there for other machines: users come by the loopback, and nodes by their own network.
+    pids = {pid for pid, _ in made.processes.values()}
+    listens = await asyncio.to_thread(_listens, pids, range(port, port + 4))
+    hosts = ("127.0.0.1", made.underlay.host_address)
+    assert listens >= {*((host, number) for host in hosts for number in (port, port + 1)), ("127.0.0.1", port + 3)}
+    assert {host for host, _ in listens} == set(hosts)
     path = Path(program.environment["RETINUE_CONTEXTS"])
     current, contexts = read_contexts(path)
     assert (current, contexts["dev"].endpoint) == ("dev", f"127.0.0.1:{port}")

@@ -147,7 +147,12 @@ def mode(path: Path) -> int:
 
 
 async def test_development_mode_and_a_stop_with_streams_open(directory: Path) -> None:
-    async with manager(directory, "--dev") as running:
+    async with manager(directory, "--dev", "--listen", "127.0.0.1:0,127.0.0.2:0") as running:
+        host, port = running.said["endpoint"].split(":")
+        assert host == "127.0.0.1"
+        # The same port everywhere.
+        _, connection = await asyncio.open_connection("127.0.0.2", int(port))
+        connection.close()
         assert mode(directory / "dev.json") == 0o600
         assert mode(directory / "ca.key") == 0o600
         assert mode(directory) == 0o711
@@ -161,6 +166,8 @@ async def test_development_mode_and_a_stop_with_streams_open(directory: Path) ->
             "router_join_token",
         }
         assert await caller(running) == "admin"
+        asked = ("health", "--data-dir", str(directory), "--listen", running.said["endpoint"])
+        assert await command(*asked) == (0, f"ready: {running.said['endpoint']}\n", "")
         async with running.channel() as channel:
             health = health_pb2_grpc.HealthStub(channel)
             assert (await health.Check(health_pb2.HealthCheckRequest())).status == SERVING

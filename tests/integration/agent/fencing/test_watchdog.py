@@ -12,6 +12,7 @@ from retinue.agent.fencing import watchdog
 from retinue.agent.host.processes import Process, identify
 from tests.integration.agent.fencing.watchdogs import BOOT_ID, LATE, sleeper, watchdogs, write
 from tests.support.eventually import eventually_blocking
+from tests.support.planted_modules import plant
 
 
 def test_it_ends_what_is_late_and_leaves(tmp_path: Path) -> None:
@@ -41,6 +42,15 @@ def test_another_process_with_the_number_is_distinguished(tmp_path: Path) -> Non
         watchdog.watch(tmp_path, BOOT_ID)
         assert not watchdog.was_ended(tmp_path, "a")
         assert identify(process.pid) == process
+
+
+def test_one_takes_no_module_from_the_directory_of_its_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(plant(tmp_path / "planted"))
+    with sleeper() as process:
+        write(tmp_path, 0.0, a=process)
+        watchdog.ensure(tmp_path)
+        assert len(watchdogs(tmp_path)) == 1
+    eventually_blocking(lambda: not watchdogs(tmp_path))
 
 
 def test_where_none_can_be_started_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

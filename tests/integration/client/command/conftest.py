@@ -29,6 +29,8 @@ class Program:
     """The program with the environment it is run in. Called, it runs to its end, and is not loaded again for that."""
 
     environment: dict[str, str]
+    directory: Path | None = None
+    """Where what is started begins; by default where the test is."""
 
     async def start(self, *arguments: str, **environment: str) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
@@ -38,6 +40,7 @@ class Program:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env={**self.environment, **environment},
+            cwd=self.directory,
         )
 
     async def __call__(self, *arguments: str, **environment: str) -> Outcome:

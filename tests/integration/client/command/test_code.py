@@ -15,6 +15,7 @@ from retinue.agent.kernel.python_runtime import build_runtime
 from tests.integration.client.command.conftest import Program
 from tests.support.eventually import NEVER
 from tests.support.forked_programs import PROGRAM
+from tests.support.planted_modules import plant
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
+MOVE = "mv planted/*.py . && test -e numbers.py"
 PLOT = """
 import base64
 from IPython.display import HTML, Image, display
@@ -44,6 +46,18 @@ async def name(client: Client) -> AsyncIterator[str]:
     yield session.name
     await session.terminate(force=True)
     await session.wait_ended(NEVER)
+
+
+async def test_code_runs_where_files_have_the_names_of_modules(retinue: Program, name: str, tmp_path: Path) -> None:
+    planted = plant(tmp_path / "planted")
+    (planted / "own.py").write_text("answer = 42\n")
+    copied = await retinue("cp", "-r", str(planted), f"{name}:")
+    assert copied.code == 0, copied.err
+    moved = await retinue("exec", name, "--", "sh", "-c", MOVE)
+    assert moved.code == 0, moved.err
+    (tmp_path / "code.py").write_text("import json, own; print(json.dumps(own.answer))")
+    ran = await retinue("code", "run", str(tmp_path / "code.py"), name)
+    assert (ran.code, ran.out) == (0, "42\n"), ran.err
 
 
 async def test_files_and_conversations(

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from retinue.manager.dispatch import convert
-from retinue.manager.dispatch.core.liveness import Timers, verdict
+from retinue.manager.dispatch.core.liveness import verdict
+from retinue.manager.dispatch.core.timers import Timers
 from retinue.manager.session.core.attempts import AttemptSpec, DesiredNetwork, DesiredState, difference
 from retinue.manager.session.core.isolation import Isolation
 from retinue.manager.session.core.states import Goal

@@ -14,7 +14,8 @@ import pytest
 
 from retinue.manager.agent_rpc.dialer import Dialer
 from retinue.manager.dispatch import supervisor
-from retinue.manager.dispatch.core.liveness import Timers, verdict, worsened
+from retinue.manager.dispatch.core.liveness import verdict, worsened
+from retinue.manager.dispatch.core.timers import Timers
 from retinue.manager.dispatch.supervisor import Supervisor
 from retinue.manager.scheduling.records import AgentState
 from retinue.manager.session.core.states import Goal, SessionState
