@@ -104,16 +104,36 @@ async def get_agent(connection: Connection, agent: str, output: str) -> None:
     """Show one node."""
     async with connection.client() as client:
         found = await client.agents.get(agent)
-    print_one(output, found, _facts(found), found.id)
+    print_one(output, found, agent_facts(found), found.id)
 
 
-def _facts(agent: pb.Agent) -> list[tuple[str, str]]:
+def agent_facts(agent: pb.Agent) -> list[tuple[str, str]]:
+    """Returns what is shown of one node."""
     now = time.time()
     return [
-        *((column.title.lower(), column.value(agent)) for column in _columns(now)),
+        *(
+            (column.title.lower(), _heard(agent, now) if column.title == "HEARD" else column.value(agent))
+            for column in _columns(now)
+        ),
         ("evicts", _deadline(agent, now)),
         *(("condition", _condition(condition, now)) for condition in agent.conditions),
     ]
+
+
+def _heard(agent: pb.Agent, now: float) -> str:
+    """Returns since when a node was not heard; of one that has never come since it was enrolled, what that means."""
+    heard = since(agent, "heartbeat_time", now)
+    came = agent.state not in (pb.AGENT_STATE_JOINING, pb.AGENT_STATE_LOST) or (heard != "-" and agent.address)
+    # Users do not see when it came.
+    if came or not agent.HasField("create_time"):
+        return heard
+    when = "never since it was enrolled" if heard == "-" else f"{heard}, and not since it was enrolled again"
+    why = (
+        f"it listens at {safe(agent.address)}, where the manager does not reach it"
+        if agent.address
+        else "its log says why (`cannot announce this node`)"
+    )
+    return f"{when}; {why}: see docs/how-to/troubleshooting.md"
 
 
 def _deadline(agent: pb.Agent, now: float) -> str:
@@ -166,7 +186,7 @@ async def drain_agent(
         )
         if wait:
             found = await _wait_drained(client, found, timeout)
-    print_one(output, found, _facts(found), found.id)
+    print_one(output, found, agent_facts(found), found.id)
 
 
 async def _wait_drained(client: Client, agent: pb.Agent, timeout: float | None) -> pb.Agent:  # noqa: ASYNC109
@@ -196,7 +216,7 @@ async def undrain_agent(connection: Connection, agent: str, output: str) -> None
     """Put a node back into scheduling."""
     async with connection.client() as client:
         found = await client.agents.undrain(agent)
-    print_one(output, found, _facts(found), found.id)
+    print_one(output, found, agent_facts(found), found.id)
 
 
 @agents_command.command("cordon")
@@ -208,7 +228,7 @@ async def cordon_agent(connection: Connection, agent: str, output: str) -> None:
     """Take a node out of scheduling and end nothing: drain --keep-system."""
     async with connection.client() as client:
         found = await client.agents.drain(agent, keep_system=True)
-    print_one(output, found, _facts(found), found.id)
+    print_one(output, found, agent_facts(found), found.id)
 
 
 agents_command.add_command(undrain_agent, "uncordon")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime as dt
 import logging
 from dataclasses import dataclass
@@ -67,8 +66,10 @@ class Announcer:
         self._random = random_numbers
         self._now = now
         self._choice = ManagerChoice()
+        # Of the last call: the managers that failed, and how.
+        self._failures: dict[str, grpc.aio.AioRpcError] = {}
 
-    async def announce_always(self, wait_disconnected: Callable[[], Awaitable[None]]) -> None:
+    async def announce_always(self, wait_disconnected: Callable[[], Awaitable[object]]) -> None:
         """Announces now, and again while no manager is connected, until cancelled."""
         delay = FIRST_DELAY
         while True:
@@ -76,7 +77,7 @@ class Announcer:
                 await self.announce()
                 delay, pause = FIRST_DELAY, ANNOUNCE_INTERVAL
             except (grpc.aio.AioRpcError, ValueError) as error:
-                log.warning("cannot announce this node: %s", _in_words(error))
+                log.warning("cannot announce this node%s", self._in_words(error))
                 pause, delay = delay, min(ANNOUNCE_INTERVAL, delay * 2)
             await asyncio.sleep(pause * self._random.uniform(0.8, 1.2))
             await wait_disconnected()
@@ -89,7 +90,7 @@ class Announcer:
                     await self.renew()
                     log.info("the certificate was renewed")
                 except (grpc.aio.AioRpcError, ValueError, OSError) as error:
-                    log.warning("cannot renew the certificate: %s", _in_words(error))
+                    log.warning("cannot renew the certificate%s", self._in_words(error))
             await asyncio.sleep(RENEWAL_INTERVAL * self._random.uniform(0.8, 1.2))
 
     async def announce(self) -> None:
@@ -135,13 +136,24 @@ class Announcer:
                 stub: enrollment_service_pb2_grpc.EnrollmentServiceAsyncStub = (
                     enrollment_service_pb2_grpc.EnrollmentServiceStub(channel)
                 )
-                return await work(stub)
+                try:
+                    return await work(stub)
+                except grpc.aio.AioRpcError as error:
+                    self._failures[address] = error
+                    raise
 
+        self._failures.clear()
         return await self._choice.call(agent_endpoints(identity.agent_endpoint, self._announcement.managers), at)
 
+    def _in_words(self, error: Exception) -> str:
+        """Returns what follows the words about a call that failed: each manager that was tried, and what it said."""
+        if not isinstance(error, grpc.aio.AioRpcError):
+            return f": {error}"
+        return "".join(f"; at {address}: {_fault(failure)}" for address, failure in self._failures.items())
 
-def _in_words(error: Exception) -> str:
-    if isinstance(error, grpc.aio.AioRpcError):
-        with contextlib.suppress(AttributeError):
-            return f"{error.code().name}: {error.details()}"
-    return str(error)
+
+def _fault(error: grpc.aio.AioRpcError) -> str:
+    code = error.code()
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return f"no answer within {TIMEOUT:g} s"
+    return f"{getattr(code, 'name', code)}: {error.details()}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import random
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from retinue.rpc.enrollment.enrollment import enroll
 from retinue.rpc.enrollment.identity import IdentityError, IdentityStore
 from tests.integration.agent.authority import Authority
 from tests.integration.agent.manager_side import TOKEN, Manager
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,6 +76,27 @@ async def test_another_manager_is_turned_to_when_one_is_dead(manager: Manager, t
     assert await manager.announced() == "127.0.0.1:1"
     await announcer.renew()
     assert store.current().certificate == await manager.enrollment.renewed.get()
+
+
+async def test_the_log_names_each_manager_that_was_tried(
+    manager: Manager, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = IdentityStore(tmp_path / "identity.json")
+    store.save(await enroll("node-1", (manager.address,), TOKEN, manager.authority.fingerprint))
+    # Nothing listens there.
+    about = Announcement(("127.0.0.2:1", "127.0.0.3:1"), "127.0.0.1:1", "i", "1")
+    announcing = asyncio.create_task(
+        Announcer(about, store, random.SystemRandom()).announce_always(asyncio.Event().wait)
+    )
+    try:
+        (said, *_) = await eventually(
+            lambda: [text for text in caplog.messages if text.startswith("cannot announce this node")]
+        )
+    finally:
+        announcing.cancel()
+    port = manager.enrollment.agent_port
+    assert f"; at 127.0.0.2:{port}: UNAVAILABLE: " in said
+    assert f"; at 127.0.0.3:{port}: UNAVAILABLE: " in said
 
 
 async def test_a_refusal_is_not_taken_to_another_manager(manager: Manager) -> None:
