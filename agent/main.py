@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import grpc
 
 from retinue.rpc import config_file, logs, memory, options
 
@@ -212,7 +211,9 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 @_options
 def run(log_format: str, log_level: str, **values: Any) -> None:
     """Runs the agent until it is stopped; kernels run on then."""
-    from retinue.agent import daemon  # noqa: PLC0415 - takes long to import, and `--help` does not need it
+    import grpc.aio  # noqa: PLC0415 - takes long to import, and `--help` does not need it
+
+    from retinue.agent import daemon  # noqa: PLC0415
     from retinue.agent.errors import KernelRuntimeError  # noqa: PLC0415
     from retinue.agent.network.errors import NetworkError  # noqa: PLC0415
     from retinue.agent.state.exclusive import InUseError  # noqa: PLC0415
@@ -224,9 +225,9 @@ def run(log_format: str, log_level: str, **values: Any) -> None:
         memory.prepare()
         asyncio.run(daemon.run(settings))
     except grpc.aio.AioRpcError as error:
-        raise click.ClickException(f"the manager refused: {error.code().name}: {error.details()}") from error
+        raise logs.DaemonError(f"the manager refused: {error.code().name}: {error.details()}") from error
     except (InUseError, IdentityError, KernelRuntimeError, NetworkError, OSError, ValueError) as error:
-        raise click.ClickException(str(error)) from error
+        raise logs.DaemonError(str(error)) from error
 
 
 @main.command("join")
@@ -248,7 +249,9 @@ def _join(  # noqa: PLR0917 - one per option
     """Enrols this node and writes the agent's configuration file;
     `retinue agents join-token` prints the whole command.
     """
-    from retinue.agent.joining import join, write_configuration  # noqa: PLC0415 - kept out of `--help`
+    import grpc.aio  # noqa: PLC0415 - kept out of `--help`
+
+    from retinue.agent.joining import join, write_configuration  # noqa: PLC0415
     from retinue.agent.state.exclusive import InUseError  # noqa: PLC0415
     from retinue.rpc.enrollment.identity import IdentityError  # noqa: PLC0415
 

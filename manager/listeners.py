@@ -56,6 +56,7 @@ from retinue.manager.v1 import (
     template_service_pb2_grpc,
 )
 from retinue.rpc.direct_port import DirectPorts, listen_address
+from retinue.rpc.sockets import listen_error
 
 if TYPE_CHECKING:
     from retinue.manager.gateway.serving import Gateway
@@ -220,9 +221,9 @@ def _bind(server: grpc.aio.Server, addresses: Sequence[str], credentials: grpc.S
         try:
             port = server.add_secure_port(wanted, credentials)
         except RuntimeError as error:
-            raise OSError(f"cannot listen on {wanted}") from error
+            raise listen_error(wanted) from error
         if port == 0:
-            raise OSError(f"cannot listen on {wanted}")
+            raise listen_error(wanted)
         first = first or port
     return first
 

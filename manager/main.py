@@ -197,7 +197,7 @@ def _serve(log_format: str, log_level: str, **values: Any) -> None:
     try:
         asyncio.run(_until_signalled(settings))
     except EXPECTED as error:
-        raise click.ClickException(str(error)) from error
+        raise logs.DaemonError(str(error)) from error
 
 
 @main.group("config")
@@ -321,9 +321,9 @@ async def _until_signalled(settings: Settings) -> None:
     loop.add_signal_handler(signal.SIGUSR1, logs.log_tasks)
 
     def ready(at: Ready) -> None:
-        click.echo(f"ready: users at {at.endpoint}, agents at {at.agent_endpoint}", err=True)
+        logs.say(f"ready: users at {at.endpoint}, agents at {at.agent_endpoint}")
         if at.credentials is not None:
-            click.echo(f"credentials for development: {settings.data_directory / 'dev.json'}", err=True)
+            logs.say(f"credentials for development: {settings.data_directory / 'dev.json'}")
         notify_ready()
 
     await serve(settings, stop, ready)

@@ -35,6 +35,7 @@ from retinue.rpc.enrollment.managers import split_address
 from retinue.rpc.enrollment.peers import server_credentials
 from retinue.rpc.logs import log_tasks
 from retinue.rpc.service_manager import notify_ready
+from retinue.rpc.sockets import listen_error
 
 _log = logging.getLogger(__name__)
 
@@ -167,7 +168,7 @@ async def _listening(address: str, servicer: SyncServicer, identities: IdentityS
     try:
         port = server.add_secure_port(address, server_credentials(identities.current))
     except RuntimeError as error:
-        raise OSError(f"cannot listen at {address}") from error
+        raise listen_error(address) from error
     await server.start()
     try:
         yield port

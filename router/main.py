@@ -106,9 +106,9 @@ def run(log_format: str, log_level: str, **values: Any) -> None:
         descriptors.raise_limit()
         asyncio.run(daemon.run(settings))
     except grpc.aio.AioRpcError as error:
-        raise click.ClickException(f"the manager refused: {error.code().name}: {error.details()}") from error
+        raise logs.DaemonError(f"the manager refused: {error.code().name}: {error.details()}") from error
     except (IdentityError, OSError, ValueError) as error:
-        raise click.ClickException(str(error)) from error
+        raise logs.DaemonError(str(error)) from error
 
 
 @main.group("config")

@@ -10,7 +10,7 @@ import logging
 import re
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -57,6 +57,25 @@ def configure_logging(log_format: str, log_level: str) -> None:
     for verbose in _VERBOSE:
         logging.getLogger(verbose).setLevel(logging.WARNING)
     logging.getLogger(_GRPC).addFilter(is_not_lost_caller)
+
+
+def say(text: str, level: int = logging.INFO) -> None:
+    """Writes a line for people, whatever severities are logged; where the log is for machines,
+    the line is one of the log's.
+    """
+    if any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers):
+        _log.log(level, "%s", text)
+    else:
+        click.echo(text, err=True)
+
+
+class DaemonError(click.ClickException):
+    """What ends a daemon, in one line."""
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Writes the line."""
+        del file
+        say(f"Error: {self.format_message()}", logging.ERROR)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,10 +41,19 @@ class Commands(click.Group):
 
 
 def daemon(name: str) -> Callable[[Callable[[], None]], click.Group]:
-    """Makes a group of commands of a program: `-h` works for each of them, and `--version` for all."""
+    """Makes a group of commands of a program: `-h` works for each of them, and `--version` for all. Its commands import
+    gRPC when they run.
+    """
 
     def decorate(function: Callable[[], None]) -> click.Group:
-        group = click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})(function)
+        @functools.wraps(function)
+        def begin() -> None:
+            # gRPC reads it when it is loaded. What its core prints is no line of our log, and is said by the call that
+            # failed as well, but for oddities of callers.
+            os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+            function()
+
+        group = click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})(begin)
         return click.version_option(package_name="retinue", prog_name=name, message="%(prog)s %(version)s")(group)
 
     return decorate

@@ -1,11 +1,11 @@
-"""Reads from sockets that do not block."""
+"""Reads from sockets that do not block, and says why one cannot listen."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import socket
 
-if TYPE_CHECKING:
-    import socket
+from retinue.rpc.enrollment.managers import split_address
 
 
 def receive_available(connection: socket.socket, room: memoryview, count: int = 0) -> int:
@@ -23,3 +23,19 @@ def receive_available(connection: socket.socket, room: memoryview, count: int = 
             break
         count += more
     return count
+
+
+def listen_error(address: str) -> OSError:
+    """Returns why a server of gRPC cannot listen at `host:port`, found out by listening there:
+    gRPC itself says so in words of its core only.
+    """
+    reason = ""
+    try:
+        host, port = split_address(address)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        socket.create_server((host, port), family=family).close()
+    except ValueError as error:
+        reason = str(error)
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+    return OSError(f"cannot listen at {address}: {reason}" if reason else f"cannot listen at {address}")

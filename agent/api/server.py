@@ -21,6 +21,7 @@ from retinue.agent.api.lease_port import LeaseService
 from retinue.agent.api.open_port import PortService
 from retinue.agent.v1 import agent_service_pb2_grpc
 from retinue.rpc.enrollment.peers import server_credentials
+from retinue.rpc.sockets import listen_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,7 +96,7 @@ class Server:
         try:
             port = self._server.add_secure_port(address, self._credentials)
         except RuntimeError as error:
-            raise OSError(f"cannot listen at {address}") from error
+            raise listen_error(address) from error
         if direct is not None:
             self._ports.direct.open(*direct)
         await self._server.start()

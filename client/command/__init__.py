@@ -2,9 +2,9 @@
 
 import os
 
-# gRPC reads it when it is loaded, and prints to the terminal of commands,
-# for instance when the server ends an idle connection.
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+# gRPC reads it when it is loaded, and prints to the terminal of commands, for instance when the server ends an idle
+# connection. What is of use in that, a call that fails says again.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 from retinue.client.command.application import main  # after what gRPC reads
 

@@ -291,8 +291,10 @@ async def _logged(call: Call, opened: OpenCall, *, stream: bool) -> AsyncIterato
             _CALL_SECONDS.labels(call.method.removeprefix("/")).observe(seconds)
         principal = _principal.get(None)
         caller = f"{principal.kind.lower()} {principal.name}" if principal is not None else "anyone"
+        # Most streams end when their client has read enough.
+        expected = outcome == "OK" or (stream and outcome == "CANCELLED")
         _log.log(
-            logging.DEBUG if outcome == "OK" else logging.INFO,
+            logging.DEBUG if expected else logging.INFO,
             "%s %s %.1f ms, %s at %s",
             call.method,
             outcome,

@@ -171,7 +171,7 @@ def main() -> None:
     arguments, environment, directory = run
     sys.argv[:] = [str(PROGRAM), *arguments]
     os.environ.clear()
-    os.environ.update({"GRPC_VERBOSITY": "ERROR"} | environment)
+    os.environ.update({"GRPC_VERBOSITY": "NONE"} | environment)
     os.chdir(directory)
     importlib.import_module("retinue.client.command").main()
 

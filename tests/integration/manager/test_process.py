@@ -7,6 +7,8 @@ import contextlib
 import json
 import os
 import signal
+import socket
+import ssl
 import stat
 import sys
 import urllib.request
@@ -57,10 +59,14 @@ def directory() -> Iterator[Path]:
 class Manager:
     """A process, and what it said of itself."""
 
-    def __init__(self, process: asyncio.subprocess.Process, directory: Path, options: tuple[str, ...]) -> None:
+    def __init__(
+        self, process: asyncio.subprocess.Process, directory: Path, options: tuple[str, ...], lines: list[str]
+    ) -> None:
         self.process = process
         self.directory = directory
         self.options = options
+        self.lines = lines
+        """Its log; whole after the block in which it ran."""
 
     @property
     def said(self) -> dict[str, str]:
@@ -95,7 +101,7 @@ async def manager(directory: Path, *options: str, ready: bool = True, **environm
     async def drain(stream: asyncio.StreamReader, started: asyncio.Event) -> None:
         async for line in stream:
             lines.append(line.decode())
-            if line.startswith(b"ready:"):
+            if b"ready: users at" in line:
                 started.set()
         started.set()
 
@@ -106,7 +112,7 @@ async def manager(directory: Path, *options: str, ready: bool = True, **environm
             async with asyncio.timeout(NEVER):
                 await started.wait()
             assert process.returncode is None, "".join(lines)
-        yield Manager(process, directory, options)
+        yield Manager(process, directory, options, lines)
     finally:
         if process.returncode is None:
             process.terminate()
@@ -221,6 +227,7 @@ async def test_a_port_that_is_taken(serving: Manager) -> None:
         taken = serving.said["endpoint"]
         async with manager(other / "m", "--listen", taken, ready=False) as second:
             assert await second.ended() == 1
+        assert f"Error: cannot listen at {taken}: Address already in use\n" in second.lines
         assert running_server(other / "m" / "postgres") is None
 
 
@@ -274,6 +281,28 @@ async def with_a_second(place: Path, directory: Path, first: Manager, shared: di
                 account_service_pb2.ListProjectsRequest(), metadata=second.metadata
             )
             assert [project.name for project in listed.projects] == ["default", "p"]
+        await asyncio.to_thread(call_by_another_name, second.said["endpoint"])
+        taken = ("--listen", first.said["endpoint"])
+        async with manager(place.parent / "third", *taken, "--log-format", "json", ready=False, **shared) as refused:
+            assert await refused.ended() == 1
+    said = [[json.loads(line)["message"] for line in log.lines] for log in (second, refused)]
+    assert any(message.startswith("ready: users at") for message in said[0])
+    assert any("Address already in use" in message for message in said[1])
+
+
+def call_by_another_name(endpoint: str) -> None:
+    """Calls a manager by a name that is not its own, and as one that speaks without TLS."""
+    host, port = endpoint.split(":")
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    with socket.create_connection((host, int(port))) as connection:
+        context.wrap_socket(connection, server_hostname="other.example.org").close()
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        # Until it is refused.
+        while connection.recv(1024):
+            pass
 
 
 async def bearer_of(directory: Path, token: str) -> tuple[str, str] | None:

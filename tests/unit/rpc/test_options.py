@@ -20,7 +20,18 @@ PROGRAMS = {
     "retinue-router": retinue.router.main.main,
 }
 # What only work needs: the database, messages, numbers, HTTP.
-HEAVY = ("aiohttp", "alembic", "cryptography", "google.protobuf", "numpy", "psycopg", "pyroute2", "sqlalchemy", "xds")
+HEAVY = (
+    "aiohttp",
+    "alembic",
+    "cryptography",
+    "google.protobuf",
+    "grpc",
+    "numpy",
+    "psycopg",
+    "pyroute2",
+    "sqlalchemy",
+    "xds",
+)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -25,7 +25,7 @@ from retinue.manager.store.database import StoreUnavailable
 from retinue.manager.store.journal import ReaderTooSlow
 from retinue.rpc.logs import TextFormatter
 from tests.integration.manager.rig import Service, bearer, failure, taken_apart
-from tests.support.eventually import NEVER
+from tests.support.eventually import NEVER, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -229,7 +229,10 @@ async def test_streams_end_when_the_server_stops(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("reading", [True, False], ids=["reading", "not reading"])
-async def test_a_handler_cleans_up_when_its_caller_goes(rig: Rig, reading: bool) -> None:
+async def test_a_handler_cleans_up_when_its_caller_goes(
+    rig: Rig, reading: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger=interceptors.__name__)
     cleaned, blocked = asyncio.Event(), asyncio.Event()
     produced = 0
 
@@ -257,9 +260,16 @@ async def test_a_handler_cleans_up_when_its_caller_goes(rig: Rig, reading: bool)
     await cleaned.wait()
     # A reader that does not read holds its stream up.
     assert produced < 500
+    assert await eventually(lambda: cancelled(caplog)) == [logging.DEBUG]
 
 
-async def test_a_unary_handler_cleans_up_when_its_caller_goes(rig: Rig) -> None:
+def cancelled(caplog: pytest.LogCaptureFixture) -> list[int]:
+    """Severities of the lines about calls that their callers left."""
+    return [record.levelno for record in caplog.records if " CANCELLED " in record.getMessage()]
+
+
+async def test_a_unary_handler_cleans_up_when_its_caller_goes(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, logger=interceptors.__name__)
     entered, cleaned = asyncio.Event(), asyncio.Event()
 
     async def answer(request: Any, context: Any) -> bytes:
@@ -275,6 +285,7 @@ async def test_a_unary_handler_cleans_up_when_its_caller_goes(rig: Rig) -> None:
     await entered.wait()
     call.cancel()
     await cleaned.wait()
+    assert await eventually(lambda: cancelled(caplog)) == [logging.INFO]
 
 
 async def test_calls_without_a_deadline_get_ours(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
