@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from sqlalchemy.engine import make_url
 
 _LOOK_UP_SECONDS = 60.0
+_FIRST_LOOK_UP_SECONDS = 1.0
 
 
 def control_plane_hosts(listen: Iterable[str], advertise: Iterable[str], database_url: str) -> set[str]:
@@ -66,6 +67,7 @@ class HostAddresses:
     async def _follow(self, name: str) -> None:
         # Threads of their own: one that hangs in the name service must not keep others of the process waiting,
         # nor its end.
+        pause = 0.0
         while True:
             found: asyncio.Future[frozenset[str]] = asyncio.get_running_loop().create_future()
             threading.Thread(target=self._resolve, args=(name, found), daemon=True).start()
@@ -75,7 +77,8 @@ class HostAddresses:
             self._asked.add(name)
             if self._asked == self._names:
                 self._answered.set()
-            await asyncio.sleep(_LOOK_UP_SECONDS if name in self._known else 1.0)
+            pause = next_pause(pause, answered=name in self._known)
+            await asyncio.sleep(pause)
 
     def _resolve(self, name: str, found: asyncio.Future[frozenset[str]]) -> None:
         addresses = self._look_up([name])
@@ -87,6 +90,14 @@ class HostAddresses:
         # The loop may have ended meanwhile.
         with contextlib.suppress(RuntimeError):
             found.get_loop().call_soon_threadsafe(answer)
+
+
+def next_pause(before: float, *, answered: bool) -> float:
+    """Returns the seconds until a name is looked up again, by those since the look-up before, 0 for the first.
+
+    A name may have no address yet; or none ever, as `localhost`, whose own do not count.
+    """
+    return _LOOK_UP_SECONDS if answered else min(_LOOK_UP_SECONDS, max(_FIRST_LOOK_UP_SECONDS, 2 * before))
 
 
 def resolve(hosts: Iterable[str]) -> frozenset[str]:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
 import threading
 from collections.abc import Iterable
 
-from retinue.manager.dispatch.protected_addresses import HostAddresses, control_plane_hosts, node_addresses, resolve
+from retinue.manager.dispatch.protected_addresses import (
+    HostAddresses,
+    control_plane_hosts,
+    next_pause,
+    node_addresses,
+    resolve,
+)
 from retinue.manager.session.core.attempts import DesiredState, SentState
 from tests.support.eventually import NEVER, eventually
 
@@ -50,6 +57,12 @@ async def test_a_name_service_that_hangs_delays_no_caller() -> None:
         hung.set()
         running.cancel()
         await asyncio.wait((running,))
+
+
+def test_a_name_without_an_address_is_looked_up_ever_more_seldom() -> None:
+    pauses = itertools.accumulate(range(9), lambda pause, _: next_pause(pause, answered=False), initial=0.0)
+    assert list(pauses)[1:9] == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert next_pause(0, answered=True) == next_pause(60, answered=True) == 60
 
 
 def test_addresses_of_nodes() -> None:
