@@ -81,6 +81,7 @@ _SECTIONS = {
     },
 }
 _COMMANDS = {name: module for section in _SECTIONS.values() for name, module in section.items()}
+_LONGEST_SENTENCE = 1000
 # Names that users of other systems type.
 _ALIASES = {
     "cancel": "rm",
@@ -97,6 +98,15 @@ _ALIASES = {
     "stop": "rm",
     "templates": "template",
 }
+
+
+def _keep_whole(command: click.Command) -> None:
+    """Has the help of a group show the whole first sentence of each of its commands: click cuts what it finds itself to
+    one line.
+    """
+    for inner in command.commands.values() if isinstance(command, click.Group) else ():
+        inner.short_help = inner.get_short_help_str(_LONGEST_SENTENCE)
+        _keep_whole(inner)
 
 
 class _Commands(click.Group):
@@ -118,6 +128,7 @@ class _Commands(click.Group):
             importlib.import_module(f"retinue.client.command.{module}"), f"{name.replace('-', '_')}_command"
         )
         assert isinstance(found, click.Command)  # noqa: S101  # the table above is ours
+        _keep_whole(found)
         return found
 
     def resolve_command(

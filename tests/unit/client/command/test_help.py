@@ -59,6 +59,14 @@ def test_help_describes_all_commands_or_one() -> None:
     assert CliRunner().invoke(cli, ["help", "tokens", "nope"]).exit_code == 2
 
 
+def test_help_of_a_group_cuts_no_sentence() -> None:
+    for words in (["agents"], ["code"], ["endpoint"], ["endpoint", "token"], ["template"]):
+        page = CliRunner().invoke(cli, [*words, "-h"], terminal_width=80).output
+        listed = page.partition("\nCommands:\n")[2].splitlines()
+        assert len(listed) > 2
+        assert [line for line in listed if line.endswith("...") or len(line) > 80] == []
+
+
 def test_the_version_needs_no_server() -> None:
     assert CliRunner().invoke(cli, ["--version"]).output.startswith("retinue 0.")
 
