@@ -10,7 +10,7 @@ import pytest
 
 from retinue.devtools.cluster import Cluster
 from tests.integration.clients.built import PROGRAMS, ROOT, environment_of, needs
-from tests.integration.docs.tutorial.page import steps
+from tests.integration.docs.page import steps
 from tests.support.eventually import NEVER
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

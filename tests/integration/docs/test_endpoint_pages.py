@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 
 from retinue.devtools.cluster import Cluster, ClusterOptions
-from tests.integration.docs.tutorial.page import steps
+from tests.integration.docs.page import steps
 from tests.support.eventually import NEVER
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
