@@ -63,8 +63,8 @@ class Preview:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """The outlook of a waiting session: with what it could start, in how many seconds at the latest running sessions
-    make room for it, and other groups that have room for it now.
+    """The outlook of a waiting session: with what it could start and in how many seconds at the latest running sessions
+    make room for it, neither of them unless it waits for room, and other groups that have room for it now.
     """
 
     what_if: WhatIf
@@ -210,10 +210,16 @@ def _situation(reading: _Reading) -> Situation:
 
 def _look(reading: _Reading, waiting: PendingSession, others: Sequence[str]) -> Outlook:
     situation = _situation(reading)
-    reservation = reserve(situation, 0)
     hints = what_if(situation, 0)
+    alone = _decide(reading, {waiting.id})[waiting.id].explanation
+    if alone is None or alone.tier is Tier.POLICY or 0 in reading.snapshot.queue.held_back:
+        # It waits for its turn, a release, a time, a quota, …: neither another size nor the end of others starts it.
+        hints, after = hints.without_changes(), None
+    else:
+        reservation = reserve(situation, 0)
+        after = None if reservation is None else reservation.after
     alternative_groups = groups_with_room(reading.cache, waiting, others, reading.now)
-    return Outlook(hints, None if reservation is None else reservation.after, alternative_groups)
+    return Outlook(hints, after, alternative_groups)
 
 
 async def _read(

@@ -2,7 +2,8 @@
 and which smaller request would start now.
 
 Every hint changes one thing of the request and is true of what is free at that moment;
-whether others go before is not taken into account.
+whether others go before is not taken into account. A request that fits as it is gets none:
+it waits for something else than room.
 """
 
 from __future__ import annotations
@@ -41,6 +42,10 @@ class WhatIf:
 
     agents: tuple[tuple[str, int], ...]
     changes: tuple[Change, ...]
+
+    def without_changes(self) -> WhatIf:
+        """Returns the agents alone, for a session that no other request would start."""
+        return WhatIf(self.agents, ())
 
     @property
     def hints(self) -> tuple[str, ...]:
@@ -133,6 +138,8 @@ def _changes(view: View, kind: Kind, wanted: Mask) -> list[Change]:
         held = np.min(free[lanes] // asked[lanes, None], axis=0) if len(lanes) else np.full(len(takers), kernels)
         return bool(held.max() >= kernels if single_node else held.sum() >= kernels)
 
+    if fits(request, number, single_node=kind.single_node):
+        return []
     changes = []
     for lane, slot in enumerate(view.agents.slots[column] for column in view.columns):
         if not request[lane]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +15,8 @@ from tests.support.eventually import NEVER, eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from retinue.client.session import Session
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -103,6 +106,35 @@ async def test_an_explanation_says_what_would_start_now(client: Client, cluster:
     asked = await client.sessions.check(type="interactive", slots={"cpu": "1000", "mem": "64m"})
     (change,) = asked.would_start_with
     assert (change.text, change.slot.slot, change.slot.amount) == (hint, "cpu", hint.split()[2])
+
+
+async def test_who_waits_for_no_room_is_offered_no_size(client: Client) -> None:
+    """A held session, one before its start time, one behind another, and one beyond a quota."""
+    owner = (await client.users.caller()).name
+    held = await client.sessions.create(type="batch", command=["true"], hold=True)
+    # Too large for any agent as well: being smaller would not release it.
+    large = await client.sessions.create(type="batch", command=["true"], hold=True, slots={"cpu": "1000"})
+    later = await client.sessions.create(type="batch", command=["true"], earliest_start_time=time.time() + 3600)
+    behind = await client.sessions.create(type="batch", command=["true"], depends_on=[held.id])
+    reasons = {held: "HELD", large: "HELD", later: "START_TIME", behind: "DEPENDENCY"}
+    try:
+        await client.quotas.set("user", owner, slots={"cpu": "1"})
+        running = await client.sessions.create(type="batch", command=["sleep", "1000"])
+        await running.wait("RUNNING", timeout=NEVER)
+        reasons[await client.sessions.create(type="batch", command=["true"], slots={"cpu": "1"})] = "QUOTA"
+        for session, reason in reasons.items():
+            await _expect_no_size(session, reason)
+    finally:
+        await client.quotas.set("user", owner)
+        async for session in client.sessions.list():
+            await session.terminate(force=True)
+            await session.wait_ended(NEVER)
+
+
+async def _expect_no_size(session: Session, reason: str) -> None:
+    found = await eventually(session.explain, lambda answer: answer.reason == reason)
+    assert list(found.would_start_with) == [], reason
+    assert not found.HasField("estimated_start_time"), reason
 
 
 async def test_an_explanation_names_other_groups_with_room(client: Client, cluster: Cluster, tmp_path: Path) -> None:

@@ -61,6 +61,14 @@ def test_a_gang_may_be_smaller_or_spread() -> None:
     )
 
 
+def test_a_request_that_fits_as_it_is_has_no_smaller_one() -> None:
+    made = scene()
+    made.add_session("s", "A", [{"cpu": 2000, "mem": 1 << 30}] * 2, single_node=True, architecture="x86_64")
+    found = look(made)
+    assert ("with room for a kernel", 1) in found.agents
+    assert found.changes == ()
+
+
 def test_chosen_agents_alone_count() -> None:
     made = scene()
     made.add_session("s", "A", [{"cpu": 5000, "mem": 1}], designated=["b"], strict=True)
