@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 
+def in_words(error: Exception) -> str:
+    """Returns an error as people read it: of the system's errors the words, without their number."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
+    return str(error)
+
+
 class KernelRuntimeError(Exception):
     """Something could not be done; may be tried again."""
 

@@ -16,7 +16,7 @@ from retinue.agent.docker.core.container_spec import Container, body, container_
 from retinue.agent.docker.engine import EngineError, EngineUnavailableError
 from retinue.agent.docker.image_defaults import INVALID
 from retinue.agent.docker.kernel_files import KernelFiles, Waiting, wait_ready
-from retinue.agent.errors import KernelRuntimeError, KernelStartError
+from retinue.agent.errors import KernelRuntimeError, KernelStartError, in_words
 from retinue.agent.host.lanes import KERNELS, Lane
 from retinue.agent.host.processes import Process, alive, wait_end
 from retinue.agent.host.users import UsersError
@@ -109,7 +109,7 @@ class DockerKernels:
             # The next node would find the same image.
             raise KernelStartError(str(error), INVALID if _UNKNOWN_USER.search(str(error)) else "") from error
         except (UsersError, OSError) as error:
-            raise KernelStartError(str(error)) from error
+            raise KernelStartError(in_words(error)) from error
 
     async def _run(self, container: Container, directory: Path) -> Waiting:
         """Creates and starts a container, and returns its first process once that waits at the start barrier."""

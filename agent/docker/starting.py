@@ -11,7 +11,7 @@ from retinue.agent.attempts import Phase
 from retinue.agent.docker.engine import EngineError
 from retinue.agent.docker.image_defaults import fitted
 from retinue.agent.docker.images import ImageError
-from retinue.agent.errors import KernelStartError
+from retinue.agent.errors import KernelStartError, in_words
 from retinue.agent.host.cgroups import memory_group
 from retinue.agent.resources.core.allocation import AllocationError
 from retinue.agent.runtime.attempt_records import Record
@@ -149,7 +149,7 @@ class Starts:
             await self._fail(spec.id, KernelStartError(str(error), AttemptReason.DEVICE_MISSING))
         except (KernelStartError, EngineError, OSError) as error:
             reason = error.reason if isinstance(error, KernelStartError) else ""
-            await self._fail(spec.id, KernelStartError(f"it could not be started: {error}", reason))
+            await self._fail(spec.id, KernelStartError(f"it could not be started: {in_words(error)}", reason))
         except Exception:
             # It would be held in its phase: no other task would end it.
             log.exception("attempt %s could not be started", spec.id)

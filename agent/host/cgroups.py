@@ -171,7 +171,7 @@ class Cgroups:
             old.rename(new)
 
     def limit(self, attempt_id: str, limits: Limits) -> None:
-        """Sets the limits of memory and tasks; that of processor time is set apart."""
+        """Sets the limits of memory and tasks; that of processor time is set apart. Raises CgroupError, OSError."""
         directories = self.directories(attempt_id)
         for controller, file, value, needed in memory_settings(limits, self.unified):
             try:
@@ -179,6 +179,11 @@ class Cgroups:
             except FileNotFoundError:
                 if needed:
                     raise
+            except OSError as error:
+                if error.errno == errno.EBUSY:
+                    # Version 1 takes no limit below what the group uses already.
+                    raise CgroupError(f"its start takes more memory than its limit of {value} bytes") from error
+                raise CgroupError(f"its limit {file} cannot be {value}: {error.strerror}") from error
 
     def limit_cpu(self, attempt_id: str, limits: Limits) -> None:
         """Sets the limit of processor time; done when the kernel is set up, so that setting up is not slowed by it."""

@@ -22,7 +22,7 @@ from retinue.agent.docker.core.container_state import ContainerState, Written
 from retinue.agent.docker.image_defaults import fitted
 from retinue.agent.docker.images import ImageError
 from retinue.agent.docker.kernel_files import area_of
-from retinue.agent.errors import KernelRuntimeError, KernelStartError, NotRunningError
+from retinue.agent.errors import KernelRuntimeError, KernelStartError, NotRunningError, in_words
 from retinue.agent.host.cgroups import memory_group
 from retinue.agent.host.lanes import KERNELS
 from retinue.agent.host.seccomp import FilterError, build_filter
@@ -269,7 +269,7 @@ class KubernetesRuntime(ContainerRuntime[KubernetesOptions]):
             except KernelStartError as error:
                 failure = KernelStartError(f"it could not be started: {error}", error.reason)
             except OSError as error:
-                failure = KernelStartError(f"it could not be started: {error}")
+                failure = KernelStartError(f"it could not be started: {in_words(error)}")
             except Exception:
                 # It would be held in its phase: no other task would end it.
                 log.exception("attempt %s could not be started", spec.id)

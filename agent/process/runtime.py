@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from retinue.agent.attempts import Phase
-from retinue.agent.errors import KernelRuntimeError, KernelStartError, NotRunningError
+from retinue.agent.errors import KernelRuntimeError, KernelStartError, NotRunningError, in_words
 from retinue.agent.host.lanes import KERNELS
 from retinue.agent.inside.host_kernel import HostKernel
 from retinue.agent.kernel.build import ATTACH, BuildError, build
@@ -125,7 +125,7 @@ class ProcessRuntime(SandboxRuntime[ProcessOptions, Kernels]):
             # A later agent would not know how to reach it.
             self._kernels.kill(spec.id, started.init)
             started.child.wait()
-            raise KernelStartError(f"it could not be recorded: {error}") from error
+            raise KernelStartError(f"it could not be recorded: {in_words(error)}") from error
         return _Started(started.child, record)
 
     async def authorize(self, attempt_id: str, keys: tuple[str, ...]) -> None:

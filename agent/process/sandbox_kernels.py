@@ -12,7 +12,7 @@ import shutil
 from signal import SIGKILL
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
-from retinue.agent.errors import KernelRuntimeError, KernelStartError
+from retinue.agent.errors import KernelRuntimeError, KernelStartError, in_words
 from retinue.agent.host.cgroups import CgroupError, Cgroups
 from retinue.agent.host.launch_threads import SPARE, Launchers
 from retinue.agent.host.processes import alive, send_signal, wait_end
@@ -86,7 +86,7 @@ class SandboxKernels(Generic[Options]):
                     self._cgroups.remove(name, END_TIMEOUT)
             self._launchers = Launchers(self._cgroups, self.spares)
         except (CgroupError, FilterError, BuildError, OSError) as error:
-            raise KernelRuntimeError(f"{self.words} cannot run here: {error}") from error
+            raise KernelRuntimeError(f"{self.words} cannot run here: {in_words(error)}") from error
 
     def _filter(self) -> bytes:
         """Returns the filter of system calls for all that runs in the sandboxes; none when it is empty.
@@ -194,7 +194,7 @@ def as_start_errors(*kinds: type[Exception]) -> Iterator[None]:
     except MountRefusedError as error:
         raise KernelStartError(str(error), MOUNT_REFUSED) from error
     except errors as error:
-        raise KernelStartError(str(error)) from error
+        raise KernelStartError(in_words(error)) from error
 
 
 def on_cores(cores: tuple[int, ...], action: Callable[[Sequence[str]], Result]) -> Callable[[Sequence[str]], Result]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from retinue.agent.attempts import Phase
 from retinue.agent.docker.images import ImageError
-from retinue.agent.errors import KernelRuntimeError, KernelStartError
+from retinue.agent.errors import KernelRuntimeError, KernelStartError, in_words
 from retinue.agent.host.processes import alive
 from retinue.agent.inside.provision import CLIENTS, WITHOUT_RESOLVER, Ssh, ssh_of
 from retinue.agent.kernel.core.accounts import ACCOUNT, Account
@@ -117,7 +117,7 @@ class Starts:
         except (ImageError, KernelStartError) as error:
             failure = KernelStartError(f"it could not be started: {error}", error.reason)
         except (KernelRuntimeError, OSError) as error:
-            failure = KernelStartError(f"it could not be started: {error}")
+            failure = KernelStartError(f"it could not be started: {in_words(error)}")
         except Exception:
             # No other task would end the attempt.
             log.exception("the image of attempt %s cannot be fetched", spec.id)
@@ -153,7 +153,7 @@ class Starts:
             await self._start(spec, hosts, root, machines)
         except (KernelStartError, KernelRuntimeError, OSError) as error:
             reason = error.reason if isinstance(error, KernelStartError) else ""
-            return KernelStartError(f"it could not be started: {error}", reason)
+            return KernelStartError(f"it could not be started: {in_words(error)}", reason)
         except Exception:
             log.exception("attempt %s could not be started", spec.id)
             return KernelStartError(UNFORESEEN)

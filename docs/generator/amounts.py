@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from docs.generator.markdown import table
-from retinue.rpc.core.amounts import DEVICE_SUFFIX, MAX_SLOT_NAME, MEMORY, AmountError, format_amount, parse_amount
+from retinue.rpc.core.amounts import (
+    DEVICE_SUFFIX,
+    MAX_SLOT_NAME,
+    MEMORY,
+    MIN_MEMORY,
+    AmountError,
+    format_amount,
+    parse_amount,
+)
 
 _EXAMPLES = (
     ("cpu", "2"),
@@ -38,6 +46,7 @@ one form.
 * There is no sign, no exponent and no space.
 * The largest amount is 2⁵³ bytes, or 2⁵³ thousandths of any other slot. A session asks for more than 0; quotas, `--slots` and labels may
   say 0.
+* Sessions and quotas refuse less than `{format_amount(MEMORY, MIN_MEMORY)}` of `{MEMORY}`: `8` is 8 bytes, and its suffix was forgotten.
 
 Replies write the canonical form, and `{MEMORY}` with the largest suffix that leaves a whole number.
 

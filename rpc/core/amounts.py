@@ -18,6 +18,10 @@ MAX_SLOT_NAME = 63
 MIN_VM_MEMORY = 224 << 20
 """Bytes of `mem` that a virtual machine needs: a guest boots with the part of them that its emulator leaves."""
 
+MIN_MEMORY = 1 << 20
+"""Bytes of `mem` below which an amount is a mistake: nothing starts with less."""
+_LIKELY_GIBIBYTES, _LIKELY_MEBIBYTES = 64, 1 << 18
+
 _SLOT = re.compile(r"[a-z][a-z0-9.-]*")
 _DECIMAL = re.compile(r"([0-9]+)(?:\.([0-9]+))?")
 _MEMORY_TEXT = re.compile(r"([0-9]+)(?:\.([0-9]+))?(?:([kmgtp])i?b?|b)?", re.IGNORECASE)
@@ -57,6 +61,20 @@ def parse_amount(slot: str, text: str, *, zero: bool = False) -> int:
         raise AmountError("amount must be above 0; leave the slot out to ask for none")
     if amount > MAX_AMOUNT:
         raise AmountError(f"amount is larger than {format_amount(slot, MAX_AMOUNT - MAX_AMOUNT % _unit(slot))}")
+    return amount
+
+
+def parse_asked(slot: str, text: str, *, zero: bool = False) -> int:
+    """Returns what `parse_amount` returns, of an amount in a request or a quota.
+
+    Raises AmountError also for so little `mem` that its suffix is missing.
+    """
+    amount = parse_amount(slot, text, zero=zero)
+    if slot == MEMORY and 0 < amount < MIN_MEMORY:
+        meant = ""
+        if text.isdecimal() and amount < _LIKELY_MEBIBYTES:
+            meant = f"; did you mean {amount}{'g' if amount <= _LIKELY_GIBIBYTES else 'm'}?"
+        raise AmountError(f"{text} is {amount} bytes, and the least is {format_amount(MEMORY, MIN_MEMORY)}{meant}")
     return amount
 
 

@@ -9,7 +9,7 @@ from retinue.manager.server.fields import Violations
 from retinue.manager.session.core.admission import MAX_PRIORITY, MAX_SLOTS
 from retinue.manager.store.quotas import PROJECT, RESOURCE_GROUP, USER, Limits, QuotaRecord, Use
 from retinue.manager.v1 import account_service_pb2 as pb
-from retinue.rpc.core.amounts import AmountError, format_amount, parse_amount
+from retinue.rpc.core.amounts import AmountError, format_amount, parse_asked
 
 MAX_COUNT = 1_000_000_000
 KINDS = {
@@ -54,7 +54,7 @@ def _slots(message: pb.Quota, violations: Violations) -> dict[str, int]:
     for slot, amount in sorted(message.slots.items()):
         try:
             # None at all is a limit too.
-            slots[slot] = parse_amount(slot, amount, zero=True)
+            slots[slot] = parse_asked(slot, amount, zero=True)
         except AmountError as error:
             violations.add(f"quota.slots[{slot[:64]!r}]", str(error))
     return slots

@@ -24,7 +24,7 @@ from retinue.manager.session.core.spec import (
 from retinue.manager.session.core.ssh_keys import parse_public_key
 from retinue.manager.session.core.states import SessionType
 from retinue.manager.webhooks.core.rules import wrong_secret, wrong_url
-from retinue.rpc.core.amounts import MEMORY, AmountError, format_amount, parse_amount
+from retinue.rpc.core.amounts import MEMORY, AmountError, format_amount, parse_amount, parse_asked
 
 MAX_CLUSTER_SIZE = 1024
 MAX_ROLES = 32
@@ -369,7 +369,7 @@ def _admit_slots(slots: Mapping[str, str], path: str, violations: Violations) ->
     admitted = {}
     for slot, amount in sorted(slots.items()):
         try:
-            admitted[slot] = format_amount(slot, parse_amount(slot, amount))
+            admitted[slot] = format_amount(slot, parse_asked(slot, amount))
         except AmountError as error:
             violations.append((f"{path}[{slot[:64]!r}]", str(error)))
     return admitted

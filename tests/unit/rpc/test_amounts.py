@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from retinue.rpc.core.amounts import MAX_AMOUNT, AmountError, format_amount, parse_amount
+from retinue.rpc.core.amounts import MAX_AMOUNT, AmountError, format_amount, parse_amount, parse_asked
 
 
 @pytest.mark.parametrize(
@@ -91,3 +91,24 @@ def test_lacks_have_a_text() -> None:
     assert format_amount("cpu", -1500) == "-1.5"
     assert format_amount("cpu", 0) == "0"
     assert format_amount("mem", 0) == "0"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("8", "8 is 8 bytes, and the least is 1m; did you mean 8g?"),
+        ("512", "512 is 512 bytes, and the least is 1m; did you mean 512m?"),
+        ("8k", "8k is 8192 bytes, and the least is 1m"),
+        ("1048575", "1048575 is 1048575 bytes, and the least is 1m"),
+    ],
+)
+def test_a_forgotten_suffix_is_a_mistake(text: str, words: str) -> None:
+    with pytest.raises(AmountError) as refused:
+        parse_asked("mem", text)
+    assert str(refused.value) == words
+
+
+def test_what_may_be_asked_for() -> None:
+    assert parse_asked("mem", "1m") == 1 << 20
+    assert parse_asked("mem", "0", zero=True) == 0
+    assert parse_asked("cpu", "0.001") == 1

@@ -67,7 +67,10 @@ def test_stored_form_comes_back_as_it_was() -> None:
             (kernel(slots={"cpu": text}), "spec.kernel.slots['cpu']")
             for text in ("0", "-1", "nan", "inf", "1e400", "1.2345", "")
         ),
-        *((kernel(slots={"mem": text}), "spec.kernel.slots['mem']") for text in ("0", "9223372036854775808", "1x")),
+        *(
+            (kernel(slots={"mem": text}), "spec.kernel.slots['mem']")
+            for text in ("0", "8", "1023k", "9223372036854775808", "1x")
+        ),
         (kernel(slots={"cuda.device": "0.5"}), "spec.kernel.slots['cuda.device']"),
         (kernel(slots={"CPU": "1"}), "spec.kernel.slots['CPU']"),
     ],

@@ -216,6 +216,7 @@ BAD: list[tuple[Any, list[str]]] = [
     (pb.Quota(kind=USER, name="ada", slots={"cpu": "-1"}), ["quota.slots['cpu']"]),
     (pb.Quota(kind=USER, name="ada", slots={"CPU": "0"}), ["quota.slots['CPU']"]),
     (pb.Quota(kind=USER, name="ada", slots={"mem": "1e400"}), ["quota.slots['mem']"]),
+    (pb.Quota(kind=USER, name="ada", slots={"mem": "8"}), ["quota.slots['mem']"]),
     (pb.Quota(kind=USER, name="ada", slots={f"s{number}": "1" for number in range(33)}), ["quota.slots"]),
     (
         pb.Quota(kind=USER, name="ada", max_sessions=-1, max_pending_sessions=-1, highest_priority=101),
