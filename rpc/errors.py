@@ -65,8 +65,7 @@ class InvalidRequest(ApiError):
 
     def __init__(self, violations: Sequence[Violation]) -> None:
         """`violations` are field paths and descriptions, at least one; what does not fit is left out."""
-        paths = ", ".join(dict.fromkeys(path for path, _ in violations))
-        super().__init__(f"invalid: {paths}")
+        super().__init__("; ".join(dict.fromkeys(f"{path}: {text}" for path, text in violations)))
         self.violations = [(printable(path, MAX_VALUE), printable(text, MAX_TEXT // 2)) for path, text in violations]
 
     def details(self) -> Sequence[Message]:

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 import click
 
 from retinue.client.command.printable import safe
-from retinue.client.errors import CallError, NotFound, RetinueError, ServerFault
+from retinue.client.errors import CallError, InvalidRequest, NotFound, RetinueError, ServerFault
 
 verbose: ContextVar[bool] = ContextVar("verbose", default=False)
 """Whether errors are printed with all that they carry: the option `-v`."""
@@ -24,8 +24,12 @@ def print_error(error: RetinueError) -> None:
     name = error.metadata.get("id") if isinstance(error, NotFound) and ":" not in error.message else None
     named = f": {name}" if name else ""
     reason = f" [{error.reason}]" if error.reason else ""
-    click.echo(f"retinue: {safe(error.message + named + reason)}", err=True)
+    # One line says one mistake; several have a line each.
+    several = isinstance(error, InvalidRequest) and len(error.violations) > 1
+    message = f"{len(error.violations)} fields are wrong" if several else error.message
+    click.echo(f"retinue: {safe(message + named + reason)}", err=True)
     for violation in error.violations:
-        click.echo(f"  {safe(violation.field)}: {safe(violation.description)}", err=True)
+        if violation.description not in message:
+            click.echo(f"  {safe(violation.field)}: {safe(violation.description)}", err=True)
     if error.request_id and (verbose.get() or isinstance(error, ServerFault)):
         click.echo(f"  request {safe(error.request_id)}", err=True)

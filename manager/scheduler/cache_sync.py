@@ -12,13 +12,13 @@ from collections.abc import Collection, Iterable
 
 import numpy as np
 
-from retinue.manager.scheduler.core import snapshot
 from retinue.manager.scheduler.core.cache import Cache, Holdings, Limit
 from retinue.manager.scheduler.core.snapshot import PastUsage
 from retinue.manager.scheduling.records import AgentRecord, GroupRecord, PendingSession, QuotaRecord
 from retinue.manager.scheduling.strategies import Settings
 from retinue.manager.session.core.ipam import SubnetPool
 from retinue.manager.session.core.quota_subjects import Account, Subject, subjects_of
+from retinue.manager.session.core.runtime_features import needed, offered
 from retinue.manager.store import changes, usage
 from retinue.manager.store.changes import Changes
 from retinue.manager.store.database import Database
@@ -127,7 +127,7 @@ class CacheSync:
         self.pool.give_back(subnet)
 
     async def _read_everything(self) -> set[str]:
-        cache = Cache.empty(snapshot.offered, snapshot.needed)
+        cache = Cache.empty(offered, needed)
         async with changes.consistent_snapshot(self._database, self._term) as tx:
             cache.groups = {row.name: row for row in await changes.read_groups(tx)}
             for row in await changes.read_agents(tx):

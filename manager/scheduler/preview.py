@@ -17,8 +17,6 @@ from retinue.manager.scheduler.core.snapshot import (
     Snapshot,
     build_running,
     endpoints_of,
-    needed,
-    offered,
     snapshot_of,
     stored_explanation,
 )
@@ -36,6 +34,7 @@ from retinue.manager.session.core.explanation import StoredExplanation
 from retinue.manager.session.core.image_registries import denied_image
 from retinue.manager.session.core.mounts import granted
 from retinue.manager.session.core.new_session import NewSession
+from retinue.manager.session.core.runtime_features import needed, offered
 from retinue.manager.session.core.spec import MountSpec
 from retinue.manager.session.core.states import SessionType
 from retinue.manager.session.drafts import Draft

@@ -19,11 +19,20 @@ from retinue.manager.session.core.refusals import (
     Reason,
     Refused,
 )
+from retinue.manager.session.core.runtime_features import (
+    features_by_path,
+    missing_feature,
+    rare_slots,
+    runtimes_for,
+    unknown_slots,
+)
 from retinue.manager.session.core.spec import MountSpec
 from retinue.manager.session.core.states import SessionType
 from retinue.manager.session.drafts import Candidates, Draft
 from retinue.manager.store import agents, endpoints, groups, quotas, sessions, ssh_keys
 from retinue.manager.store.database import Transaction
+
+_NAMED_GROUPS = 16
 
 
 async def decide(
@@ -33,16 +42,21 @@ async def decide(
     pending: PendingLimit,
     *,
     replicas: bool = False,
+    offered: bool = True,
 ) -> Candidates:
     """Returns the drafts that are accepted, with their dependencies and mounts resolved,
     and the reasons of those that are refused.
 
-    What they refer to stays until the commit. Only `replicas` may name an endpoint that there is.
+    What they refer to stays until the commit. Only `replicas` may name an endpoint that there is. With `offered`,
+    sessions are refused that ask for what no agent of theirs has ever had.
     """
     candidates = Candidates(prepared)
     links = await dependency_links.link(tx, owner, candidates)
     has_quotas = await _check_references(tx, owner, candidates)
     await _check_agents(tx, candidates)
+    if offered:
+        await _check_slots(tx, candidates)
+        await _check_runtimes(tx, candidates)
     if not replicas:
         await _check_endpoints(tx, candidates)
     await _check_images(tx, candidates)
@@ -73,7 +87,7 @@ async def _check_references(tx: Transaction, owner: str, candidates: Candidates)
         if draft.session.project not in projects:
             reasons[n] = ProjectDenied(draft.session.project)
         elif (policy := policies.get(group := draft.session.resource_group)) is None:
-            reasons[n] = InvalidFields((("spec.resource_group", "is not the name of a resource group"),))
+            reasons[n] = InvalidFields((("spec.resource_group", await _no_group(tx, group)),))
         elif policy.types and draft.spec.type not in policy.types:
             words = f"resource group {group} takes {' and '.join(policy.types).lower()} sessions only"
             reasons[n] = InvalidFields((("spec.type", words),))
@@ -83,6 +97,12 @@ async def _check_references(tx: Transaction, owner: str, candidates: Candidates)
             candidates.drafts[n] = draft.with_isolations(isolations)
     candidates.refuse(reasons)
     return has_quotas
+
+
+async def _no_group(tx: Transaction, name: str) -> str:
+    names = [group.name for group in await groups.list_page(tx, after="", limit=_NAMED_GROUPS + 1)]
+    more = ", …" if len(names) > _NAMED_GROUPS else ""
+    return f"{name} is not a resource group; there are {', '.join(names[:_NAMED_GROUPS])}{more}"
 
 
 async def _check_agents(tx: Transaction, candidates: Candidates) -> None:
@@ -104,6 +124,56 @@ async def _check_agents(tx: Transaction, candidates: Candidates) -> None:
         if wrong:
             reasons[n] = InvalidFields(wrong)
     candidates.refuse(reasons)
+
+
+async def _check_slots(tx: Transaction, candidates: Candidates) -> None:
+    """Refuses sessions with slots that no agent has ever had: a mistyped name would wait for ever."""
+    asking = {n: draft for n, draft in candidates.drafts.items() if rare_slots(draft.spec)}
+    if not asking:
+        return
+    known, told = await agents.read_slots(tx, {draft.session.resource_group for draft in asking.values()})
+    candidates.refuse(
+        {
+            n: InvalidFields(tuple(wrong))
+            for n, draft in asking.items()
+            # Nothing is known of what a group will have whose agents are still to come.
+            if draft.session.resource_group in told and (wrong := unknown_slots(draft.spec, known))
+        }
+    )
+
+
+async def _check_runtimes(tx: Transaction, candidates: Candidates) -> None:
+    """Refuses sessions with kernels of a kind that no agent of their group has ever run."""
+    # By identity of the spec: most of very many ask for the same.
+    paths_of: dict[int, dict[str, int]] = {}
+    needs: dict[int, tuple[str, dict[str, int]]] = {}
+    for n, draft in candidates.drafts.items():
+        if (paths := paths_of.get(id(draft.spec))) is None:
+            paths = paths_of[id(draft.spec)] = features_by_path(draft.spec)
+        needs[n] = (draft.session.resource_group, paths)
+    if not needs:
+        return
+    asked = sorted({(group, bit) for group, paths in needs.values() for bits in paths.values() for bit in _bits(bits)})
+    missing = {
+        asked[position]
+        for position in await agents.read_missing(tx, [(group, runtimes_for(bit)) for group, bit in asked])
+    }
+    words = {
+        (group, bit): missing_feature(bit, group, await agents.groups_with(tx, runtimes_for(bit), _NAMED_GROUPS))
+        for group, bit in missing
+    }
+    reasons: dict[int, Reason] = {}
+    for n, (group, paths) in needs.items() if words else ():
+        wrong = [
+            (path, words[group, bit]) for path, bits in paths.items() for bit in _bits(bits) if (group, bit) in words
+        ]
+        if wrong:
+            reasons[n] = InvalidFields(tuple(wrong))
+    candidates.refuse(reasons)
+
+
+def _bits(mask: int) -> list[int]:
+    return [1 << position for position in range(mask.bit_length()) if mask >> position & 1]
 
 
 async def _check_endpoints(tx: Transaction, candidates: Candidates) -> None:

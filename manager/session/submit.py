@@ -78,9 +78,11 @@ async def submit(
     returns what became of each request.
 
     With `all_or_nothing`, none is created when one is refused, and the others are refused for that.
-    `replicas` are made by the controller of the endpoint that they name.
+    `replicas` are made by the controller of the endpoint that they name, of revisions that were checked once.
     """
-    candidates = await acceptance.decide(tx, owner, prepared, pending, replicas=replicas)
+    candidates = await acceptance.decide(
+        tx, owner, prepared, pending, replicas=replicas, offered=validate_only or not replicas
+    )
     if all_or_nothing:
         await refuse_taken(tx, owner, candidates)
         if number := len(prepared) - len(candidates.drafts):

@@ -127,6 +127,57 @@ def _record(agent: Agent) -> AgentRecord:
     )
 
 
+async def read_slots(tx: AsyncSession, groups: Collection[str]) -> tuple[set[str], set[str]]:
+    """Returns the names of slots that any agent has ever had or a quota limits, and those of the groups with agents
+    all of which have said what they have.
+    """
+    slots = await tx.execute(
+        text("""
+            SELECT jsonb_object_keys(CASE jsonb_typeof(capacity) WHEN 'object' THEN capacity ELSE '{}' END) FROM agent
+            UNION SELECT jsonb_array_elements_text(CASE jsonb_typeof(past_slots) WHEN 'array' THEN past_slots ELSE '[]' END) FROM agent
+            UNION SELECT jsonb_object_keys(CASE jsonb_typeof(slots) WHEN 'object' THEN slots ELSE '{}' END) FROM quota
+        """)
+    )
+    told = await tx.execute(
+        text("""
+            SELECT resource_group FROM agent WHERE resource_group = ANY(:groups) AND NOT revoked
+            GROUP BY resource_group HAVING bool_and(capacity <> '{}')
+        """),
+        {"groups": list(groups)},
+    )
+    return set(slots.scalars()), set(told.scalars())
+
+
+async def read_missing(tx: AsyncSession, asked: Collection[tuple[str, Sequence[str]]]) -> list[int]:
+    """Returns the positions of those of `asked` for which no agent of the group has ever had one of the runtimes: none
+    of groups without agents, nor of those with an agent that has not said yet what it has.
+    """
+    rows = await tx.execute(
+        text("""
+            SELECT position FROM unnest(CAST(:groups AS text[]), CAST(:names AS text[]))
+                WITH ORDINALITY AS asked(name, runtimes, position)
+            WHERE NOT EXISTS (
+                SELECT FROM agent WHERE resource_group = asked.name AND NOT revoked AND (backends = '[]'
+                    OR jsonb_exists_any(backends || past_backends, string_to_array(asked.runtimes, ','))))
+            AND EXISTS (SELECT FROM agent WHERE resource_group = asked.name AND NOT revoked)
+        """),
+        {"groups": [group for group, _ in asked], "names": [",".join(runtimes) for _, runtimes in asked]},
+    )
+    return [position - 1 for position in rows.scalars()]
+
+
+async def groups_with(tx: AsyncSession, runtimes: Sequence[str], limit: int) -> list[str]:
+    """Returns the first groups, by name, with an agent that has one of the runtimes now."""
+    rows = await tx.execute(
+        text("""
+            SELECT DISTINCT resource_group FROM agent WHERE NOT revoked AND jsonb_exists_any(backends, :runtimes)
+            ORDER BY resource_group LIMIT :limit
+        """),
+        {"runtimes": list(runtimes), "limit": limit},
+    )
+    return list(rows.scalars())
+
+
 async def read_loads(tx: AsyncSession, agent_ids: Collection[str]) -> dict[str, Load]:
     """Returns what is held of each agent now."""
     rows = await tx.execute(

@@ -73,6 +73,10 @@ async def record_facts(
             UPDATE agent SET state = 'ALIVE', instance = :instance, boot_id = :boot_id, software_version = :version,
                 architecture = :architecture, capacity = CAST(:capacity AS jsonb), backends = CAST(:backends AS jsonb),
                 runtimes = CAST(:runtimes AS jsonb),
+                past_slots = (SELECT coalesce(jsonb_agg(DISTINCT name), '[]')
+                    FROM jsonb_array_elements_text(agent.past_slots || CAST(:slots AS jsonb)) AS name),
+                past_backends = (SELECT coalesce(jsonb_agg(DISTINCT name), '[]')
+                    FROM jsonb_array_elements_text(agent.past_backends || CAST(:backends AS jsonb)) AS name),
                 underlay_address = :underlay_address, underlay_mtu = :underlay_mtu, heartbeat_time = now()
             FROM before WHERE agent.id = before.id AND NOT agent.revoked AND agent.instance IN ('', :instance)
             RETURNING agent.resource_group, before.capacity <> agent.capacity OR before.state NOT IN ('ALIVE', 'SUSPECT') AS counts
@@ -84,6 +88,7 @@ async def record_facts(
             "version": version,
             "architecture": architecture,
             "capacity": json.dumps(dict(capacity)),
+            "slots": json.dumps(list(capacity)),
             "backends": json.dumps(list(backends)),
             "runtimes": recordset(runtimes),
             "underlay_address": underlay_address,

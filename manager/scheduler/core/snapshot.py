@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import or_
 from types import MappingProxyType
 from typing import TypeAlias, overload
 
@@ -31,29 +29,11 @@ from retinue.manager.scheduling.fair_share import normalised_usage
 from retinue.manager.scheduling.quotas import QUOTA
 from retinue.manager.scheduling.records import GroupRecord, PendingSession, RunningSession
 from retinue.manager.session.core.explanation import StoredExplanation, StoredShortfall
-from retinue.manager.session.core.isolation import KERNELS, Isolation
 from retinue.manager.session.core.isolation_policy import not_allowed
 from retinue.manager.session.core.quota_subjects import Subject, subjects_of, words
+from retinue.manager.session.core.runtime_features import FEATURES, OF_ISOLATION, SFTP
 from retinue.rpc.core.amounts import format_amount
 
-# What a kernel may need of an agent, in words, and the names of the agents' runtimes that give it.
-FEATURES = (
-    *(f"a runtime for {KERNELS[isolation]}" for isolation in (Isolation.PROCESS, Isolation.CONTAINER)),
-    "OpenSSH's server for SFTP",
-    f"a runtime for {KERNELS[Isolation.VM]}",
-    f"a runtime for {KERNELS[Isolation.VM]} with images",
-)
-_NATIVE, _IMAGES, _SFTP, _VM, _VM_IMAGES = 1, 2, 4, 8, 16
-_OF_ISOLATION = {Isolation.PROCESS: _NATIVE, Isolation.CONTAINER: _IMAGES, Isolation.VM: _VM | _VM_IMAGES}
-_OFFERED = {
-    "process": _NATIVE,
-    "docker": _IMAGES,
-    "kubernetes": _IMAGES,
-    "sftp": _SFTP,
-    "vm": _VM,
-    "vm-images": _VM_IMAGES,
-    "null": (1 << len(FEATURES)) - 1,
-}
 # Project and name.
 Endpoint: TypeAlias = tuple[str, str]
 
@@ -227,20 +207,6 @@ def build_running(sessions: Sequence[RunningSession], agents: Agents) -> Running
     )
 
 
-def offered(backends: Iterable[str]) -> int:
-    """Returns the FEATURES of an agent with these backends, as bits."""
-    return reduce(or_, (_OFFERED.get(name, 0) for name in backends), 0)
-
-
-def needed(isolation: str, image: bool, sftp: bool) -> int:
-    """Returns the FEATURES that a kernel needs, as bits. Raises ValueError for an isolation
-    that this version does not know.
-    """
-    if Isolation(isolation) is Isolation.VM:
-        return _VM_IMAGES if image else _VM
-    return _OF_ISOLATION[Isolation(isolation)] | (_SFTP if sftp else 0)
-
-
 def endpoint_of(row: PendingSession) -> Endpoint | None:
     """Project and name of the endpoint whose replicas decide where a waiting session goes."""
     return (row.project, row.endpoint) if row.replica_placement else None
@@ -296,13 +262,13 @@ def _held_by_isolation(group: GroupRecord, needs: Integers, offsets: Integers) -
     """Returns, by session, that its group does not allow what its kernels are; SFTP servers are always allowed."""
     if not group.isolations or not len(needs):
         return {}
-    refused = sum(bits for isolation, bits in _OF_ISOLATION.items() if isolation not in group.isolations)
-    found = np.bitwise_or.reduceat(np.where(needs & _SFTP, 0, needs & refused), offsets[:-1])
+    refused = sum(bits for isolation, bits in OF_ISOLATION.items() if isolation not in group.isolations)
+    found = np.bitwise_or.reduceat(np.where(needs & SFTP, 0, needs & refused), offsets[:-1])
     why = {
         bits: Explanation(
             Tier.POLICY,
             SessionReason.ISOLATION_NOT_ALLOWED,
-            not_allowed([isolation for isolation, known in _OF_ISOLATION.items() if bits & known], group.name),
+            not_allowed([isolation for isolation, known in OF_ISOLATION.items() if bits & known], group.name),
         )
         for bits in np.unique(found).tolist()
         if bits

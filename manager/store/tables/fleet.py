@@ -88,6 +88,9 @@ class Agent(SQLModel, table=True):
     architecture: str = ""
     capacity: dict[str, int] = json_column()
     backends: list[str] = json_column("[]")
+    # The names of slots and of runtimes that it has ever reported, as far as this version was told.
+    past_slots: list[str] = json_column("[]")
+    past_backends: list[str] = json_column("[]")
     # What it says of runtimes, those it does not have included: name, available, message.
     runtimes: list[dict[str, Any]] = json_column("[]")
     software_version: str = ""

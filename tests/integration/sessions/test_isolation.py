@@ -22,13 +22,23 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @asynccontextmanager
-async def policy(client: Client, **isolations: Any) -> AsyncIterator[None]:
-    """The policy of the default group, for a while."""
-    await client.resource_groups.update("default", **isolations)
+async def policy(client: Client, group: str = "default", **isolations: Any) -> AsyncIterator[None]:
+    """The policy of a group, for a while."""
+    await client.resource_groups.update(group, **isolations)
     try:
         yield
     finally:
-        await client.resource_groups.update("default", isolations=[], default_isolation="")
+        await client.resource_groups.update(group, isolations=[], default_isolation="")
+
+
+@asynccontextmanager
+async def group_without_agents(client: Client) -> AsyncIterator[str]:
+    """A group whose agents are still to come."""
+    await client.resource_groups.create("to-come")
+    try:
+        yield "to-come"
+    finally:
+        await client.resource_groups.delete("to-come")
 
 
 async def pending_reason(session: Session, reason: str) -> str:
@@ -57,14 +67,23 @@ async def test_agents_say_what_they_run_and_why_not(client: Client) -> None:
         assert "Docker" in status["docker"].message
 
 
-async def test_a_session_waits_for_an_agent_that_offers_its_isolation(client: Client) -> None:
-    session = await client.sessions.create(type="batch", command=["true"], image="alpine:3", isolation="container")
-    assert isolations(session) == ["CONTAINER"]
-    assert await pending_reason(session, "FEATURE_MISSING") == "no agent has a runtime for containers"
-    preview = await client.sessions.check(type="interactive", image="alpine:3", isolation="container")
-    assert (preview.reason, preview.message) == ("FEATURE_MISSING", "no agent has a runtime for containers")
-    await session.terminate()
-    await session.wait_ended(NEVER)
+async def test_what_no_agent_of_the_group_runs_is_refused_at_once(client: Client) -> None:
+    for create in (client.sessions.create, client.sessions.check):
+        with pytest.raises(
+            InvalidRequest, match="no agent of resource group default has a runtime for containers"
+        ) as no:
+            await create(type="batch", command=["true"], image="alpine:3")
+        assert [wrong.field for wrong in no.value.violations] == ["spec.kernel.image"]
+
+
+async def test_a_group_whose_agents_are_still_to_come_takes_everything(client: Client) -> None:
+    async with group_without_agents(client) as group:
+        session = await client.sessions.create(
+            type="batch", command=["true"], image="alpine:3", slots={"tpu.device": "1"}, resource_group=group
+        )
+        assert isolations(session) == ["CONTAINER"]
+        await session.terminate()
+        await session.wait_ended(NEVER)
 
 
 async def test_a_kernel_is_a_process_when_asked(client: Client) -> None:
@@ -162,14 +181,16 @@ async def test_a_request_that_is_repeated_is_answered_as_before_the_default_chan
     request.kernel.image = "alpine:3"
     request.kernel.command.append("true")
     request_id = str(uuid.uuid4())
-    first = await client.sessions.create_from(request, request_id=request_id)
-    async with policy(client, isolations=["vm", "process"], default_isolation="vm"):
-        again = await client.sessions.create_from(request, request_id=request_id)
-        assert again.id == first.id
-        assert isolations(again) == isolations(first) == ["CONTAINER"]
-        await pending_reason(first, "ISOLATION_NOT_ALLOWED")
-    await first.terminate()
-    await first.wait_ended(NEVER)
+    async with group_without_agents(client) as group:
+        request.resource_group = group
+        first = await client.sessions.create_from(request, request_id=request_id)
+        async with policy(client, group, isolations=["vm", "process"], default_isolation="vm"):
+            again = await client.sessions.create_from(request, request_id=request_id)
+            assert again.id == first.id
+            assert isolations(again) == isolations(first) == ["CONTAINER"]
+            await pending_reason(first, "ISOLATION_NOT_ALLOWED")
+        await first.terminate()
+        await first.wait_ended(NEVER)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +230,8 @@ async def test_a_template_says_how_its_sessions_are_isolated(client: Client) -> 
     await client.templates.create(template("machine", isolation=isolation_pb2.ISOLATION_VM))
     try:
         assert await checked(client, template="machine") == ["VM"]
-        assert await checked(client, template="machine", image="alpine:3") == ["VM"]
+        async with group_without_agents(client) as group:
+            assert await checked(client, template="machine", image="alpine:3", resource_group=group) == ["VM"]
         assert await checked(client, template="machine", isolation="process") == ["PROCESS"]
     finally:
         await client.templates.delete("machine")

@@ -155,20 +155,6 @@ async def test_command_that_does_not_exist_fails_with_127(client: Client) -> Non
     assert "/no/such/program" in await printed(session)
 
 
-async def test_a_session_with_an_image_waits_where_no_agent_runs_images(client: Client) -> None:
-    session = await client.sessions.create(type="batch", command=["true"], image="alpine:3")
-    assert session.revision is not None
-    async for event in client.sessions.watch(after_revision=session.revision - 1, session_id=session.id):
-        if event.HasField("pending_reason_changed"):
-            assert event.pending_reason_changed.reason == "FEATURE_MISSING"
-            break
-    else:
-        raise AssertionError("the watch ended")
-    await session.terminate()
-    await session.wait_ended(NEVER)
-    assert session.state == "CANCELLED"
-
-
 async def test_memory_limit_kills_with_its_reason(client: Client) -> None:
     eat = "x = bytearray(200 * 1024 * 1024); print(len(x))"
     session = await client.sessions.create(

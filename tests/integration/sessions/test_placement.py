@@ -87,6 +87,24 @@ async def test_a_check_shows_where_a_session_would_be_placed(client: Client, clu
     await eventually(left, [].__eq__)
 
 
+async def test_a_slot_that_no_agent_has_is_refused_at_once(client: Client) -> None:
+    slots = {"cpuu": "2", "tpu.device": "1", "mem": "64m"}
+    for create in (client.sessions.create, client.sessions.check):
+        with pytest.raises(InvalidRequest) as refused:
+            await create(type="interactive", slots=slots)
+        assert [(wrong.field, wrong.description) for wrong in refused.value.violations] == [
+            ("spec.kernel.slots['cpuu']", "no agent has such a slot, did you mean cpu? there are cpu, mem"),
+            ("spec.kernel.slots['tpu.device']", "no agent has such a slot; there are cpu, mem"),
+        ]
+    # Who limits it expects agents that have it.
+    await client.quotas.set("resource-group", "default", slots={"tpu.device": "8"})
+    try:
+        checked = await client.sessions.check(type="interactive", slots={"tpu.device": "1"})
+        assert checked.reason == "EXCEEDS_LARGEST_AGENT"
+    finally:
+        await client.quotas.set("resource-group", "default")
+
+
 async def test_an_explanation_says_what_would_start_now(client: Client, cluster: Cluster) -> None:
     session = await client.sessions.create(type="interactive", slots={"cpu": "1000", "mem": "64m"})
     async for event in client.sessions.watch(after_revision=session.revision, session_id=session.id):

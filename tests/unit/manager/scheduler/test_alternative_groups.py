@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from retinue.manager.scheduler.core import snapshot as snapshots
 from retinue.manager.scheduler.core.alternative_groups import MAX_NAMED, MAX_TRIED, groups_with_room
 from retinue.manager.scheduler.core.cache import Cache, Limit
 from retinue.manager.scheduling.records import GroupRecord, PendingSession
 from retinue.manager.session.core.quota_subjects import Account
+from retinue.manager.session.core.runtime_features import needed, offered
 from tests.unit.manager.scheduler.waiting_sessions import AGENTS
 from tests.unit.manager.scheduler.waiting_sessions import waiting as snapshot_waiting
 
@@ -30,7 +30,7 @@ def waiting(slots: Mapping[str, int] | None = None, **changes: Any) -> PendingSe
 
 def cache(agents: Mapping[str, int], policies: Mapping[str, Mapping[str, Any]] | None = None) -> Cache:
     """An agent for each group, with so many thousandths of a processor."""
-    made = Cache.empty(snapshots.offered, snapshots.needed)
+    made = Cache.empty(offered, needed)
     for group, cpu in agents.items():
         policy = GroupRecord(group, "drf", "concentrated", {}, owner_weights={}, rotation="", isolations=[])
         made.groups[group] = replace(policy, **(policies or {}).get(group, {}))

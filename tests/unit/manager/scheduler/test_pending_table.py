@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from retinue.manager.scheduler.core import snapshot as snapshots
 from retinue.manager.scheduler.core.growable import Slots
 from retinue.manager.scheduler.core.pending_table import PendingTable
+from retinue.manager.session.core.runtime_features import needed
 from tests.unit.manager.scheduler.waiting_sessions import waiting
 
 
@@ -26,7 +26,7 @@ def cores(table: PendingTable, slots: Slots) -> dict[str, list[int]]:
 
 def test_packing_keeps_every_session_and_its_kernels() -> None:
     slots = Slots()
-    table = PendingTable(slots, snapshots.needed)
+    table = PendingTable(slots, needed)
     wanted: dict[str, list[int]] = {}
     ids = []
     for number in range(3000):
@@ -73,7 +73,7 @@ def test_packing_keeps_every_session_and_its_kernels() -> None:
 
 
 def test_reasons_that_no_session_has_are_pruned() -> None:
-    table = PendingTable(Slots(), snapshots.needed)
+    table = PendingTable(Slots(), needed)
     kept = replace(waiting("ann"), reason="QUOTA", message="kept")
     table.put(kept, 0)
     for number in range(3000):

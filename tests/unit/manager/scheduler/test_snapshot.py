@@ -11,11 +11,12 @@ import pytest
 
 from retinue.manager.scheduler.core import snapshot as snapshots
 from retinue.manager.scheduler.core.cache import Cache, Limit
-from retinue.manager.scheduler.core.snapshot import FEATURES, Endpoint, PastUsage, Snapshot
+from retinue.manager.scheduler.core.snapshot import Endpoint, PastUsage, Snapshot
 from retinue.manager.scheduling.columns import UNLIMITED, AgentWishes, Tier
 from retinue.manager.scheduling.fair_share import DAY_SECONDS
 from retinue.manager.scheduling.records import AgentRecord, GroupRecord, PendingSession
 from retinue.manager.session.core.quota_subjects import Account, Subject
+from retinue.manager.session.core.runtime_features import FEATURES, needed, offered
 from tests.unit.manager.scheduler.waiting_sessions import AGENTS, waiting
 
 QUEUE = [waiting("ann"), waiting("ben", "q"), waiting("cem")]
@@ -35,7 +36,7 @@ def build(
     """A snapshot of group g; `held` is by owner and project, with the number of placed
     sessions and the amounts on the first agent.
     """
-    cache = Cache.empty(snapshots.offered, snapshots.needed)
+    cache = Cache.empty(offered, needed)
     cache.groups["g"] = GroupRecord("g", "drf", "concentrated", {}, weights, "", isolations)
     for row in agents:
         cache.agents.put(row)
@@ -123,7 +124,7 @@ def test_strict_agents_that_are_away_are_waited_for() -> None:
 
 
 def test_sessions_with_the_same_kernels_share_them_also_after_others_are_gone() -> None:
-    cache = Cache.empty(snapshots.offered, snapshots.needed)
+    cache = Cache.empty(offered, needed)
     amounts: list[dict[str, Any]] = [{"cpu": 1000 + number // 2, "mem": 7} for number in range(3000)]
     rows = [replace(waiting("ann", **slots), sequence=number) for number, slots in enumerate(amounts)]
     cache.put_waiting(rows)
@@ -185,7 +186,7 @@ def test_virtual_machines_need_an_agent_that_says_it_runs_them() -> None:
 
 
 def test_a_session_of_an_unknown_isolation_is_left_out() -> None:
-    cache = Cache.empty(snapshots.offered, snapshots.needed)
+    cache = Cache.empty(offered, needed)
     cache.put_waiting([kernels_of("ENCLAVE"), kernels_of("PROCESS")])
     assert cache.queue.rows_of("g").size == 1
     assert len(cache.unreadable) == 1
