@@ -30,8 +30,9 @@ def number(enum: EnumDescriptor, text: str) -> int:
     name = text.strip().upper().replace("-", "_")
     value = enum.values_by_name.get(_prefix(enum) + name) or enum.values_by_name.get(name)
     if value is None or value.number == 0:
-        choices = ", ".join(choice.name.removeprefix(_prefix(enum)) for choice in enum.values if choice.number != 0)
-        raise UsageError(f"{text!r} is not one of {choices}")
+        choices = [choice.name.removeprefix(_prefix(enum)) for choice in enum.values if choice.number != 0]
+        written = ", ".join(choice.lower().replace("_", "-") for choice in choices)
+        raise UsageError(f"{text!r} is not one of {written}")
     return value.number
 
 

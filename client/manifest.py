@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import yaml
@@ -14,11 +15,12 @@ from retinue.manager.v1 import endpoint_pb2, session_pb2, template_service_pb2
 from retinue.rpc.fields import by_name, fields_of, is_map
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from google.protobuf.descriptor import Descriptor
 
 MAX_BYTES = 8 * 1024 * 1024
+_MAX_MISTAKES = 20
 # Aliases of YAML make much of little.
 _MAX_VALUES = 1_000_000
 _DEEPEST = 32
@@ -38,7 +40,7 @@ def read_specs(text: str, source: str) -> list[tuple[session_pb2.SessionSpec, in
     reader = _Reader(source)
     return _read(
         text,
-        source,
+        reader,
         "session",
         lambda document: [
             (reader.spec(node), node.start_mark.line + 1) for node in reader.items(document, ("sessions", "specs"))
@@ -71,7 +73,7 @@ def read_manifest(text: str, source: str, *, default: str = "session") -> Manife
                 manifest.sessions.append((reader.spec(node), line))
         return []
 
-    _parse(text, source, parse)
+    _parse(text, reader, parse)
     if not manifest.sessions and not manifest.endpoints:
         raise UsageError(f"{source}: there is no {default} in it")
     return manifest
@@ -84,7 +86,7 @@ def read_templates(text: str, source: str) -> list[tuple[template_service_pb2.Te
     reader = _Reader(source)
     return _read(
         text,
-        source,
+        reader,
         "template",
         lambda document: [
             (reader.template(node), node.start_mark.line + 1) for node in reader.items(document, ("templates",))
@@ -93,15 +95,16 @@ def read_templates(text: str, source: str) -> list[tuple[template_service_pb2.Te
 
 
 def _read(
-    text: str, source: str, kind: str, parse: Callable[[Any], list[tuple[_Parsed, int]]]
+    text: str, reader: _Reader, kind: str, parse: Callable[[Any], list[tuple[_Parsed, int]]]
 ) -> list[tuple[_Parsed, int]]:
-    found = _parse(text, source, parse)
+    found = _parse(text, reader, parse)
     if not found:
-        raise UsageError(f"{source}: there is no {kind} in it")
+        raise UsageError(f"{reader.source}: there is no {kind} in it")
     return found
 
 
-def _parse(text: str, source: str, parse: Callable[[Any], list[tuple[_Parsed, int]]]) -> list[tuple[_Parsed, int]]:
+def _parse(text: str, reader: _Reader, parse: Callable[[Any], list[tuple[_Parsed, int]]]) -> list[tuple[_Parsed, int]]:
+    source = reader.source
     if len(text.encode()) > MAX_BYTES:
         raise UsageError(f"{source}: more than {MAX_BYTES} bytes")
     found = []
@@ -115,21 +118,39 @@ def _parse(text: str, source: str, parse: Callable[[Any], list[tuple[_Parsed, in
         raise UsageError(f"{source}: {error}") from error
     except RecursionError as error:
         raise UsageError(f"{source}: it is nested too deeply") from error
+    reader.raise_mistakes()
     return found
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name, known, 1)
+    return f", did you mean {near[0]}?" if near else ""
 
 
 def _is_null(node: Any) -> bool:
     return isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null")
 
 
+class _TooMuchError(UsageError):
+    """Nothing more of the text is read."""
+
+
 class _Reader:
     """Nodes of YAML made into values as proto JSON has them, along the descriptors of messages."""
 
     def __init__(self, source: str) -> None:
-        self._source = source
+        self.source = source
         self._values = 0
+        self._mistakes: list[str] = []
         # Paths of fields that are not taken from the template; None without one.
         self._removed: list[str] | None = None
+
+    def raise_mistakes(self) -> None:
+        """Raises UsageError with all mistakes in fields, a line each, unless there are none."""
+        if self._mistakes:
+            more = len(self._mistakes) - _MAX_MISTAKES
+            left = [f"{self.source}: and {more} more mistakes"] if more > 0 else []
+            raise UsageError("\n".join(self._mistakes[:_MAX_MISTAKES] + left))
 
     def items(self, node: Any, names: tuple[str, ...], depth: int = 0) -> Iterator[Any]:
         """Yields the mappings that stand for one thing each in a document; `names` are those of lists of them."""
@@ -189,11 +210,15 @@ class _Reader:
         return spec
 
     def _parsed(self, node: Any, message: _Parsed) -> _Parsed:
+        before = len(self._mistakes)
         value = self._message(node, message.DESCRIPTOR, 0, ())
+        if len(self._mistakes) > before:
+            return message
         try:
             return json_format.ParseDict(value, message)
         except json_format.ParseError as error:
-            raise self._error(node, str(error)) from error
+            self._mistakes.append(str(self._error(node, str(error))))
+            return message
 
     def _message(self, node: Any, descriptor: Descriptor, depth: int, path: _Path) -> dict[str, Any]:
         """Returns the fields of a message; `path` is its path in a request,
@@ -202,18 +227,24 @@ class _Reader:
         known = by_name(descriptor)
         made: dict[str, Any] = {}
         for name, (key, value) in self._entries(node).items():
-            field = known.get(name)
-            if field is None:
-                raise self._error(key, f"unknown field {name!r} of {descriptor.name}")
-            if field.json_name in made:
-                raise self._error(key, f"field {name!r} is given twice")
-            below = None if path is None else (*path, field.name)
-            if _is_null(value):
-                self._remove(below)
-            elif field.full_name == _MASK:
-                self._take_mask(value)
-            else:
-                made[field.json_name] = self._field(value, field, depth + 1, below)
+            # Each field by itself: one mistake does not hide the next.
+            try:
+                field = known.get(name)
+                if field is None:
+                    raise self._error(key, f"unknown field {name!r} of {descriptor.name}{_near(name, known)}")
+                if field.json_name in made:
+                    raise self._error(key, f"field {name!r} is given twice")
+                below = None if path is None else (*path, field.name)
+                if _is_null(value):
+                    self._remove(below)
+                elif field.full_name == _MASK:
+                    self._take_mask(value)
+                else:
+                    made[field.json_name] = self._field(value, field, depth + 1, below)
+            except _TooMuchError:
+                raise
+            except UsageError as error:
+                self._mistakes.append(str(error))
         return made
 
     def _remove(self, path: _Path) -> None:
@@ -253,7 +284,7 @@ class _Reader:
     def _count(self, node: Any, depth: int) -> None:
         self._values += 1
         if self._values > _MAX_VALUES or depth > _DEEPEST:
-            raise self._error(node, "there is too much in it")
+            raise _TooMuchError(str(self._error(node, "there is too much in it")))
 
     def _single(self, node: Any, field: FieldDescriptor, depth: int, path: _Path) -> Any:
         self._count(node, depth)
@@ -288,4 +319,4 @@ class _Reader:
         return entries
 
     def _error(self, node: Any, text: str) -> UsageError:
-        return UsageError(f"{self._source}:{node.start_mark.line + 1}: {text}")
+        return UsageError(f"{self.source}:{node.start_mark.line + 1}: {text}")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from retinue.client import enum_names
+from retinue.client.command.apply_plan import Step, labelled, plan
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exit_codes import ExitCode
 from retinue.client.command.output import output_option, print_message, table
@@ -15,31 +18,48 @@ from retinue.client.command.printable import safe
 from retinue.client.errors import CallError, NotFound, UsageError
 from retinue.client.manifest import read_manifest
 from retinue.client.rpc_errors import from_status
+from retinue.manager.v1 import session_service_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from retinue.client.aio import Client
-    from retinue.manager.v1 import endpoint_pb2, session_pb2, session_service_pb2
+    from retinue.manager.v1 import endpoint_pb2, session_pb2
+
+# Of names, at a time.
+_QUESTIONS = 32
 
 
 @click.command("apply")
 @click.option("-f", "--file", "file", required=True, metavar="FILE", help="YAML or JSON; - is standard input.")
 @click.option("--request-id", default="", metavar="UUID", help="The same one again makes nothing twice.")
 @click.option("--validate-only", is_flag=True, help="Only check: nothing is made.")
-@click.option("--all-or-nothing", is_flag=True, help="Make no session when one is refused.")
+@click.option(
+    "--all-or-nothing/--each-by-itself",
+    "all_or_nothing",
+    default=None,
+    help="Make no session when one is refused.  [default: if sessions of the file depend on others]",
+)
+@click.option("--again", is_flag=True, help="Also run those again that have succeeded.")
 @output_option
 @pass_connection
 @asynchronous
 async def apply_command(
-    connection: Connection, *, file: str, request_id: str, validate_only: bool, all_or_nothing: bool, output: str
+    connection: Connection,
+    *,
+    file: str,
+    request_id: str,
+    validate_only: bool,
+    all_or_nothing: bool | None,
+    again: bool,
+    output: str,
 ) -> int:
     """Submit all sessions in a file, in one request.
 
     The file has one document per session, or lists of sessions; fields are those of the API's JSON, as
-    `retinue get -o yaml` prints them under `spec`. Sessions may depend on each other by name, in any order. A refused
-    session is reported with its line and does not hinder the others, but for those that depend on it and with
-    --all-or-nothing; the code is 1 then.
+    `retinue get -o yaml` prints them under `spec`. Sessions may depend on each other by name, in any order: then all of
+    them are made, or none when one is refused. Others do not hinder each other. A refused session is reported with its
+    line, and the code is 1.
 
     \b
       name: prepare
@@ -51,39 +71,80 @@ async def apply_command(
       dependsOn: [prepare]
       kernel: {command: [python3, train.py], slots: {cpu: 4}}
 
+    The same file may be applied again. A session of the same name and the same request is left alone while it waits or
+    runs, and when it has succeeded; one that failed or was ended is made again, with what depends on it. A session that
+    differs from one that has not ended is refused: end that one first. Sessions without a name are always new.
+
     A document with `kind: endpoint` is an endpoint: it is made, or changed to what the file says;
     another revision is deployed only when it differs.
     """
     source, text = read_file(file)
-    specs, endpoints = read_manifest(text, source)
+    sessions, endpoints = read_manifest(text, source)
     async with connection.client() as client:
         for endpoint, _ in endpoints:
             applied = await _apply_endpoint(client, endpoint, validate_only=validate_only)
             click.echo(f"endpoint {safe(endpoint.name)} {applied}", err=output in ("json", "yaml", "name"))
-        if not specs:
+        if not sessions:
             return ExitCode.OK
-        answer = await client.sessions.create_many(
-            [spec for spec, _ in specs],
-            request_id=request_id,
-            validate_only=validate_only,
-            all_or_nothing=all_or_nothing,
-        )
+        specs = [labelled(spec) for spec, _ in sessions]
+        # The server itself knows a repeated request.
+        found = {} if request_id else await _newest(client, specs)
+        steps = plan(specs, found, again=again)
+        if all_or_nothing is None:
+            all_or_nothing = any(spec.depends_on or spec.runs_after for spec in specs)
+        asked = [step.spec for step in steps if step.kept is None]
+        answer = session_service_pb2.BatchCreateSessionsResponse()
+        if asked:
+            answer = await client.sessions.create_many(
+                asked, request_id=request_id, validate_only=validate_only, all_or_nothing=all_or_nothing
+            )
+    made = [(step.spec, f"{source}:{line}") for step, (_, line) in zip(steps, sessions, strict=True) if not step.kept]
+    refused = print_refusals(made, answer)
+    for place, step in enumerate(steps):
+        if step.kept is not None:
+            accepted = session_service_pb2.AcceptedSession(id=step.kept.id, name=step.kept.spec.name)
+            answer.results.insert(place, session_service_pb2.BatchCreateSessionsResult(accepted=accepted))
     if output in ("json", "yaml"):
         print_message(output, answer)
-    elif output == "name":
-        for result in answer.results:
-            if result.HasField("accepted"):
-                click.echo(result.accepted.id or result.accepted.name)
     else:
-        rows = [
-            [safe(result.accepted.name), result.accepted.id or "(only checked)"]
-            for result in answer.results
-            if result.HasField("accepted")
-        ]
-        for line in table(["NAME", "ID"], rows, colour=sys.stdout.isatty()) if rows else ():
-            click.echo(line)
-    refused = print_refusals([(spec, f"{source}:{number}") for spec, number in specs], answer)
+        _print_made(steps, answer, output)
     return ExitCode.FAILURE if refused else ExitCode.OK
+
+
+async def _newest(client: Client, specs: Sequence[session_pb2.SessionSpec]) -> dict[str, session_pb2.Session]:
+    """Returns the caller's sessions of the names: the one that has not ended, else the newest."""
+    gate = asyncio.Semaphore(_QUESTIONS)
+
+    async def read(spec: session_pb2.SessionSpec) -> session_pb2.Session | None:
+        async with gate:
+            try:
+                session = (await client.sessions.get(spec.name)).view
+            except NotFound:
+                return None
+        # An id may begin with the name, and another project may have a session of it.
+        same = session.spec.name == spec.name and spec.project in {"", session.spec.project}
+        return session if same else None
+
+    named = [spec for spec in specs if spec.name]
+    found = await asyncio.gather(*map(read, named))
+    return {session.spec.name: session for session in found if session is not None}
+
+
+def _print_made(steps: Sequence[Step], answer: session_service_pb2.BatchCreateSessionsResponse, output: str) -> None:
+    """Prints the sessions that were made, and those that were left alone."""
+    rows = []
+    for step, result in zip(steps, answer.results, strict=True):
+        if result.HasField("accepted"):
+            became = "created" if result.accepted.id else "(only checked)"
+            if step.kept is not None:
+                became = f"unchanged ({enum_names.state_of(step.kept)})"
+            rows.append([safe(result.accepted.name), result.accepted.id, became])
+    if output == "name":
+        for name, session_id, _ in rows:
+            click.echo(session_id or name)
+    elif rows:
+        for line in table(["NAME", "ID", "BECAME"], rows, colour=sys.stdout.isatty()):
+            click.echo(line)
 
 
 def print_refusals(
@@ -122,6 +183,8 @@ def _print_refusal(location: str, name: str, refusal: CallError) -> None:
     who = f" {safe(name)}" if name else ""
     click.echo(f"{location}:{who} refused: {safe(refusal.message)} [{safe(refusal.reason)}]", err=True)
     for violation in refusal.violations:
+        if violation.description in refusal.message:
+            continue
         click.echo(f"  {safe(violation.field)}: {safe(violation.description)}", err=True)
 
 

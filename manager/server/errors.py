@@ -162,7 +162,10 @@ class NameTaken(ApiError):
     code, reason = grpc.StatusCode.ALREADY_EXISTS, ErrorReason.NAME_TAKEN
 
     def __init__(self, kind: str, name: str) -> None:
-        super().__init__(f"the name of the {kind} is taken", {"kind": kind, "name": name})
+        # Names of sessions are free again once these have ended.
+        there = f"there is a session {name} of yours that has not ended"
+        words = there if kind == "session" else f"{kind.replace('_', ' ')} {name} exists already"
+        super().__init__(words, {"kind": kind, "name": name})
 
 
 class NameRetired(ApiError):

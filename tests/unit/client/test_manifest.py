@@ -89,6 +89,20 @@ def test_errors_have_their_line(text: str, message: str) -> None:
     assert str(raised.value).startswith(message)
 
 
+def test_all_mistakes_are_told() -> None:
+    with pytest.raises(UsageError) as raised:
+        read_specs("type: bath\nnme: x\nkernel:\n  image: [i]\n  comand: [x]\n---\nname: {}\n", "f")
+    assert str(raised.value).splitlines() == [
+        "f:1: type: 'bath' is not one of interactive, batch, inference, system",
+        "f:2: unknown field 'nme' of SessionSpec, did you mean name?",
+        "f:4: image must be a single value",
+        "f:5: unknown field 'comand' of KernelSpec, did you mean command?",
+        "f:7: name must be a single value",
+    ]
+    with pytest.raises(UsageError, match="and 5 more mistakes"):
+        read_specs("".join(f"nme{number}: x\n" for number in range(25)), "f")
+
+
 def test_aliases_do_not_make_much_of_little() -> None:
     first = "- {type: batch, dependsOn: &a [" + "x, " * 1000 + "x]}\n"
     with pytest.raises(UsageError, match="there is too much in it"):

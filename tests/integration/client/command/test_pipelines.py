@@ -68,7 +68,46 @@ async def test_a_pipeline_from_a_file(retinue: Program, tmp_path: Path) -> None:
     assert "cli-refused refused: cli-bad terminated without success" in refused.err
     file.write_text("type: batch\nkernels: {}\n")
     wrong = await retinue("apply", "-f", str(file))
-    assert (wrong.code, wrong.err) == (2, f"retinue: {file}:2: unknown field 'kernels' of SessionSpec\n")
+    assert (wrong.code, wrong.err) == (
+        2,
+        f"retinue: {file}:2: unknown field 'kernels' of SessionSpec, did you mean kernel?\n",
+    )
+
+
+def _becomes(out: str) -> dict[str, str]:
+    """Returns what became of each session, by name, as `apply` prints it."""
+    return {line.split()[0]: line.split(maxsplit=2)[2] for line in out.splitlines()[1:]}
+
+
+async def test_a_file_is_applied_whole_and_again(retinue: Program, tmp_path: Path) -> None:
+    file = tmp_path / "twice.yaml"
+    file.write_text(
+        "name: cli-one\ntype: batch\nkernel: {command: ['true']}\n---\n"
+        "name: cli-two\ntype: batch\ndependsOn: [cli-one]\nkernel: {command: ['false']}\n---\n"
+        "name: cli-three\ntype: batch\ndependsOn: [cli-two]\nkernel: {command: ['true']}\n"
+    )
+    held = await retinue("run", "-n", "cli-three", "--hold", "-d", "--", "true")
+    refused = await retinue("apply", "-f", str(file))
+    assert (refused.code, refused.out) == (1, "")
+    assert "cli-three refused: there is a session cli-three of yours that has not ended" in refused.err
+    assert refused.err.count("refused: ") == 3, "all or nothing, as they depend on each other"
+    assert (await retinue("rm", held.out.strip())).code == 0
+
+    first = await retinue("apply", "-f", str(file))
+    assert (first.code, set(_becomes(first.out).values())) == (0, {"created"})
+    assert (await retinue("wait", "cli-three")).code != 0
+    file.write_text(file.read_text().replace("false", "true"))
+    second = await retinue("apply", "-f", str(file))
+    states = {"cli-one": "unchanged (TERMINATED)", "cli-two": "created", "cli-three": "created"}
+    assert (second.code, _becomes(second.out)) == (0, states)
+    assert (await retinue("wait", "cli-three")).code == 0
+    third = await retinue("apply", "-f", str(file), "-o", "name")
+    fourth = await retinue("apply", "-f", str(file), "-o", "json")
+    assert [result["accepted"]["id"] for result in json.loads(fourth.out)["results"]] == third.out.split()
+    assert len(third.out.split()) == 3
+    again = await retinue("apply", "-f", str(file), "--again")
+    assert (again.code, set(_becomes(again.out).values())) == (0, {"created"})
+    assert (await retinue("wait", "cli-three")).code == 0
 
 
 async def test_run_with_dependencies_retries_and_a_start_time(retinue: Program, tmp_path: Path) -> None:
