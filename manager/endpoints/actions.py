@@ -20,18 +20,28 @@ from retinue.manager.endpoints.core.events import (
     TargetChanged,
     TrafficChanged,
 )
-from retinue.manager.endpoints.core.replicas import Action, CallBack, Create, Drain, MoveRollout, SetTraffic, Stop
+from retinue.manager.endpoints.core.replicas import (
+    Action,
+    CallBack,
+    Create,
+    Drain,
+    MoveRollout,
+    SetTraffic,
+    Stop,
+    end_reason,
+)
 from retinue.manager.endpoints.core.scaling import Decision
 from retinue.manager.endpoints.core.states import FINISHED_ROLLOUTS, SERVING, Lifecycle, ReplicaState, RolloutState
 from retinue.manager.endpoints.fleet import EndpointView, view_of
 from retinue.manager.identity.principal import Kind, Membership, Principal
+from retinue.manager.reasons import SessionReason
 from retinue.manager.session.core.events import Condition
 from retinue.manager.session.core.pending_limit import DEFAULT_MAX_PENDING, PendingLimit
 from retinue.manager.session.core.refusals import Refused, words
 from retinue.manager.session.core.states import SessionState
 from retinue.manager.session.drafts import Request, prepare
 from retinue.manager.session.submit import submit
-from retinue.manager.session.transaction import UnreadableSessionError, terminate
+from retinue.manager.session.transaction import UnreadableSessionError, end
 from retinue.manager.store import (
     attempts,
     endpoint_replicas,
@@ -50,7 +60,6 @@ _log = logging.getLogger(__name__)
 # Pauses after starts that failed: doubled each time.
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 10.0, 300.0
 _LONGEST_NAME = 63
-_BY = "its endpoint"
 # Replicas that wait for so long are worth a condition.
 _PENDING_SECONDS = 5.0
 _WHOLE = 100
@@ -136,7 +145,7 @@ class Actions:
             locked = await endpoints.lock(tx, view.record.id)
             if locked is None or locked != view.record:
                 return view, ""
-            ended: list[uuid.UUID] = []
+            ended: dict[uuid.UUID, str] = {}
             entries: list[journal.Entry] = []
             moves: list[ReplicaMove] = []
             by_id = {item.session_id: item for item in view.replicas}
@@ -151,7 +160,9 @@ class Actions:
                         moves.append(ReplicaMove(session_id, ReplicaState.UNREADY, "it is needed again"))
                     case Stop(session_id, message, failed):
                         moves.append(ReplicaMove(session_id, ReplicaState.STOPPING, message))
-                        ended.append(session_id)
+                        # Once it drains, it goes for what it was drained for.
+                        drained = by_id[session_id].state is ReplicaState.DRAINING
+                        ended[session_id] = by_id[session_id].message if drained else message
                         if failed:
                             await self._count_failures(tx, view, by_id[session_id].revision, 1)
                     case SetTraffic(shares):
@@ -164,9 +175,9 @@ class Actions:
                             await endpoint_revisions.record_served(tx, view.record.id, moved.new)
                         entries.append(entry(view, moved))
             await endpoint_replicas.move(tx, moves)
-            for session_id in ended:
-                await _terminate(tx, session_id)
-            affected = await attempts.find_affected_agents(tx, ended) if ended else {}
+            for session_id, why in ended.items():
+                await _end_replica(tx, session_id, end_reason(why, view.record.lifecycle), why)
+            affected = await attempts.find_affected_agents(tx, list(ended)) if ended else {}
             entries += [entry(view, moved_replica(by_id[move.session_id], move)) for move in moves]
             if entries:
                 await journal.append(tx, entries)
@@ -227,9 +238,9 @@ class Actions:
         return view_of(record, replicas)
 
 
-async def _terminate(tx: Transaction, session_id: uuid.UUID) -> None:
+async def _end_replica(tx: Transaction, session_id: uuid.UUID, reason: SessionReason, why: str) -> None:
     try:
-        await terminate(tx, session_id, by=_BY, force=False)
+        await end(tx, session_id, reason, why)
     except UnreadableSessionError as error:
         _log.error("a replica stays: %s", error)
 

@@ -246,14 +246,21 @@ def _progress(layers: Iterable[LayerReport]) -> PulledBytes:
 
 
 async def terminate(tx: Transaction, session_id: uuid.UUID, *, by: str, force: bool) -> bool:
-    """Terminates a session; returns whether anything changed. Raises UnreadableSessionError."""
+    """Terminates a session for a caller; returns whether anything changed. Raises UnreadableSessionError."""
+    return await end(tx, session_id, SessionReason.TERMINATED_BY_USER, f"terminated by {by}", force=force)
+
+
+async def end(
+    tx: Transaction, session_id: uuid.UUID, reason: SessionReason, message: str, *, force: bool = False
+) -> bool:
+    """Terminates a session for a reason; returns whether anything changed. Raises UnreadableSessionError."""
     work = await load_for_update(tx, [session_id])
     if session_id in work.unreadable:
         raise UnreadableSessionError(session_id)
     machine = work.machines.get(session_id)
     if machine is None:
         return False
-    machine.terminate(SessionReason.TERMINATED_BY_USER, f"terminated by {by}")
+    machine.terminate(reason, message)
     changed = any(isinstance(move, SessionMoved) for move in machine.moves)
     if force and machine.session.state == "TERMINATING" and not work.records[session_id].force:
         # Also shortens the grace of one that is ending already.

@@ -12,10 +12,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from retinue.manager.endpoints.core.states import SERVING, ReplicaState, RolloutState
+from retinue.manager.endpoints.core.states import SERVING, Lifecycle, ReplicaState, RolloutState
+from retinue.manager.reasons import SessionReason
 
 # A replica that is not ready for so long is replaced.
 UNREADY_MS = 600_000
+FEWER, NONE = "fewer replicas are wanted", "no replica is wanted"
 # A router that is silent for so long is not waited for.
 SILENCE_MS = 15_000
 
@@ -177,7 +179,7 @@ class Draft:
         missing = min(want.number - len(staying), want.number + want.surge - len(mine))
         if want.refill and missing > 0:
             self._add(number, missing)
-        self.drain_spare(ranked(staying)[: max(0, len(staying) - want.number)], "fewer replicas are wanted")
+        self.drain_spare(ranked(staying)[: max(0, len(staying) - want.number)], FEWER)
         ready = sum(item.state is ReplicaState.READY for item in mine)
         for item in ranked(item for item in mine if item.leaving):
             if item.state is not ReplicaState.READY:
@@ -214,6 +216,13 @@ class Draft:
         rest = missing - len(callable_back)
         if rest > 0 and self.fleet.now >= self.fleet.revisions[number].retry_at:
             self.actions.append(Create(number, rest))
+
+
+def end_reason(why: str, lifecycle: Lifecycle) -> SessionReason:
+    """Returns the reason of a replica's session that ends; `why` is what it was drained or stopped for."""
+    if lifecycle is not Lifecycle.ACTIVE:
+        return SessionReason.ENDPOINT_DELETED
+    return SessionReason.SCALED_DOWN if why in {FEWER, NONE} else SessionReason.REPLACED
 
 
 def finish(draft: Draft) -> None:

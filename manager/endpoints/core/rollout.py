@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from retinue.manager.endpoints.core.replicas import (
+    NONE,
     Action,
     Draft,
     Fleet,
@@ -193,7 +194,7 @@ def _sleep(draft: Draft, rollout: Rollout | None) -> None:
     fleet = draft.fleet
     for item in fleet.of(fleet.revisions):
         if item.state is not ReplicaState.READY or fleet.gated:
-            draft.drain(item, "no replica is wanted")
+            draft.drain(item, NONE)
     if rollout is not None and rollout.state is RolloutState.ROLLING_BACK:
         _end(draft, rollout, rollout.old, RolloutState.ROLLED_BACK, "nothing is asked for")
 

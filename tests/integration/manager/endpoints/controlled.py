@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -93,6 +94,14 @@ class Rig:
 
     async def states(self, name: str = "llm") -> list[tuple[int, str]]:
         return states_of(await self.replicas(name))
+
+    async def ends(self) -> Counter[tuple[str, str]]:
+        """Why sessions of replicas end or have ended: reason and message, with their numbers."""
+        async with self.service.database.transaction() as tx:
+            rows = await tx.execute(
+                text("SELECT reason, message FROM session WHERE state IN ('TERMINATING', 'TERMINATED', 'CANCELLED')")
+            )
+            return Counter((row.reason, row.message) for row in rows)
 
     async def look(self, times: int = 1) -> None:
         for _ in range(times):

@@ -88,6 +88,7 @@ async def test_a_drain_waits_for_the_routers_and_for_the_last_request(rig: Rig) 
     rig.routers.reported = replace(rig.routers.reported, draining={uuid.UUID(draining.session_id): 0})
     await rig.look(2)
     assert await rig.states() == [(1, "READY"), (1, "STOPPING")] or len(await rig.replicas()) == 1
+    assert await rig.ends() == {("SCALED_DOWN", "fewer replicas are wanted"): 1}
 
 
 @pytest.mark.parametrize(
@@ -126,6 +127,7 @@ async def test_deleting_drains_ends_and_frees_the_name(rig: Rig) -> None:
     assert (await failure(rig.call("GetEndpoint", pb.GetEndpointRequest(endpoint="llm")))).reason == "NOT_FOUND"
     gone = await rig.get(made.id)
     assert gone.state == epb.ENDPOINT_STATE_DELETED
+    assert await rig.ends() == {("ENDPOINT_DELETED", "no replica is wanted"): 1}
     assert rig.routers.table[uuid.UUID(made.id)].deleted
     assert (await rig.create()).id != made.id
 

@@ -24,6 +24,7 @@ async def test_a_rolling_rollout_replaces_all_and_is_rolled_back(rig: Rig) -> No
     assert await rig.states() == [(1, "READY")] * 3 + [(2, "STARTING")]
     await rig.settle()
     assert await rig.states() == [(2, "READY")] * 3
+    assert await rig.ends() == {("REPLACED", "revision 2 takes over"): 3}
     assert (await rig.get()).rollout.state == epb.ROLLOUT_STATE_DONE
     await rig.call("ControlRollout", pb.ControlRolloutRequest(endpoint="llm", action=pb.ROLLOUT_ACTION_ROLL_BACK))
     await rig.settle()
