@@ -25,7 +25,7 @@ from retinue.client.command.print_error import print_error
 from retinue.client.command.printable import safe
 from retinue.client.command.progress import kernel_counts, outcome, reason_text
 from retinue.client.command.selecting import selected, selector_option, term
-from retinue.client.command.text import amounts, or_dash, short_id, since, size, span
+from retinue.client.command.text import amounts, memory, or_dash, short_id, since, size, span
 from retinue.client.errors import CallError
 from retinue.manager.v1 import session_pb2
 from retinue.rpc.core.amounts import MEMORY, AmountError, format_amount, parse_amount
@@ -67,6 +67,9 @@ def session_columns(now: float) -> Sequence[Column[session_pb2.Session]]:
 
 
 def _result(session: session_pb2.Session) -> str:
+    if session.HasField("exit_code") and session.result <= session_pb2.SESSION_RESULT_UNDEFINED:
+        # Nothing has judged it: it was stopped, or its type has no result.
+        return f"ENDED ({session.exit_code})"
     if session.HasField("exit_code"):
         return f"{enum_names.name_of(enum_names.SESSION_RESULT, session.result)} ({session.exit_code})"
     return (
@@ -224,7 +227,10 @@ def slot_hours(session: session_pb2.Session, seconds: float) -> str:
                 # As a later version of the server writes it.
                 return ""
     hours = {slot: round(amount * max(0.0, seconds) / 3600) for slot, amount in held.items()}
-    return safe(" ".join(f"{slot}={format_amount(slot, amount)}" for slot, amount in sorted(hours.items())))
+    written = {
+        slot: memory(amount) if slot == MEMORY else format_amount(slot, amount) for slot, amount in hours.items()
+    }
+    return safe(" ".join(f"{slot}={amount}" for slot, amount in sorted(written.items())))
 
 
 def _cluster(spec: session_pb2.SessionSpec) -> str:
@@ -324,6 +330,8 @@ async def rm_command(
             caller = (await client.users.caller()).name
             found = client.sessions.list(filter=selected(term("owner", caller), selectors))
             sessions = tuple([session.id async for session in found])
+            if not sessions:
+                click.echo("retinue: no session of yours matches", err=True)
         if dry_run:
             for named in sessions:
                 click.echo((await client.sessions.get(named)).id)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from retinue.client import enum_names
 from retinue.client.command.printable import safe
+from retinue.rpc.core.amounts import MEMORY, AmountError, parse_amount
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,6 +17,10 @@ _SHORT_ID = 8
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _UNITS = ("", "k", "m", "g", "t", "p")
 _KILO = 1024
+# Above 999.5, three digits are not enough.
+_THREE_DIGITS = 999.5
+# With the unit.
+_SHORT_AMOUNT = 5
 
 
 def short_id(identity: str) -> str:
@@ -54,9 +59,28 @@ def since(message: Message, field: str, now: float) -> str:
     return "-" if moment is None else span(now - moment)
 
 
+def memory(count: float) -> str:
+    """Returns a number of bytes with three digits that count: `97.8m`, `23.5g`, `4g`."""
+    unit = 0
+    while count >= _THREE_DIGITS and unit < len(_UNITS) - 1:
+        count /= _KILO
+        unit += 1
+    return f"{count:.3g}{_UNITS[unit]}"
+
+
 def amounts(slots: Mapping[str, str]) -> str:
-    """Amounts by slot name: `cpu=2 mem=4g`."""
-    return safe(" ".join(f"{name}={slots[name]}" for name in sorted(slots))) or "-"
+    """Amounts by slot name: `cpu=2 mem=4g`; memory that takes many digits to write, roughly."""
+    return safe(" ".join(f"{name}={_amount(name, slots[name])}" for name in sorted(slots))) or "-"
+
+
+def _amount(slot: str, text: str) -> str:
+    if slot != MEMORY or len(text) <= _SHORT_AMOUNT:
+        return text
+    try:
+        return memory(parse_amount(slot, text))
+    except AmountError:
+        # As a later version of the server writes it.
+        return text
 
 
 def or_dash(text: str) -> str:

@@ -76,6 +76,8 @@ async def _set_hold(connection: Connection, sessions: Sequence[str], selectors: 
         if selectors:
             mine = selected(term("owner", (await client.users.caller()).name), [term("state", "PENDING"), *selectors])
             sessions = [session.id async for session in client.sessions.list(filter=mine)]
+            if not sessions:
+                click.echo("retinue: no pending session of yours matches", err=True)
         answers = await asyncio.gather(
             *(client.sessions.update(session, hold=hold) for session in sessions), return_exceptions=True
         )

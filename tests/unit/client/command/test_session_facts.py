@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from retinue.client.command.sessions import session_facts
+from retinue.client.command.sessions import session_columns, session_facts
 from retinue.manager.v1 import session_pb2 as pb
 
 
@@ -25,3 +25,16 @@ def test_amounts_of_a_later_version_are_left_out() -> None:
 def test_one_that_waits_has_neither() -> None:
     facts = dict(session_facts(pb.Session(state=pb.SESSION_STATE_PENDING)))
     assert (facts["waited"], facts["ran"], facts["slot hours"]) == ("", "", "")
+
+
+def test_memory_over_time_is_written_for_people() -> None:
+    session = ended(cpu="0.191", mem="51266627")
+    assert dict(session_facts(session))["slot hours"] == "cpu=0.191 mem=48.9m"
+
+
+def test_an_end_without_a_verdict_is_an_end() -> None:
+    (column,) = (column for column in session_columns(0.0) if column.title == "RESULT")
+    stopped = pb.Session(state=pb.SESSION_STATE_TERMINATED, result=pb.SESSION_RESULT_UNDEFINED, exit_code=143)
+    failed = pb.Session(state=pb.SESSION_STATE_TERMINATED, result=pb.SESSION_RESULT_FAILURE, exit_code=1)
+    cancelled = pb.Session(state=pb.SESSION_STATE_CANCELLED, result=pb.SESSION_RESULT_UNDEFINED)
+    assert [column.value(session) for session in (stopped, failed, cancelled)] == ["ENDED (143)", "FAILURE (1)", "-"]
