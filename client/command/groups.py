@@ -15,14 +15,14 @@ from retinue.client.command.connection import Connection, asynchronous, pass_con
 from retinue.client.command.output import Column, list_output_option, output_option, print_list, print_one
 from retinue.client.command.printable import safe
 from retinue.client.command.text import amounts, or_dash, since, span
-from retinue.client.errors import UsageError
+from retinue.client.errors import Aborted, UsageError
 from retinue.client.fleet import GroupPolicy
 from retinue.client.scheduling_policy import strategy_name
 from retinue.manager.v1 import fleet_service_pb2 as pb
 from retinue.manager.v1.scheduling_policy_pb2 import SchedulingPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 
 @click.group("groups")
@@ -42,7 +42,7 @@ def _policy_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 multiple=True,
                 callback=options.mount_roots,
                 metavar="PATH[:rw][@PROJECT,…]",
-                help="What sessions may mount; all of them at once.",
+                help="What sessions may mount, all of them at once; an empty one: nothing.",
             ),
             click.option(
                 "--image-registry",
@@ -90,7 +90,7 @@ def _policy(given: dict[str, Any]) -> GroupPolicy:
             raise UsageError(f"a weight is a whole number: {error}") from error
     if given["egress"] is not None:
         policy["egress"] = given["egress"]
-    if given["mount_root"]:
+    if given["mount_root"] is not None:
         policy["mount_roots"] = given["mount_root"]
     if given["image_registry"]:
         policy["image_registries"] = [pattern for pattern in given["image_registry"] if pattern]
@@ -207,6 +207,19 @@ async def create_group(connection: Connection, /, name: str, output: str, **give
 
 @groups_command.command("update")
 @_policy_options
+@click.option(
+    "--add-mount-root",
+    multiple=True,
+    callback=options.mount_roots,
+    metavar="PATH[:rw][@PROJECT,…]",
+    help="Also this one; in place of one with the same path and projects.",
+)
+@click.option(
+    "--remove-mount-root",
+    multiple=True,
+    metavar="PATH[@PROJECT,…]",
+    help="Not this one any more; without projects, all with the path.",
+)
 @click.option("--etag", default="", help="Only if it has not changed since.")
 @output_option
 @click.argument("name", shell_complete=completed_names.groups)
@@ -214,16 +227,51 @@ async def create_group(connection: Connection, /, name: str, output: str, **give
 @asynchronous
 async def update_group(connection: Connection, /, name: str, output: str, etag: str, **given: Any) -> None:
     """Change what is given of a group's policy."""
-    policy = _policy(given)
-    if not policy and not scheduling_policy.given_in(given):
+    added, removed = given.pop("add_mount_root") or [], given.pop("remove_mount_root")
+    policy, partly = _policy(given), bool(added or removed) or scheduling_policy.given_in(given)
+    if "mount_roots" in policy and (added or removed):
+        raise click.UsageError("--mount-root sets all of them: it goes with neither --add- nor --remove-mount-root")
+    if not policy and not partly:
         raise click.UsageError("nothing to change was given")
     async with connection.client() as client:
-        if scheduling_policy.given_in(given):
+        while partly:
             # The options change a part of the current policy: no other caller may change it meanwhile.
             current = await client.resource_groups.get(name)
-            policy |= _scheduling(current.scheduling_policy, given)
-            etag = etag or current.etag
+            changed = policy | _scheduling(current.scheduling_policy, given)
+            if added or removed:
+                changed["mount_roots"] = changed_roots(current.mount_roots, added, removed)
+            try:
+                group = await client.resource_groups.update(name, etag=etag or current.etag, **changed)
+            except Aborted:
+                if etag:
+                    raise
+                continue
+            _print(output, group)
+            return
         _print(output, await client.resource_groups.update(name, etag=etag, **policy))
+
+
+def changed_roots(
+    current: Iterable[pb.MountRoot], added: Iterable[pb.MountRoot], removed: Iterable[str]
+) -> list[pb.MountRoot]:
+    """Returns mount roots after some are removed and then others added. Raises UsageError for one that is not there."""
+    roots = list(current)
+    for value in removed:
+        path, _, projects = value.partition("@")
+        names = sorted(filter(None, projects.split(",")))
+        left = [root for root in roots if root.path != path or (names and sorted(root.projects) != names)]
+        if len(left) == len(roots):
+            there = ", ".join(map(_mount_root, roots)) or "none"
+            raise UsageError(f"{safe(value)} is no mount root of the group; there is {there}")
+        roots = left
+    for root in added:
+        same = [(other.path, sorted(other.projects)) for other in roots]
+        key = (root.path, sorted(root.projects))
+        if key in same:
+            roots[same.index(key)] = root
+        else:
+            roots.append(root)
+    return roots
 
 
 @groups_command.command("rm")

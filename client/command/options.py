@@ -179,10 +179,15 @@ def _is_port(text: str) -> bool:
 
 def mount_roots(
     _context: click.Context, parameter: click.Parameter, values: Iterable[str]
-) -> list[fleet_service_pb2.MountRoot]:
-    """Returns `PATH[:rw][@PROJECT,…]` options as roots of a resource group; usage errors for anything else."""
+) -> list[fleet_service_pb2.MountRoot] | None:
+    """Returns `PATH[:rw][@PROJECT,…]` options as roots of a resource group: None without any, and no roots for an empty
+    one; usage errors for anything else.
+    """
+    given = list(values)
+    if not given:
+        return None
     found = []
-    for value in values:
+    for value in filter(None, given):
         mount, _, projects = value.partition("@")
         path, _, how = mount.partition(":")
         if not path or how not in {"", "ro", "rw"}:

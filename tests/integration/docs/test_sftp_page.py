@@ -44,7 +44,7 @@ ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519
 > retinue keys rm SHA256:…
 > retinue logs files | grep 'Accepted publickey for work from 127'
 retinue rm --wait files
-> retinue groups update default --mount-root '/srv/home/{user}:rw'
+> retinue groups update default --add-mount-root '/srv/home/{user}:rw'
 > retinue run --type system -n home --mount '/srv/home/{user}:/files:rw'
 > retinue sftp --listen 2222 home
 retinue rm --wait home

@@ -275,6 +275,32 @@ async def test_groups_and_shares(retinue: Program, client: Client) -> None:
     assert (await retinue("shares")).out.splitlines()[1].split()[:2] == ["admin", "1/4"]
 
 
+async def test_mount_roots_come_and_go_one_by_one(retinue: Program) -> None:
+    async def roots(*update: str) -> list[str]:
+        answer = await retinue("groups", "update", "cli-mounts", *update, "-o", "json")
+        assert answer.code == 0, answer.err
+        shown = json.loads(answer.out).get("mountRoots", [])
+        return [root["path"] + (":rw" if root.get("writable") else "") for root in shown]
+
+    assert (await retinue("groups", "create", "cli-mounts", "--mount-root", "/srv/first")).code == 0
+    try:
+        assert await roots("--add-mount-root", "/srv/second:rw") == ["/srv/first", "/srv/second:rw"]
+        assert await roots("--add-mount-root", "/srv/first:rw") == ["/srv/first:rw", "/srv/second:rw"]
+        # Administrators who add at the same time do not lose each other's.
+        await asyncio.gather(*(roots("--add-mount-root", f"/srv/{number}") for number in range(4)))
+        assert len(await roots("--remove-mount-root", "/srv/first")) == 5
+        wrong = await retinue("groups", "update", "cli-mounts", "--remove-mount-root", "/srv/first")
+        assert (wrong.code, "/srv/first is no mount root of the group; there is /srv/" in wrong.err) == (2, True)
+        both = await retinue("groups", "update", "cli-mounts", "--mount-root", "/a", "--add-mount-root", "/b")
+        assert (both.code, "goes with neither" in both.err) == (2, True)
+        stale = await retinue("groups", "update", "cli-mounts", "--add-mount-root", "/b", "--etag", "old")
+        assert stale.code == 1
+        assert await roots("--mount-root", "/srv/all") == ["/srv/all"]
+        assert await roots("--mount-root", "") == []
+    finally:
+        assert (await retinue("groups", "rm", "cli-mounts")).code == 0
+
+
 async def test_users_projects_and_tokens(retinue: Program) -> None:
     assert (await retinue("projects", "create", "cli-project")).code == 0
     try:
