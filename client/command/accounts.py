@@ -158,6 +158,9 @@ async def create_user(
     async with connection.client() as client:
         user = await client.users.create(name, role="admin" if admin else "user", projects=projects)
     print_one(output, user, _user_facts(user), user.name)
+    steps = [] if user.memberships else [f"retinue projects member PROJECT {safe(user.name)}"]
+    steps.append(f"retinue tokens create --user {safe(user.name)}")
+    click.echo(f"next: {'; '.join(steps)}", err=True)
 
 
 @users_command.command("rm")

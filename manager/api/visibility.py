@@ -14,6 +14,9 @@ from retinue.manager.session.core.spec_views import SpecView
 from retinue.manager.store import sessions
 from retinue.manager.store.database import Transaction
 
+# Of sessions that others call as the caller calls none.
+_NAMED = 4
+
 
 def caller_visibility(*, owner_only: bool = False) -> sessions.Visibility:
     """Returns the sessions that the caller may read; with `owner_only`,
@@ -35,9 +38,12 @@ async def find_session(tx: Transaction, reference: str, *, owner_only: bool = Fa
     """The session of a reference: id, prefix of it, or name. Raises NotFound for none,
     and for one the caller may not see.
     """
-    found = await sessions.find(tx, reference, caller_visibility(owner_only=owner_only), current_principal().name)
+    visibility = caller_visibility(owner_only=owner_only)
+    found = await sessions.find(tx, reference, visibility, current_principal().name)
     if found is None:
-        raise errors.NotFound("session", reference)
+        others = await sessions.owners_of(tx, reference, visibility, _NAMED) if visibility.sees_others else []
+        named = ", ".join(f"{owner}/{reference}" for owner in others)
+        raise errors.NotFound("session", reference, f"{reference}; there is {named}" if named else "")
     return found
 
 

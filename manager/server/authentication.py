@@ -84,8 +84,10 @@ class Authenticator:
                 raise TokenInvalid
             self._make_room(self._bearers)
             self._bearers[key] = (now, bearer)
-        if bearer.revoked or (bearer.expire_time is not None and bearer.expire_time <= self._clock()):
-            raise TokenInvalid
+        if bearer.revoked:
+            raise TokenInvalid("was revoked")
+        if bearer.expire_time is not None and bearer.expire_time <= self._clock():
+            raise TokenInvalid(f"expired at {bearer.expire_time.astimezone(dt.UTC):%Y-%m-%d %H:%M:%SZ}")
         memberships = tuple(Membership(project, role) for project, role in bearer.memberships)
         return Principal(Kind.USER, bearer.user, bearer.role, memberships, bearer.token_id)
 

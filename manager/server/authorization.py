@@ -168,8 +168,15 @@ def access_to(method: str) -> Access | None:
     return METHODS.get(method)
 
 
-def authorise(access: Access | None, principal: Principal) -> None:
-    """Raises MethodDenied unless the principal is one of those who may."""
+_WHO: Mapping[Access, str] = {
+    Access.USER: "is for users, with a token",
+    Access.ADMIN: "is for administrators",
+    Access.NODE: "is for agents and routers, with a certificate",
+}
+
+
+def authorise(access: Access | None, principal: Principal, method: str) -> None:
+    """Raises MethodDenied, which names the method, unless the principal is one of those who may."""
     match access:
         case Access.ANYONE | Access.CALLER:
             allowed = True
@@ -182,4 +189,6 @@ def authorise(access: Access | None, principal: Principal) -> None:
         case _:
             allowed = False
     if not allowed:
-        raise MethodDenied("you may not call this method")
+        name = method.rpartition("/")[2]
+        who = "is for nobody" if access is None else _WHO[access]
+        raise MethodDenied(f"{name} {who}, and you are {principal.kind.lower()} {principal.name}", {"method": name})

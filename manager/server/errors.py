@@ -36,6 +36,9 @@ from retinue.rpc import errors as shared
 from retinue.rpc.core.reasons import ErrorReason
 from retinue.rpc.errors import MAX_TEXT, MAX_VALUE, MAX_VIOLATIONS, printable
 
+# One more than are told.
+MAX_NAMES = 17
+
 # Named here too, beside the other errors of the manager.
 ApiError = shared.ApiError
 InvalidRequest = shared.InvalidRequest
@@ -82,12 +85,12 @@ class CredentialsMissing(ApiError):
 
 
 class TokenInvalid(ApiError):
-    """The token is unknown, expired or revoked; the caller does not learn which."""
+    """The token is unknown, expired or revoked. Who has the whole secret of one that was valid learns which."""
 
     code, reason = grpc.StatusCode.UNAUTHENTICATED, ErrorReason.TOKEN_INVALID
 
-    def __init__(self) -> None:
-        super().__init__("the token is not valid")
+    def __init__(self, why: str = "is not valid") -> None:
+        super().__init__(f"the token {why}")
 
 
 class JoinTokenInvalid(ApiError):
@@ -119,8 +122,10 @@ class ProjectDenied(ApiError):
 
     code, reason = grpc.StatusCode.PERMISSION_DENIED, ErrorReason.PROJECT_DENIED
 
-    def __init__(self, project: str) -> None:
-        super().__init__("you may not use the project (or it does not exist)", {"project": project})
+    def __init__(self, project: str, own: Sequence[str] = ()) -> None:
+        """`own` are the projects of the caller, as far as they are known."""
+        there = f"; you are in {', '.join(sorted(own)[: MAX_NAMES - 1])}" if own else ""
+        super().__init__(f"you may not use project {project} (or it does not exist){there}", {"project": project})
 
 
 class MountNotAllowed(ApiError):
@@ -153,7 +158,13 @@ class NotFound(ApiError):
     code, reason = grpc.StatusCode.NOT_FOUND, ErrorReason.NOT_FOUND
 
     def __init__(self, kind: str, name: str, hint: str = "") -> None:
-        super().__init__(f"no such {kind}{hint and ': '}{hint}", {"kind": kind, "id": name})
+        super().__init__(f"no such {kind.replace('_', ' ')}{hint and ': '}{hint}", {"kind": kind, "id": name})
+
+    @classmethod
+    def among(cls, kind: str, name: str, names: Sequence[str]) -> NotFound:
+        """Returns the error with the first MAX_NAMES names that there are, of those that the caller may read."""
+        more = ", …" if len(names) >= MAX_NAMES else ""
+        return cls(kind, name, f"{name}; there are {', '.join(names[: MAX_NAMES - 1])}{more}" if names else "")
 
 
 class NameTaken(ApiError):

@@ -205,7 +205,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 if access is not Access.ANYONE:
                     with self._counting_wrong_tokens(call):
                         principal = await self._authenticator.authenticate(call)
-                    authorise(access, principal)
+                    authorise(access, principal, call.method)
                     _principal.set(principal)
                     _address.set(call.address)
                     enter_lane(_LANES[_caller(call, principal).kind])

@@ -100,7 +100,7 @@ async def _check_references(tx: Transaction, owner: str, candidates: Candidates)
 
 
 async def _no_group(tx: Transaction, name: str) -> str:
-    names = [group.name for group in await groups.list_page(tx, after="", limit=_NAMED_GROUPS + 1)]
+    names = await groups.first_names(tx, _NAMED_GROUPS + 1)
     more = ", …" if len(names) > _NAMED_GROUPS else ""
     return f"{name} is not a resource group; there are {', '.join(names[:_NAMED_GROUPS])}{more}"
 

@@ -11,7 +11,14 @@ from retinue.manager.session.core.admission import admit, is_other_system, wrong
 from retinue.manager.session.core.features import FEATURES
 from retinue.manager.session.core.isolation import Isolation
 from retinue.manager.session.core.new_session import NewKernel, NewSession
-from retinue.manager.session.core.refusals import FeatureUnavailable, InvalidFields, ProjectDenied, Reason, Refused
+from retinue.manager.session.core.refusals import (
+    FeatureUnavailable,
+    InvalidFields,
+    ProjectDenied,
+    Reason,
+    Refused,
+    no_project,
+)
 from retinue.manager.session.core.spec import MountSpec, SessionSpec, SftpSpec, kernel_id, kernel_plans
 from retinue.rpc.core.amounts import parse_amount
 
@@ -105,10 +112,10 @@ def prepare(requests: Sequence[Request | Refused], owner: Principal) -> list[Dra
 
 def _admitted(spec: SessionSpec, owner: Principal) -> SessionSpec | Refused:
     if not spec.project:
-        violation = ("spec.project", "is required: you are not a member of exactly one project")
+        violation = ("spec.project", no_project(owner.name, owner.projects))
         return Refused(spec.name, InvalidFields((violation,)))
     if spec.project not in owner.projects:
-        return Refused(spec.name, ProjectDenied(spec.project))
+        return Refused(spec.name, ProjectDenied(spec.project, owner.projects))
     if is_other_system(spec) and not owner.is_admin:
         # Those are for administrators; for all others it is what no SFTP server has.
         spec = replace(spec, sftp=SftpSpec())

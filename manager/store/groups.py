@@ -107,6 +107,12 @@ async def list_page(tx: AsyncSession, *, after: str, limit: int) -> list[GroupRe
     return [_record(found) for found in await tx.exec(query)]
 
 
+async def first_names(tx: AsyncSession, limit: int) -> list[str]:
+    """Returns the names of the first groups."""
+    query = select(ResourceGroup.name).order_by(col(ResourceGroup.name)).limit(limit)
+    return list(await tx.exec(query))
+
+
 class GroupPolicy(TypedDict, total=False):
     """The policy of a group by column, or those parts of it that change."""
 

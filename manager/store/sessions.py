@@ -64,6 +64,11 @@ class Visibility:
     owner: str
     administered: tuple[str, ...] = ()
 
+    @property
+    def sees_others(self) -> bool:
+        """Returns whether the caller may read sessions of other owners."""
+        return self.everything or bool(self.administered)
+
     def condition(self, table: str) -> str:
         """Returns the condition as SQL over the parameters of `parameters`."""
         return (
@@ -201,6 +206,21 @@ async def find(tx: AsyncSession, reference: str, visibility: Visibility, caller:
     )
     found = rows.scalars().all()
     return found[0] if len(found) == 1 else None
+
+
+async def owners_of(tx: AsyncSession, name: str, visibility: Visibility, limit: int) -> list[str]:
+    """Returns the first owners, by name, of live sessions of a name that the caller may read."""
+    if "\0" in name:
+        return []
+    rows = await tx.execute(
+        text(f"""
+            SELECT DISTINCT s.owner FROM session s
+            WHERE s.state NOT IN ('TERMINATED', 'CANCELLED') AND s.name = :name AND {visibility.condition("s")}
+            ORDER BY s.owner LIMIT :limit
+        """),  # noqa: S608  # the condition is ours, its values are parameters
+        {"name": name, "limit": limit, **visibility.parameters()},
+    )
+    return list(rows.scalars())
 
 
 def _id_range(reference: str) -> dict[str, Any]:

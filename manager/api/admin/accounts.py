@@ -20,6 +20,7 @@ from retinue.manager.identity.tokens import MAX_TOKENS, TOKEN_PREFIX, hash_secre
 from retinue.manager.idle.core.policy import NOTHING
 from retinue.manager.server.authentication import Authenticator
 from retinue.manager.server.errors import (
+    MAX_NAMES,
     InvalidRequest,
     MethodDenied,
     NameRetired,
@@ -434,7 +435,8 @@ async def _existing_project(tx: AsyncSession, name: str) -> ProjectRecord:
     """Held until the commit, so that nothing refers to a project that goes meanwhile."""
     project = await accounts.get_project(tx, name, lock=True)
     if project is None:
-        raise NotFound("project", name)
+        projects = await accounts.list_projects(tx, after="", limit=MAX_NAMES, among=None)
+        raise NotFound.among("project", name, [item.name for item in projects])
     return project
 
 
@@ -445,7 +447,7 @@ async def _existing_subject(tx: AsyncSession, kind: str, name: str) -> None:
     elif kind == quotas.PROJECT:
         await _existing_project(tx, name)
     elif await groups.get(tx, name, lock=True) is None:
-        raise NotFound("resource_group", name)
+        raise NotFound.among("resource_group", name, await groups.first_names(tx, MAX_NAMES))
 
 
 async def _quota_messages(tx: AsyncSession, shown: Sequence[QuotaRecord]) -> list[pb.Quota]:

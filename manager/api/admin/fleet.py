@@ -30,7 +30,7 @@ from retinue.manager.dispatch.core.agent_conditions import OUT_OF_BOUNDS, with_f
 from retinue.manager.dispatch.desired_state import attempt_id
 from retinue.manager.identity.authority import Authority
 from retinue.manager.identity.tokens import JOIN_TOKEN_PREFIX, hash_secret, new_secret
-from retinue.manager.server.errors import InvalidRequest, NameTaken, NotFound
+from retinue.manager.server.errors import MAX_NAMES, InvalidRequest, NameTaken, NotFound
 from retinue.manager.server.etags import check_etag
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.filters import parse_filter
@@ -391,5 +391,5 @@ async def _agent_message(tx: AsyncSession, agent_id: str) -> pb.Agent:
 async def _existing_group(tx: AsyncSession, name: str, *, lock: bool = False) -> GroupRecord:
     group = await groups.get(tx, name, lock=lock)
     if group is None:
-        raise NotFound("resource_group", name)
+        raise NotFound.among("resource_group", name, await groups.first_names(tx, MAX_NAMES))
     return group

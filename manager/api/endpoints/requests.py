@@ -24,7 +24,7 @@ from retinue.manager.server import errors
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.session.core.pending_limit import PendingLimit
-from retinue.manager.session.core.refusals import InvalidFields, NameTaken, QuotaExceeded, Refused
+from retinue.manager.session.core.refusals import InvalidFields, NameTaken, QuotaExceeded, Refused, no_project
 from retinue.manager.session.core.spec_views import SpecView
 from retinue.manager.session.drafts import Request, prepare
 from retinue.manager.session.submit import submit
@@ -122,9 +122,9 @@ def home_project(given: str) -> str:
     caller = current_principal()
     project = given or (caller.projects[0] if len(caller.projects) == 1 else "")
     if not project:
-        raise errors.InvalidRequest([("spec.project", "is required: you are not a member of exactly one project")])
+        raise errors.InvalidRequest([("spec.project", no_project(caller.name, caller.projects))])
     if project not in caller.projects:
-        raise errors.ProjectDenied(project)
+        raise errors.ProjectDenied(project, caller.projects)
     return project
 
 

@@ -13,8 +13,8 @@ def to_error(reason: refusals.Reason) -> errors.ApiError:  # noqa: PLR0911, PLR0
     match reason:
         case refusals.InvalidFields(violations):
             return errors.InvalidRequest(violations)
-        case refusals.ProjectDenied(project):
-            return errors.ProjectDenied(project)
+        case refusals.ProjectDenied(project, own):
+            return errors.ProjectDenied(project, own)
         case refusals.TemplateNotFound(name, version):
             return errors.NotFound("template", name if version == 0 else f"{name} in version {version}")
         case refusals.FeatureUnavailable(kind, feature, words):

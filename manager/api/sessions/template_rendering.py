@@ -37,7 +37,7 @@ def scope(project: str = "") -> templates.Scope:
     if not project:
         return templates.Scope(None if principal.is_admin else principal.projects)
     if not principal.is_admin and project not in principal.projects:
-        raise errors.ProjectDenied(project)
+        raise errors.ProjectDenied(project, principal.projects)
     return templates.Scope((project,))
 
 
@@ -102,7 +102,7 @@ async def _look_up(tx: AsyncSession, message: session_pb2.SessionSpec) -> Templa
     except errors.InvalidRequest as error:
         return InvalidFields(tuple((f"spec.template.{path}", text) for path, text in error.violations))
     except errors.ProjectDenied:
-        return ProjectDenied(project)
+        return ProjectDenied(project, current_principal().projects)
     except errors.NotFound:
         return TemplateNotFound(name, version)
 

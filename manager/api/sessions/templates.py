@@ -18,7 +18,7 @@ from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.pages import open_page
 from retinue.manager.server.revisions import with_revision
-from retinue.manager.session.core.refusals import Refused
+from retinue.manager.session.core.refusals import Refused, no_project
 from retinue.manager.store import requests, sessions, templates
 from retinue.manager.store.database import Database
 from retinue.manager.store.templates import TemplateRecord
@@ -48,7 +48,7 @@ class TemplateServicer(template_service_pb2_grpc.TemplateServiceServicer):
             if project is not None:
                 known, _, _ = await sessions.lock_references(tx, caller.name, {project}, ())
                 if project not in known:
-                    raise errors.ProjectDenied(project)
+                    raise errors.ProjectDenied(project, caller.projects)
 
             async def create() -> pb.CreateTemplateResponse:
                 made = await templates.create(tx, given.name, project, caller.name)
@@ -163,7 +163,7 @@ def _home(given: pb.Template) -> str | None:
         return None
     project = given.project or (caller.projects[0] if len(caller.projects) == 1 else "")
     if not project:
-        raise errors.InvalidRequest([("template.project", "is required: you are not a member of exactly one project")])
+        raise errors.InvalidRequest([("template.project", no_project(caller.name, caller.projects))])
     scope(project)
     return project
 

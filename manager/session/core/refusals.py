@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
+
+# So many names are told.
+_NAMED = 16
 
 # Field path, or whose quota it is, and what is wrong there.
 Violation: TypeAlias = tuple[str, str]
@@ -16,11 +20,19 @@ class InvalidFields:
     violations: tuple[Violation, ...]
 
 
+def no_project(caller: str, projects: Sequence[str]) -> str:
+    """Returns what a caller who is not in exactly one project, and names none, is told of the field."""
+    if not projects:
+        return f"is required, and you are in none: an administrator runs `retinue projects member PROJECT {caller}`"
+    return f"is required, as you are in several: give one of {', '.join(sorted(projects)[:_NAMED])}"
+
+
 @dataclass(frozen=True, slots=True)
 class ProjectDenied:
-    """The owner may not use the project, or there is none."""
+    """The owner may not use the project, or there is none; the owner's own, as far as they are known."""
 
     project: str
+    own: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +144,7 @@ def words(reason: Reason) -> str:  # noqa: PLR0911  # one for each reason
     match reason:
         case InvalidFields(violations) | QuotaExceeded(violations):
             return "; ".join(f"{what}: {text}" for what, text in violations)
-        case ProjectDenied(project):
+        case ProjectDenied(project, _):
             return f"the owner may not use project {project}"
         case FeatureUnavailable(kind, _, feature):
             return f"a session of type {kind} cannot have {feature}"

@@ -98,13 +98,18 @@ async def test_a_huge_token(channel: grpc.aio.Channel) -> None:
 async def test_expired_and_revoked(service: Service, channel: grpc.aio.Channel) -> None:
     token = await service.user("ada")
     assert (await call_as(channel, *bearer(token))).user.name == "ada"
-    for change in ("expire_time = now() - interval '1 s'", "revoke_time = now()"):
+    changes = {"expire_time = now() - interval '1 s'": "the token expired at 2", "revoke_time = now()": "was revoked"}
+    for change, told in changes.items():
         secret = new_secret(TOKEN_PREFIX)
         async with service.database.transaction() as tx:
             made = await accounts.create_token(tx, "ada", hash_secret(secret), description="", ttl=None)
             await tx.execute(text(f"UPDATE token SET {change} WHERE id = :id"), {"id": made.id})  # noqa: S608
         refused = await failure(call_as(channel, *bearer(secret)))
         assert (refused.code, refused.reason) == (Code.UNAUTHENTICATED, "TOKEN_INVALID")
+        assert told in refused.text
+        # Who does not have the whole secret learns nothing.
+        unknown = await failure(call_as(channel, *bearer(secret[:-1] + ("a" if secret[-1] != "a" else "b"))))
+        assert (unknown.reason, "the token is not valid" in unknown.text) == ("TOKEN_INVALID", True)
 
 
 async def test_without_tls_nothing_is_said(service: Service) -> None:

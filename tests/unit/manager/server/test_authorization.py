@@ -15,6 +15,7 @@ from retinue.manager.server.errors import MethodDenied
 USER = Principal(Kind.USER, "ada")
 ADMIN = Principal(Kind.USER, "root", role="ADMIN")
 AGENT = Principal(Kind.AGENT, "n1")
+METHOD = "/retinue.manager.v1.FleetService/DrainAgent"
 # A user who is called like an agent, and an agent with a role, gain nothing by it.
 AGENT_WITH_ROLE = Principal(Kind.AGENT, "n1", role="ADMIN")
 
@@ -57,10 +58,19 @@ def test_every_service_of_the_contract_is_registered() -> None:
 def test_who_may(access: Access | None, allowed: set[str]) -> None:
     for principal in (USER, ADMIN, AGENT, AGENT_WITH_ROLE):
         if principal.name in allowed:
-            authorise(access, principal)
+            authorise(access, principal, METHOD)
         else:
             with pytest.raises(MethodDenied):
-                authorise(access, principal)
+                authorise(access, principal, METHOD)
+
+
+def test_a_refusal_says_which_method_and_who_may() -> None:
+    with pytest.raises(MethodDenied, match=r"^DrainAgent is for administrators, and you are user ada$"):
+        authorise(Access.ADMIN, USER, METHOD)
+    with pytest.raises(MethodDenied, match=r"^DrainAgent is for users, with a token, and you are agent n1$"):
+        authorise(Access.USER, AGENT, METHOD)
+    with pytest.raises(MethodDenied, match=r"^DrainAgent is for agents and routers"):
+        authorise(Access.NODE, ADMIN, METHOD)
 
 
 def test_no_caller_may_call_unknown_methods() -> None:
