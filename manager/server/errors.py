@@ -164,7 +164,8 @@ class NotFound(ApiError):
     def among(cls, kind: str, name: str, names: Sequence[str]) -> NotFound:
         """Returns the error with the first MAX_NAMES names that there are, of those that the caller may read."""
         more = ", …" if len(names) >= MAX_NAMES else ""
-        return cls(kind, name, f"{name}; there are {', '.join(names[: MAX_NAMES - 1])}{more}" if names else "")
+        verb = "is" if len(names) == 1 else "are"
+        return cls(kind, name, f"{name}; there {verb} {', '.join(names[: MAX_NAMES - 1])}{more}" if names else "")
 
 
 class NameTaken(ApiError):

@@ -102,7 +102,8 @@ async def _check_references(tx: Transaction, owner: str, candidates: Candidates)
 async def _no_group(tx: Transaction, name: str) -> str:
     names = await groups.first_names(tx, _NAMED_GROUPS + 1)
     more = ", …" if len(names) > _NAMED_GROUPS else ""
-    return f"{name} is not a resource group; there are {', '.join(names[:_NAMED_GROUPS])}{more}"
+    verb = "is" if len(names) == 1 else "are"
+    return f"{name} is not a resource group; there {verb} {', '.join(names[:_NAMED_GROUPS])}{more}"
 
 
 async def _check_agents(tx: Transaction, candidates: Candidates) -> None:

@@ -108,9 +108,11 @@ async def link(tx: AsyncSession, owner: str, candidates: Candidates) -> Links:
 def _cycles(links: Links) -> dict[int, Reason]:
     reasons: dict[int, Reason] = {}
     for cycle in find_cycles(links.parents):
-        names = [links.names[n] for n in cycle]
-        for index, n in enumerate(cycle):
-            text = f"is a cycle: {path_text(names[index:] + names[:index])}"
+        # It is spelled out once, where the first of them is asked for.
+        first = cycle.index(min(cycle))
+        names = [links.names[n] for n in (*cycle[first:], *cycle[:first])]
+        for n in cycle:
+            text = f"is a cycle: {path_text(names)}" if n == cycle[first] else f"is in the cycle of {names[0]}"
             reasons[n] = InvalidFields((("spec.depends_on", text),))
     return reasons
 

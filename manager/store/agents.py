@@ -13,6 +13,7 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.session.core.attempts import AgentCondition, RuntimeStatus
 from retinue.manager.store import shares
+from retinue.manager.store.database import Query, Transaction
 from retinue.manager.store.documents import Decoder, Unreadable
 from retinue.manager.store.tables import Agent, JoinToken
 
@@ -148,22 +149,23 @@ async def read_slots(tx: AsyncSession, groups: Collection[str]) -> tuple[set[str
     return set(slots.scalars()), set(told.scalars())
 
 
-async def read_missing(tx: AsyncSession, asked: Collection[tuple[str, Sequence[str]]]) -> list[int]:
+async def read_missing(tx: Transaction, asked: Collection[tuple[str, Sequence[str]]]) -> list[int]:
     """Returns the positions of those of `asked` for which no agent of the group has ever had one of the runtimes: none
     of groups without agents, nor of those with an agent that has not said yet what it has.
     """
-    rows = await tx.execute(
-        text("""
+    query = Query(
+        """
             SELECT position FROM unnest(CAST(:groups AS text[]), CAST(:names AS text[]))
                 WITH ORDINALITY AS asked(name, runtimes, position)
             WHERE NOT EXISTS (
                 SELECT FROM agent WHERE resource_group = asked.name AND NOT revoked AND (backends = '[]'
                     OR jsonb_exists_any(backends || past_backends, string_to_array(asked.runtimes, ','))))
             AND EXISTS (SELECT FROM agent WHERE resource_group = asked.name AND NOT revoked)
-        """),
+        """,
         {"groups": [group for group, _ in asked], "names": [",".join(runtimes) for _, runtimes in asked]},
+        read=lambda rows: [int(row["position"]) - 1 for row in rows],
     )
-    return [position - 1 for position in rows.scalars()]
+    return (await tx.pipeline(query)).of(query)
 
 
 async def groups_with(tx: AsyncSession, runtimes: Sequence[str], limit: int) -> list[str]:

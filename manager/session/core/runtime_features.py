@@ -32,6 +32,7 @@ _OFFERED = {
 # Every agent has these.
 COMMON_SLOTS = frozenset({"cpu", MEMORY})
 MAX_NAMED = 16
+_NEAR = 0.8
 
 Violations = list[tuple[str, str]]
 
@@ -71,7 +72,8 @@ def runtimes_for(feature: int) -> list[str]:
 def missing_feature(feature: int, group: str, others: Iterable[str]) -> str:
     """Returns in words that no agent of a group gives one of the FEATURES; `others` are groups that do."""
     words = f"no agent of resource group {group} has {FEATURES[feature.bit_length() - 1]}"
-    return f"{words}; there is one in {', '.join(names)}" if (names := list(others)) else words
+    names = list(others)
+    return f"{words}; there is one in {', '.join(names)}" if names else f"{words}: see `retinue agents ls -o wide`"
 
 
 def rare_slots(spec: SessionSpec) -> frozenset[str]:
@@ -96,7 +98,8 @@ def unknown_slots(spec: SessionSpec, known: Iterable[str]) -> Violations:
 
 
 def _no_slot(slot: str, names: list[str]) -> str:
-    near = get_close_matches(slot, names, 1)
+    # `gpu` is no mistyped `cpu`.
+    near = get_close_matches(slot, names, 1, _NEAR) or [name for name in names if slot.startswith(name)]
     more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
     return (
         f"no agent has such a slot{f', did you mean {near[0]}?' if near else ';'} "

@@ -80,11 +80,11 @@ async def test_who_is_in_no_project_or_in_several_is_told_what_to_do(people: Peo
 
 async def test_names_that_there_are_not_come_with_those_there_are(people: People) -> None:
     group = await people.told("bob", "CreateSession", session(resource_group="defualt"))
-    assert "spec.resource_group: defualt is not a resource group; there are default" in group
+    assert "spec.resource_group: defualt is not a resource group; there is default" in group
     project = await people.told("ann", "CreateSession", session(project="vison"))
     assert "you may not use project vison (or it does not exist); you are in default, vision" in project
     got = await people.told("bob", "GetResourceGroup", fleet_service_pb2.GetResourceGroupRequest(name="gpu"))
-    assert "no such resource group: gpu; there are default" in got
+    assert "no such resource group: gpu; there is default" in got
     member = account_service_pb2.SetMembershipRequest(
         project="vison", user="bob", role=account_service_pb2.PROJECT_ROLE_MEMBER
     )

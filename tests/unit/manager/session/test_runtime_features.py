@@ -43,7 +43,9 @@ def test_needs_by_field(changes: dict[str, Any], needs: dict[str, int]) -> None:
 
 def test_a_missing_runtime_is_named_with_groups_that_have_it() -> None:
     assert runtimes_for(CONTAINERS) == ["docker", "kubernetes", "null"]
-    assert missing_feature(CONTAINERS, "g", []) == "no agent of resource group g has a runtime for containers"
+    assert missing_feature(CONTAINERS, "g", []) == (
+        "no agent of resource group g has a runtime for containers: see `retinue agents ls -o wide`"
+    )
     assert missing_feature(SFTP, "g", ["a", "b"]).endswith("has OpenSSH's server for SFTP; there is one in a, b")
 
 
@@ -57,6 +59,12 @@ def test_slots_are_looked_up_where_not_every_agent_has_them() -> None:
             "spec.roles[0].kernel.slots['cuda.devices']",
             "no agent has such a slot, did you mean cuda.device? there are cpu, cuda.device, gpu, mem",
         )
+    ]
+    mistyped = replace(SPEC, kernel=KernelSpec(slots=dict.fromkeys(("cpuu", "gpu", "memory"), "1")))
+    assert [text.partition("; ")[0] for _, text in unknown_slots(mistyped, [])] == [
+        "no agent has such a slot, did you mean cpu? there are cpu, mem",
+        "no agent has such a slot",
+        "no agent has such a slot, did you mean mem? there are cpu, mem",
     ]
     many = unknown_slots(spec, [f"x{number}" for number in range(30)])
     assert many[0][1].endswith(" and 16 more")
