@@ -11,13 +11,13 @@ export function StateMark({ shown }: { shown: Shown }) {
   );
 }
 
-/** An error in the server's words. */
+/** An error in the server's words: those of its fields say all of it. */
 export function Trouble({ problem, retry }: { problem: Problem | undefined; retry?: () => void }) {
   if (problem === undefined) return null;
   return (
     <div role="alert" className="trouble">
       <p>
-        {problem.reason && <code>{problem.reason}</code>} {problem.message}
+        {problem.reason && <code>{problem.reason}</code>} {problem.fields.length === 0 && problem.message}
       </p>
       {problem.fields.length > 0 && (
         <ul>
