@@ -260,3 +260,23 @@ def test_request_ids_are_printed_on_demand_and_with_faults(capsys: pytest.Captur
         run(arguments)
         print_error(error)
         assert capsys.readouterr().err.splitlines() == lines
+
+
+def test_each_mistake_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    name, slot = errors.FieldViolation("spec.name", "is required"), errors.FieldViolation("spec.slots", "are none")
+    quota = errors.FieldViolation("users/ann", "2 of 2 sessions of user ann are placed")
+    for error, lines in (
+        (
+            errors.InvalidRequest("spec.name: is required", reason="INVALID_FIELD", violations=(name,)),
+            ["retinue: spec.name: is required [INVALID_FIELD]"],
+        ),
+        (
+            errors.InvalidRequest("spec.name: is required; spec.slots: are none", violations=(name, slot)),
+            ["retinue: 2 fields are wrong", "  spec.name: is required", "  spec.slots: are none"],
+        ),
+        (errors.ResourceExhausted(quota.description, violations=(quota,)), [f"retinue: {quota.description}"]),
+        # A message that says less than the fields.
+        (errors.InvalidRequest("invalid", violations=(name,)), ["retinue: invalid", "  spec.name: is required"]),
+    ):
+        print_error(error)
+        assert capsys.readouterr().err.splitlines() == lines
