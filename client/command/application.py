@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import os
@@ -10,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from retinue.client.command import completed_names
+from retinue.client.command import completed_names, streams
 from retinue.client.command.connection import Connection
 from retinue.client.command.exit_codes import ExitCode, of_error
-from retinue.client.command.print_error import print_error, verbose
+from retinue.client.command.print_error import connection_in_use, print_error, verbose
 from retinue.client.command.printable import safe
 from retinue.client.errors import RetinueError
 
@@ -192,6 +193,7 @@ def cli(
 ) -> None:
     """Run compute sessions on a cluster. `retinue help` describes all commands."""
     context.obj = Connection(named["context"], endpoint, token, ca)
+    connection_in_use.set(context.obj)
     verbose.set(details)
     if no_color or os.environ.get("NO_COLOR"):
         os.environ["NO_COLOR"] = "1"
@@ -199,50 +201,45 @@ def cli(
 
 
 def main() -> None:
-    """Runs the command line and ends the process: the entry point."""
-    _open_missing_streams()
+    """Runs the command line and ends the process."""
+    streams.prepare()
     sys.exit(run(sys.argv[1:]))
-
-
-def _open_missing_streams() -> None:
-    """Opens the null device for each missing standard stream: no file or connection gets its number,
-    and it reads as empty.
-    """
-    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
-        if getattr(sys, name) is None:
-            null = os.open(os.devnull, os.O_RDWR)
-            if null != number:
-                os.dup2(null, number)
-                os.close(null)
-            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8"))
-
-
-def _drop_output() -> None:
-    """Drops output that is not written yet: the interpreter must not try to write it again at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def run(arguments: Sequence[str]) -> int:
     """Runs one command line and returns its exit code."""
     try:
-        code = cli.main(args=list(arguments), prog_name="retinue", standalone_mode=False)
+        code = _run(arguments)
         sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader of our output has closed it: programs end of that signal, and say nothing.
+        streams.drop_output()
+        return ExitCode.PIPE_CLOSED
+    except OSError as error:
+        # Of what commands do not answer for themselves.
+        where = "standard output" if streams.is_of_output(error) else error.filename
+        with contextlib.suppress(OSError):
+            click.echo(f"retinue: {safe(f'{where}: ' if where else '')}{safe(error.strerror or str(error))}", err=True)
+        streams.drop_output()
+        return ExitCode.FAILURE
+    return code
+
+
+def _run(arguments: Sequence[str]) -> int:
+    stdout = sys.stdout
+    try:
+        code = cli.main(args=list(arguments), prog_name="retinue", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         return ExitCode.USAGE
     except (click.Abort, KeyboardInterrupt):
         return ExitCode.INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output has closed it.
-        _drop_output()
-        return ExitCode.FAILURE
+    except SystemExit as error:
+        if sys.stdout is not stdout:
+            # What click makes of a closed pipe.
+            raise BrokenPipeError from error
+        raise
     except RetinueError as error:
         print_error(error)
         return of_error(error)
-    except OSError as error:
-        # Of what commands do not answer for themselves: output that cannot be written.
-        file = f"{error.filename}: " if error.filename else ""
-        click.echo(f"retinue: {safe(f'{file}{error.strerror or error}')}", err=True)
-        _drop_output()
-        return ExitCode.FAILURE
     return code if isinstance(code, int) else ExitCode.OK

@@ -11,7 +11,7 @@ from retinue.client.command.connection import Connection, pass_connection
 from retinue.client.command.output import table
 from retinue.client.command.printable import safe
 from retinue.client.errors import UsageError
-from retinue.client.settings import contexts_path, read_contexts, write_context
+from retinue.client.settings import contexts_path, read_contexts, with_absolute_ca, write_context
 
 
 @click.group("contexts")
@@ -46,8 +46,11 @@ def use_context(name: str) -> None:
 @click.argument("name")
 @pass_connection
 def add_context(connection: Connection, name: str) -> None:
-    """Save the manager that --endpoint, --token and --ca (or the environment) say, under a name."""
-    write_context(contexts_path(os.environ), name, connection.settings())
+    """Save the manager that --endpoint, --token and --ca (or the environment) say, under a name.
+
+    --ca may be a relative path: the absolute one is saved.
+    """
+    write_context(contexts_path(os.environ), name, with_absolute_ca(connection.settings()))
 
 
 @contexts_command.command("rm")

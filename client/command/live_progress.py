@@ -40,7 +40,7 @@ class LiveProgress:
         self._console = console
         self._session: session_pb2.Session | None = None
         self._note = ""
-        self._spinner = Spinner("dots")
+        self._spinner = Spinner("dots" if console.encoding.startswith("utf") else "line")
         self._live: Live | None = None
         self._closed = False
 

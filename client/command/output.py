@@ -18,6 +18,7 @@ from google.protobuf.message import Message
 from rich.cells import cell_len, set_cell_size
 
 from retinue.client.command.columns import PREFIX, parse_columns
+from retinue.client.command.streams import takes_all
 from retinue.rpc.fields import fields_of, is_map, leaves
 
 if TYPE_CHECKING:
@@ -207,7 +208,7 @@ def print_message(output: str, message: Message) -> None:
     if output == "yaml":
         import yaml  # noqa: PLC0415  # other formats need none of it
 
-        click.echo(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), nl=False)
+        click.echo(yaml.safe_dump(content, sort_keys=False, allow_unicode=takes_all()), nl=False)
     else:
         click.echo(json.dumps(content, indent=2, ensure_ascii=False))
 

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
+from typing import TYPE_CHECKING
 
 import click
 
 from retinue.client.command.printable import safe
 from retinue.client.errors import CallError, NotFound, RetinueError, ServerFault
 
+if TYPE_CHECKING:
+    from retinue.client.command.connection import Connection
+
 verbose: ContextVar[bool] = ContextVar("verbose", default=False)
 """Whether errors are printed with all that they carry: the option `-v`."""
+
+connection_in_use: ContextVar[Connection | None] = ContextVar("connection_in_use", default=None)
+"""The flags that say which manager, for what an error says about them."""
+# What is missing then is often in the context.
+_OF_CONTEXT = ("no token:", "is not trusted:")
 
 
 def print_error(error: RetinueError) -> None:
@@ -24,8 +33,17 @@ def print_error(error: RetinueError) -> None:
     name = error.metadata.get("id") if isinstance(error, NotFound) and ":" not in error.message else None
     named = f": {name}" if name else ""
     reason = f" [{error.reason}]" if error.reason else ""
-    click.echo(f"retinue: {safe(error.message + named + reason)}", err=True)
+    click.echo(f"retinue: {safe(error.message + named + _of_context(error) + reason)}", err=True)
     for violation in error.violations:
         click.echo(f"  {safe(violation.field)}: {safe(violation.description)}", err=True)
     if error.request_id and (verbose.get() or isinstance(error, ServerFault)):
         click.echo(f"  request {safe(error.request_id)}", err=True)
+
+
+def _of_context(error: CallError) -> str:
+    """Returns that a context is not used, if that may be why a call was refused."""
+    connection = connection_in_use.get()
+    if connection is None or not any(text in error.message for text in _OF_CONTEXT):
+        return ""
+    source = connection.unused_context()
+    return f" (with {source} the context is not used)" if source else ""
