@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
-from rich.live import Live
 from rich.text import Text
 
 from retinue.client import enum_names
 from retinue.client.command import completed_names
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exit_codes import ExitCode
+from retinue.client.command.live_view import LiveView
 from retinue.client.command.output import print_message
 from retinue.client.command.printable import safe
 from retinue.client.command.text import short_id
@@ -61,7 +61,7 @@ async def _follow(
     client: Client, session: str, graph: session_service_pb2.GetSessionGraphResponse, console: Console
 ) -> session_service_pb2.GetSessionGraphResponse:
     """Reads the graph again after each portion of events that is about it, until all sessions have ended."""
-    live = Live(console=console, transient=True, refresh_per_second=8) if console.is_terminal else None
+    live = LiveView(console=console, transient=True, refresh_per_second=8) if console.is_terminal else None
     if live is None:
         _print(console, graph)
     else:

@@ -13,6 +13,7 @@ from retinue.client.command import completed_names, options
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.output import Column, output_option, print_list, table
 from retinue.client.command.printable import safe
+from retinue.client.command.terminal import in_foreground
 from retinue.client.command.text import size
 
 if TYPE_CHECKING:
@@ -84,6 +85,9 @@ async def top_command(
 
 
 def _show(output: str, look: pb.StreamStatsResponse, lines: Sequence[Line], *, live: bool) -> None:
+    if live and not in_foreground():
+        # Looks that cannot be shown now are not missed later.
+        return
     if live:
         columns = [column for column in COLUMNS if output == "wide" or not column.wide]
         rows = [[column.value(line) for column in columns] for line in lines]
