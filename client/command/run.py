@@ -118,6 +118,7 @@ _TYPES = ("batch", "interactive", "system")
 )
 @click.option("--bootstrap", type=click.File("r"), metavar="FILE", help="Script that every kernel runs first.")
 @click.option("-d", "--detach", is_flag=True, help="Only ask for it; print its id.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress on standard error, only what is wrong.")
 @click.option("--fail-fast", is_flag=True, help="End with 6 if it can never fit as things are configured.")
 @click.option("--dry-run", is_flag=True, help="Only check the request, and report where it would be placed.")
 @output_option
@@ -134,15 +135,16 @@ async def run_command(
     detach: bool,
     dry_run: bool,
     fail_fast: bool,
+    quiet: bool,
     output: str,
     **given: Any,
 ) -> int:
     """Start a session that runs COMMAND, and follow it to its end.
 
-    A batch session's output comes on standard output and error as it was printed there, its progress on standard error,
-    and its exit code becomes that of this program. An interactive session is left alone once it runs. The first Ctrl-C
-    ends the session; on a terminal it asks. With -i or -t, COMMAND runs as by `retinue exec`, and the session ends with
-    it.
+    A batch session's output comes on standard output and error as it was printed there, its progress on standard error
+    (on no terminal only start, end and what is wrong), and its exit code becomes that of this program. An interactive
+    session is left alone once it runs. The first Ctrl-C ends the session; on a terminal it asks. With -i or -t, COMMAND
+    runs as by `retinue exec`, and the session ends with it.
 
     \b
       retinue run -- echo hello
@@ -164,7 +166,7 @@ async def run_command(
             never = fail_fast and checked.preview.tier == session_service_pb2.REASON_TIER_CONFIGURATION
             return ExitCode.UNSCHEDULABLE if never else ExitCode.OK
         if interactive or tty:
-            run = AttachedRun(client.sessions, spec, fail_fast=fail_fast, keep=keep)
+            run = AttachedRun(client.sessions, spec, fail_fast=fail_fast, keep=keep, quiet=quiet)
             return await run(command, interactive=interactive, tty=tty)
         session = await client.sessions.create_from(spec)
         if detach:
@@ -174,8 +176,9 @@ async def run_command(
                 print_one(output, session.view, session_facts(session.view), session.id)
             return ExitCode.OK
         console = Console(stderr=True)
-        console.print(f"{safe(session.name)}: {session.id}", markup=False, highlight=False, soft_wrap=True)
-        return await SessionFollower(session, console, fail_fast=fail_fast).follow()
+        if not quiet:
+            console.print(f"{safe(session.name)}: {session.id}", markup=False, highlight=False, soft_wrap=True)
+        return await SessionFollower(session, console, fail_fast=fail_fast, quiet=quiet).follow()
 
 
 def _attached(given: dict[str, Any], *, tty: bool, detach: bool) -> dict[str, Any]:

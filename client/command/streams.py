@@ -23,8 +23,10 @@ def prepare() -> None:
     _open_missing()
     codecs.register_error(_ERRORS, _replacement)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors=_ERRORS)
+        # One that was put in place of another cannot always be changed.
+        with contextlib.suppress(OSError):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors=_ERRORS)
 
 
 def takes_all() -> bool:

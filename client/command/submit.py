@@ -31,7 +31,7 @@ exec "$f" "$@"
 """
 # Of `retinue run`: what says what runs, and how it is followed.
 _NOT_TAKEN = frozenset(
-    {"kind", "command", "interactive", "tty", "keep", "detach", "dry_run", "fail_fast", "output", "name"}
+    {"kind", "command", "interactive", "tty", "keep", "detach", "dry_run", "fail_fast", "quiet", "output", "name"}
 )
 _META = "retinue.script"
 _LONGEST_NAME = 63
