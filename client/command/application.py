@@ -19,7 +19,7 @@ from retinue.client.command.printable import safe
 from retinue.client.errors import RetinueError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 # By section of the help, each command and its module, which is imported when the command is used.
 _SECTIONS = {
@@ -83,8 +83,20 @@ _SECTIONS = {
 }
 _COMMANDS = {name: module for section in _SECTIONS.values() for name, module in section.items()}
 _LONGEST_SENTENCE = 1000
-# Names that users of other systems type.
+# Names that users of other systems type, and nouns in the other number.
 _ALIASES = {
+    "agent": "agents",
+    "apps": "app",
+    "context": "contexts",
+    "group": "groups",
+    "key": "keys",
+    "node": "agents",
+    "project": "projects",
+    "quota": "quotas",
+    "router": "routers",
+    "share": "shares",
+    "token": "tokens",
+    "user": "users",
     "cancel": "rm",
     "delete": "rm",
     "endpoints": "endpoint",
@@ -99,6 +111,53 @@ _ALIASES = {
     "stop": "rm",
     "templates": "template",
 }
+# What there is in place of what is often typed and is no command.
+_INSTEAD = {
+    "audit": "`retinue history SESSION` or `retinue watch`",
+    "cluster": "`retinue agents ls` or `retinue groups ls`",
+    "config": "`retinue contexts`",
+    "create": "`retinue run` or `retinue apply -f FILE`",
+    "info": "`retinue agents ls` or `retinue version`",
+    "job": "`retinue submit SCRIPT` or `retinue ls`",
+    "jobs": "`retinue ls`",
+    "login": "`retinue contexts add NAME`",
+    "logout": "`retinue contexts rm NAME`",
+    "queue": "`retinue ls` or `retinue explain SESSION`",
+    "sacct": "`retinue ls --all`",
+    "scancel": "`retinue rm SESSION`",
+    "session": "`retinue get SESSION` or `retinue ls`",
+    "sessions": "`retinue ls`",
+    "sinfo": "`retinue agents ls`",
+    "squeue": "`retinue ls`",
+    "srun": "`retinue run`",
+    "start": "`retinue run`",
+    "status": "`retinue get SESSION` or `retinue agents ls`",
+    "usage": "`retinue top` or `retinue shares ls`",
+}
+# Options that other systems have, and those here: the first that a command has.
+_OPTIONS_INSTEAD = {
+    "cpu": ("--slots",),
+    "cpus": ("--slots",),
+    "format": ("--output",),
+    "gpu": ("--slots",),
+    "gpus": ("--slots",),
+    "label": ("--selector",),
+    "labels": ("--label", "--selector"),
+    "mem": ("--slots",),
+    "memory": ("--slots",),
+    "nodes": ("--size",),
+    "ntasks": ("--size",),
+    "partition": ("--group",),
+    "time": ("--time-limit",),
+    "volume": ("--mount",),
+}
+# Names that are less alike lead astray.
+_LIKENESS = 0.7
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """Returns up to three names that a misspelt one may mean."""
+    return difflib.get_close_matches(name, list(known), n=3, cutoff=_LIKENESS)
 
 
 def _keep_whole(command: click.Command) -> None:
@@ -140,8 +199,8 @@ class _Commands(click.Group):
         """
         name = args[0]
         if name not in _COMMANDS and name not in _ALIASES and not name.startswith("-"):
-            near = difflib.get_close_matches(name, [*_COMMANDS, *_ALIASES], n=3)
-            hint = f"Did you mean {' or '.join(near)}?" if near else "See `retinue help`."
+            near = _INSTEAD.get(name) or " or ".join(nearest(name, [*_COMMANDS, *_ALIASES]))
+            hint = f"Did you mean {near}?" if near else "See `retinue help`."
             ctx.fail(f"No such command {name!r}. {hint}")
         return super().resolve_command(ctx, args)
 
@@ -225,11 +284,24 @@ def run(arguments: Sequence[str]) -> int:
     return code
 
 
+def _options_near(error: click.NoSuchOption) -> list[str]:
+    """Returns the options that a wrong one may mean; that both begin with dashes makes none alike."""
+    parameters = error.ctx.command.get_params(error.ctx) if error.ctx is not None else []
+    known = {
+        name.lstrip("-"): name for item in parameters for name in (*item.opts, *item.secondary_opts) if name[:2] == "--"
+    }
+    wrong = error.option_name.lstrip("-")
+    instead = [option for option in _OPTIONS_INSTEAD.get(wrong, ()) if option in known.values()]
+    return instead[:1] or [known[name] for name in nearest(wrong, known)]
+
+
 def _run(arguments: Sequence[str]) -> int:
     stdout = sys.stdout
     try:
         code = cli.main(args=list(arguments), prog_name="retinue", standalone_mode=False)
     except click.ClickException as error:
+        if isinstance(error, click.NoSuchOption):
+            error.possibilities = _options_near(error)
         error.show()
         return ExitCode.USAGE
     except (click.Abort, KeyboardInterrupt):

@@ -17,7 +17,7 @@ from retinue.client.manifest import read_manifest
 from retinue.client.rpc_errors import from_status
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from retinue.client.aio import Client
     from retinue.manager.v1 import endpoint_pb2, session_pb2, session_service_pb2
@@ -87,14 +87,18 @@ async def apply_command(
 
 
 def print_refusals(
-    specs: Sequence[tuple[session_pb2.SessionSpec, str]], answer: session_service_pb2.BatchCreateSessionsResponse
+    specs: Sequence[tuple[session_pb2.SessionSpec, str]],
+    answer: session_service_pb2.BatchCreateSessionsResponse,
+    name_of: Callable[[str, session_pb2.SessionSpec], str] = lambda path, _: path,
 ) -> bool:
-    """Prints why sessions were refused, each with where it was asked for; returns whether any was."""
+    """Prints why sessions were refused, each with where it was asked for; returns whether any was.
+    `name_of` says how fields are called there.
+    """
     refused = False
     for (spec, location), result in zip(specs, answer.results, strict=True):
         if result.HasField("refused"):
             refused = True
-            _print_refusal(location, spec.name, from_status(result.refused))
+            _print_refusal(location, spec, from_status(result.refused), name_of)
     return refused
 
 
@@ -118,11 +122,16 @@ async def _apply_endpoint(client: Client, spec: endpoint_pb2.EndpointSpec, *, va
     return " and ".join(done) or "unchanged"
 
 
-def _print_refusal(location: str, name: str, refusal: CallError) -> None:
-    who = f" {safe(name)}" if name else ""
+def _print_refusal(
+    location: str,
+    spec: session_pb2.SessionSpec,
+    refusal: CallError,
+    name_of: Callable[[str, session_pb2.SessionSpec], str],
+) -> None:
+    who = f" {safe(spec.name)}" if spec.name else ""
     click.echo(f"{location}:{who} refused: {safe(refusal.message)} [{safe(refusal.reason)}]", err=True)
     for violation in refusal.violations:
-        click.echo(f"  {safe(violation.field)}: {safe(violation.description)}", err=True)
+        click.echo(f"  {safe(name_of(violation.field, spec))}: {safe(violation.description)}", err=True)
 
 
 def read_file(file: str) -> tuple[str, str]:

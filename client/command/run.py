@@ -10,11 +10,13 @@ from rich.console import Console
 from retinue.client.command import options
 from retinue.client.command.attached_run import AttachedRun
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
+from retinue.client.command.exec import NOT_FOUND, hinted
 from retinue.client.command.exit_codes import ExitCode
 from retinue.client.command.output import output_option, print_one
 from retinue.client.command.printable import safe
 from retinue.client.command.session_follower import SessionFollower
 from retinue.client.command.sessions import session_facts
+from retinue.client.command.spec_options import named_options
 from retinue.client.errors import UsageError
 from retinue.client.spec import session_spec
 from retinue.manager.v1 import session_service_pb2
@@ -158,27 +160,29 @@ async def run_command(
     elif keep:
         raise click.UsageError("--keep goes with -i and -t; other sessions are ended by `retinue rm`")
     spec = request(given)
-    async with connection.client() as client:
-        if dry_run:
-            checked = await client.sessions.check_from(spec)
-            facts = [*session_facts(checked.session), ("would go to", _preview_text(checked.preview))]
-            print_one(output, checked, facts, safe(checked.session.spec.name))
-            never = fail_fast and checked.preview.tier == session_service_pb2.REASON_TIER_CONFIGURATION
-            return ExitCode.UNSCHEDULABLE if never else ExitCode.OK
-        if interactive or tty:
-            run = AttachedRun(client.sessions, spec, fail_fast=fail_fast, keep=keep, quiet=quiet)
-            return await run(command, interactive=interactive, tty=tty)
-        session = await client.sessions.create_from(spec)
-        if detach:
-            if output in ("table", "wide"):
-                click.echo(session.id)
-            else:
-                print_one(output, session.view, session_facts(session.view), session.id)
-            return ExitCode.OK
-        console = Console(stderr=True)
-        if not quiet:
-            console.print(f"{safe(session.name)}: {session.id}", markup=False, highlight=False, soft_wrap=True)
-        return await SessionFollower(session, console, fail_fast=fail_fast, quiet=quiet).follow()
+    with named_options(spec):
+        async with connection.client() as client:
+            if dry_run:
+                checked = await client.sessions.check_from(spec)
+                facts = [*session_facts(checked.session), ("would go to", _preview_text(checked.preview))]
+                print_one(output, checked, facts, safe(checked.session.spec.name))
+                never = fail_fast and checked.preview.tier == session_service_pb2.REASON_TIER_CONFIGURATION
+                return ExitCode.UNSCHEDULABLE if never else ExitCode.OK
+            if interactive or tty:
+                run = AttachedRun(client.sessions, spec, fail_fast=fail_fast, keep=keep, quiet=quiet)
+                return hinted(await run(command, interactive=interactive, tty=tty), command)
+            session = await client.sessions.create_from(spec)
+            if detach:
+                hinted(NOT_FOUND, command)
+                if output in ("table", "wide"):
+                    click.echo(session.id)
+                else:
+                    print_one(output, session.view, session_facts(session.view), session.id)
+                return ExitCode.OK
+            console = Console(stderr=True)
+            if not quiet:
+                console.print(f"{safe(session.name)}: {session.id}", markup=False, highlight=False, soft_wrap=True)
+            return hinted(await SessionFollower(session, console, fail_fast=fail_fast, quiet=quiet).follow(), command)
 
 
 def _attached(given: dict[str, Any], *, tty: bool, detach: bool) -> dict[str, Any]:

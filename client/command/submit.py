@@ -15,6 +15,7 @@ from retinue.client.command.exit_codes import ExitCode
 from retinue.client.command.printable import safe
 from retinue.client.command.run import request, run_command
 from retinue.client.command.script_options import Array, ScriptOptions, parse_array, read_script
+from retinue.client.command.spec_options import option_of
 from retinue.client.errors import UsageError
 from retinue.manager.v1 import session_pb2
 
@@ -101,7 +102,7 @@ async def submit_command(  # its options
     specs = [spec] if asked is None else _elements(spec, asked)
     async with connection.client() as client:
         answer = await client.sessions.create_many(specs, request_id=made, validate_only=dry_run, all_or_nothing=True)
-    if print_refusals([(one, source) for one in specs], answer):
+    if print_refusals([(one, source) for one in specs], answer, option_of):
         return ExitCode.FAILURE
     for result in answer.results:
         click.echo(result.accepted.id or result.accepted.name)

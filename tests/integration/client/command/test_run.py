@@ -76,6 +76,9 @@ async def test_much_output_comes_whole(retinue: Program) -> None:
 
 async def test_an_unknown_command_ends_as_a_shell_would(retinue: Program) -> None:
     assert (await retinue("run", "--", "no-such-program")).code == 127
+    in_one_word = await retinue("run", "echo hi")
+    assert in_one_word.code == 127
+    assert "did you mean `retinue run -- echo hi`" in in_one_word.err
 
 
 async def test_an_interactive_session_is_left_alone_once_it_runs(retinue: Program, client: Client) -> None:
@@ -131,8 +134,8 @@ async def test_what_can_never_fit_says_how_to_leave(retinue: Program, client: Cl
 async def test_bad_requests_name_the_field(retinue: Program) -> None:
     ran = await retinue("run", "--name", "No Name", "--slots", "cpu=-1", "--", "true")
     assert ran.code == 1
-    assert "spec.name" in ran.err
-    assert "cpu" in ran.err
+    assert "  --name 'No Name': " in ran.err
+    assert "  --slots cpu=-1: " in ran.err
     assert "INVALID_FIELD" in ran.err
 
 
