@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from retinue.client.command.output import (
 from retinue.client.command.print_error import print_error
 from retinue.client.command.printable import safe
 from retinue.client.command.progress import kernel_counts, outcome, reason_text
+from retinue.client.command.script_options import SCRIPT_VARIABLE
 from retinue.client.command.selecting import selected, selector_option, term
 from retinue.client.command.text import amounts, or_dash, short_id, since, size, span
 from retinue.client.errors import CallError
@@ -182,7 +184,6 @@ def session_facts(session: session_pb2.Session) -> list[tuple[str, str]]:
     now = time.time()
     created = enum_names.time_of(session, "create_time")
     started, ended = enum_names.time_of(session, "start_time"), enum_names.time_of(session, "end_time")
-    command = " ".join(session.spec.kernel.command)
     return [
         ("id", safe(session.id)),
         ("name", safe(session.spec.name)),
@@ -197,7 +198,7 @@ def session_facts(session: session_pb2.Session) -> list[tuple[str, str]]:
         ("cluster", _cluster(session.spec)),
         ("kernels", kernel_counts(session)),
         ("network", "" if _network(session) == "-" else _network(session)),
-        ("command", safe(command)),
+        ("command", safe(_command(session.spec.kernel.command))),
         ("ports", _ports(session)),
         ("apps", ", ".join(safe(app.name) for app in session.spec.apps)),
         ("template", _template(session.spec)),
@@ -225,6 +226,14 @@ def slot_hours(session: session_pb2.Session, seconds: float) -> str:
                 return ""
     hours = {slot: round(amount * max(0.0, seconds) / 3600) for slot, amount in held.items()}
     return safe(" ".join(f"{slot}={format_amount(slot, amount)}" for slot, amount in sorted(hours.items())))
+
+
+def _command(words: Sequence[str]) -> str:
+    """Returns a command as a shell takes it; of a submitted script its name, in place of what starts it."""
+    start = 3
+    if tuple(words[:2]) == ("/bin/sh", "-c") and len(words) > start and SCRIPT_VARIABLE in words[2]:
+        words = words[start:]
+    return shlex.join(words)
 
 
 def _cluster(spec: session_pb2.SessionSpec) -> str:
