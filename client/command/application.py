@@ -284,15 +284,17 @@ def run(arguments: Sequence[str]) -> int:
     return code
 
 
-def _options_near(error: click.NoSuchOption) -> list[str]:
-    """Returns the options that a wrong one may mean; that both begin with dashes makes none alike."""
+def _no_such_option(error: click.NoSuchOption) -> click.UsageError:
+    """Returns the error with the options that a wrong one may mean; that both begin with dashes makes none alike."""
     parameters = error.ctx.command.get_params(error.ctx) if error.ctx is not None else []
     known = {
         name.lstrip("-"): name for item in parameters for name in (*item.opts, *item.secondary_opts) if name[:2] == "--"
     }
     wrong = error.option_name.lstrip("-")
     instead = [option for option in _OPTIONS_INSTEAD.get(wrong, ()) if option in known.values()]
-    return instead[:1] or [known[name] for name in nearest(wrong, known)]
+    near = instead[:1] or [known[name] for name in nearest(wrong, known)]
+    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    return click.UsageError(f"No such option {error.option_name!r}.{hint}", ctx=error.ctx)
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -301,7 +303,7 @@ def _run(arguments: Sequence[str]) -> int:
         code = cli.main(args=list(arguments), prog_name="retinue", standalone_mode=False)
     except click.ClickException as error:
         if isinstance(error, click.NoSuchOption):
-            error.possibilities = _options_near(error)
+            error = _no_such_option(error)
         error.show()
         return ExitCode.USAGE
     except (click.Abort, KeyboardInterrupt):

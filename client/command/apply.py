@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.command("apply")
 @click.option("-f", "--file", "file", required=True, metavar="FILE", help="YAML or JSON; - is standard input.")
 @click.option("--request-id", default="", metavar="UUID", help="The same one again makes nothing twice.")
-@click.option("--validate-only", is_flag=True, help="Only check: nothing is made.")
+@click.option("--validate-only", "--dry-run", is_flag=True, help="Only check: nothing is made.")
 @click.option("--all-or-nothing", is_flag=True, help="Make no session when one is refused.")
 @output_option
 @pass_connection

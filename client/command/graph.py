@@ -39,8 +39,9 @@ _STYLES = {"SUCCESS": "green", "FAILURE": "red", "CANCELLED": "red", "RUNNING": 
 async def graph_command(connection: Connection, session: str, once: bool, output: str) -> int:
     """Show what a session depends on and what depends on it, until all of it has ended.
 
-    A session with several others before it stands under one of them and names the rest. The code is 0 when all ended in
-    success, else 1; with --once or another format than the tree it is 0.
+    Of an interactive session alone it shows the state. A session with several others before it stands under one of them
+    and names the rest. The code is 0 when all ended in success, else 1; with --once or another format than the tree it
+    is 0.
     """
     async with connection.client() as client:
         graph = await client.sessions.graph(session)
@@ -48,6 +49,9 @@ async def graph_command(connection: Connection, session: str, once: bool, output
             print_message(output, graph)
             return ExitCode.OK
         console = Console()
+        # One that stands alone and has no end of its own would be followed for ever.
+        endless = len(graph.nodes) == 1 and not _ended(graph.nodes[0]) and await _is_endless(client, graph.nodes[0].id)
+        once = once or endless
         if once or all(_ended(node) for node in graph.nodes):
             _print(console, graph)
         else:
@@ -55,6 +59,10 @@ async def graph_command(connection: Connection, session: str, once: bool, output
     if once or all(node.result == session_pb2.SESSION_RESULT_SUCCESS for node in graph.nodes):
         return ExitCode.OK
     return ExitCode.FAILURE
+
+
+async def _is_endless(client: Client, session: str) -> bool:
+    return (await client.sessions.get(session)).view.spec.type != session_pb2.SESSION_TYPE_BATCH
 
 
 async def _follow(

@@ -13,7 +13,7 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
     from types import FrameType
 
 INTERRUPTED = 130
@@ -37,6 +37,20 @@ def raised_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, _end)
+
+
+@contextlib.asynccontextmanager
+async def said_when_cancelled(text: str) -> AsyncIterator[None]:
+    """Says on standard error what goes on when an interrupt ends only the wait for it."""
+    import asyncio  # noqa: PLC0415  # this module is loaded before all others, for what is quick
+
+    import click  # noqa: PLC0415  # as above
+
+    try:
+        yield
+    except asyncio.CancelledError:
+        click.echo(f"retinue: {text}", err=True)
+        raise
 
 
 def _is_main_thread() -> bool:

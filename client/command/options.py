@@ -29,6 +29,14 @@ def span(_context: click.Context, parameter: click.Parameter, value: str | None)
     return seconds
 
 
+def positive_span(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    """Returns the seconds of a length of time as `span` does; usage errors for none, too."""
+    seconds = span(context, parameter, value)
+    if seconds == 0:
+        raise click.BadParameter("must be above 0", param=parameter)
+    return seconds
+
+
 def size(_context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
     """Returns the bytes of a size written `4096`, `512m` or `20g`; usage errors for anything else."""
     if value is None:

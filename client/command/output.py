@@ -22,7 +22,7 @@ from retinue.client.command.streams import takes_all
 from retinue.rpc.fields import fields_of, is_map, leaves
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from google.protobuf.descriptor import Descriptor
 
@@ -204,7 +204,11 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
 
 def print_message(output: str, message: Message) -> None:
     """Prints a message as proto JSON, or as the same in YAML."""
-    content = plain(message)
+    print_plain(output, plain(message))
+
+
+def print_plain(output: str, content: Mapping[str, Any]) -> None:
+    """Prints values as JSON, or as YAML."""
     if output == "yaml":
         import yaml  # noqa: PLC0415  # other formats need none of it
 

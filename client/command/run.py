@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from retinue.client.command import options
+from retinue.client.command import completed_names, options
 from retinue.client.command.attached_run import AttachedRun
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exec import NOT_FOUND, hinted
@@ -89,7 +89,7 @@ _TYPES = ("batch", "interactive", "system")
     help="Ports of main1 that clients reach by number.",
 )
 @click.option("--sub-command", callback=options.words, metavar="'sh -c …'", help="What subs run.  [default: idle]")
-@click.option("--group", default="", help="Resource group.")
+@click.option("--group", default="", shell_complete=completed_names.groups, help="Resource group.")
 @click.option("--project", default="", help="Project.")
 @click.option("--priority", type=click.IntRange(0, 100), help="0 is last, 100 first.")
 @click.option("--grace", callback=options.span, metavar="TIME", help="Between the polite and the final stop signal.")
@@ -122,7 +122,9 @@ _TYPES = ("batch", "interactive", "system")
 @click.option("-d", "--detach", is_flag=True, help="Only ask for it; print its id.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress on standard error, only what is wrong.")
 @click.option("--fail-fast", is_flag=True, help="End with 6 if it can never fit as things are configured.")
-@click.option("--dry-run", is_flag=True, help="Only check the request, and report where it would be placed.")
+@click.option(
+    "--dry-run", "--validate-only", is_flag=True, help="Only check the request, and report where it would be placed."
+)
 @output_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @pass_connection

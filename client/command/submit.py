@@ -216,9 +216,9 @@ async def submit_command(  # its options
     job_name = job_name or _stem(file)
     name = name or f"{job_name[: _LONGEST_NAME - 11]}-{_digits(made)}"
     spec = request({**given, "kind": "batch", "name": name, "command": ["/bin/sh", "-c", START, file, *arguments]})
-    if spec.cluster_size > 1 and (number := calls(text, "srun")) is not None:
+    if spec.cluster_size > 1 and (call := calls(text, "srun")) is not None:
         click.echo(
-            f"retinue: {safe(source)}:{number}: srun starts nothing in other kernels: the script runs in main1, and "
+            f"retinue: {safe(source)}:{call}: srun starts nothing in other kernels: the script runs in main1, and "
             "reaches them by `ssh HOST COMMAND`, each HOST of $SLURM_JOB_NODELIST",
             err=True,
         )
