@@ -140,7 +140,7 @@ def _made(code: grpc.StatusCode, message: str, status: status_pb2.Status | None,
             request_id = answered.request_id or request_id
     kind = _BY_CODE.get(code, ServerFault)
     if reason == _NO_CREDENTIALS:
-        message = "no token: set RETINUE_TOKEN, or give --token (in Python: token)"
+        message = "no token: set RETINUE_TOKEN, or give one by --token (in Python by token=)"
     return kind(
         message,
         code=code,

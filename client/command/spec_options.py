@@ -97,5 +97,7 @@ def named_options(spec: session_pb2.SessionSpec) -> Iterator[None]:
     try:
         yield
     except InvalidRequest as error:
+        for item in error.violations:
+            error.message = error.message.replace(item.field, option_of(item.field, spec))
         error.violations = tuple(replace(item, field=option_of(item.field, spec)) for item in error.violations)
         raise

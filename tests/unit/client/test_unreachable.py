@@ -134,4 +134,4 @@ def test_a_missing_token_says_what_to_set() -> None:
         grpc.aio.AioRpcError(grpc.StatusCode.UNAUTHENTICATED, grpc.aio.Metadata(), trailing, details="send a header")
     )
     assert isinstance(error, Unauthenticated)
-    assert error.message.startswith("no token: set RETINUE_TOKEN, or give --token")
+    assert error.message.startswith("no token: set RETINUE_TOKEN, or give one by --token")

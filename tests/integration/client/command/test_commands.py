@@ -394,8 +394,8 @@ async def test_many_sessions_at_once(client: Client) -> None:
         ("exec streams -- sh -c 'echo out; exit 5' <&- 2>&-", 5, "out\n", ""),
         ("exec -i streams -- sh -c 'cat; echo out' <&-", 0, "out\n", ""),
         ("get missing 2>&-", 3, "", ""),
-        ("ls >/dev/full", 1, "", "retinue: No space left on device\n"),
-        ("exec streams -- echo out >/dev/full", 1, "", "retinue: No space left on device\n"),
+        ("ls >/dev/full", 1, "", "retinue: standard output: No space left on device\n"),
+        ("exec streams -- echo out >/dev/full", 1, "", "retinue: standard output: No space left on device\n"),
     ],
 )
 async def test_missing_streams_and_full_disks(
@@ -482,7 +482,12 @@ async def test_what_is_held_waits_until_it_is_released(retinue: Program, client:
 
 
 async def test_names_are_completed(
-    retinue: Program, client: Client, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    retinue: Program,
+    client: Client,
+    cluster: Cluster,
+    owner: str,
+    owner_name: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     session = await _running(client, "completed", ports=[("web", "http", 8000), ("db", "tcp", 5432)])
     # What is tested is not how fast the machine is.
@@ -506,6 +511,11 @@ async def test_names_are_completed(
     assert await completed("open", "nobody", "") == []
     assert await completed("agents", "drain", "") == [agent.id for agent in cluster.agents]
     assert await completed("groups", "get", "d") == ["default"]
+    # Others' are taken with the name of their owner only.
+    theirs = (await retinue("run", "-d", "--type", "interactive", "-n", "theirs", RETINUE_TOKEN=owner)).out.strip()
+    assert await completed("get", "theirs") == []
+    assert await completed("get", owner_name) == [f"{owner_name}/theirs"]
+    assert (await retinue("get", f"{owner_name}/theirs", "-o", "name")).out.strip() == theirs
     monkeypatch.setenv("RETINUE_TOKEN", "wrong")
     assert await completed("get", "compl") == []
     assert (await retinue("rm", "-f", "--wait", session)).code == 0

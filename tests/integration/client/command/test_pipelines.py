@@ -68,7 +68,10 @@ async def test_a_pipeline_from_a_file(retinue: Program, tmp_path: Path) -> None:
     assert "cli-refused refused: cli-bad terminated without success" in refused.err
     file.write_text("type: batch\nkernels: {}\n")
     wrong = await retinue("apply", "-f", str(file))
-    assert (wrong.code, wrong.err) == (2, f"retinue: {file}:2: unknown field 'kernels' of SessionSpec\n")
+    assert (wrong.code, wrong.err) == (
+        2,
+        f"retinue: {file}:2: unknown field 'kernels' of SessionSpec; did you mean kernel?\n",
+    )
 
 
 async def test_run_with_dependencies_retries_and_a_start_time(retinue: Program, tmp_path: Path) -> None:

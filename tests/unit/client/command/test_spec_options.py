@@ -48,7 +48,8 @@ def test_a_field_is_the_option_that_was_typed(path: str, option: str) -> None:
 def test_violations_are_renamed() -> None:
     violations = (FieldViolation("spec.kernel.slots['cpu']", "is no amount"),)
     with pytest.raises(InvalidRequest) as raised, named_options(SPEC):
-        raise InvalidRequest("invalid", violations=violations)
+        raise InvalidRequest("invalid: spec.kernel.slots['cpu']", violations=violations)
+    assert raised.value.message == "invalid: --slots cpu=two"
     assert raised.value.violations == (FieldViolation("--slots cpu=two", "is no amount"),)
 
 
