@@ -86,7 +86,7 @@ def _not_offered(agent: pb.Agent) -> str:
 def _state(agent: pb.Agent) -> str:
     state = enum_names.name_of(enum_names.AGENT_STATE, agent.state)
     marks = [
-        *(["drained"] if agent.drained else []),
+        *(["draining" if agent.kernels else "drained"] if agent.drained else []),
         *sorted({_condition_word(condition) for condition in agent.conditions}),
     ]
     return f"{state} ({', '.join(marks)})" if marks else state

@@ -132,7 +132,8 @@ _INSTEAD = {
     "srun": "`retinue run`",
     "start": "`retinue run`",
     "status": "`retinue get SESSION` or `retinue agents ls`",
-    "usage": "`retinue top` or `retinue shares ls`",
+    "usage": "`retinue top` or `retinue shares`",
+    "whoami": "`retinue users me`",
 }
 # Options that other systems have, and those here: the first that a command has.
 _OPTIONS_INSTEAD = {

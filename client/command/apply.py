@@ -11,6 +11,7 @@ import click
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exit_codes import ExitCode
 from retinue.client.command.output import output_option, print_message, table
+from retinue.client.command.print_error import print_violations
 from retinue.client.command.printable import safe
 from retinue.client.errors import CallError, NotFound, UsageError
 from retinue.client.manifest import read_manifest
@@ -130,8 +131,7 @@ def _print_refusal(
 ) -> None:
     who = f" {safe(spec.name)}" if spec.name else ""
     click.echo(f"{location}:{who} refused: {safe(refusal.message)} [{safe(refusal.reason)}]", err=True)
-    for violation in refusal.violations:
-        click.echo(f"  {safe(name_of(violation.field, spec))}: {safe(violation.description)}", err=True)
+    print_violations(refusal, lambda path: name_of(path, spec))
 
 
 def read_file(file: str) -> tuple[str, str]:

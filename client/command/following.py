@@ -17,7 +17,7 @@ from retinue.client.command.exit_codes import ExitCode, of_session
 from retinue.client.command.output import plain
 from retinue.client.command.printable import safe
 from retinue.client.command.progress import changes, open_progress
-from retinue.client.command.text import or_dash, short_id
+from retinue.client.command.text import short_id
 from retinue.client.errors import SessionEnded, UsageError
 from retinue.manager.v1 import session_pb2
 
@@ -97,7 +97,7 @@ def event_line(event: session_pb2.SessionEvent) -> str:  # noqa: PLR0911  # one 
     if change == "kernel_moved":
         kernel = event.kernel_moved
         state = enum_names.name_of(enum_names.KERNEL_STATE, kernel.to_state)
-        return f"{head}  {safe(kernel.hostname)} {state} on {or_dash(kernel.agent)}"
+        return f"{head}  {safe(kernel.hostname)} {state}" + (f" on {safe(kernel.agent)}" if kernel.agent else "")
     if change == "kernel_accessed":
         entered = event.kernel_accessed
         target = " ".join(filter(None, (str(entered.port or ""), safe(entered.app))))
@@ -117,10 +117,8 @@ def event_line(event: session_pb2.SessionEvent) -> str:  # noqa: PLR0911  # one 
         return f"{head}  {safe(updated.user)} changes it: name {safe(updated.name)}, priority {updated.priority}{hold}"
     if change == "pending_reason_changed":
         changed = event.pending_reason_changed
-        view = session_pb2.Session(
-            id=changed.id, reason=changed.reason, message=changed.message, conditions=changed.conditions
-        )
-        return f"{head}  {changes(None, view)[0]}"
+        why = ": ".join(safe(part) for part in (changed.reason, changed.message) if part)
+        return f"{head}  PENDING" + (f" ({why})" if why else "")
     return head
 
 

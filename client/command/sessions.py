@@ -72,13 +72,9 @@ def session_columns(now: float) -> Sequence[Column[session_pb2.Session]]:
 
 
 def _result(session: session_pb2.Session) -> str:
-    if session.HasField("exit_code"):
-        return f"{enum_names.name_of(enum_names.SESSION_RESULT, session.result)} ({session.exit_code})"
-    return (
-        "-"
-        if session.result <= session_pb2.SESSION_RESULT_UNDEFINED
-        else enum_names.name_of(enum_names.SESSION_RESULT, session.result)
-    )
+    known = session.result > session_pb2.SESSION_RESULT_UNDEFINED
+    result = enum_names.name_of(enum_names.SESSION_RESULT, session.result) if known else "-"
+    return f"{result} ({session.exit_code})" if session.HasField("exit_code") else result
 
 
 def _ready(session: session_pb2.Session) -> str:

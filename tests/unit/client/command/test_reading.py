@@ -12,11 +12,14 @@ from click.testing import CliRunner
 
 from retinue.client.command import top
 from retinue.client.command.application import cli
+from retinue.client.command.following import event_line
 from retinue.client.command.interrupts import said_when_cancelled
 from retinue.client.command.output import fitted, table
+from retinue.client.command.print_error import print_error
 from retinue.client.command.selecting import say_none
 from retinue.client.command.sessions import session_columns, session_facts
 from retinue.client.command.text import amounts, size
+from retinue.client.errors import FieldViolation, InvalidRequest, NotFound
 from retinue.client.settings import Settings, write_context
 from retinue.devtools import doctor
 from retinue.manager.v1 import kernel_service_pb2
@@ -148,3 +151,42 @@ def test_a_dry_run_has_both_names(words: list[str]) -> None:
     page = CliRunner().invoke(cli, ["help", *words]).output
     assert "--dry-run" in page
     assert "--validate-only" in page
+
+
+def test_what_the_message_says_is_not_said_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    cycle = FieldViolation("specs[0].depends_on", "a depends on b, b on a")
+    print_error(InvalidRequest("there is a cycle: a depends on b, b on a", violations=(cycle,)))
+    print_error(InvalidRequest("invalid: spec.name", violations=(FieldViolation("spec.name", "is taken"),)))
+    assert capsys.readouterr().err.splitlines() == [
+        "retinue: there is a cycle: a depends on b, b on a",
+        "retinue: invalid: spec.name",
+        "  spec.name: is taken",
+    ]
+
+
+def test_events_name_no_state_and_no_agent_that_there_is_none_of() -> None:
+    waits = pb.SessionEvent(revision=7, session_id="12345678-1")
+    waits.pending_reason_changed.reason, waits.pending_reason_changed.message = "HELD", "it is held"
+    assert event_line(waits) == "7  12345678  PENDING (HELD: it is held)"
+    moved = pb.SessionEvent(revision=8, session_id="12345678-1")
+    moved.kernel_moved.hostname, moved.kernel_moved.to_state = "main1", pb.KERNEL_STATE_CANCELLED
+    assert event_line(moved) == "8  12345678  main1 CANCELLED"
+
+
+def test_a_session_without_a_result_shows_its_code_alone() -> None:
+    session = pb.Session(result=pb.SESSION_RESULT_UNDEFINED, exit_code=143)
+    results = next(column for column in session_columns(0.0) if column.title == "RESULT")
+    assert results.value(session) == "- (143)"
+
+
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [
+        ("train", "retinue: no such session: train (one of another user is OWNER/train) [NOT_FOUND]"),
+        ("ann/train", "retinue: no such session: ann/train [NOT_FOUND]"),
+        ("12345678-9abc", "retinue: no such session: 12345678-9abc [NOT_FOUND]"),
+    ],
+)
+def test_a_session_of_another_user_is_hinted_at(typed: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+    print_error(NotFound("no such session", reason="NOT_FOUND", metadata={"id": typed}))
+    assert capsys.readouterr().err == f"{shown}\n"
