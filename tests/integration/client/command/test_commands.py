@@ -317,7 +317,9 @@ async def test_exit_codes_of_failures(retinue: Program, cluster: Cluster) -> Non
     assert (await retinue("ls", "--filter", "nonsense")).code == 1
     assert (await retinue("get", "no-such-session", RETINUE_EXIT_ERROR="99")).code == 99
     missing = await retinue("get", "no-such-session")
-    assert missing.err == "retinue: no such session: no-such-session [NOT_FOUND]\n"
+    assert missing.err == (
+        "retinue: no such session: no-such-session (one of another user is OWNER/no-such-session) [NOT_FOUND]\n"
+    )
     assert "request " in (await retinue("-v", "get", "no-such-session")).err
     assert (cluster.settings.token or "?") not in missing.err
 
