@@ -40,7 +40,13 @@ _TYPES = ("batch", "interactive", "system")
 )
 @click.option("-n", "--name", default="", help="Default: generated.")
 @click.option("--size", type=click.IntRange(1), help="Number of kernels.  [default: 1]")
-@click.option("--template", default="", metavar="NAME[@VERSION]", help="Made from a template; all else overrides it.")
+@click.option(
+    "--template",
+    default="",
+    metavar="NAME[@VERSION]",
+    shell_complete=completed_names.templates,
+    help="Made from a template; all else overrides it.",
+)
 @options.set_option
 @options.unset_option
 @click.option("--mode", type=click.Choice(["single-node", "multi-node"]), help="Where the kernels may be.")
@@ -94,15 +100,34 @@ _TYPES = ("batch", "interactive", "system")
 @click.option("--priority", type=click.IntRange(0, 100), help="0 is last, 100 first.")
 @click.option("--grace", callback=options.span, metavar="TIME", help="Between the polite and the final stop signal.")
 @click.option("--time-limit", callback=options.span, metavar="TIME", help="Longest time it may run; then it is ended.")
-@click.option("--agent", "agents", multiple=True, metavar="ID", help="Agent to run on if it has room; may be repeated.")
+@click.option(
+    "--agent",
+    "agents",
+    multiple=True,
+    metavar="ID",
+    shell_complete=completed_names.agents,
+    help="Agent to run on if it has room; may be repeated.",
+)
 @click.option("--strict-agents", is_flag=True, help="Run on no other agents than those.")
 @click.option("--arch", default="", help="Architecture that the agents must have.")
 @click.option("--endpoint", default="", help="Endpoint that it is a replica of.")
 @click.option("--replicas", type=click.Choice(["spread", "pack"]), help="Where the endpoint's replicas go.")
 @click.option("--preemptible", is_flag=True, help="May be preempted by sessions of higher priority.")
 @click.option("--hold", is_flag=True, help="Wait until `retinue release`.")
-@click.option("--depends-on", multiple=True, metavar="SESSION", help="Runs after its success; may be repeated.")
-@click.option("--after", multiple=True, metavar="SESSION", help="Runs after its end, with any result; may be repeated.")
+@click.option(
+    "--depends-on",
+    multiple=True,
+    metavar="SESSION",
+    shell_complete=completed_names.sessions,
+    help="Runs after its success; may be repeated.",
+)
+@click.option(
+    "--after",
+    multiple=True,
+    metavar="SESSION",
+    shell_complete=completed_names.sessions,
+    help="Runs after its end, with any result; may be repeated.",
+)
 @click.option(
     "--earliest-start-time", callback=options.future, metavar="TIME", help="Not before: 30m from now, or RFC 3339."
 )

@@ -513,6 +513,8 @@ async def test_names_are_completed(
     assert await completed("open", "nobody", "") == []
     assert await completed("agents", "drain", "") == [agent.id for agent in cluster.agents]
     assert await completed("groups", "get", "d") == ["default"]
+    assert await completed("run", "--group", "d") == ["default"]
+    assert await completed("run", "--after", "compl") == ["completed"]
     # Others' are taken with the name of their owner only.
     theirs = (await retinue("run", "-d", "--type", "interactive", "-n", "theirs", RETINUE_TOKEN=owner)).out.strip()
     assert await completed("get", "theirs") == []
