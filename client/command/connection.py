@@ -14,6 +14,7 @@ from retinue.client.command.interrupts import raised_interrupts
 from retinue.client.command.printable import safe
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
     from collections.abc import Callable, Coroutine
 
     from retinue.client.client import Client
@@ -64,14 +65,37 @@ class Connection:
 
         settings = self.settings()
         channel = open_channel(settings.endpoint, settings.token, settings.read_ca())
-        asyncio.get_running_loop().call_later(_SILENT_SECONDS, _say_silent, channel, settings.endpoint)
+        Silence(channel, settings.endpoint, asyncio.get_running_loop()).watch()
         return Client(channel)
 
 
-def _say_silent(channel: LazyChannel, endpoint: str) -> None:
-    """Says that a manager does not answer, unless a connection to it was made, or none is needed."""
-    if channel.is_connecting:
-        click.echo(f"retinue: {safe(endpoint)} does not answer; still trying, Ctrl-C ends it", err=True)
+class Silence:
+    """Says once that a manager does not answer, whenever a connection to it is wanted and is not made for some seconds,
+    at the beginning and later.
+    """
+
+    def __init__(self, channel: LazyChannel, endpoint: str, loop: AbstractEventLoop) -> None:
+        """Looks at the channel in its loop."""
+        self._channel = channel
+        self._endpoint = endpoint
+        self._loop = loop
+        # A command begins without a connection.
+        self._was_connecting = True
+        self._said = False
+
+    def watch(self) -> None:
+        """Looks again after some seconds, for as long as the loop runs."""
+        self._loop.call_later(_SILENT_SECONDS, self._look)
+
+    def _look(self) -> None:
+        connecting = self._channel.is_connecting
+        if not connecting:
+            self._said = False
+        elif self._was_connecting and not self._said:
+            self._said = True
+            click.echo(f"retinue: {safe(self._endpoint)} does not answer; still trying, Ctrl-C ends it", err=True)
+        self._was_connecting = connecting
+        self.watch()
 
 
 pass_connection = click.make_pass_decorator(Connection)
