@@ -54,7 +54,7 @@ def parse_endpoints(endpoints: str) -> list[tuple[str, int]]:
     return list(dict.fromkeys(parse_endpoint(endpoint) for endpoint in endpoints.split(",")))
 
 
-def open_channel(endpoint: str, token: str | None, ca: bytes | None) -> grpc.aio.Channel:
+def open_channel(endpoint: str, token: str | None, ca: bytes | None) -> LazyChannel:
     """Returns a channel to the manager at `endpoint`, or to the first of several that can be reached,
     separated by commas; the first call opens it.
 
@@ -93,7 +93,7 @@ def _target(endpoints: list[tuple[str, int]], *, own_ca: bool) -> tuple[str, str
     name = SERVER_NAME if own_ca or not names else names[0]
     found = [(address, port) for host, port in endpoints for address in _addresses(host)]
     if not found:
-        raise UsageError(f"none of {', '.join(names)} has an address")
+        raise UsageError(f"none of {', '.join(names)} is known (no such host): check the endpoint")
     if any(isinstance(address, ipaddress.IPv6Address) for address, _ in found):
         return "ipv6:" + ",".join(f"[{_as_v6(address)}]:{port}" for address, port in found), name
     return "ipv4:" + ",".join(f"{address}:{port}" for address, port in found), name

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import TYPE_CHECKING
 
 from retinue.client.errors import UsageError
@@ -31,8 +32,11 @@ def number(enum: EnumDescriptor, text: str) -> int:
     value = enum.values_by_name.get(_prefix(enum) + name) or enum.values_by_name.get(name)
     if value is None or value.number == 0:
         choices = [choice.name.removeprefix(_prefix(enum)) for choice in enum.values if choice.number != 0]
-        written = ", ".join(choice.lower().replace("_", "-") for choice in choices)
-        raise UsageError(f"{text!r} is not one of {written}")
+        # States are shown in capitals; what people choose is written as options are.
+        shown = choices if enum is SESSION_STATE else [choice.lower().replace("_", "-") for choice in choices]
+        near = difflib.get_close_matches(text.strip().lower(), [choice.lower() for choice in shown], n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise UsageError(f"{text!r} is not one of {', '.join(shown)}{hint}")
     return value.number
 
 

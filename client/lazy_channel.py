@@ -68,6 +68,12 @@ class LazyChannel(grpc.aio.Channel):
         """Returns the state of the open channel."""
         return self._current().get_state(try_to_connect)
 
+    @property
+    def is_connecting(self) -> bool:
+        """Whether a channel is open and has no connection, though calls want one."""
+        states = (grpc.ChannelConnectivity.CONNECTING, grpc.ChannelConnectivity.TRANSIENT_FAILURE)
+        return self._channel is not None and self._channel.get_state() in states
+
     async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
         """Waits until the state of the open channel is another one."""
         await self._current().wait_for_state_change(last_observed_state)

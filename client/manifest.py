@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
+import contextlib
+import difflib
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import yaml
 from google.protobuf import json_format
 from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from retinue.client import enum_names
 from retinue.client.errors import UsageError
+from retinue.client.time_spans import EXAMPLES, as_duration, parse_span
 from retinue.manager.v1 import endpoint_pb2, session_pb2, template_service_pb2
 from retinue.rpc.fields import by_name, fields_of, is_map
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from google.protobuf.descriptor import Descriptor
 
 MAX_BYTES = 8 * 1024 * 1024
-_MAX_MISTAKES = 20
 # Aliases of YAML make much of little.
 _MAX_VALUES = 1_000_000
 _DEEPEST = 32
+_MAX_MISTAKES = 20
+_WHOLE = frozenset(
+    {
+        FieldDescriptor.TYPE_INT32,
+        FieldDescriptor.TYPE_INT64,
+        FieldDescriptor.TYPE_UINT32,
+        FieldDescriptor.TYPE_UINT64,
+    }
+)
 _MASK = "retinue.manager.v1.TemplateReference.override_mask"
 _Path: TypeAlias = tuple[str, ...] | None
 _Parsed = TypeVar("_Parsed", session_pb2.SessionSpec, template_service_pb2.Template, endpoint_pb2.EndpointSpec)
@@ -34,18 +47,12 @@ def read_specs(text: str, source: str) -> list[tuple[session_pb2.SessionSpec, in
 
     Every document is the `spec` of a session, a session as `retinue get -o yaml` prints it, a list of these, or a
     mapping with such a list under `sessions` or `specs`. Fields are called as in the API's JSON; values of enums may be
-    written short (`batch`). `template` may be just its name; beside it, what is `null` is not taken from the template.
+    written short (`batch`), lengths of time as on the command line (`2h`). `template` may be just its name; beside it,
+    what is `null` is not taken from the template.
     Raises UsageError.
     """
     reader = _Reader(source)
-    return _read(
-        text,
-        reader,
-        "session",
-        lambda document: [
-            (reader.spec(node), node.start_mark.line + 1) for node in reader.items(document, ("sessions", "specs"))
-        ],
-    )
+    return _read(text, reader, "session", ("sessions", "specs"), reader.spec)
 
 
 class Manifest(NamedTuple):
@@ -64,16 +71,13 @@ def read_manifest(text: str, source: str, *, default: str = "session") -> Manife
     reader = _Reader(source)
     manifest = Manifest([], [])
 
-    def parse(document: Any) -> list[tuple[session_pb2.SessionSpec, int]]:
-        for node in reader.items(document, ("sessions", "specs", "endpoints")):
-            line = node.start_mark.line + 1
-            if reader.kind(node, default) == "endpoint":
-                manifest.endpoints.append((reader.endpoint(node), line))
-            else:
-                manifest.sessions.append((reader.spec(node), line))
-        return []
+    def take(node: Any, line: int) -> None:
+        if reader.kind(node, default) == "endpoint":
+            manifest.endpoints.append((reader.endpoint(node), line))
+        else:
+            manifest.sessions.append((reader.spec(node), line))
 
-    _parse(text, reader, parse)
+    _parse(text, reader, ("sessions", "specs", "endpoints"), take)
     if not manifest.sessions and not manifest.endpoints:
         raise UsageError(f"{source}: there is no {default} in it")
     return manifest
@@ -84,55 +88,50 @@ def read_templates(text: str, source: str) -> list[tuple[template_service_pb2.Te
     else as `read_specs`.
     """
     reader = _Reader(source)
-    return _read(
-        text,
-        reader,
-        "template",
-        lambda document: [
-            (reader.template(node), node.start_mark.line + 1) for node in reader.items(document, ("templates",))
-        ],
-    )
+    return _read(text, reader, "template", ("templates",), reader.template)
 
 
 def _read(
-    text: str, reader: _Reader, kind: str, parse: Callable[[Any], list[tuple[_Parsed, int]]]
+    text: str, reader: _Reader, kind: str, names: tuple[str, ...], parse: Callable[[Any], _Parsed]
 ) -> list[tuple[_Parsed, int]]:
-    found = _parse(text, reader, parse)
+    found: list[tuple[_Parsed, int]] = []
+    _parse(text, reader, names, lambda node, line: found.append((parse(node), line)))
     if not found:
         raise UsageError(f"{reader.source}: there is no {kind} in it")
     return found
 
 
-def _parse(text: str, reader: _Reader, parse: Callable[[Any], list[tuple[_Parsed, int]]]) -> list[tuple[_Parsed, int]]:
+def _parse(text: str, reader: _Reader, names: tuple[str, ...], take: Callable[[Any, int], None]) -> None:
+    """Calls `take` with each thing in a text and its line. Raises UsageError with all mistakes, each on a line."""
     source = reader.source
     if len(text.encode()) > MAX_BYTES:
         raise UsageError(f"{source}: more than {MAX_BYTES} bytes")
-    found = []
     try:
         for document in yaml.compose_all(text, Loader=yaml.SafeLoader):
-            found += parse(document)
+            with reader.collecting():
+                for node in reader.items(document, names):
+                    with reader.collecting():
+                        take(node, node.start_mark.line + 1)
     except yaml.MarkedYAMLError as error:
         line = "" if error.problem_mark is None else f":{error.problem_mark.line + 1}"
-        raise UsageError(f"{source}{line}: {error.problem}") from error
+        reader.mistakes.append(f"{source}{line}: {error.problem}")
     except yaml.YAMLError as error:
-        raise UsageError(f"{source}: {error}") from error
+        reader.mistakes.append(f"{source}: {error}")
     except RecursionError as error:
         raise UsageError(f"{source}: it is nested too deeply") from error
-    reader.raise_mistakes()
-    return found
+    if reader.mistakes:
+        # Aliases repeat them.
+        mistakes = list(dict.fromkeys(reader.mistakes))
+        more = len(mistakes) - _MAX_MISTAKES
+        raise UsageError("\n".join([*mistakes[:_MAX_MISTAKES], *([f"{source}: {more} more"] if more > 0 else [])]))
 
 
-def _near(name: str, known: Iterable[str]) -> str:
-    near = get_close_matches(name, known, 1)
-    return f", did you mean {near[0]}?" if near else ""
+class _MistakeError(UsageError):
+    """A mistake in a file, beside which there may be others."""
 
 
 def _is_null(node: Any) -> bool:
     return isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null")
-
-
-class _TooMuchError(UsageError):
-    """Nothing more of the text is read."""
 
 
 class _Reader:
@@ -140,17 +139,21 @@ class _Reader:
 
     def __init__(self, source: str) -> None:
         self.source = source
+        # Each with its line.
+        self.mistakes: list[str] = []
+        # The name of the field that is read, as it is written in the file.
+        self._written = ""
         self._values = 0
-        self._mistakes: list[str] = []
         # Paths of fields that are not taken from the template; None without one.
         self._removed: list[str] | None = None
 
-    def raise_mistakes(self) -> None:
-        """Raises UsageError with all mistakes in fields, a line each, unless there are none."""
-        if self._mistakes:
-            more = len(self._mistakes) - _MAX_MISTAKES
-            left = [f"{self.source}: and {more} more mistakes"] if more > 0 else []
-            raise UsageError("\n".join(self._mistakes[:_MAX_MISTAKES] + left))
+    @contextlib.contextmanager
+    def collecting(self) -> Iterator[None]:
+        """Keeps a mistake in the block, and goes on after it."""
+        try:
+            yield
+        except _MistakeError as mistake:
+            self.mistakes.append(str(mistake))
 
     def items(self, node: Any, names: tuple[str, ...], depth: int = 0) -> Iterator[Any]:
         """Yields the mappings that stand for one thing each in a document; `names` are those of lists of them."""
@@ -210,15 +213,14 @@ class _Reader:
         return spec
 
     def _parsed(self, node: Any, message: _Parsed) -> _Parsed:
-        before = len(self._mistakes)
+        known = len(self.mistakes)
         value = self._message(node, message.DESCRIPTOR, 0, ())
-        if len(self._mistakes) > before:
+        if len(self.mistakes) > known:
             return message
         try:
             return json_format.ParseDict(value, message)
         except json_format.ParseError as error:
-            self._mistakes.append(str(self._error(node, str(error))))
-            return message
+            raise self._error(node, str(error)) from error
 
     def _message(self, node: Any, descriptor: Descriptor, depth: int, path: _Path) -> dict[str, Any]:
         """Returns the fields of a message; `path` is its path in a request,
@@ -227,24 +229,20 @@ class _Reader:
         known = by_name(descriptor)
         made: dict[str, Any] = {}
         for name, (key, value) in self._entries(node).items():
-            # Each field by itself: one mistake does not hide the next.
-            try:
+            with self.collecting():
                 field = known.get(name)
                 if field is None:
-                    raise self._error(key, f"unknown field {name!r} of {descriptor.name}{_near(name, known)}")
+                    raise self._error(key, f"unknown field {name!r} of {descriptor.name}{_hint(name, descriptor)}")
                 if field.json_name in made:
                     raise self._error(key, f"field {name!r} is given twice")
                 below = None if path is None else (*path, field.name)
+                self._written = name
                 if _is_null(value):
                     self._remove(below)
                 elif field.full_name == _MASK:
                     self._take_mask(value)
                 else:
                     made[field.json_name] = self._field(value, field, depth + 1, below)
-            except _TooMuchError:
-                raise
-            except UsageError as error:
-                self._mistakes.append(str(error))
         return made
 
     def _remove(self, path: _Path) -> None:
@@ -270,7 +268,7 @@ class _Reader:
             return entries
         if field.is_repeated:
             if not isinstance(node, yaml.SequenceNode):
-                raise self._error(node, f"{field.name} must be a list")
+                raise self._error(node, f"{self._written} must be a list")
             return [self._single(item, field, depth, self._path_of_role(item, path)) for item in node.value]
         return self._single(node, field, depth, path)
 
@@ -284,7 +282,8 @@ class _Reader:
     def _count(self, node: Any, depth: int) -> None:
         self._values += 1
         if self._values > _MAX_VALUES or depth > _DEEPEST:
-            raise _TooMuchError(str(self._error(node, "there is too much in it")))
+            # Nothing after it is read.
+            raise UsageError(str(self._error(node, "there is too much in it")))
 
     def _single(self, node: Any, field: FieldDescriptor, depth: int, path: _Path) -> Any:
         self._count(node, depth)
@@ -293,17 +292,35 @@ class _Reader:
                 return {"name": node.value}
             return self._message(node, kind, depth, path)
         if not isinstance(node, yaml.ScalarNode):
-            raise self._error(node, f"{field.name} must be a single value")
+            raise self._error(node, f"{self._written} must be a single value")
         if field.type == FieldDescriptor.TYPE_BOOL:
             if node.tag.endswith(":bool"):
                 return node.value.lower() in ("true", "yes", "on")
-            raise self._error(node, f"{field.name} must be true or false")
+            raise self._error(node, f"{self._written} must be true or false")
         if field.enum_type is not None and not node.value.isdecimal():
             try:
                 return enum_names.number(field.enum_type, node.value)
             except UsageError as error:
-                raise self._error(node, f"{field.name}: {error}") from error
+                raise self._error(node, f"{self._written}: {error}") from error
+        if field.message_type is not None:
+            return self._time(node, field.message_type)
+        if field.type in _WHOLE and re.fullmatch(r"-?\d{1,19}", node.value) is None:
+            raise self._error(node, f"{self._written} must be a whole number, not {node.value!r}")
         # As written: an amount or an argument that looks like a number is text all the same.
+        return node.value
+
+    def _time(self, node: Any, kind: Descriptor) -> Any:
+        """Returns a length of time, written as on the command line, or a moment, as proto JSON has them."""
+        if kind.full_name == Duration.DESCRIPTOR.full_name:
+            if (seconds := parse_span(node.value)) is None:
+                raise self._error(node, f"{self._written} must be a time such as {EXAMPLES}, not {node.value!r}")
+            return as_duration(seconds).ToJsonString()
+        try:
+            Timestamp().FromJsonString(node.value)
+        except ValueError as error:
+            raise self._error(
+                node, f"{self._written} must be a moment such as 2026-01-31T12:00:00Z, not {node.value!r}"
+            ) from error
         return node.value
 
     def _entries(self, node: Any) -> dict[str, tuple[Any, Any]]:
@@ -314,9 +331,20 @@ class _Reader:
             if not isinstance(key, yaml.ScalarNode):
                 raise self._error(key, "is not the name of a field")
             if key.value in entries:
-                raise self._error(key, f"{key.value!r} is given twice")
+                self.mistakes.append(str(self._error(key, f"{key.value!r} is given twice")))
+                continue
             entries[key.value] = (key, value)
         return entries
 
-    def _error(self, node: Any, text: str) -> UsageError:
-        return UsageError(f"{self.source}:{node.start_mark.line + 1}: {text}")
+    def _error(self, node: Any, text: str) -> _MistakeError:
+        return _MistakeError(f"{self.source}:{node.start_mark.line + 1}: {text}")
+
+
+def _hint(name: str, descriptor: Descriptor) -> str:
+    """Returns where a field of that name is, or which one of the message is nearly called so; empty for neither."""
+    for field in descriptor.fields:
+        inner = None if field.is_repeated else fields_of(field)
+        if inner is not None and name in by_name(inner):
+            return f"; write it under {field.json_name}"
+    near = difflib.get_close_matches(name, [field.json_name for field in descriptor.fields], n=1)
+    return f"; did you mean {near[0]}?" if near else ""

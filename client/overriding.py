@@ -8,18 +8,17 @@ import re
 import shlex
 from typing import Any
 
-from google.protobuf import json_format
 from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from retinue.client import enum_names
 from retinue.client.errors import UsageError
+from retinue.client.time_spans import EXAMPLES, as_duration, parse_span
 from retinue.manager.v1 import session_pb2
 from retinue.rpc.fields import is_map, split_path
 
 _DURATION, _TIMESTAMP = "google.protobuf.Duration", "google.protobuf.Timestamp"
 _ROLES = "roles"
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?")
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _INTEGERS = {FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_INT64}
 _TRUTH = {"true": True, "yes": True, "false": False, "no": False}
 
@@ -89,19 +88,16 @@ def _well_known(path: str, field: FieldDescriptor, text: str) -> Any:
     kind = field.message_type.full_name if field.message_type is not None else ""
     if kind not in {_DURATION, _TIMESTAMP}:
         raise UsageError(f"{path} has fields of its own: set those")
-    content = text
     if kind == _DURATION:
-        found = _SPAN.fullmatch(text)
-        if found is None:
-            raise UsageError(f"{path} is a time such as 30s, 5m or 2h, not {text!r}")
-        content = f"{float(found[1]) * _UNITS[found[2] or 's']:.9f}s"
-    holder = session_pb2.SessionSpec() if kind == _TIMESTAMP else session_pb2.RetryPolicy()
-    name = "earliest_start_time" if kind == _TIMESTAMP else "backoff"
+        if (seconds := parse_span(text)) is None:
+            raise UsageError(f"{path} is a time such as {EXAMPLES}, not {text!r}")
+        return as_duration(seconds)
+    moment = Timestamp()
     try:
-        json_format.ParseDict({name: content}, holder)
-    except json_format.ParseError as error:
+        moment.FromJsonString(text)
+    except ValueError as error:
         raise UsageError(f"{path}: {text!r} is not such a time") from error
-    return getattr(holder, name)
+    return moment
 
 
 def _split(path: str, text: str) -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import grpc
 import grpc.aio
@@ -31,8 +33,43 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _DETAILS_KEY = "grpc-status-details-bin"
+# The server's text is for those who write headers by hand.
+_NO_CREDENTIALS = "CREDENTIALS_MISSING"
 # Messages of gRPC about a certificate that no trusted CA has signed, or that belongs to another server.
 _UNTRUSTED = ("CERTIFICATE_VERIFY_FAILED", "Hostname Verification Check failed")
+_UNTRUSTED_BECAUSE = re.compile(r"(?:CERTIFICATE_VERIFY_FAILED: |(?=Hostname Verification))([^:]+)")
+
+# What gRPC says of a connection that it cannot make, and what that means; {0} is the address.
+_UNREACHABLE = (
+    (r"Connection refused", "no manager answers at {0} (connection refused): is it running, and is this its port?"),
+    (r"No route to host|Network is unreachable", "{0} cannot be reached (there is no route to it): check the endpoint"),
+    (
+        r"WRONG_VERSION_NUMBER|PACKET_LENGTH|HTTP_REQUEST",
+        "what answers at {0} is no manager (it does not speak TLS): check the port",
+    ),
+    (
+        r"ALPN|SETTINGS frame as the first",
+        "what answers at {0} is no manager (it does not speak gRPC): check host and port",
+    ),
+    (
+        r"Endpoint closing|[Tt]imed out|Timeout occurred|FD [Ss]hutdown|Handshake timeout",
+        "{0} does not answer (timed out): is its manager frozen or overloaded, or a firewall before it?",
+    ),
+    (
+        r"Handshake read failed|Connection reset|Socket closed|Connection closed|EOF",
+        "what answers at {0} is no manager (it closes the connection): check host and port",
+    ),
+    (
+        r"Domain name not found|Name or service not known|NXDOMAIN",
+        "{0} is not known (no such host): check the endpoint",
+    ),
+    (r"address lookup failed|DNS|resolv", "the address of {0} cannot be looked up (DNS does not answer)"),
+)
+_CANNOT_CONNECT = re.compile(r"failed to connect to all addresses|errors resolving|DNS resolution failed|lookup failed")
+_ADDRESS = re.compile(r"ipv[46]:(?:%3A%3Affff%3A)?(\S+?): |(?:resolving|lookup failed for|failed for) ([^\s:]+)")
+_LOST = re.compile(
+    r"Socket closed|Connection reset|Broken pipe|[Pp]ing timeout|keepalive|GOAWAY|max connection age|Stream removed"
+)
 
 _BY_CODE: Mapping[grpc.StatusCode, type[CallError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: InvalidRequest,
@@ -51,8 +88,32 @@ _BY_CODE: Mapping[grpc.StatusCode, type[CallError]] = {
 
 def from_rpc(error: grpc.aio.AioRpcError, request_id: str = "") -> CallError:
     """Returns the error of the tree for a failed call; `request_id` is what the call was sent with."""
-    message = error.details() or error.code().name
-    return _made(error.code(), message, _status(error), _answered_id(error) or request_id)
+    message, status = error.details() or error.code().name, _status(error)
+    if status is None:
+        message = _without_answer(error.code(), message)
+    return _made(error.code(), message, status, _answered_id(error) or request_id)
+
+
+def _without_answer(code: grpc.StatusCode, message: str) -> str:
+    """Returns what happened to a call that no manager answered, and what to do: in words where gRPC's are known."""
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return f"the manager did not answer in time ({message})"
+    if code is not grpc.StatusCode.UNAVAILABLE:
+        return message
+    if _CANNOT_CONNECT.search(message) is None:
+        return f"the connection to the manager was lost ({message})" if _LOST.search(message) else message
+    match = _ADDRESS.search(message)
+    address = "the manager's address" if match is None else unquote(match[1] or match[2])
+    if any(word in message for word in _UNTRUSTED):
+        found = _UNTRUSTED_BECAUSE.search(message)
+        return (
+            f"the certificate of {address} is not trusted: set RETINUE_CA, or --ca, to a copy of the manager's ca.pem, "
+            f"and check that the endpoint is the manager ({message if found is None else found[1]})"
+        )
+    for pattern, sentence in _UNREACHABLE:
+        if re.search(pattern, message) is not None:
+            return sentence.format(address)
+    return f"no connection to the manager at {address} ({message})"
 
 
 def from_status(status: status_pb2.Status) -> CallError:
@@ -78,11 +139,8 @@ def _made(code: grpc.StatusCode, message: str, status: status_pb2.Status | None,
         elif detail.Unpack(answered):
             request_id = answered.request_id or request_id
     kind = _BY_CODE.get(code, ServerFault)
-    if code is grpc.StatusCode.UNAVAILABLE and status is None and any(word in message for word in _UNTRUSTED):
-        message = (
-            "the manager's certificate is not trusted: set RETINUE_CA, or --ca, to a copy of the manager's ca.pem, "
-            f"and check that the endpoint is the manager ({message})"
-        )
+    if reason == _NO_CREDENTIALS:
+        message = "no token: set RETINUE_TOKEN, or give one by --token (in Python by token=)"
     return kind(
         message,
         code=code,

@@ -9,8 +9,8 @@ The file, `~/.config/retinue/contexts.yaml`, may be read by its owner only:
 An endpoint may be several managers, separated by commas: the first that can be reached is used.
 
 A flag goes before `RETINUE_ENDPOINT`, `RETINUE_TOKEN` and `RETINUE_CA`, and these before the context, which is the one
-of the flag, of `RETINUE_CONTEXT` or the current one. The token of a context is only ever sent to the endpoint of that
-context.
+of the flag, of `RETINUE_CONTEXT` or the current one. The token and the CA of a context are only ever used for the
+endpoints of that context.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import ssl
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,9 +102,9 @@ def resolve(
     endpoint = endpoint or environment.get("RETINUE_ENDPOINT")
     token = token or environment.get("RETINUE_TOKEN")
     ca = ca or environment.get("RETINUE_CA")
-    if endpoint and not context:
-        return Settings(endpoint, token, ca)
     path = contexts_path(environment)
+    if endpoint and not context:
+        return _completed(Settings(endpoint, token, ca), path, named)
     current, contexts = read_contexts(path)
     name = named or current
     if name is None:
@@ -115,9 +115,39 @@ def resolve(
     found = contexts.get(name)
     if found is None:
         raise UsageError(f"there is no context {name!r} in {path}; there is {', '.join(sorted(contexts)) or 'none'}")
-    if endpoint and endpoint != found.endpoint:
+    if endpoint and not _are_of(endpoint, found.endpoint):
         return Settings(endpoint, token, ca)
-    return Settings(found.endpoint, token or found.token, ca or found.ca)
+    return Settings(endpoint or found.endpoint, token or found.token, ca or found.ca)
+
+
+def _completed(settings: Settings, path: Path, named: str | None) -> Settings:
+    """Returns settings with the token and the CA of a context that has the same endpoint, where they lack them.
+    A file that cannot be read has no contexts: all that is needed may be there without it.
+    """
+    if settings.token and settings.ca:
+        return settings
+    try:
+        current, contexts = read_contexts(path)
+    except UsageError:
+        return settings
+    found = contexts.get(named or current or "")
+    if found is None or not _are_of(settings.endpoint, found.endpoint):
+        return settings
+    return Settings(settings.endpoint, settings.token or found.token, settings.ca or found.ca)
+
+
+def _are_of(endpoints: str, others: str) -> bool:
+    """Returns whether all endpoints of a list are in another."""
+    return {one.strip() for one in endpoints.split(",")} <= {one.strip() for one in others.split(",")}
+
+
+def with_absolute_ca(settings: Settings) -> Settings:
+    """Returns settings that mean the same in any directory. Raises UsageError when the CA cannot be read."""
+    if settings.ca is None:
+        return settings
+    settings.read_ca()
+    is_pem = settings.ca.startswith(PEM_START)
+    return settings if is_pem else replace(settings, ca=str(Path(settings.ca).expanduser().absolute()))
 
 
 def read_contexts(path: Path) -> tuple[str | None, dict[str, Settings]]:

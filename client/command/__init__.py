@@ -6,6 +6,15 @@ import os
 # connection. What is of use in that, a call that fails says again.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
-from retinue.client.command.application import main  # after what gRPC reads
-
 __all__ = ["main"]
+
+
+def main() -> None:
+    """Runs the command line and ends the process: the entry point."""
+    # Before the rest is loaded: an interrupt may come at any moment.
+    from retinue.client.command.interrupts import end_at_interrupts  # noqa: PLC0415
+
+    end_at_interrupts()
+    from retinue.client.command.application import main as run  # noqa: PLC0415
+
+    run()

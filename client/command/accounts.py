@@ -210,7 +210,7 @@ def token_state(token: pb.Token, now: float) -> str:
 @tokens_command.command("create")
 @click.option("--user", default="", help="For whom.  [default: you]")
 @click.option("--ttl", callback=options.span, metavar="TIME", help="How long it is good.  [default: until revoked]")
-@click.option("--description", default="", help="What it is for.")
+@click.option("--description", "--label", "description", default="", help="What it is for.")
 @click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 @pass_connection
 @asynchronous

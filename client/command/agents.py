@@ -12,6 +12,7 @@ import click
 from retinue.client import enum_names
 from retinue.client.command import completed_names, options
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
+from retinue.client.command.interrupts import said_when_cancelled
 from retinue.client.command.output import (
     Column,
     list_output_option,
@@ -138,7 +139,13 @@ def _heard(agent: pb.Agent, now: float) -> str:
 
 def _deadline(agent: pb.Agent, now: float) -> str:
     moment = enum_names.time_of(agent, "drain_deadline_time")
-    return "" if moment is None else f"in {span(moment - now)}" if moment > now else f"since {span(now - moment)}"
+    return (
+        ""
+        if moment is None
+        else f"in {span(moment - now)}"
+        if moment > now
+        else f"what still runs there, for {span(now - moment)}"
+    )
 
 
 def _condition(condition: pb.AgentCondition, now: float) -> str:
@@ -192,8 +199,9 @@ async def drain_agent(
 async def _wait_drained(client: Client, agent: pb.Agent, timeout: float | None) -> pb.Agent:  # noqa: ASYNC109
     """Returns the agent once no kernel is live there. Raises WaitTimeout."""
     shown = 0
+    goes_on = f"{safe(agent.id)} goes on draining; `retinue agents undrain {safe(agent.id)}` ends that"
     try:
-        async with asyncio.timeout(timeout):
+        async with said_when_cancelled(goes_on), asyncio.timeout(timeout):
             while agent.kernels:
                 if agent.kernels != shown:
                     shown = agent.kernels
@@ -299,7 +307,12 @@ async def end_orphans(connection: Connection, agent: str, attempts: tuple[str, .
 
 
 @agents_command.command("join-token")
-@click.option("--group", default="", help="Resource group that agents join.  [default: default]")
+@click.option(
+    "--group",
+    default="",
+    shell_complete=completed_names.groups,
+    help="Resource group that agents join.  [default: default]",
+)
 @click.option("--agent", default="", help="Only an agent of this id may use it.")
 @click.option("--ttl", callback=options.span, metavar="TIME", help="How long it is good.  [default: 15m]")
 @click.option("--uses", type=click.IntRange(1), default=1, show_default=True, help="How often it may be used.")

@@ -15,6 +15,17 @@ from retinue.types.v1 import app_pb2 as pb
 _STATE = pb.AppState.DESCRIPTOR
 
 
+_MAX_GRACE = 20
+
+
+def _grace(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    """Returns the seconds; usage errors for more than the manager takes."""
+    seconds = options.span(context, parameter, value)
+    if seconds is not None and seconds > _MAX_GRACE:
+        raise click.BadParameter(f"must be at most {_MAX_GRACE}s", param=parameter)
+    return seconds
+
+
 @click.group("app")
 def app_command() -> None:
     """Start and stop programs of a session, such as JupyterLab.
@@ -50,7 +61,7 @@ async def start(
 
 
 @app_command.command("stop")
-@click.option("--grace", type=click.FloatRange(0, 20), metavar="SECONDS", help="Time to end by itself.  [default: 10]")
+@click.option("--grace", callback=_grace, metavar="TIME", help="Time to end by itself, up to 20s.  [default: 10s]")
 @click.argument("session", shell_complete=completed_names.sessions)
 @click.argument("name")
 @pass_connection

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import os
@@ -10,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from retinue.client.command import completed_names
+from retinue.client.command import completed_names, streams
 from retinue.client.command.connection import Connection
 from retinue.client.command.exit_codes import ExitCode, of_error
-from retinue.client.command.print_error import print_error, verbose
+from retinue.client.command.print_error import connection_in_use, print_error, verbose
 from retinue.client.command.printable import safe
 from retinue.client.errors import RetinueError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 # By section of the help, each command and its module, which is imported when the command is used.
 _SECTIONS = {
@@ -82,8 +83,20 @@ _SECTIONS = {
 }
 _COMMANDS = {name: module for section in _SECTIONS.values() for name, module in section.items()}
 _LONGEST_SENTENCE = 1000
-# Names that users of other systems type.
+# Names that users of other systems type, and nouns in the other number.
 _ALIASES = {
+    "agent": "agents",
+    "apps": "app",
+    "context": "contexts",
+    "group": "groups",
+    "key": "keys",
+    "node": "agents",
+    "project": "projects",
+    "quota": "quotas",
+    "router": "routers",
+    "share": "shares",
+    "token": "tokens",
+    "user": "users",
     "cancel": "rm",
     "delete": "rm",
     "endpoints": "endpoint",
@@ -98,6 +111,54 @@ _ALIASES = {
     "stop": "rm",
     "templates": "template",
 }
+# What there is in place of what is often typed and is no command.
+_INSTEAD = {
+    "audit": "`retinue history SESSION` or `retinue watch`",
+    "cluster": "`retinue agents ls` or `retinue groups ls`",
+    "config": "`retinue contexts`",
+    "create": "`retinue run` or `retinue apply -f FILE`",
+    "info": "`retinue agents ls` or `retinue version`",
+    "job": "`retinue submit SCRIPT` or `retinue ls`",
+    "jobs": "`retinue ls`",
+    "login": "`retinue contexts add NAME`",
+    "logout": "`retinue contexts rm NAME`",
+    "queue": "`retinue ls` or `retinue explain SESSION`",
+    "sacct": "`retinue ls --all`",
+    "scancel": "`retinue rm SESSION`",
+    "session": "`retinue get SESSION` or `retinue ls`",
+    "sessions": "`retinue ls`",
+    "sinfo": "`retinue agents ls`",
+    "squeue": "`retinue ls`",
+    "srun": "`retinue run`",
+    "start": "`retinue run`",
+    "status": "`retinue get SESSION` or `retinue agents ls`",
+    "usage": "`retinue top` or `retinue shares`",
+    "whoami": "`retinue users me`",
+}
+# Options that other systems have, and those here: the first that a command has.
+_OPTIONS_INSTEAD = {
+    "cpu": ("--slots",),
+    "cpus": ("--slots",),
+    "format": ("--output",),
+    "gpu": ("--slots",),
+    "gpus": ("--slots",),
+    "label": ("--selector",),
+    "labels": ("--label", "--selector"),
+    "mem": ("--slots",),
+    "memory": ("--slots",),
+    "nodes": ("--size",),
+    "ntasks": ("--size",),
+    "partition": ("--group",),
+    "time": ("--time-limit",),
+    "volume": ("--mount",),
+}
+# Names that are less alike lead astray.
+_LIKENESS = 0.7
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """Returns up to three names that a misspelt one may mean."""
+    return difflib.get_close_matches(name, list(known), n=3, cutoff=_LIKENESS)
 
 
 def _keep_whole(command: click.Command) -> None:
@@ -139,8 +200,8 @@ class _Commands(click.Group):
         """
         name = args[0]
         if name not in _COMMANDS and name not in _ALIASES and not name.startswith("-"):
-            near = difflib.get_close_matches(name, [*_COMMANDS, *_ALIASES], n=3)
-            hint = f"Did you mean {' or '.join(near)}?" if near else "See `retinue help`."
+            near = _INSTEAD.get(name) or " or ".join(nearest(name, [*_COMMANDS, *_ALIASES]))
+            hint = f"Did you mean {near}?" if near else "See `retinue help`."
             ctx.fail(f"No such command {name!r}. {hint}")
         return super().resolve_command(ctx, args)
 
@@ -192,6 +253,7 @@ def cli(
 ) -> None:
     """Run compute sessions on a cluster. `retinue help` describes all commands."""
     context.obj = Connection(named["context"], endpoint, token, ca)
+    connection_in_use.set(context.obj)
     verbose.set(details)
     if no_color or os.environ.get("NO_COLOR"):
         os.environ["NO_COLOR"] = "1"
@@ -199,50 +261,60 @@ def cli(
 
 
 def main() -> None:
-    """Runs the command line and ends the process: the entry point."""
-    _open_missing_streams()
+    """Runs the command line and ends the process."""
+    streams.prepare()
     sys.exit(run(sys.argv[1:]))
-
-
-def _open_missing_streams() -> None:
-    """Opens the null device for each missing standard stream: no file or connection gets its number,
-    and it reads as empty.
-    """
-    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
-        if getattr(sys, name) is None:
-            null = os.open(os.devnull, os.O_RDWR)
-            if null != number:
-                os.dup2(null, number)
-                os.close(null)
-            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8"))
-
-
-def _drop_output() -> None:
-    """Drops output that is not written yet: the interpreter must not try to write it again at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def run(arguments: Sequence[str]) -> int:
     """Runs one command line and returns its exit code."""
     try:
-        code = cli.main(args=list(arguments), prog_name="retinue", standalone_mode=False)
+        code = _run(arguments)
         sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader of our output has closed it: programs end of that signal, and say nothing.
+        streams.drop_output()
+        return ExitCode.PIPE_CLOSED
+    except OSError as error:
+        # Of what commands do not answer for themselves.
+        where = "standard output" if streams.is_of_output(error) else error.filename
+        with contextlib.suppress(OSError):
+            click.echo(f"retinue: {safe(f'{where}: ' if where else '')}{safe(error.strerror or str(error))}", err=True)
+        streams.drop_output()
+        return ExitCode.FAILURE
+    return code
+
+
+def _no_such_option(error: click.NoSuchOption) -> click.UsageError:
+    """Returns the error with the options that a wrong one may mean; that both begin with dashes makes none alike."""
+    parameters = error.ctx.command.get_params(error.ctx) if error.ctx is not None else []
+    known = {
+        name.lstrip("-"): name for item in parameters for name in (*item.opts, *item.secondary_opts) if name[:2] == "--"
+    }
+    wrong = error.option_name.lstrip("-")
+    instead = [option for option in _OPTIONS_INSTEAD.get(wrong, ()) if option in known.values()]
+    near = instead[:1] or [known[name] for name in nearest(wrong, known)]
+    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    return click.UsageError(f"No such option {error.option_name!r}.{hint}", ctx=error.ctx)
+
+
+def _run(arguments: Sequence[str]) -> int:
+    stdout = sys.stdout
+    try:
+        code = cli.main(args=list(arguments), prog_name="retinue", standalone_mode=False)
     except click.ClickException as error:
+        if isinstance(error, click.NoSuchOption):
+            error = _no_such_option(error)
         error.show()
         return ExitCode.USAGE
     except (click.Abort, KeyboardInterrupt):
         return ExitCode.INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output has closed it.
-        _drop_output()
-        return ExitCode.FAILURE
+    except SystemExit as error:
+        if sys.stdout is not stdout:
+            # What click makes of a closed pipe.
+            raise BrokenPipeError from error
+        raise
     except RetinueError as error:
         print_error(error)
         return of_error(error)
-    except OSError as error:
-        # Of what commands do not answer for themselves: output that cannot be written.
-        file = f"{error.filename}: " if error.filename else ""
-        click.echo(f"retinue: {safe(f'{file}{error.strerror or error}')}", err=True)
-        _drop_output()
-        return ExitCode.FAILURE
     return code if isinstance(code, int) else ExitCode.OK

@@ -14,6 +14,7 @@ from retinue.client.command.apply_plan import Step, labelled, plan
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exit_codes import ExitCode
 from retinue.client.command.output import output_option, print_message, table
+from retinue.client.command.print_error import print_violations
 from retinue.client.command.printable import safe
 from retinue.client.errors import CallError, NotFound, UsageError
 from retinue.client.manifest import read_manifest
@@ -21,7 +22,7 @@ from retinue.client.rpc_errors import from_status
 from retinue.manager.v1 import session_service_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from retinue.client.aio import Client
     from retinue.manager.v1 import endpoint_pb2, session_pb2
@@ -33,7 +34,7 @@ _QUESTIONS = 32
 @click.command("apply")
 @click.option("-f", "--file", "file", required=True, metavar="FILE", help="YAML or JSON; - is standard input.")
 @click.option("--request-id", default="", metavar="UUID", help="The same one again makes nothing twice.")
-@click.option("--validate-only", is_flag=True, help="Only check: nothing is made.")
+@click.option("--validate-only", "--dry-run", is_flag=True, help="Only check: nothing is made.")
 @click.option(
     "--all-or-nothing/--each-by-itself",
     "all_or_nothing",
@@ -148,14 +149,18 @@ def _print_made(steps: Sequence[Step], answer: session_service_pb2.BatchCreateSe
 
 
 def print_refusals(
-    specs: Sequence[tuple[session_pb2.SessionSpec, str]], answer: session_service_pb2.BatchCreateSessionsResponse
+    specs: Sequence[tuple[session_pb2.SessionSpec, str]],
+    answer: session_service_pb2.BatchCreateSessionsResponse,
+    name_of: Callable[[str, session_pb2.SessionSpec], str] = lambda path, _: path,
 ) -> bool:
-    """Prints why sessions were refused, each with where it was asked for; returns whether any was."""
+    """Prints why sessions were refused, each with where it was asked for; returns whether any was.
+    `name_of` says how fields are called there.
+    """
     refused = False
     for (spec, location), result in zip(specs, answer.results, strict=True):
         if result.HasField("refused"):
             refused = True
-            _print_refusal(location, spec.name, from_status(result.refused))
+            _print_refusal(location, spec, from_status(result.refused), name_of)
     return refused
 
 
@@ -179,13 +184,15 @@ async def _apply_endpoint(client: Client, spec: endpoint_pb2.EndpointSpec, *, va
     return " and ".join(done) or "unchanged"
 
 
-def _print_refusal(location: str, name: str, refusal: CallError) -> None:
-    who = f" {safe(name)}" if name else ""
+def _print_refusal(
+    location: str,
+    spec: session_pb2.SessionSpec,
+    refusal: CallError,
+    name_of: Callable[[str, session_pb2.SessionSpec], str],
+) -> None:
+    who = f" {safe(spec.name)}" if spec.name else ""
     click.echo(f"{location}:{who} refused: {safe(refusal.message)} [{safe(refusal.reason)}]", err=True)
-    for violation in refusal.violations:
-        if violation.description in refusal.message:
-            continue
-        click.echo(f"  {safe(violation.field)}: {safe(violation.description)}", err=True)
+    print_violations(refusal, lambda path: name_of(path, spec))
 
 
 def read_file(file: str) -> tuple[str, str]:

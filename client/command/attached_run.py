@@ -26,12 +26,17 @@ if TYPE_CHECKING:
 class AttachedRun:
     """Creates an interactive session, runs a command in its `main1`, and ends the session; call it once."""
 
-    def __init__(self, sessions: Sessions, spec: session_pb2.SessionSpec, *, fail_fast: bool, keep: bool) -> None:
-        """`fail_fast` gives up what can never fit; with `keep` a session that came to run is not ended."""
+    def __init__(
+        self, sessions: Sessions, spec: session_pb2.SessionSpec, *, fail_fast: bool, keep: bool, quiet: bool = False
+    ) -> None:
+        """`fail_fast` gives up what can never fit; with `keep` a session that came to run is not ended; `quiet` says
+        only what is wrong.
+        """
         self._sessions = sessions
         self._spec = spec
         self._fail_fast = fail_fast
         self._keep = keep
+        self._quiet = quiet
         self._runs = False
         self._console = Console(stderr=True)
 
@@ -49,8 +54,12 @@ class AttachedRun:
     async def _work(self, command: Sequence[str], *, interactive: bool, tty: bool) -> int:
         session = await self._create()
         try:
-            self._say(f"{safe(session.name)}: {session.id}")
-            code = await SessionFollower(session, self._console, fail_fast=self._fail_fast, is_attached=True).follow()
+            if not self._quiet:
+                self._say(f"{safe(session.name)}: {session.id}")
+            follower = SessionFollower(
+                session, self._console, fail_fast=self._fail_fast, is_attached=True, quiet=self._quiet
+            )
+            code = await follower.follow()
             if session.state != "RUNNING":
                 return code or ExitCode.FAILURE
             self._runs = True

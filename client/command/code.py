@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from retinue.client.command import completed_names
+from retinue.client.command import completed_names, options
 from retinue.client.command.code_output import Output
 from retinue.client.command.code_prompt import conversation, history, read_code
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
@@ -84,7 +84,7 @@ def talk_command(connection: Connection, *, language: str, save_dir: Path, sessi
 @_LANGUAGE
 @_SAVE
 @raw_option
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds until it is interrupted.")
+@click.option("--timeout", callback=options.positive_span, metavar="TIME", help="Interrupt it after so long.")
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path))
 @click.argument("session", shell_complete=completed_names.sessions)
 @pass_connection

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from retinue.client.command.interrupts import raised_interrupts
 from retinue.client.errors import CallError
 from retinue.types.v1 import code_pb2
 
@@ -134,7 +135,9 @@ def conversation(connection: Connection, session: str, language: str) -> Iterato
         return await stack.enter_async_context(client.sessions.code(session, language))
 
     try:
-        yield Conversation(call(connect()).result(), loop)
+        # At a prompt Ctrl-C is for what is typed or runs.
+        with raised_interrupts():
+            yield Conversation(call(connect()).result(), loop)
     finally:
         with contextlib.suppress(TimeoutError):
             call(stack.aclose()).result(CLOSE_SECONDS)

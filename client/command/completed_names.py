@@ -24,11 +24,12 @@ _MAX_NAMES = 500
 
 
 def sessions(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Returns names of live sessions that begin so."""
+    """Returns names of live sessions that begin so, those of other users as OWNER/NAME: commands take no others."""
 
     async def names(client: Client) -> AsyncIterator[str]:
+        caller = (await client.users.caller()).name
         async for session in client.sessions.list(limit=_MAX_NAMES):
-            yield session.name
+            yield session.name if session.view.owner == caller else f"{session.view.owner}/{session.name}"
 
     return _asked(context, incomplete, names)
 

@@ -8,10 +8,10 @@ import click
 
 from retinue.client.command import completed_names
 from retinue.client.command.connection import Connection, pass_connection
-from retinue.client.command.output import table
+from retinue.client.command.output import print_plain, table
 from retinue.client.command.printable import safe
 from retinue.client.errors import UsageError
-from retinue.client.settings import contexts_path, read_contexts, write_context
+from retinue.client.settings import contexts_path, read_contexts, with_absolute_ca, write_context
 
 
 @click.group("contexts")
@@ -20,9 +20,29 @@ def contexts_command() -> None:
 
 
 @contexts_command.command("ls")
-def list_contexts() -> None:
-    """List contexts; the current one has a star."""
+@click.option(
+    "-o", "--output", type=click.Choice(["table", "json", "yaml", "name"]), default="table", show_default=True
+)
+def list_contexts(output: str) -> None:
+    """List contexts; the current one has a star. No format prints a token."""
     current, contexts = read_contexts(contexts_path(os.environ))
+    if output == "name":
+        for name in sorted(contexts):
+            click.echo(safe(name))
+        return
+    if output != "table":
+        found = [
+            {
+                "name": name,
+                "endpoint": one.endpoint,
+                "ca": one.ca,
+                "hasToken": bool(one.token),
+                "current": name == current,
+            }
+            for name, one in sorted(contexts.items())
+        ]
+        print_plain(output, {"contexts": found})
+        return
     rows = [
         ["*" if name == current else "", safe(name), safe(settings.endpoint), "yes" if settings.token else "no"]
         for name, settings in sorted(contexts.items())
@@ -46,8 +66,11 @@ def use_context(name: str) -> None:
 @click.argument("name")
 @pass_connection
 def add_context(connection: Connection, name: str) -> None:
-    """Save the manager that --endpoint, --token and --ca (or the environment) say, under a name."""
-    write_context(contexts_path(os.environ), name, connection.settings())
+    """Save the manager that --endpoint, --token and --ca (or the environment) say, under a name.
+
+    --ca may be a relative path: the absolute one is saved.
+    """
+    write_context(contexts_path(os.environ), name, with_absolute_ca(connection.settings()))
 
 
 @contexts_command.command("rm")

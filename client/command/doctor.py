@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 from rich.table import Table
 
 from retinue.client.command.exit_codes import ExitCode
+from retinue.client.command.output import table as output_table
 from retinue.devtools import doctor
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_TITLES = ("WHAT", "STATE", "FOUND", "REMEDY")
 _STYLES = {doctor.OK: "green", doctor.WARNING: "yellow", doctor.ERROR: "red"}
 
 
@@ -68,13 +74,21 @@ def doctor_command(  # noqa: PLR0917 - the options of the command
     if output == "json":
         click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
-        table = Table("WHAT", "STATE", "FOUND", "REMEDY", box=None, pad_edge=False)
+        console = Console()
+        if not console.is_terminal:
+            # Programs that read the output get unwrapped lines, and no blanks at their ends.
+            rows = [[found.name, found.state, found.message, found.remedy] for found in findings]
+            for line in output_table(_TITLES, rows, colour=False):
+                click.echo(line)
+            return _code(findings)
+        table = Table(*_TITLES, box=None, pad_edge=False)
         for finding in findings:
             state = f"[{_STYLES[finding.state]}]{finding.state}[/]"
             table.add_row(finding.name, state, finding.message, finding.remedy)
-        console = Console()
-        # Programs that read the output get unwrapped lines.
-        console.width = console.width if console.is_terminal else 240
         console.print(table)
+    return _code(findings)
+
+
+def _code(findings: Sequence[doctor.Finding]) -> int:
     failed = any(finding.state == doctor.ERROR for finding in findings)
     return ExitCode.FAILURE if failed else ExitCode.OK

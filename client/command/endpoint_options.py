@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from retinue.client import enum_names
-from retinue.client.command import options
+from retinue.client.command import completed_names, options
 from retinue.client.command.apply import read_file
 from retinue.client.errors import UsageError
 from retinue.client.manifest import read_manifest
@@ -92,7 +92,7 @@ _ENDPOINT = (
         help="Amount for each replica, as concurrency=8, utilization:cpu=60 or custom:depth=5.",
     ),
     click.option("--public", is_flag=True, help="Answer anyone: no token is needed."),
-    click.option("--group", default="", help="Resource group."),
+    click.option("--group", default="", shell_complete=completed_names.groups, help="Resource group."),
     click.option("--project", default="", help="Project."),
 )
 

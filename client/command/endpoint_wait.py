@@ -10,6 +10,7 @@ import click
 
 from retinue.client import enum_names
 from retinue.client.command import options
+from retinue.client.command.interrupts import said_when_cancelled
 from retinue.client.command.printable import safe
 from retinue.client.errors import NotFound, RetinueError, WaitTimeout
 from retinue.manager.v1 import endpoint_pb2 as epb
@@ -38,7 +39,9 @@ def wait_options(command: _Command) -> _Command:
         metavar="TIME",
         help="With --wait: give up after so long, with code 5.",
     )(command)
-    return click.option("--wait", is_flag=True, help="Continue until it is done, and print what changes.")(command)
+    return click.option("-w", "--wait", is_flag=True, help="Continue until it is done, and print what changes.")(
+        command
+    )
 
 
 async def wait_ready(client: Client, endpoint: str, seconds: float | None) -> epb.Endpoint:
@@ -149,7 +152,7 @@ async def _wait(
 ) -> epb.Endpoint:
     before = ""
     try:
-        async with asyncio.timeout(seconds):
+        async with said_when_cancelled("it goes on without this program"), asyncio.timeout(seconds):
             while True:
                 found = await client.endpoints.get(endpoint)
                 shown = _progress(found)

@@ -68,7 +68,7 @@ def _print_table(lines: list[str]) -> None:
 @revision_options
 @endpoint_options
 @wait_options
-@click.option("--validate-only", is_flag=True, help="Only check: nothing is made.")
+@click.option("--validate-only", "--dry-run", is_flag=True, help="Only check: nothing is made.")
 @output_option
 @click.argument("endpoint", required=False, default="", metavar="[NAME]")
 @command_argument

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import os
+import shlex
 import signal
 import sys
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ import click
 
 from retinue.client.command import completed_names, options, terminal
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
+from retinue.client.command.printable import safe
 from retinue.client.command.signals import handled
 from retinue.client.errors import CallError
 
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
     from retinue.client.sessions import Sessions
 
 _PASSED_ON = {signal.SIGINT: "INT", signal.SIGTERM: "TERM", signal.SIGQUIT: "QUIT"}
+
+
+# With which a shell ends when there is no such program.
+_NOT_EXECUTABLE, NOT_FOUND = 126, 127
 
 
 class _Exec(click.Command):
@@ -71,7 +77,7 @@ async def exec_command(
     if not command and not interactive and not tty:
         interactive, tty = True, _is_terminal()
     async with connection.client() as client:
-        return await run_attached(
+        code = await run_attached(
             client.sessions,
             session,
             command,
@@ -81,6 +87,7 @@ async def exec_command(
             environment=env,
             working_directory=workdir,
         )
+    return hinted(code, command, f"retinue exec {safe(session)} --")
 
 
 @click.command("attach")
@@ -100,6 +107,17 @@ async def attach_command(connection: Connection, *, kernel: str, session: str) -
 
 def _is_terminal() -> bool:
     return os.isatty(sys.stdin.fileno()) and os.isatty(sys.stdout.fileno())
+
+
+def hinted(code: int, command: Sequence[str], how: str = "retinue run --") -> int:
+    """Returns the exit code; if a command was not found that is a whole command line in one word, it says so."""
+    if code in (_NOT_EXECUTABLE, NOT_FOUND) and len(command) == 1 and " " in (line := command[0].strip()):
+        click.echo(
+            f"retinue: {safe(repr(line))} is one word, the name of a program: did you mean `{how} {safe(line)}`, "
+            f"or `{how} sh -c {safe(shlex.quote(line))}`?",
+            err=True,
+        )
+    return code
 
 
 async def run_attached(

@@ -37,6 +37,8 @@ class ExitCode(IntEnum):
     UNSCHEDULABLE = 6
     UNAVAILABLE = 7
     INTERRUPTED = 130
+    PIPE_CLOSED = 141
+    TERMINATED = 143
 
 
 _BY_ERROR: tuple[tuple[type[RetinueError] | tuple[type[RetinueError], ...], ExitCode], ...] = (

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @click.command("watch")
-@click.option("-o", "--output", type=click.Choice(["lines", "json"]), default="lines", show_default=True)
+@click.option("-o", "--output", type=click.Choice(["lines", "json", "jsonl"]), default="lines", show_default=True)
 @click.option("--after", type=click.IntRange(0), help="Start after this revision of the journal; 0 is the oldest kept.")
 @click.option("--filter", "filter_", default="", metavar="TERMS", help="""As in: owner = "ann" AND project = "x".""")
 @click.argument("session", shell_complete=completed_names.sessions, required=False)
@@ -38,7 +38,7 @@ async def watch_command(
 ) -> int:
     """Follow the events of a session until it ends, and end with its exit code; without one, of all sessions.
 
-    With -o json every event is one line of proto JSON.
+    With -o json, or jsonl, every event is one line of proto JSON.
     """
     if session is not None and filter_:
         raise click.UsageError("--filter is for all sessions: name none")
@@ -47,7 +47,7 @@ async def watch_command(
             await _watch_all(client, output, after, filter_)
             return ExitCode.OK
         handle = await client.sessions.get(session)
-        if output == "json":
+        if output != "lines":
             events = client.sessions.watch(
                 after_revision=handle.revision if after is None else after,
                 incarnation=handle.incarnation if after is None else "",
@@ -71,7 +71,7 @@ async def watch_command(
 async def _watch_all(client: Client, output: str, after: int | None, filter_: str) -> None:
     async with aclosing(client.sessions.watch(after_revision=after, filter=filter_)) as events:
         async for event in events:
-            if output == "json":
+            if output != "lines":
                 _print_json(event)
             else:
                 click.echo(event_line(event))

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
-from rich.live import Live
 from rich.text import Text
 
 from retinue.client import enum_names
 from retinue.client.command import completed_names
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exit_codes import ExitCode
+from retinue.client.command.live_view import LiveView
 from retinue.client.command.output import print_message
 from retinue.client.command.printable import safe
 from retinue.client.command.text import short_id
@@ -39,8 +39,9 @@ _STYLES = {"SUCCESS": "green", "FAILURE": "red", "CANCELLED": "red", "RUNNING": 
 async def graph_command(connection: Connection, session: str, once: bool, output: str) -> int:
     """Show what a session depends on and what depends on it, until all of it has ended.
 
-    A session with several others before it stands under one of them and names the rest. The code is 0 when all ended in
-    success, else 1; with --once or another format than the tree it is 0.
+    Of an interactive session alone it shows the state. A session with several others before it stands under one of them
+    and names the rest. The code is 0 when all ended in success, else 1; with --once or another format than the tree it
+    is 0.
     """
     async with connection.client() as client:
         graph = await client.sessions.graph(session)
@@ -48,6 +49,9 @@ async def graph_command(connection: Connection, session: str, once: bool, output
             print_message(output, graph)
             return ExitCode.OK
         console = Console()
+        # One that stands alone and has no end of its own would be followed for ever.
+        endless = len(graph.nodes) == 1 and not _ended(graph.nodes[0]) and await _is_endless(client, graph.nodes[0].id)
+        once = once or endless
         if once or all(_ended(node) for node in graph.nodes):
             _print(console, graph)
         else:
@@ -57,11 +61,15 @@ async def graph_command(connection: Connection, session: str, once: bool, output
     return ExitCode.FAILURE
 
 
+async def _is_endless(client: Client, session: str) -> bool:
+    return (await client.sessions.get(session)).view.spec.type != session_pb2.SESSION_TYPE_BATCH
+
+
 async def _follow(
     client: Client, session: str, graph: session_service_pb2.GetSessionGraphResponse, console: Console
 ) -> session_service_pb2.GetSessionGraphResponse:
     """Reads the graph again after each portion of events that is about it, until all sessions have ended."""
-    live = Live(console=console, transient=True, refresh_per_second=8) if console.is_terminal else None
+    live = LiveView(console=console, transient=True, refresh_per_second=8) if console.is_terminal else None
     if live is None:
         _print(console, graph)
     else:

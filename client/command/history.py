@@ -37,15 +37,18 @@ async def describe_command(connection: Connection, session: str) -> None:
 
 
 @click.command("history")
-@click.option("-o", "--output", type=click.Choice(["lines", "jsonl"]), default="lines", show_default=True)
+@click.option("-o", "--output", type=click.Choice(["lines", "json", "jsonl"]), default="lines", show_default=True)
 @click.argument("session", shell_complete=completed_names.sessions)
 @pass_connection
 @asynchronous
 async def history_command(connection: Connection, session: str, output: str) -> None:
-    """List what happened to a session, oldest first; `retinue watch` continues from there."""
+    """List what happened to a session, oldest first; `retinue watch` continues from there.
+
+    With -o json, or jsonl, every event is one line of proto JSON.
+    """
     async with connection.client() as client:
         events = await client.sessions.history(session)
-    if output == "jsonl":
+    if output != "lines":
         for event in events:
             click.echo(json.dumps(plain(event), ensure_ascii=False))
     else:

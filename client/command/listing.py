@@ -88,9 +88,10 @@ class _Watch:
             await self._follow(None)
             return
         from rich.console import Console  # noqa: PLC0415  # a list needs none of it
-        from rich.live import Live  # noqa: PLC0415  # as above
 
-        with Live(console=Console(), get_renderable=self._drawn, refresh_per_second=4, transient=True) as live:
+        from retinue.client.command.live_view import LiveView  # noqa: PLC0415  # as above
+
+        with LiveView(console=Console(), get_renderable=self._drawn, refresh_per_second=4, transient=True) as live:
             await self._follow(live)
 
     async def _follow(self, live: Live | None) -> None:

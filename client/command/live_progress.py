@@ -6,12 +6,12 @@ import time
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
-from rich.live import Live
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
 from retinue.client import enum_names
+from retinue.client.command.live_view import LiveView
 from retinue.client.command.printable import safe
 from retinue.client.command.progress import (
     SHOWN_KERNELS,
@@ -22,6 +22,7 @@ from retinue.client.command.progress import (
     reason_text,
     summary,
 )
+from retinue.client.command.terminal import in_foreground
 from retinue.client.command.text import span
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ class LiveProgress:
         self._console = console
         self._session: session_pb2.Session | None = None
         self._note = ""
-        self._spinner = Spinner("dots")
-        self._live: Live | None = None
+        self._spinner = Spinner("dots" if console.encoding.startswith("utf") else "line")
+        self._live: LiveView | None = None
         self._closed = False
 
     def show(self, session: session_pb2.Session) -> None:
@@ -52,10 +53,14 @@ class LiveProgress:
         if self._closed:
             if before is None or before.state != session.state:
                 self.say(changes(None, session)[0])
-        elif enum_names.is_ended(session):
+            return
+        if enum_names.is_ended(session):
             self.close()
+        elif not in_foreground():
+            for line in changes(before, session):
+                self.say(line)
         elif self._live is None:
-            self._live = Live(
+            self._live = LiveView(
                 console=self._console,
                 get_renderable=self._render,
                 transient=True,

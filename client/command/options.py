@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
 import shlex
 from typing import TYPE_CHECKING
 
@@ -11,26 +10,31 @@ import click
 
 from retinue.client.errors import UsageError
 from retinue.client.overriding import remove_field, set_field
+from retinue.client.time_spans import EXAMPLES, parse_span
 from retinue.manager.v1 import fleet_service_pb2, session_pb2
 from retinue.rpc.core.amounts import MEMORY, AmountError, parse_amount
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?")
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
 
 def span(_context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    """Returns the seconds of a length of time written `90`, `90s`, `1.5m`, `2h` or `1d`;
+    """Returns the seconds of a length of time written `90`, `90s`, `1.5m`, `2h`, `1h30m` or `1d`;
     usage errors for anything else.
     """
     if value is None:
         return None
-    found = _SPAN.fullmatch(value)
-    if found is None:
-        raise click.BadParameter(f"{value!r} is not a time: write 30s, 5m, 2h", param=parameter)
-    return float(found[1]) * _UNITS[found[2] or "s"]
+    if (seconds := parse_span(value)) is None:
+        raise click.BadParameter(f"{value!r} is not a time: write {EXAMPLES}", param=parameter)
+    return seconds
+
+
+def positive_span(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    """Returns the seconds of a length of time as `span` does; usage errors for none, too."""
+    seconds = span(context, parameter, value)
+    if seconds == 0:
+        raise click.BadParameter("must be above 0", param=parameter)
+    return seconds
 
 
 def size(_context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
@@ -61,10 +65,10 @@ def _moment(
     if value is None:
         return None
     now = dt.datetime.now(dt.UTC)
-    found = _SPAN.fullmatch(value)
+    seconds = parse_span(value)
     try:
-        if found is not None:
-            return now + direction * dt.timedelta(seconds=float(found[1]) * _UNITS[found[2] or "s"])
+        if seconds is not None:
+            return now + direction * dt.timedelta(seconds=seconds)
         parsed = dt.datetime.fromisoformat(value)
     except (ValueError, OverflowError):
         raise click.BadParameter(

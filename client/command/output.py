@@ -18,10 +18,11 @@ from google.protobuf.message import Message
 from rich.cells import cell_len, set_cell_size
 
 from retinue.client.command.columns import PREFIX, parse_columns
+from retinue.client.command.streams import takes_all
 from retinue.rpc.fields import fields_of, is_map, leaves
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from google.protobuf.descriptor import Descriptor
 
@@ -203,11 +204,15 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
 
 def print_message(output: str, message: Message) -> None:
     """Prints a message as proto JSON, or as the same in YAML."""
-    content = plain(message)
+    print_plain(output, plain(message))
+
+
+def print_plain(output: str, content: Mapping[str, Any]) -> None:
+    """Prints values as JSON, or as YAML."""
     if output == "yaml":
         import yaml  # noqa: PLC0415  # other formats need none of it
 
-        click.echo(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), nl=False)
+        click.echo(yaml.safe_dump(content, sort_keys=False, allow_unicode=takes_all()), nl=False)
     else:
         click.echo(json.dumps(content, indent=2, ensure_ascii=False))
 

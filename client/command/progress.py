@@ -8,15 +8,17 @@ from rich.filesize import decimal
 
 from retinue.client import enum_names
 from retinue.client.command.printable import safe
-from retinue.client.command.text import or_dash
+from retinue.client.command.text import or_dash, span
+from retinue.manager.v1 import session_pb2
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from retinue.manager.v1 import session_pb2
-
 SHOWN_KERNELS = 24
 """Beyond this, kernels are counted by state and not shown one by one."""
+
+_QUEUED, _COMMAND_ENDED = "QUEUED", "COMMAND_ENDED"
+_MINUTE = 60
 
 
 class Progress(Protocol):
@@ -36,9 +38,20 @@ class Progress(Protocol):
 
 
 def open_progress(console: Console) -> Progress:
-    """Returns a live view if the console is a terminal, else plain lines."""
+    """Returns a live view if the console is a terminal, else a line for each change."""
+    return _live_progress(console) or PlainProgress(console)
+
+
+def open_brief_progress(console: Console, *, quiet: bool = False) -> Progress:
+    """Returns a live view if the console is a terminal, else lines for the start, the end, and what is wrong;
+    `quiet` leaves what is wrong, on a terminal too.
+    """
+    return (None if quiet else _live_progress(console)) or BriefProgress(console, quiet=quiet)
+
+
+def _live_progress(console: Console) -> Progress | None:
     if not console.is_terminal or console.is_dumb_terminal:
-        return PlainProgress(console)
+        return None
     from retinue.client.command.live_progress import LiveProgress  # noqa: PLC0415  # lists and pipes need none of it
 
     return LiveProgress(console)
@@ -69,6 +82,37 @@ class PlainProgress:
         """Does nothing: there is nothing to end."""
 
 
+class BriefProgress(PlainProgress):
+    """One line when the session starts, one when it ends, and lines for what is wrong."""
+
+    def __init__(self, console: Console, *, quiet: bool) -> None:
+        """Lines go to `console`; `quiet` leaves out start and end of a session whose command ended."""
+        super().__init__(console)
+        self._quiet = quiet
+
+    def show(self, session: session_pb2.Session) -> None:
+        """Prints what is worth a line."""
+        for line in brief_changes(self._last, session, quiet=self._quiet):
+            self.say(line)
+        self._last = session
+
+
+def brief_changes(before: session_pb2.Session | None, after: session_pb2.Session, *, quiet: bool = False) -> list[str]:
+    """Returns the lines, safe, on a session's start and end and on what is wrong; with `quiet` only the last. Pure."""
+    state = after.state
+    moved = before is None or before.state != state
+    if state == session_pb2.SESSION_STATE_PENDING:
+        # The first reason says only that it was asked for.
+        waits = after.reason not in ("", _QUEUED) and (before is None or before.reason != after.reason)
+        shown = not quiet and (waits or (moved and before is not None))
+    elif enum_names.is_ended(after) or state == session_pb2.SESSION_STATE_TERMINATING:
+        unusual = after.reason != _COMMAND_ENDED
+        shown = moved and (unusual or (enum_names.is_ended(after) and not quiet))
+    else:
+        shown = moved and state == session_pb2.SESSION_STATE_RUNNING and not quiet
+    return [*([_state_line(after)] if shown else []), *_condition_lines(before, after)]
+
+
 def reason_text(session: session_pb2.Session) -> str:
     """Returns why the session is in its state, safe to print; empty when no reason is given."""
     return ": ".join(safe(part) for part in (session.reason, session.message) if part)
@@ -90,7 +134,7 @@ def summary(session: session_pb2.Session, seconds: float) -> str:
         parts = [f"{safe(session.spec.name)}: {outcome(session)}"]
     elif agents:
         parts.append(f"on {safe(', '.join(agents))}")
-    parts.append(f"after {seconds:.1f} s")
+    parts.append(f"after {seconds:.1f} s" if seconds < _MINUTE else f"after {span(seconds)}")
     return " ".join(parts)
 
 
@@ -130,19 +174,8 @@ def changes(before: session_pb2.Session | None, after: session_pb2.Session) -> l
     name = safe(after.spec.name)
     lines = []
     if before is None or (before.state, before.reason, before.message) != (after.state, after.reason, after.message):
-        reason = reason_text(after)
-        state = (
-            outcome(after)
-            if enum_names.is_ended(after)
-            else enum_names.state_of(after) + (f" ({reason})" if reason else "")
-        )
-        lines.append(f"{name}: {state}")
-    known = {condition.type for condition in before.conditions} if before is not None else set()
-    lines += [
-        f"{name}: {safe(condition.type)}: {safe(condition.message)}"
-        for condition in after.conditions
-        if condition.type not in known
-    ]
+        lines.append(_state_line(after))
+    lines += _condition_lines(before, after)
     if before is None:
         return lines
     moved = [
@@ -161,3 +194,19 @@ def changes(before: session_pb2.Session | None, after: session_pb2.Session) -> l
         code = f", exit code {kernel.exit_code}" if kernel.HasField("exit_code") else ""
         lines.append(f"{name}: {safe(kernel.hostname)} {state}{location}{code}")
     return lines
+
+
+def _state_line(session: session_pb2.Session) -> str:
+    if enum_names.is_ended(session):
+        return f"{safe(session.spec.name)}: {outcome(session)}"
+    reason = reason_text(session)
+    return f"{safe(session.spec.name)}: {enum_names.state_of(session)}" + (f" ({reason})" if reason else "")
+
+
+def _condition_lines(before: session_pb2.Session | None, after: session_pb2.Session) -> list[str]:
+    known = {condition.type for condition in before.conditions} if before is not None else set()
+    return [
+        f"{safe(after.spec.name)}: {safe(condition.type)}: {safe(condition.message)}"
+        for condition in after.conditions
+        if condition.type not in known
+    ]

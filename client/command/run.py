@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from retinue.client.command import options
+from retinue.client.command import completed_names, options
 from retinue.client.command.attached_run import AttachedRun
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
+from retinue.client.command.exec import NOT_FOUND, hinted
 from retinue.client.command.exit_codes import ExitCode
 from retinue.client.command.output import output_option, print_one
 from retinue.client.command.printable import safe
 from retinue.client.command.session_follower import SessionFollower
 from retinue.client.command.sessions import session_facts
+from retinue.client.command.spec_options import named_options
 from retinue.client.errors import UsageError
 from retinue.client.spec import session_spec
 from retinue.manager.v1 import session_service_pb2
@@ -38,7 +40,13 @@ _TYPES = ("batch", "interactive", "system")
 )
 @click.option("-n", "--name", default="", help="Default: generated.")
 @click.option("--size", type=click.IntRange(1), help="Number of kernels.  [default: 1]")
-@click.option("--template", default="", metavar="NAME[@VERSION]", help="Made from a template; all else overrides it.")
+@click.option(
+    "--template",
+    default="",
+    metavar="NAME[@VERSION]",
+    shell_complete=completed_names.templates,
+    help="Made from a template; all else overrides it.",
+)
 @options.set_option
 @options.unset_option
 @click.option("--mode", type=click.Choice(["single-node", "multi-node"]), help="Where the kernels may be.")
@@ -87,20 +95,39 @@ _TYPES = ("batch", "interactive", "system")
     help="Ports of main1 that clients reach by number.",
 )
 @click.option("--sub-command", callback=options.words, metavar="'sh -c …'", help="What subs run.  [default: idle]")
-@click.option("--group", default="", help="Resource group.")
+@click.option("--group", default="", shell_complete=completed_names.groups, help="Resource group.")
 @click.option("--project", default="", help="Project.")
 @click.option("--priority", type=click.IntRange(0, 100), help="0 is last, 100 first.")
 @click.option("--grace", callback=options.span, metavar="TIME", help="Between the polite and the final stop signal.")
 @click.option("--time-limit", callback=options.span, metavar="TIME", help="Longest time it may run; then it is ended.")
-@click.option("--agent", "agents", multiple=True, metavar="ID", help="Agent to run on if it has room; may be repeated.")
+@click.option(
+    "--agent",
+    "agents",
+    multiple=True,
+    metavar="ID",
+    shell_complete=completed_names.agents,
+    help="Agent to run on if it has room; may be repeated.",
+)
 @click.option("--strict-agents", is_flag=True, help="Run on no other agents than those.")
 @click.option("--arch", default="", help="Architecture that the agents must have.")
 @click.option("--endpoint", default="", help="Endpoint that it is a replica of.")
 @click.option("--replicas", type=click.Choice(["spread", "pack"]), help="Where the endpoint's replicas go.")
 @click.option("--preemptible", is_flag=True, help="May be preempted by sessions of higher priority.")
 @click.option("--hold", is_flag=True, help="Wait until `retinue release`.")
-@click.option("--depends-on", multiple=True, metavar="SESSION", help="Runs after its success; may be repeated.")
-@click.option("--after", multiple=True, metavar="SESSION", help="Runs after its end, with any result; may be repeated.")
+@click.option(
+    "--depends-on",
+    multiple=True,
+    metavar="SESSION",
+    shell_complete=completed_names.sessions,
+    help="Runs after its success; may be repeated.",
+)
+@click.option(
+    "--after",
+    multiple=True,
+    metavar="SESSION",
+    shell_complete=completed_names.sessions,
+    help="Runs after its end, with any result; may be repeated.",
+)
 @click.option(
     "--earliest-start-time", callback=options.future, metavar="TIME", help="Not before: 30m from now, or RFC 3339."
 )
@@ -118,8 +145,11 @@ _TYPES = ("batch", "interactive", "system")
 )
 @click.option("--bootstrap", type=click.File("r"), metavar="FILE", help="Script that every kernel runs first.")
 @click.option("-d", "--detach", is_flag=True, help="Only ask for it; print its id.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress on standard error, only what is wrong.")
 @click.option("--fail-fast", is_flag=True, help="End with 6 if it can never fit as things are configured.")
-@click.option("--dry-run", is_flag=True, help="Only check the request, and report where it would be placed.")
+@click.option(
+    "--dry-run", "--validate-only", is_flag=True, help="Only check the request, and report where it would be placed."
+)
 @output_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @pass_connection
@@ -134,15 +164,16 @@ async def run_command(
     detach: bool,
     dry_run: bool,
     fail_fast: bool,
+    quiet: bool,
     output: str,
     **given: Any,
 ) -> int:
     """Start a session that runs COMMAND, and follow it to its end.
 
-    A batch session's output comes on standard output and error as it was printed there, its progress on standard error,
-    and its exit code becomes that of this program. An interactive session is left alone once it runs. The first Ctrl-C
-    ends the session; on a terminal it asks. With -i or -t, COMMAND runs as by `retinue exec`, and the session ends with
-    it.
+    A batch session's output comes on standard output and error as it was printed there, its progress on standard error
+    (on no terminal only start, end and what is wrong), and its exit code becomes that of this program. An interactive
+    session is left alone once it runs. The first Ctrl-C ends the session; on a terminal it asks. With -i or -t, COMMAND
+    runs as by `retinue exec`, and the session ends with it.
 
     \b
       retinue run -- echo hello
@@ -156,26 +187,29 @@ async def run_command(
     elif keep:
         raise click.UsageError("--keep goes with -i and -t; other sessions are ended by `retinue rm`")
     spec = request(given)
-    async with connection.client() as client:
-        if dry_run:
-            checked = await client.sessions.check_from(spec)
-            facts = [*session_facts(checked.session), ("would go to", _preview_text(checked.preview))]
-            print_one(output, checked, facts, safe(checked.session.spec.name))
-            never = fail_fast and checked.preview.tier == session_service_pb2.REASON_TIER_CONFIGURATION
-            return ExitCode.UNSCHEDULABLE if never else ExitCode.OK
-        if interactive or tty:
-            run = AttachedRun(client.sessions, spec, fail_fast=fail_fast, keep=keep)
-            return await run(command, interactive=interactive, tty=tty)
-        session = await client.sessions.create_from(spec)
-        if detach:
-            if output in ("table", "wide"):
-                click.echo(session.id)
-            else:
-                print_one(output, session.view, session_facts(session.view), session.id)
-            return ExitCode.OK
-        console = Console(stderr=True)
-        console.print(f"{safe(session.name)}: {session.id}", markup=False, highlight=False, soft_wrap=True)
-        return await SessionFollower(session, console, fail_fast=fail_fast).follow()
+    with named_options(spec):
+        async with connection.client() as client:
+            if dry_run:
+                checked = await client.sessions.check_from(spec)
+                facts = [*session_facts(checked.session), ("would go to", _preview_text(checked.preview))]
+                print_one(output, checked, facts, safe(checked.session.spec.name))
+                never = fail_fast and checked.preview.tier == session_service_pb2.REASON_TIER_CONFIGURATION
+                return ExitCode.UNSCHEDULABLE if never else ExitCode.OK
+            if interactive or tty:
+                run = AttachedRun(client.sessions, spec, fail_fast=fail_fast, keep=keep, quiet=quiet)
+                return hinted(await run(command, interactive=interactive, tty=tty), command)
+            session = await client.sessions.create_from(spec)
+            if detach:
+                hinted(NOT_FOUND, command)
+                if output in ("table", "wide"):
+                    click.echo(session.id)
+                else:
+                    print_one(output, session.view, session_facts(session.view), session.id)
+                return ExitCode.OK
+            console = Console(stderr=True)
+            if not quiet:
+                console.print(f"{safe(session.name)}: {session.id}", markup=False, highlight=False, soft_wrap=True)
+            return hinted(await SessionFollower(session, console, fail_fast=fail_fast, quiet=quiet).follow(), command)
 
 
 def _attached(given: dict[str, Any], *, tty: bool, detach: bool) -> dict[str, Any]:

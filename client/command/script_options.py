@@ -16,7 +16,12 @@ from retinue.client.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+SCRIPT_VARIABLE = "JOB_SCRIPT"
+"""The variable in which a script travels to where it runs."""
+
 _OURS, _SLURM = "#RETINUE", "#SBATCH"
+# Words that begin a command in a shell, before a name.
+_CALL = r"(?:^|[;&|(`{{]|\$\(|\b(?:then|do|else|exec|time|if|while|until|!))\s*{}(?=\s|$)"
 _MAX_ELEMENTS = 10_000
 _MEMORY = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
 _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
@@ -59,9 +64,8 @@ IGNORED: Mapping[str, str] = {
     "mail-type": "webhooks of the session say when it ends",
     "mail-user": "webhooks of the session say when it ends",
     "no-requeue": "a job runs once unless it asks for retries",
-    "quiet": "there is less to be quiet about",
     "verbose": "use retinue -v",
-    "parsable": "ids are printed with -o name",
+    "parsable": "ids are on standard output by themselves",
     "no-kill": "a job ends with any of its nodes",
     "distribution": "the resource group's strategy decides",
 }
@@ -103,9 +107,37 @@ def parse_array(text: str) -> Array:
     return Array(tuple(indices), int(number) if percent else None)
 
 
-def read_script(text: str, source: str) -> ScriptOptions:
+def calls(text: str, program: str) -> int | None:
+    """Returns the number of the first line of a script that calls a program by its name; None when none does.
+    It reads words, not the language of the shell.
+    """
+    call = re.compile(_CALL.format(re.escape(program)))
+    for number, line in enumerate(text.splitlines(), 1):
+        if call.search(re.sub(r"(^|\s)#.*", "", line).strip()):
+            return number
+    return None
+
+
+def of_sbatch(name: str) -> bool:
+    """Returns whether sbatch has a long option of that name which is read or refused here by its name."""
+    return name in _READERS or name in _SHAPE or name in IGNORED or name in _FLAGS or name in _SHORT.values()
+
+
+def long_name(letter: str) -> str:
+    """Returns the long name of a short option of sbatch; empty if it has none of that letter."""
+    return _SHORT.get(letter, "")
+
+
+def take_option(rest: list[str]) -> list[str]:
+    """Takes one option of sbatch off the words of a command line, with its value. Raises UsageError."""
+    name, value = _option(rest)
+    return [f"--{name}" if name in _FLAGS else f"--{name}={value}"]
+
+
+def read_script(text: str, source: str, typed: Sequence[str] = ()) -> ScriptOptions:
     """Returns what the lines of a script ask for: those before its first command, and of `#RETINUE` and `#SBATCH` the
-    former ones last, so that they count. Raises UsageError, with the line.
+    former ones last, so that they count; after them come options of sbatch that were `typed` on the command line.
+    Raises UsageError, with the line.
     """
     if not text.startswith("#!"):
         raise UsageError(f"{source}: the first line must name an interpreter, as in #!/bin/sh")
@@ -123,6 +155,8 @@ def read_script(text: str, source: str) -> ScriptOptions:
         options.arguments = [*slurm.arguments(), *ours]
     except UsageError as error:
         raise UsageError(f"{source}: {error}") from error
+    if typed:
+        options.arguments += slurm.typed(typed)
     return options
 
 
@@ -160,8 +194,17 @@ class _Slurm:
                 continue
             reader = _READERS.get(name)
             if reader is None:
-                raise UsageError(f"--{name} of sbatch has no counterpart here: take the line out, or use #RETINUE")
+                raise UsageError(f"--{name} of sbatch has no counterpart here: take it out, or use #RETINUE")
             reader(self, value)
+
+    def typed(self, words: Sequence[str]) -> list[str]:
+        """Returns the options for those of a command line, which go before those of the script. Raises UsageError."""
+        other = _Slurm(self._options)
+        other._shape = dict(self._shape)
+        other.take(0, words)
+        if other._shape == self._shape:
+            other._shape = {}
+        return other.arguments()
 
     def set(self, *arguments: str) -> None:
         """Sets an option of `retinue run`, in place of what it was."""
@@ -333,11 +376,13 @@ _READERS: Mapping[str, Callable[[_Slurm, str], None]] = {
     "account": _plain("--project"),
     "array": lambda slurm, value: slurm.array(value),
     "dependency": _dependency,
+    "quiet": lambda slurm, _: slurm.set("--quiet"),
     "hold": lambda slurm, _: slurm.set("--hold"),
     "begin": _begin,
     "export": _export,
     "nodelist": _agents,
     "requeue": lambda slurm, _: slurm.set("--retry", "3"),
+    "wait": lambda slurm, _: slurm.set("--wait"),
     "comment": lambda slurm, value: slurm.set("--label", f"comment={value}"),
     "container-image": _plain("--image"),
 }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
 _Command = TypeVar("_Command", bound="Callable[..., object]")
 
@@ -23,6 +23,12 @@ def selector_option(command: _Command) -> _Command:
         metavar="NAME=VALUE",
         help="Only sessions with this label, or NAME!=VALUE without; may be repeated.",
     )(command)
+
+
+def say_none(sessions: Collection[str]) -> None:
+    """Says on standard error that no session was chosen: nothing was done."""
+    if not sessions:
+        click.echo("retinue: no session of yours matches", err=True)
 
 
 def selected(filter_: str, terms: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from retinue.client import enum_names
 from retinue.client.command.exit_codes import ExitCode, of_session
 from retinue.client.command.printable import safe
-from retinue.client.command.progress import open_progress
+from retinue.client.command.progress import open_brief_progress
 from retinue.client.command.signals import handled
 from retinue.client.errors import CallError, NotFound, OutOfRange
 from retinue.manager.v1 import session_pb2, session_service_pb2
@@ -38,15 +38,23 @@ class SessionFollower:
     """Follows one session; call `follow` once."""
 
     def __init__(
-        self, session: Session, console: Console, *, fail_fast: bool = False, is_attached: bool = False
+        self,
+        session: Session,
+        console: Console,
+        *,
+        fail_fast: bool = False,
+        is_attached: bool = False,
+        quiet: bool = False,
     ) -> None:
-        """Progress goes to `console`, output to the stream that it came from; `fail_fast` gives up what can never fit.
-        With `is_attached` the caller attaches a command once the session runs, and handles signals.
+        """Progress goes to `console`, output to the stream that it came from; `fail_fast` gives up what can never fit,
+        `quiet` shows only what is wrong. With `is_attached` the caller attaches a command once the session runs, and
+        handles signals.
         """
         self._session = session
         self._fail_fast = fail_fast
         self._is_attached = is_attached
-        self._progress = open_progress(console)
+        self._quiet = quiet
+        self._progress = open_brief_progress(console, quiet=quiet)
         self._is_batch = session.view.spec.type == session_pb2.SESSION_TYPE_BATCH
         self._started = asyncio.Event()
         self._interrupts: asyncio.Queue[signal.Signals] = asyncio.Queue()
@@ -93,7 +101,11 @@ class SessionFollower:
                     self._progress.close()
                     self._started.set()
                 if step.view.state == session_pb2.SESSION_STATE_RUNNING and not self._is_batch:
-                    if step.view.spec.type == session_pb2.SESSION_TYPE_INTERACTIVE and not self._is_attached:
+                    if (
+                        step.view.spec.type == session_pb2.SESSION_TYPE_INTERACTIVE
+                        and not self._is_attached
+                        and not self._quiet
+                    ):
                         name = safe(step.name)
                         self._progress.say(
                             f"`retinue exec -it {name}` opens a shell in it, `retinue rm {name}` ends it"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from retinue.client.command import completed_names, options
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exit_codes import ExitCode, of_error
 from retinue.client.command.idle import check_facts
+from retinue.client.command.interrupts import said_when_cancelled
 from retinue.client.command.output import (
     Column,
     output_option,
@@ -24,8 +26,9 @@ from retinue.client.command.output import (
 from retinue.client.command.print_error import print_error
 from retinue.client.command.printable import safe
 from retinue.client.command.progress import kernel_counts, outcome, reason_text
-from retinue.client.command.selecting import selected, selector_option, term
-from retinue.client.command.text import amounts, memory, or_dash, short_id, since, size, span
+from retinue.client.command.script_options import SCRIPT_VARIABLE
+from retinue.client.command.selecting import say_none, selected, selector_option, term
+from retinue.client.command.text import amounts, or_dash, short_id, since, size, span
 from retinue.client.errors import CallError
 from retinue.manager.v1 import session_pb2
 from retinue.rpc.core.amounts import MEMORY, AmountError, format_amount, parse_amount
@@ -47,14 +50,16 @@ def session_columns(now: float) -> Sequence[Column[session_pb2.Session]]:
         Column("TYPE", lambda session: enum_names.name_of(enum_names.SESSION_TYPE, session.spec.type).lower(), drop=2),
         Column("STATE", enum_names.state_of),
         Column("RESULT", _result, drop=1),
-        Column("KERNELS", _ready),
+        Column("KERNELS", _ready, drop=1),
         Column("AGENTS", _agents, drop=3),
         Column("OWNER", lambda session: or_dash(session.owner), drop=4),
         Column("PROJECT", lambda session: or_dash(session.spec.project), wide=True),
         Column("GROUP", lambda session: or_dash(session.spec.resource_group), wide=True),
         Column(
             "MODE",
-            lambda session: enum_names.name_of(enum_names.CLUSTER_MODE, session.spec.cluster_mode).lower(),
+            lambda session: (
+                enum_names.name_of(enum_names.CLUSTER_MODE, session.spec.cluster_mode).lower().replace("_", "-")
+            ),
             wide=True,
         ),
         Column("ISOLATION", _isolations, wide=True),
@@ -108,7 +113,7 @@ def _network(session: session_pb2.Session) -> str:
 @pass_connection
 @asynchronous
 async def get_command(connection: Connection, session: str, output: str) -> None:
-    """Show one session, by id, by the start of it, or by name.
+    """Show one session, by id, by the first 8 or more characters of it, or by name (of others: OWNER/NAME).
 
     Of kernels that have ended it shows the processor time and the most memory that they had in use, and in percent of
     what they asked for.
@@ -185,7 +190,6 @@ def session_facts(session: session_pb2.Session) -> list[tuple[str, str]]:
     now = time.time()
     created = enum_names.time_of(session, "create_time")
     started, ended = enum_names.time_of(session, "start_time"), enum_names.time_of(session, "end_time")
-    command = " ".join(session.spec.kernel.command)
     return [
         ("id", safe(session.id)),
         ("name", safe(session.spec.name)),
@@ -200,7 +204,7 @@ def session_facts(session: session_pb2.Session) -> list[tuple[str, str]]:
         ("cluster", _cluster(session.spec)),
         ("kernels", kernel_counts(session)),
         ("network", "" if _network(session) == "-" else _network(session)),
-        ("command", safe(command)),
+        ("command", safe(_command(session.spec.kernel.command))),
         ("ports", _ports(session)),
         ("apps", ", ".join(safe(app.name) for app in session.spec.apps)),
         ("template", _template(session.spec)),
@@ -227,10 +231,20 @@ def slot_hours(session: session_pb2.Session, seconds: float) -> str:
                 # As a later version of the server writes it.
                 return ""
     hours = {slot: round(amount * max(0.0, seconds) / 3600) for slot, amount in held.items()}
-    written = {
-        slot: memory(amount) if slot == MEMORY else format_amount(slot, amount) for slot, amount in hours.items()
-    }
-    return safe(" ".join(f"{slot}={amount}" for slot, amount in sorted(written.items())))
+    return safe(
+        " ".join(
+            f"{slot}={size(amount, exact=1) if slot == MEMORY else format_amount(slot, amount)}"
+            for slot, amount in sorted(hours.items())
+        )
+    )
+
+
+def _command(words: Sequence[str]) -> str:
+    """Returns a command as a shell takes it; of a submitted script its name, in place of what starts it."""
+    start = 3
+    if tuple(words[:2]) == ("/bin/sh", "-c") and len(words) > start and SCRIPT_VARIABLE in words[2]:
+        words = words[start:]
+    return shlex.join(words)
 
 
 def _cluster(spec: session_pb2.SessionSpec) -> str:
@@ -304,7 +318,7 @@ async def explain_command(connection: Connection, session: str, output: str) -> 
 @click.option("--timeout", callback=options.span, metavar="TIME", help="With --wait: give up after so long.")
 @selector_option
 @click.option("--all", "everything", is_flag=True, help="All sessions of yours.")
-@click.option("--dry-run", is_flag=True, help="Only print the ids of those that would end.")
+@click.option("--dry-run", "--validate-only", is_flag=True, help="Only print the ids of those that would end.")
 @click.argument("sessions", shell_complete=completed_names.sessions, nargs=-1)
 @pass_connection
 @asynchronous
@@ -330,8 +344,7 @@ async def rm_command(
             caller = (await client.users.caller()).name
             found = client.sessions.list(filter=selected(term("owner", caller), selectors))
             sessions = tuple([session.id async for session in found])
-            if not sessions:
-                click.echo("retinue: no session of yours matches", err=True)
+            say_none(sessions)
         if dry_run:
             for named in sessions:
                 click.echo((await client.sessions.get(named)).id)
@@ -348,10 +361,12 @@ async def rm_command(
             elif isinstance(answer, BaseException):
                 raise answer
             else:
+                if answer.state == "TERMINATED":
+                    click.echo(f"retinue: {safe(answer.name)} had ended already", err=True)
                 click.echo(answer.id)
                 ending.append(answer)
         if wait:
-            async with asyncio.TaskGroup() as group:
+            async with said_when_cancelled("the sessions end all the same"), asyncio.TaskGroup() as group:
                 for session in ending:
                     group.create_task(session.wait_ended(timeout))
     return code

@@ -39,7 +39,7 @@ _file_option = click.option(
     "-f", "--file", "file", required=True, metavar="FILE", help="YAML or JSON; - is standard input."
 )
 _project_option = click.option("--project", default="", help="Project of the template.")
-_check_option = click.option("--validate-only", is_flag=True, help="Only check: nothing is made.")
+_check_option = click.option("--validate-only", "--dry-run", is_flag=True, help="Only check: nothing is made.")
 
 
 @click.group("template")

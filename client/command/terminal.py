@@ -31,6 +31,23 @@ def size() -> tuple[int, int]:
     return min(max(rows, SMALLEST), LARGEST), min(max(columns, SMALLEST), LARGEST)
 
 
+def in_foreground() -> bool:
+    """Returns whether this process may draw on its terminal: False in the background of a shell. It may change at any
+    time, by `fg`, `bg` and Ctrl-Z.
+    """
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        # There is no terminal that a shell controls.
+        return True
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return True
+    finally:
+        os.close(terminal)
+
+
 @contextlib.contextmanager
 def handed_over(descriptor: int) -> Iterator[None]:
     """Passes every key on as it is, Ctrl-C included; the terminal is as before at the end.

@@ -17,10 +17,8 @@ _SHORT_ID = 8
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _UNITS = ("", "k", "m", "g", "t", "p")
 _KILO = 1024
-# Above 999.5, three digits are not enough.
-_THREE_DIGITS = 999.5
-# With the unit.
-_SHORT_AMOUNT = 5
+# Of an amount of memory as it was asked for: 24684096k is a number that nobody reads.
+_LONGEST_EXACT = 6
 
 
 def short_id(identity: str) -> str:
@@ -42,14 +40,16 @@ def span(seconds: float | None) -> str:
     return f"{whole // _DAY}d"
 
 
-def size(count: float | None) -> str:
-    """Returns a number of bytes for people: `512`, `1.5m`, `12g`."""
+def size(count: float | None, exact: int = 0) -> str:
+    """Returns a number of bytes for people: `512`, `1.5m`, `12g`; of large numbers with `exact` decimal places."""
     if count is None:
         return "-"
     unit = 0
     while count >= _KILO and unit < len(_UNITS) - 1:
         count /= _KILO
         unit += 1
+    if exact and unit:
+        return f"{count:.{exact}f}".removesuffix(f".{'0' * exact}") + _UNITS[unit]
     return f"{count:.0f}{_UNITS[unit]}" if count >= 10 or unit == 0 else f"{count:.1f}{_UNITS[unit]}"  # noqa: PLR2004
 
 
@@ -59,27 +59,18 @@ def since(message: Message, field: str, now: float) -> str:
     return "-" if moment is None else span(now - moment)
 
 
-def memory(count: float) -> str:
-    """Returns a number of bytes with three digits that count: `97.8m`, `23.5g`, `4g`."""
-    unit = 0
-    while count >= _THREE_DIGITS and unit < len(_UNITS) - 1:
-        count /= _KILO
-        unit += 1
-    return f"{count:.3g}{_UNITS[unit]}"
-
-
 def amounts(slots: Mapping[str, str]) -> str:
-    """Amounts by slot name: `cpu=2 mem=4g`; memory that takes many digits to write, roughly."""
+    """Returns amounts by slot name: `cpu=2 mem=4g`; memory that is no round number roughly: `mem=23.5g`."""
     return safe(" ".join(f"{name}={_amount(name, slots[name])}" for name in sorted(slots))) or "-"
 
 
 def _amount(slot: str, text: str) -> str:
-    if slot != MEMORY or len(text) <= _SHORT_AMOUNT:
+    if slot != MEMORY or len(text) <= _LONGEST_EXACT:
         return text
     try:
-        return memory(parse_amount(slot, text))
+        return size(parse_amount(slot, text, zero=True), exact=1)
     except AmountError:
-        # As a later version of the server writes it.
+        # Of a manager whose amounts this version does not know.
         return text
 
 

@@ -11,8 +11,9 @@ import click
 
 from retinue.client.command import completed_names, options
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
-from retinue.client.command.output import Column, output_option, print_list, table
+from retinue.client.command.output import Column, output_option, print_list, rows_of
 from retinue.client.command.printable import safe
+from retinue.client.command.terminal import in_foreground
 from retinue.client.command.text import size
 
 if TYPE_CHECKING:
@@ -84,10 +85,11 @@ async def top_command(
 
 
 def _show(output: str, look: pb.StreamStatsResponse, lines: Sequence[Line], *, live: bool) -> None:
+    if live and not in_foreground():
+        # Looks that cannot be shown now are not missed later.
+        return
     if live:
-        columns = [column for column in COLUMNS if output == "wide" or not column.wide]
-        rows = [[column.value(line) for column in columns] for line in lines]
-        text = "\n".join(table([column.title for column in columns], rows, colour=True))
+        text = "\n".join(rows_of(lines, COLUMNS, wide=output == "wide"))
         click.echo(f"{_CLEAR}{text}")
     else:
         print_list(output, look, lines, COLUMNS, lambda line: f"{line.now.session_name}/{line.now.hostname}")
@@ -116,11 +118,11 @@ COLUMNS: Sequence[Column[Line]] = (
     Column("CPU", lambda line: _percent(line.rate("cpu_time"))),
     Column("MEMORY", _memory),
     Column("PEAK", lambda line: size(_held(line, "memory_peak_bytes")), wide=True),
-    Column("DISK R/s", lambda line: size(line.rate("read_bytes"))),
-    Column("DISK W/s", lambda line: size(line.rate("written_bytes"))),
-    Column("NET IN/s", lambda line: size(line.rate("received_bytes"))),
-    Column("NET OUT/s", lambda line: size(line.rate("sent_bytes"))),
-    Column("TASKS", _tasks),
+    Column("DISK R/s", lambda line: size(line.rate("read_bytes")), drop=2),
+    Column("DISK W/s", lambda line: size(line.rate("written_bytes")), drop=1),
+    Column("NET IN/s", lambda line: size(line.rate("received_bytes")), drop=4),
+    Column("NET OUT/s", lambda line: size(line.rate("sent_bytes")), drop=3),
+    Column("TASKS", _tasks, drop=5),
     Column("AGENT", lambda line: safe(line.now.agent), wide=True),
     Column("ID", lambda line: safe(line.now.session_id), wide=True),
 )

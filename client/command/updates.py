@@ -11,7 +11,7 @@ from retinue.client.command import completed_names
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exit_codes import ExitCode, of_error
 from retinue.client.command.print_error import print_error
-from retinue.client.command.selecting import selected, selector_option, term
+from retinue.client.command.selecting import say_none, selected, selector_option, term
 from retinue.client.errors import CallError
 
 if TYPE_CHECKING:
@@ -76,8 +76,7 @@ async def _set_hold(connection: Connection, sessions: Sequence[str], selectors: 
         if selectors:
             mine = selected(term("owner", (await client.users.caller()).name), [term("state", "PENDING"), *selectors])
             sessions = [session.id async for session in client.sessions.list(filter=mine)]
-            if not sessions:
-                click.echo("retinue: no pending session of yours matches", err=True)
+            say_none(sessions)
         answers = await asyncio.gather(
             *(client.sessions.update(session, hold=hold) for session in sessions), return_exceptions=True
         )

@@ -87,7 +87,8 @@ def _value(option: click.Option) -> str:
     elif isinstance(option.type, click.Choice):
         shown = "|".join(str(one) for one in option.type.choices)
     else:
-        shown = option.type.name.upper()
+        own = option.type.get_metavar(option, click.Context(click.Command("")))
+        shown = own.strip("[]") if own else option.type.name.upper()
     return f"`{shown}`" + (" …" if option.multiple else "")
 
 

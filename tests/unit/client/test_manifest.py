@@ -7,8 +7,9 @@ import yaml
 from google.protobuf import json_format
 
 from retinue.client.errors import UsageError
-from retinue.client.manifest import read_specs
+from retinue.client.manifest import read_manifest, read_specs
 from retinue.client.spec import session_spec
+from retinue.client.time_spans import parse_span
 from retinue.manager.v1 import session_pb2
 
 PIPELINE = """\
@@ -71,10 +72,18 @@ def test_what_is_printed_can_be_read_again() -> None:
         ("dependsOn: [a]\ndepends_on: [b]", "f:2: field 'depends_on' is given twice"),
         ("type: bath", "f:1: type: "),
         ("name: [a]", "f:1: name must be a single value"),
-        ("dependsOn: a", "f:1: depends_on must be a list"),
+        ("dependsOn: a", "f:1: dependsOn must be a list"),
         ("preemptible: 3", "f:1: preemptible must be true or false"),
-        ("clusterSize: many", "f:1: "),
-        ("terminationGrace: soon", "f:1: "),
+        ("type: bath", "f:1: type: 'bath' is not one of interactive, batch, inference, system; did you mean batch?"),
+        ("clusterSize: many", "f:1: clusterSize must be a whole number, not 'many'"),
+        ("terminationGrace: soon", "f:1: terminationGrace must be a time such as 30s, 5m, 2h, not 'soon'"),
+        ("time_limit: 5x", "f:1: time_limit must be a time such as 30s"),
+        (
+            "earliestStartTime: today",
+            "f:1: earliestStartTime must be a moment such as 2026-01-31T12:00:00Z, not 'today'",
+        ),
+        ("nam: x", "f:1: unknown field 'nam' of SessionSpec; did you mean name?"),
+        ("command: [x]", "f:1: unknown field 'command' of SessionSpec; write it under kernel"),
         ("- just text", "f:1: there must be fields here"),
         ("spec: {type: batch}\nstatus: x", "f:2: unknown field 'status' of Session"),
         ("a: [", "f:1: "),
@@ -89,18 +98,45 @@ def test_errors_have_their_line(text: str, message: str) -> None:
     assert str(raised.value).startswith(message)
 
 
-def test_all_mistakes_are_told() -> None:
+def test_all_mistakes_are_told_at_once() -> None:
+    text = "nme: x\ntype: 3x\nkernel:\n  cmd: [x]\n  slots: [cpu]\n---\nclusterSize: two\n---\n- type: [batch]\n- just text\n"
     with pytest.raises(UsageError) as raised:
-        read_specs("type: bath\nnme: x\nkernel:\n  image: [i]\n  comand: [x]\n---\nname: {}\n", "f")
-    assert str(raised.value).splitlines() == [
-        "f:1: type: 'bath' is not one of interactive, batch, inference, system",
-        "f:2: unknown field 'nme' of SessionSpec, did you mean name?",
-        "f:4: image must be a single value",
-        "f:5: unknown field 'comand' of KernelSpec, did you mean command?",
-        "f:7: name must be a single value",
+        read_specs(text, "f")
+    assert [line.split(": ")[0] for line in str(raised.value).splitlines()] == [
+        *("f:1", "f:2", "f:4", "f:5", "f:7", "f:9", "f:10")
     ]
-    with pytest.raises(UsageError, match="and 5 more mistakes"):
-        read_specs("".join(f"nme{number}: x\n" for number in range(25)), "f")
+
+
+def test_of_very_many_mistakes_the_rest_is_counted() -> None:
+    with pytest.raises(UsageError) as raised:
+        read_specs("\n".join(f"field{n}: x" for n in range(50)), "f")
+    assert str(raised.value).splitlines()[-1] == "f: 30 more"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("2h", 7200),
+        ("30m", 1800),
+        ("1h30m", 5400),
+        ("90s", 90),
+        ("90", 90),
+        ("1.5s", 1.5),
+        ("250ms", 0.25),
+        ("1d", 86400),
+    ],
+)
+def test_times_are_written_as_on_the_command_line(text: str, seconds: float) -> None:
+    ((spec, _),) = read_specs(f"timeLimit: {text}\nretry: {{backoff: {text}}}", "f")
+    assert (spec.time_limit.ToNanoseconds(), spec.retry.backoff.ToNanoseconds()) == (seconds * 1e9, seconds * 1e9)
+    revision = f"name: e\nrevision: {{startTimeout: {text}}}"
+    ((endpoint, _),) = read_manifest(revision, "f", default="endpoint").endpoints
+    assert endpoint.revision.start_timeout.ToNanoseconds() == seconds * 1e9
+
+
+@pytest.mark.parametrize("text", ["", "h", "2 h", "30m2h", "1h1h", "-5s", "1e3s", "9999999999999s", "2h30"])
+def test_what_is_no_time(text: str) -> None:
+    assert parse_span(text) is None
 
 
 def test_aliases_do_not_make_much_of_little() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from retinue.client.aio import Settings, UsageError
-from retinue.client.settings import contexts_path, read_ca, read_contexts, resolve, write_context
+from retinue.client.settings import contexts_path, read_ca, read_contexts, resolve, with_absolute_ca, write_context
 
 if TYPE_CHECKING:
     from tests.unit.client.conftest import Certificate
@@ -58,6 +58,38 @@ def test_a_contexts_token_goes_to_its_own_endpoint_only(environment: dict[str, s
     assert resolve(environment, context="dev", endpoint="evil:1") == Settings("evil:1", None, None)
     assert resolve(environment, context="dev", endpoint=DEV.endpoint) == DEV
     assert resolve({**environment, "RETINUE_ENDPOINT": "evil:1", "RETINUE_CONTEXT": "dev"}).token is None
+
+
+def test_an_endpoint_of_the_context_keeps_its_token_and_ca(environment: dict[str, str]) -> None:
+    assert resolve(environment, endpoint=DEV.endpoint) == DEV
+    assert resolve({**environment, "RETINUE_ENDPOINT": DEV.endpoint}) == DEV
+    assert resolve(environment, endpoint=DEV.endpoint, token="t") == Settings(DEV.endpoint, "t", DEV.ca)
+    assert resolve(environment, endpoint=f"{DEV.endpoint},evil:1").token is None
+    # It is not the current one.
+    assert resolve(environment, endpoint=OTHER.endpoint).token is None
+    assert resolve({**environment, "RETINUE_CONTEXT": "far"}, endpoint=OTHER.endpoint) == OTHER
+
+
+def test_one_of_several_endpoints_of_a_context_keeps_its_token(path: Path, environment: dict[str, str]) -> None:
+    write_context(path, "two", Settings("a:1,b:1", "t", "/ca.pem"), make_current=True)
+    assert resolve(environment, endpoint="b:1") == Settings("b:1", "t", "/ca.pem")
+
+
+def test_an_endpoint_needs_no_readable_contexts(path: Path, environment: dict[str, str]) -> None:
+    path.write_text("{")
+    assert resolve(environment, endpoint="a:1", token="t") == Settings("a:1", "t", None)
+
+
+def test_a_context_keeps_the_absolute_path_of_a_ca(
+    ca_file: Path, certificate: Certificate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ca_file.parent)
+    assert with_absolute_ca(Settings("a:1", "t", "ca.pem")) == Settings("a:1", "t", str(ca_file))
+    pem = certificate.certificate.decode()
+    assert with_absolute_ca(Settings("a:1", "t", pem)).ca == pem
+    assert with_absolute_ca(Settings("a:1", "t", None)).ca is None
+    with pytest.raises(UsageError, match="the CA's certificate cannot be read"):
+        with_absolute_ca(Settings("a:1", "t", "none.pem"))
 
 
 def test_a_token_of_the_environment_goes_with_a_context(environment: dict[str, str]) -> None:

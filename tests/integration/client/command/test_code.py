@@ -132,6 +132,9 @@ async def test_a_terminal(environment: dict[str, str], name: str, tmp_path: Path
     try:
         async with asyncio.timeout(NEVER):
             await until(b">>> ")
+            os.write(ours, b"not this \x03")
+            await until(b"KeyboardInterrupt")
+            await until(b">>> ")
             os.write(ours, b"a_long_name = 6\n")
             await until(b">>> ")
             os.write(ours, b"a_long_na\t * 7\n")

@@ -198,7 +198,7 @@ async def test_agents(retinue: Program, cluster: Cluster) -> None:
     assert "docker: no Docker engine was found" in wide[1][wide[0].index("NOT OFFERED") :]
     try:
         assert json.loads((await retinue("agents", "drain", ids[0], "-o", "json")).out)["drained"] is True
-        assert "(drained)" in (await retinue("agents", "get", ids[0])).out
+        assert re.search(r"\(drain(ed|ing)\)", (await retinue("agents", "get", ids[0])).out)
     finally:
         assert (await retinue("agents", "undrain", ids[0])).code == 0
     assert (await retinue("agents", "get", "no-such-agent")).code == 3
@@ -343,7 +343,9 @@ async def test_exit_codes_of_failures(retinue: Program, cluster: Cluster) -> Non
     assert (await retinue("ls", "--filter", "nonsense")).code == 1
     assert (await retinue("get", "no-such-session", RETINUE_EXIT_ERROR="99")).code == 99
     missing = await retinue("get", "no-such-session")
-    assert missing.err == "retinue: no such session: no-such-session [NOT_FOUND]\n"
+    assert missing.err == (
+        "retinue: no such session: no-such-session (one of another user is OWNER/no-such-session) [NOT_FOUND]\n"
+    )
     assert "request " in (await retinue("-v", "get", "no-such-session")).err
     assert (cluster.settings.token or "?") not in missing.err
 
@@ -420,8 +422,8 @@ async def test_many_sessions_at_once(client: Client) -> None:
         ("exec streams -- sh -c 'echo out; exit 5' <&- 2>&-", 5, "out\n", ""),
         ("exec -i streams -- sh -c 'cat; echo out' <&-", 0, "out\n", ""),
         ("get missing 2>&-", 3, "", ""),
-        ("ls >/dev/full", 1, "", "retinue: No space left on device\n"),
-        ("exec streams -- echo out >/dev/full", 1, "", "retinue: No space left on device\n"),
+        ("ls >/dev/full", 1, "", "retinue: standard output: No space left on device\n"),
+        ("exec streams -- echo out >/dev/full", 1, "", "retinue: standard output: No space left on device\n"),
     ],
 )
 async def test_missing_streams_and_full_disks(
@@ -508,7 +510,12 @@ async def test_what_is_held_waits_until_it_is_released(retinue: Program, client:
 
 
 async def test_names_are_completed(
-    retinue: Program, client: Client, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    retinue: Program,
+    client: Client,
+    cluster: Cluster,
+    owner: str,
+    owner_name: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     session = await _running(client, "completed", ports=[("web", "http", 8000), ("db", "tcp", 5432)])
     # What is tested is not how fast the machine is.
@@ -532,6 +539,13 @@ async def test_names_are_completed(
     assert await completed("open", "nobody", "") == []
     assert await completed("agents", "drain", "") == [agent.id for agent in cluster.agents]
     assert await completed("groups", "get", "d") == ["default"]
+    assert await completed("run", "--group", "d") == ["default"]
+    assert await completed("run", "--after", "compl") == ["completed"]
+    # Others' are taken with the name of their owner only.
+    theirs = (await retinue("run", "-d", "--type", "interactive", "-n", "theirs", RETINUE_TOKEN=owner)).out.strip()
+    assert await completed("get", "theirs") == []
+    assert await completed("get", owner_name) == [f"{owner_name}/theirs"]
+    assert (await retinue("get", f"{owner_name}/theirs", "-o", "name")).out.strip() == theirs
     monkeypatch.setenv("RETINUE_TOKEN", "wrong")
     assert await completed("get", "compl") == []
     assert (await retinue("rm", "-f", "--wait", session)).code == 0

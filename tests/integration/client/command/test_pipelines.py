@@ -70,7 +70,7 @@ async def test_a_pipeline_from_a_file(retinue: Program, tmp_path: Path) -> None:
     wrong = await retinue("apply", "-f", str(file))
     assert (wrong.code, wrong.err) == (
         2,
-        f"retinue: {file}:2: unknown field 'kernels' of SessionSpec, did you mean kernel?\n",
+        f"retinue: {file}:2: unknown field 'kernels' of SessionSpec; did you mean kernel?\n",
     )
 
 

@@ -33,6 +33,8 @@ async def test_a_script_runs_with_its_options_and_arguments(retinue: Program, cl
     assert made.code == 0
     assert "Count Down.sh:2: --output is left out" in made.err
     session = await client.sessions.get(made.out.strip())
+    assert made.err.splitlines()[-1] == f"submitted {session.name}"
+    assert "'Count Down.sh' 'x y' --z\n" in (await retinue("get", session.id)).out
     assert session.name.startswith("count-down-")
     spec = session.view.spec
     assert (dict(spec.labels), spec.time_limit.seconds, spec.kernel.slots["mem"]) == ({"a": "b", "c": "d"}, 300, "64m")
@@ -44,6 +46,28 @@ async def test_a_script_runs_with_its_options_and_arguments(retinue: Program, cl
     once = await retinue("submit", "--request-id", request_id, str(script))
     assert (await retinue("submit", "--request-id", request_id, str(script))).out == once.out
     assert (await retinue("submit", str(script))).code == 0
+
+
+async def test_a_job_as_slurms_users_submit_it(retinue: Program, client: Client, tmp_path: Path) -> None:
+    script = tmp_path / "job.sh"
+    script.write_text(
+        "#!/bin/sh\n#SBATCH --job-name=Train --ntasks=2 --cpus-per-task=1 --mem-per-cpu=64M\n"
+        'echo "$SLURM_JOB_ID $SLURM_JOB_NAME $SLURM_NTASKS $SLURM_CPUS_PER_TASK $SLURM_JOB_NODELIST"\n'
+        "srun -n 1 sh -c 'exit 3'\n"
+    )
+    made = await retinue("submit", "--wait", str(script))
+    assert made.code == 3
+    assert "job.sh:4: srun starts nothing in other kernels" in made.err
+    identity = made.out.strip()
+    assert await output(client, identity) == f"{identity} train 2 1 main1,sub1\n"
+
+    wrapped = await retinue(
+        "submit", "-q", "--wait", "-c", "1", "--dependency=afterany:" + identity, "--wrap", "exit 4"
+    )
+    assert (wrapped.code, wrapped.err) == (4, "")
+    session = await client.sessions.get(wrapped.out.strip())
+    assert session.name.startswith("wrap-")
+    assert session.view.spec.kernel.slots["cpu"] == "1"
 
 
 async def test_an_array_runs_so_many_at_a_time(retinue: Program, client: Client, tmp_path: Path) -> None:

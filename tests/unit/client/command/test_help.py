@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from retinue.client.command.application import cli
+from retinue.client.command.application import cli, run
 from tests.support.eventually import NEVER
 
 
@@ -36,7 +36,11 @@ def test_each_command_is_described_by_an_imperative() -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "command"), [("ps", "ls"), ("show", "get"), ("events", "history"), ("delete", "rm"), ("nodes", "agents")]
+    ("typed", "command"),
+    [
+        *(("ps", "ls"), ("show", "get"), ("events", "history"), ("delete", "rm"), ("nodes", "agents")),
+        *(("agent", "agents"), ("endpoints", "endpoint"), ("token", "tokens"), ("group", "groups"), ("apps", "app")),
+    ],
 )
 def test_names_of_other_systems_are_understood(typed: str, command: str) -> None:
     assert cli.get_command(click.Context(cli), typed) is cli.get_command(click.Context(cli), command)
@@ -47,6 +51,42 @@ def test_a_wrong_name_leads_to_near_ones() -> None:
     assert (near.exit_code, "Did you mean explain?" in near.output) == (2, True)
     far = CliRunner().invoke(cli, ["frobnicate"])
     assert (far.exit_code, "See `retinue help`" in far.output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        (["sessions", "ls"], "Did you mean `retinue ls`?"),
+        (["cluster"], "Did you mean `retinue agents ls` or `retinue groups ls`?"),
+        (["audit"], "Did you mean `retinue history SESSION` or `retinue watch`?"),
+        (["lss"], "Did you mean ls?"),
+        (["waitt"], "Did you mean wait?"),
+        (["zebra"], "See `retinue help`."),
+    ],
+)
+def test_what_is_no_command_leads_to_one(typed: list[str], hint: str) -> None:
+    ended = CliRunner().invoke(cli, typed)
+    assert (ended.exit_code, hint in ended.output) == (2, True), ended.output
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        (["ls", "--label", "a=b"], "Did you mean --selector?"),
+        (["run", "--labels", "a=b", "--", "true"], "Did you mean --label?"),
+        (["run", "--gpus", "1", "--", "true"], "Did you mean --slots?"),
+        (["run", "--nme", "a", "--", "true"], "Did you mean --name?"),
+        (["run", "--slot", "cpu=1", "--", "true"], "--slots"),
+    ],
+)
+def test_what_is_no_option_leads_to_one(typed: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(typed) == 2
+    assert hint in capsys.readouterr().err.replace("'", "")
+
+
+def test_an_option_like_no_other_leads_nowhere(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["ls", "--zebra"]) == 2
+    assert "mean" not in capsys.readouterr().err
 
 
 def test_help_describes_all_commands_or_one() -> None:

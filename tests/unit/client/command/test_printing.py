@@ -249,7 +249,7 @@ def test_request_ids_are_printed_on_demand_and_with_faults(capsys: pytest.Captur
     for arguments, error, lines in (
         (["help"], refused, ["retinue: no such session [NOT_FOUND]"]),
         (["-v", "help"], refused, ["retinue: no such session [NOT_FOUND]", "  request abc-1"]),
-        (["help"], errors.NotFound("no such session", metadata={"id": "x"}), ["retinue: no such session: x"]),
+        (["help"], errors.NotFound("no such agent", metadata={"id": "x"}), ["retinue: no such agent: x"]),
         (
             ["help"],
             errors.NotFound("no such port: there is web", metadata={"id": "x"}),

@@ -1,0 +1,141 @@
+"""Scripts as Slurm's users write and submit them: options of sbatch on the command line, variables, srun."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+
+from retinue.client.command.application import run
+from retinue.client.command.script_options import calls, read_script
+from retinue.client.command.sessions import session_facts
+from retinue.client.command.submit import START, submit_command
+from retinue.client.spec import session_spec
+from retinue.manager.v1 import session_pb2
+from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCRIPT = "#!/bin/sh\n#SBATCH --ntasks=2 --time=5\n#RETINUE --group night\ntrue\n"
+
+
+def _parsed(*arguments: str) -> dict[str, object]:
+    return submit_command.make_context("submit", list(arguments)).params
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    path = tmp_path / "job.sh"
+    path.write_text(SCRIPT)
+    return str(path)
+
+
+def test_options_of_sbatch_on_the_command_line_go_before_those_of_the_script(script: str) -> None:
+    found = _parsed(
+        "--time=10", "-c", "4", "-d", "afterok:a", "--mem-per-cpu", "1G", "-p", "web:80", script, "--time=3"
+    )
+    assert found["time_limit"] == 600
+    assert found["slots"] == {"cpu": "4", "mem": "4g"}
+    assert (found["size"], found["depends_on"], found["group"]) == (2, ("a",), "night")
+    assert found["arguments"] == ("--time=3",)
+    assert _parsed("--partition", "day", script)["group"] == "day"
+    assert _parsed("--ntasks=4", "-N", "1", script)["size"] == 4
+
+
+def test_wait_quiet_and_wrap_are_as_those_of_sbatch(script: str) -> None:
+    found = _parsed("-W", "-Q", script)
+    assert (found["wait"], found["quiet"]) == (True, True)
+    assert _parsed("--wrap", "hostname; date")["wrap"] == "hostname; date"
+    with pytest.raises(click.UsageError, match="takes the place of SCRIPT"):
+        _parsed("--wrap", "hostname", script)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["-n", "2", "{}"], "for 2 tasks: --ntasks=2"),
+        (["-o", "out.txt", "{}"], "output is kept by the manager"),
+        (["--exclusive", "{}"], "--exclusive of sbatch has no counterpart"),
+        (["--dependency=singleton", "{}"], "afterok:SESSION"),
+        ([], "name a SCRIPT, or give --wrap COMMAND"),
+    ],
+)
+def test_what_means_something_else_is_refused(
+    arguments: list[str], expected: str, script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["submit", *(word.format(script) for word in arguments)]) == 2
+    assert expected in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("#!/bin/sh\nsrun ./a", 2),
+        ("#!/bin/sh\n\nexec srun -n 2 ./a", 3),
+        ("a && srun b", 1),
+        ("for i in 1 2; do srun a; done", 1),
+        ("x=$(srun hostname)", 1),
+        ("# srun a\necho srun\nmysrun a\n./srun a # srun", None),
+    ],
+)
+def test_a_call_of_srun_is_seen(text: str, line: int | None) -> None:
+    assert calls(text, "srun") == line
+
+
+def _start(script: str, tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["/bin/sh", "-c", START, "job.sh", "x y"],
+        env={"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path), "JOB_SCRIPT": script, **environment},
+        capture_output=True,
+        text=True,
+        timeout=NEVER,
+        check=False,
+    )
+
+
+_OF_TWO = {
+    "BACKENDAI_SESSION_ID": "1234",
+    "BACKENDAI_CLUSTER_SIZE": "2",
+    "BACKENDAI_CLUSTER_HOSTS": "main1,sub1",
+    "BACKENDAI_CLUSTER_HOST": "main1",
+}
+
+
+def test_a_script_finds_the_variables_of_slurm(tmp_path: Path) -> None:
+    shown = (
+        '#!/bin/sh\necho "$SLURM_JOB_ID $SLURM_JOBID $SLURM_NTASKS $SLURM_NNODES $SLURM_NODELIST '
+        '$SLURM_JOB_NODELIST $SLURM_TASKS_PER_NODE $SLURMD_NODENAME $SLURM_PROCID"; echo "$1 ${0##*/} $JOB_SCRIPT"\n'
+    )
+    ended = _start(shown, tmp_path, **_OF_TWO)
+    assert (ended.stderr, ended.returncode) == ("", 0)
+    assert ended.stdout == "1234 1234 2 2 main1,sub1 main1,sub1 1(x2) main1 0\nx y job.sh \n"
+    alone = _start("#!/bin/sh\necho $SLURM_NTASKS $SLURM_TASKS_PER_NODE $SLURM_JOB_ID\n", tmp_path, SLURM_JOB_ID="mine")
+    assert alone.stdout == "1 1 mine\n"
+
+
+def test_srun_runs_the_one_task_and_refuses_more(tmp_path: Path) -> None:
+    ended = _start(
+        '#!/bin/sh\nsrun --cpu-bind=cores -c 2 --mem 1G -u sh -c \'echo "$1 $SLURM_PROCID"; exit 3\' x "a  b"\n',
+        tmp_path,
+    )
+    assert (ended.stdout, ended.stderr, ended.returncode) == ("a  b 0\n", "", 3)
+    several = _start("#!/bin/sh\nsrun hostname\n", tmp_path, **_OF_TWO)
+    assert several.returncode == 1
+    assert several.stderr.startswith("srun: there are 2 tasks; ")
+    assert _start("#!/bin/sh\nsrun -n 1 echo one\n", tmp_path, **_OF_TWO).stdout == "one\n"
+    assert "option --frob is not known" in _start("#!/bin/sh\nsrun --frob a\n", tmp_path).stderr
+
+
+def test_a_submitted_script_is_shown_by_its_name() -> None:
+    spec = session_spec(type="batch", command=["/bin/sh", "-c", START, "job.sh", "x y"])
+    facts = dict(session_facts(session_pb2.Session(spec=spec)))
+    assert facts["command"] == "job.sh 'x y'"
+    other = session_spec(type="batch", command=["/bin/sh", "-c", "make data"])
+    assert dict(session_facts(session_pb2.Session(spec=other)))["command"] == "/bin/sh -c 'make data'"
+
+
+def test_wait_of_a_script_is_taken() -> None:
+    assert read_script("#!/bin/sh\n#SBATCH -W -Q\ntrue", "job.sh").arguments == ["--wait", "--quiet"]
