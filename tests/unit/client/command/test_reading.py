@@ -167,7 +167,7 @@ def test_what_the_message_says_is_not_said_twice(capsys: pytest.CaptureFixture[s
 def test_events_name_no_state_and_no_agent_that_there_is_none_of() -> None:
     waits = pb.SessionEvent(revision=7, session_id="12345678-1")
     waits.pending_reason_changed.reason, waits.pending_reason_changed.message = "HELD", "it is held"
-    assert event_line(waits) == "7  12345678  PENDING (HELD: it is held)"
+    assert event_line(waits) == "7  12345678  HELD: it is held"
     moved = pb.SessionEvent(revision=8, session_id="12345678-1")
     moved.kernel_moved.hostname, moved.kernel_moved.to_state = "main1", pb.KERNEL_STATE_CANCELLED
     assert event_line(moved) == "8  12345678  main1 CANCELLED"
@@ -176,7 +176,7 @@ def test_events_name_no_state_and_no_agent_that_there_is_none_of() -> None:
 def test_a_session_without_a_result_shows_its_code_alone() -> None:
     session = pb.Session(result=pb.SESSION_RESULT_UNDEFINED, exit_code=143)
     results = next(column for column in session_columns(0.0) if column.title == "RESULT")
-    assert results.value(session) == "- (143)"
+    assert results.value(session) == "ENDED (143)"
 
 
 @pytest.mark.parametrize(
