@@ -11,7 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from retinue.client.command.exit_codes import ExitCode
+from retinue.client.errors import UsageError
 from retinue.devtools import doctor
+from retinue.rpc.daemons import missing_extras
 
 _STYLES = {doctor.OK: "green", doctor.WARNING: "yellow", doctor.ERROR: "red"}
 
@@ -60,6 +62,8 @@ def doctor_command(  # noqa: PLR0917 - the options of the command
 
     Nothing is changed. It asks no manager.
     """
+    if missing_extras("agent"):
+        raise UsageError("only nodes can be checked, and the agent is not installed: pip install 'retinue[agent]'")
     findings = doctor.evaluate(doctor.examine(docker_host))
     if kube_node:
         from retinue.devtools import pod_doctor  # noqa: PLC0415 - needs what only agents have
