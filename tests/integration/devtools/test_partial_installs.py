@@ -12,16 +12,12 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from packaging.requirements import Requirement
 
 from docs.generator import ROOT
 from tests.unit.docs.project_files import listed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PARTS = ("", "manager", "agent", "router")
 # Each command of `retinue` that there is, asked for its help in one process.
@@ -74,16 +70,16 @@ def required(part: str) -> set[str]:
         for line in metadata.distribution(name).requires or ():
             requirement = Requirement(line)
             marker = requirement.marker
-            if marker is None or any(marker.evaluate({"extra": extra}) for extra in ({""} | extras)):
-                if requirement.name not in found:
-                    found.add(requirement.name)
-                    waiting.append((requirement.name, requirement.extras))
+            applies = marker is None or any(marker.evaluate({"extra": extra}) for extra in ({""} | extras))
+            if applies and requirement.name not in found:
+                found.add(requirement.name)
+                waiting.append((requirement.name, requirement.extras))
     return found
 
 
 @pytest.fixture(scope="module", params=PARTS, ids=[part or "client" for part in PARTS])
-def part(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Part]:
-    yield Part(request.param, wheel, tmp_path_factory.mktemp("part") / "venv")
+def part(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Part:
+    return Part(request.param, wheel, tmp_path_factory.mktemp("part") / "venv")
 
 
 class Part:
@@ -102,7 +98,7 @@ class Part:
                     # Two distributions may have the same compiled module.
                     link.unlink(missing_ok=True)
                     link.symlink_to(Path(str(file.locate())).resolve())
-        command = [sys.executable, "-m", "pip", "--python", self._programs / "python", "install", "--quiet"]
+        command = [sys.executable, "-m", "pip", "--python", str(self._programs / "python"), "install", "--quiet"]
         subprocess.run([*command, "--no-deps", "--no-index", "--no-compile", wheel], check=True)
 
     def run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -110,7 +106,7 @@ class Part:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "RETINUE"))}
         environment |= {"PYTHONDONTWRITEBYTECODE": "1", "HOME": str(self._programs.parent)}
         return subprocess.run(
-            [self._programs / program, *arguments],
+            [str(self._programs / program), *arguments],
             env=environment,
             cwd=self._programs.parent,
             capture_output=True,
