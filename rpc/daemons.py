@@ -28,8 +28,13 @@ def router() -> None:
     _run("router")
 
 
+def missing_extras(*names: str) -> list[str]:
+    """Returns those of the programs' extras that are not installed."""
+    return [name for name in names if importlib.util.find_spec(_NEEDED[name]) is None]
+
+
 def _run(name: str) -> None:
-    if importlib.util.find_spec(_NEEDED[name]) is None:
+    if missing_extras(name):
         sys.stderr.write(
             f"retinue-{name}: the {name} is not installed, only the client: pip install 'retinue[{name}]'\n"
         )

@@ -17,6 +17,7 @@ from retinue.client.command.connection import asynchronous
 from retinue.client.command.exit_codes import ExitCode
 from retinue.client.errors import UsageError
 from retinue.client.settings import contexts_path, read_contexts, write_context
+from retinue.rpc.daemons import missing_extras
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,11 +53,11 @@ async def dev_command(
       retinue endpoint create hello --public --port 8000 --wait -- python3 -m http.server 8000
       curl "$(retinue endpoint open hello)"
     """
-    try:
-        from retinue.devtools.cluster import Cluster, ClusterOptions  # noqa: PLC0415  # part of an extra
-        from retinue.devtools.first_builds import CONSOLE, FirstBuilds  # noqa: PLC0415
-    except ImportError as error:
-        raise UsageError(f"{error.name} is missing: install retinue[manager,agent]") from error
+    if missing := missing_extras("manager", "agent"):
+        what = " and the ".join(missing)
+        raise UsageError(f"the {what} is not installed: pip install 'retinue[manager,agent]'")
+    from retinue.devtools.cluster import Cluster, ClusterOptions  # noqa: PLC0415  # part of an extra
+    from retinue.devtools.first_builds import CONSOLE, FirstBuilds  # noqa: PLC0415
 
     chosen = ClusterOptions(
         agents=agents,

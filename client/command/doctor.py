@@ -13,7 +13,9 @@ from rich.table import Table
 
 from retinue.client.command.exit_codes import ExitCode
 from retinue.client.command.output import table as output_table
+from retinue.client.errors import UsageError
 from retinue.devtools import doctor
+from retinue.rpc.daemons import missing_extras
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,6 +68,8 @@ def doctor_command(  # noqa: PLR0917 - the options of the command
 
     Nothing is changed. It asks no manager.
     """
+    if missing_extras("agent"):
+        raise UsageError("only nodes can be checked, and the agent is not installed: pip install 'retinue[agent]'")
     findings = doctor.evaluate(doctor.examine(docker_host))
     if kube_node:
         from retinue.devtools import pod_doctor  # noqa: PLC0415 - needs what only agents have

@@ -13,6 +13,7 @@ from retinue.manager.controllers import fleet_gauges  # noqa: F401
 from retinue.manager.gateway import leased_ports  # noqa: F401
 from retinue.manager.scheduler import group_loop  # noqa: F401
 from retinue.manager.server import interceptors  # noqa: F401
+from retinue.router.metrics import METRICS
 
 
 def page() -> str:
@@ -25,11 +26,17 @@ def page() -> str:
         labels = ", ".join(f"`{label}`" for label in getattr(collector, "_labelnames", ())) or "none"
         name = family.name + ("_total" if family.type == "counter" else "")
         rows.append((f"`{name}`", family.type, labels, line(family.documentation)))
+    of_routers = [
+        (f"`{metric.name}`", metric.type, ", ".join(f"`{label}`" for label in metric.labels) or "none", metric.text)
+        for metric in METRICS
+    ]
     return f"""# Metrics
 
 `retinue-manager serve --metrics HOST:PORT` and `retinue-agent run --metrics HOST:PORT` serve these to Prometheus at
 `/metrics`, beside those of the process itself (`process_resident_memory_bytes`, `process_open_fds`,
 `process_cpu_seconds_total`). [Monitoring](../how-to/monitoring.md) says what to watch.
-[Routers](../how-to/routers.md) have metrics of their own.
 
-{table(["metric", "type", "labels", "meaning"], rows)}"""
+{table(["metric", "type", "labels", "meaning"], rows)}
+`retinue-router run --metrics HOST:PORT` serves these, each router those of the requests that it got:
+
+{table(["metric", "type", "labels", "meaning"], of_routers)}"""

@@ -19,7 +19,10 @@ SERVICES = Path("/var/lib/services")
 # What makes a difference to a whole system only, or to what a test does not do here.
 LEFT_OUT = {
     *("TimeoutStartSec", "KillMode", "Delegate", "Restart", "RestartSec", "LimitNOFILE", "TasksMax"),
-    *("NoNewPrivileges", "ProtectSystem", "ProtectHome", "PrivateTmp"),
+    *("ProtectSystem", "ProtectHome", "PrivateTmp", "PrivateDevices", "ProtectClock", "ProtectControlGroups"),
+    *("ProtectHostname", "ProtectKernelLogs", "ProtectKernelModules", "ProtectKernelTunables", "LockPersonality"),
+    *("RestrictAddressFamilies", "RestrictNamespaces", "RestrictRealtime", "RestrictSUIDSGID"),
+    "SystemCallArchitectures",
 }
 
 
@@ -37,6 +40,14 @@ def start(name: str) -> None:
         state.mkdir(parents=True, exist_ok=True)
         state.chmod(mode)
         os.chown(state, pwd.getpwnam(user).pw_uid, -1)
+    if "CapabilityBoundingSet" in service:
+        bounds, ambient = _set(service.pop("CapabilityBoundingSet")), _set(service.pop("AmbientCapabilities", ""))
+        confined = ["--bounding-set", bounds, "--inh-caps", ambient, "--ambient-caps", ambient]
+        if service.pop("NoNewPrivileges", "no") == "yes":
+            confined.append("--no-new-privs")
+        command = ["setpriv", "--reuid", user, "--regid", group, "--clear-groups", *confined, "--", *command]
+        # It needs root for that.
+        user = group = "root"
     Path("/var/cache", service.pop("CacheDirectory", "")).mkdir(parents=True, exist_ok=True)
     if service.pop("Type") != "notify" or service:
         sys.exit(f"{name}: this systemctl does not apply {service}")
@@ -62,6 +73,11 @@ def start(name: str) -> None:
         (SERVICES / f"{name}.pid").write_text(str(process.pid))
         if not _wait(ready, process):
             sys.exit(f"{name} did not start: {log.read_text()}")
+
+
+def _set(capabilities: str) -> str:
+    """Returns a set of capabilities as setpriv takes it."""
+    return ",".join(["-all", *(f"+{name.removeprefix('CAP_').lower()}" for name in capabilities.split())])
 
 
 def _wait(ready: socket.socket, process: subprocess.Popen[bytes]) -> bool:

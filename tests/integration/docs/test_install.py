@@ -18,13 +18,13 @@ PAGE = ROOT / "docs" / "install.md"
 _SECTION = re.compile(r"^## From nothing to a first session$(.*?)^## ", re.MULTILINE | re.DOTALL)
 _BLOCK = re.compile(r"^```sh (manager|administrator|node)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _JOIN = re.compile(r"on the node, as root: (retinue-agent join .* --join-token (\S+) --ca-fingerprint (\S+))")
-# Packages are here already: test_packages.py installs ours into environments of their own.
+# Packages are here already; test_partial_installs.py has environments with a part of them each.
 INSTALLED = {
-    "apt-get install postgresql",
-    "apt-get install bubblewrap iproute2 nftables",
+    "apt-get install postgresql python3-venv",
+    "apt-get install bubblewrap iproute2 nftables python3-venv",
     "python3 -m venv /opt/retinue && /opt/retinue/bin/pip install '.[manager]'",
     "python3 -m venv /opt/retinue && /opt/retinue/bin/pip install '.[agent]'",
-    "pip install .",
+    "python3 -m venv ~/retinue && ~/retinue/bin/pip install .",
 }
 # What `apt-get install postgresql` leaves: a server at the machine's own addresses, and its user.
 POSTGRES = r"""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -10,19 +11,14 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from google.protobuf.descriptor_pb2 import MethodDescriptorProto, MethodOptions
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2
 
+from docs.generator import ROOT
+from docs.generator.protos import Contract
 from retinue.client.aio import Client, InvalidRequest, ServerFault, Unavailable, UsageError
 from retinue.client.channel import parse_endpoint, service_config
-from retinue.manager.v1 import (
-    account_service_pb2,
-    app_service_pb2,
-    fleet_service_pb2,
-    kernel_service_pb2,
-    session_service_pb2,
-    template_service_pb2,
-)
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.manager.v1 import session_service_pb2 as service_pb
 from retinue.manager.v1 import session_service_pb2_grpc as service_grpc
@@ -173,43 +169,34 @@ async def test_pages_are_one_list(connect: Connect) -> None:
 
 def test_only_calls_that_may_be_repeated_are() -> None:
     """A method is repeated when it reads, when its comment says so, or when its request carries a request_id."""
-    files = (
-        session_service_pb2,
-        kernel_service_pb2,
-        app_service_pb2,
-        template_service_pb2,
-        fleet_service_pb2,
-        account_service_pb2,
-    )
-    methods = {
-        f"{service.full_name}/{method.name}": method
-        for file in files
-        for service in file.DESCRIPTOR.services_by_name.values()
-        for method in service.methods
-    }
     config = json.loads(service_config())
     retried = {f"{name['service']}/{name['method']}" for name in config["methodConfig"][0]["name"]}
-    assert retried <= methods.keys()
-    idempotent = {
-        "TerminateSession",
-        "StartApp",
-        "StopApp",
-        "DrainAgent",
-        "UndrainAgent",
-        "EndOrphans",
-        "RevokeRouter",
-        "SetMembership",
-        "RemoveMembership",
-        "RevokeToken",
+    contract = Contract.read(ROOT / "protos")
+    services = {
+        f"{file.descriptor.package}.{service.name}": list(file.methods(service))
+        for file in contract.files
+        for service, _ in file.services()
+        if file.descriptor.package == "retinue.manager.v1"
     }
-    expected = {
-        name
-        for name, method in methods.items()
-        if method.GetOptions().idempotency_level == 1
-        or "request_id" in method.input_type.fields_by_name
-        or method.name in idempotent
+    # Calls of nodes, which repeat them by themselves.
+    del services["retinue.manager.v1.EnrollmentService"]
+    assert "retinue.manager.v1.EndpointService" in services
+
+    def may_be_repeated(method: MethodDescriptorProto, comment: str) -> bool:
+        _, request, _ = contract.message(method.input_type)
+        return (
+            method.options.idempotency_level == MethodOptions.NO_SIDE_EFFECTS
+            or any(field.name == "request_id" for field in request.field)
+            # Not "Not idempotent", nor what is so with an exception.
+            or re.search(r"\bIdempotent[.:;]", comment) is not None
+        )
+
+    assert retried == {
+        f"{service}/{method.name}"
+        for service, methods in services.items()
+        for method, comment in methods
+        if may_be_repeated(method, comment)
     }
-    assert retried == expected
     assert config["methodConfig"][0]["retryPolicy"]["retryableStatusCodes"] == ["UNAVAILABLE"]
     assert len(config["methodConfig"]) == 1
 

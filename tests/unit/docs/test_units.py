@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import re
 import shlex
 
 import click
@@ -42,3 +43,15 @@ def test_a_unit_starts_a_command(name: str) -> None:
 @pytest.mark.parametrize("name", ["retinue-agent", "retinue-router"])
 def test_a_restart_leaves_what_serves_running(name: str) -> None:
     assert unit(name)["Service"]["KillMode"] == "process"
+
+
+def test_a_router_takes_over_and_listens_at_443() -> None:
+    service = unit("retinue-router")["Service"]
+    page = (ROOT / "docs/how-to/routers.md").read_text()
+    capabilities = service["AmbientCapabilities"].split()
+    assert capabilities == service["CapabilityBoundingSet"].split()
+    assert set(capabilities) == set(re.findall(r"`(CAP_\w+)`", page))
+
+
+def test_a_manager_has_no_capability() -> None:
+    assert unit("retinue-manager")["Service"]["CapabilityBoundingSet"] == ""
