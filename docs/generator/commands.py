@@ -23,7 +23,7 @@ def page() -> str:
     return (
         f"# The command line\n\n{_help(cli)}\n\n{_options(cli)}\n## Exit codes\n\n{table(['code', 'meaning'], codes)}\n\n"
         "`run`, `watch`, `wait` and `exec` end with the session's own code. `RETINUE_EXIT_ERROR=N` puts N in place of 1 and 3 to 7.\n\n"
-        + "\n".join(_commands(click.Context(cli, info_name="retinue"), cli))
+        + "\n".join(_commands(_context(cli, "retinue"), cli))
     ).rstrip() + "\n"
 
 
@@ -39,8 +39,14 @@ def daemons() -> str:
         "name and the option's in capitals, such as `RETINUE_MANAGER_LOG_LEVEL`.\n"
     ]
     for name, program in programs.items():
-        made += _commands(click.Context(program, info_name=name), program)
+        made += _commands(_context(program, name), program)
     return "\n".join(made).rstrip() + "\n"
+
+
+def _context(program: click.Group, name: str) -> click.Context:
+    """Returns a context as the program makes it: commands keep the option of help of the first one that asks."""
+    names = program.context_settings.get("help_option_names")
+    return click.Context(program, info_name=name, help_option_names=names)
 
 
 def _commands(context: click.Context, group: click.Group) -> list[str]:
