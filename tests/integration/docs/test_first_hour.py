@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.docs.first_hour.empty_root import CHECKOUT, EmptyRoot, empty_root
+from tests.integration.docs.empty_root import CHECKOUT, EmptyRoot, empty_root
 from tests.integration.docs.page import Step, steps
 from tests.support.eventually import eventually_blocking
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 README = ROOT / "README.md"
 TUTORIAL = ROOT / "docs" / "tutorial"
 PAGES = sorted(TUTORIAL.glob("[0-9]*.md"))
