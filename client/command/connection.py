@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import click
 
 from retinue.client.command.exit_codes import ExitCode
-from retinue.client.command.interrupts import raised_interrupts
+from retinue.client.command.interrupts import run_interruptible
 from retinue.client.command.printable import safe
 
 if TYPE_CHECKING:
@@ -108,10 +108,7 @@ def asynchronous(
 
     @functools.wraps(command)
     def run(*arguments: _Parameters.args, **options: _Parameters.kwargs) -> _Value | int:
-        import asyncio  # noqa: PLC0415  # pages of help need none of it
-
-        with raised_interrupts():
-            return asyncio.run(_until_terminated(command(*arguments, **options)))
+        return run_interruptible(_until_terminated(command(*arguments, **options)))
 
     return run
 

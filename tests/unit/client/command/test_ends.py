@@ -68,6 +68,38 @@ def test_an_interrupt_while_modules_are_loaded_ends_it_quietly(module: str, envi
     assert ended.stderr.strip() == ""
 
 
+# Interrupts itself while the event loop is made, or begins.
+_INTERRUPTED_IN = """
+import asyncio, os, signal, sys
+from retinue.client.command import main
+
+def interrupted(*arguments, **options):
+    setattr(asyncio.SelectorEventLoop, name, original)
+    print("reached", flush=True)
+    os.kill(os.getpid(), signal.SIGINT)
+    return original(*arguments, **options)
+
+name, *sys.argv[1:] = sys.argv[1:]
+original = getattr(asyncio.SelectorEventLoop, name)
+setattr(asyncio.SelectorEventLoop, name, interrupted)
+main()
+"""
+
+
+@pytest.mark.parametrize("method", ["_make_self_pipe", "create_task", "run_until_complete"])
+def test_an_interrupt_while_the_loop_is_made_ends_it_quietly(method: str, environment: dict[str, str]) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED_IN, method, "ls"],
+        capture_output=True,
+        text=True,
+        timeout=NEVER,
+        check=False,
+        env=environment,
+    )
+    assert (ended.returncode, ended.stdout) == (130, "reached\n")
+    assert ended.stderr.strip() == ""
+
+
 @pytest.fixture
 def silent() -> Iterator[tuple[str, threading.Event]]:
     """A port that takes connections and says nothing, like a manager that is frozen; and whether it has taken one."""
