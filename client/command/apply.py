@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -151,7 +152,7 @@ def _print_made(steps: Sequence[Step], answer: session_service_pb2.BatchCreateSe
 def print_refusals(
     specs: Sequence[tuple[session_pb2.SessionSpec, str]],
     answer: session_service_pb2.BatchCreateSessionsResponse,
-    name_of: Callable[[str, session_pb2.SessionSpec], str] = lambda path, _: path,
+    name_of: Callable[[str, session_pb2.SessionSpec], str] = lambda path, _: field_of(path),
 ) -> bool:
     """Prints why sessions were refused, each with where it was asked for; returns whether any was.
     `name_of` says how fields are called there.
@@ -191,8 +192,17 @@ def _print_refusal(
     name_of: Callable[[str, session_pb2.SessionSpec], str],
 ) -> None:
     who = f" {safe(spec.name)}" if spec.name else ""
-    click.echo(f"{location}:{who} refused: {safe(refusal.message)} [{safe(refusal.reason)}]", err=True)
+    message = refusal.message
+    for violation in refusal.violations:
+        if violation.field:
+            message = message.replace(violation.field, name_of(violation.field, spec))
+    click.echo(f"{location}:{who} refused: {safe(message)} [{safe(refusal.reason)}]", err=True)
     print_violations(refusal, lambda path: name_of(path, spec))
+
+
+def field_of(path: str) -> str:
+    """Returns the path of a field in one session of a request; where the session is, the line says."""
+    return re.sub(r"^specs\[\d+\]\.", "", path)
 
 
 def read_file(file: str) -> tuple[str, str]:

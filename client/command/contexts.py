@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +13,10 @@ from retinue.client.command.output import print_plain, table
 from retinue.client.command.printable import safe
 from retinue.client.errors import UsageError
 from retinue.client.settings import contexts_path, read_contexts, with_absolute_ca, write_context
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
 
 
 @click.group("contexts")
@@ -57,9 +62,13 @@ def use_context(name: str) -> None:
     """Make a context the current one."""
     path = contexts_path(os.environ)
     _, contexts = read_contexts(path)
-    if name not in contexts:
-        raise UsageError(f"there is no context {name!r} in {path}")
+    _require(name, contexts, path)
     write_context(path, name, contexts[name], make_current=True)
+
+
+def _require(name: str, contexts: Collection[str], path: Path) -> None:
+    if name not in contexts:
+        raise UsageError(f"there is no context {name!r} in {path}; there is {', '.join(sorted(contexts)) or 'none'}")
 
 
 @contexts_command.command("add")
@@ -77,4 +86,7 @@ def add_context(connection: Connection, name: str) -> None:
 @click.argument("name", shell_complete=completed_names.contexts)
 def remove_context(name: str) -> None:
     """Forget a context."""
-    write_context(contexts_path(os.environ), name, None)
+    path = contexts_path(os.environ)
+    _, contexts = read_contexts(path)
+    _require(name, contexts, path)
+    write_context(path, name, None)

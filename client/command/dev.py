@@ -55,7 +55,9 @@ async def dev_command(
     """
     if missing := missing_extras("manager", "agent"):
         what = " and the ".join(missing)
-        raise UsageError(f"the {what} is not installed: pip install 'retinue[manager,agent]'")
+        raise UsageError(
+            f"the {what} {'is' if len(missing) == 1 else 'are'} not installed: pip install 'retinue[manager,agent]'"
+        )
     from retinue.devtools.cluster import Cluster, ClusterOptions  # noqa: PLC0415  # part of an extra
     from retinue.devtools.first_builds import CONSOLE, FirstBuilds  # noqa: PLC0415
 

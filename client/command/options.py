@@ -151,9 +151,12 @@ def ports(_context: click.Context, parameter: click.Parameter, values: Iterable[
     """Returns `NAME:[PROTOCOL:]NUMBER` options as name, protocol and number; usage errors for anything else."""
     found = []
     for value in values:
-        name, *protocol, number = value.split(":")
-        if not name or len(protocol) > 1 or not _is_port(number) or value.count(":") == 0:
-            raise click.BadParameter(f"{value!r} is not NAME:[PROTOCOL:]NUMBER", param=parameter)
+        name, *protocol, number = value.rsplit(":", 2) if ":" in value else ("", value)
+        if not name or name.isdecimal() or ":" in name or not _is_port(number):
+            raise click.BadParameter(
+                f"{value!r} is not NAME:[PROTOCOL:]NUMBER, such as web:{number if _is_port(number) else 8000}",
+                param=parameter,
+            )
         found.append((name, protocol[0] if protocol else "", int(number)))
     return found
 

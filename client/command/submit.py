@@ -13,6 +13,7 @@ import click
 from retinue.client.command.apply import print_refusals, read_file
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exit_codes import ExitCode, of_session
+from retinue.client.command.interrupts import said_when_cancelled
 from retinue.client.command.printable import safe
 from retinue.client.command.run import request, run_command
 from retinue.client.command.script_options import (
@@ -129,6 +130,8 @@ class _Submit(click.Command):
                 typed += take_option(rest)
                 continue
             has_value = len(rest[0]) > len(name)
+            if name == "-p" and ":" not in (value := rest[0][2:] or "".join(rest[1:2])):
+                raise click.UsageError(f"-p is a port here; for partition {value!r}: --partition={value}")
             kept.append(rest.pop(0))
             if own.get(name) and not has_value and rest:
                 kept.append(rest.pop(0))
@@ -162,7 +165,7 @@ def _name(_context: click.Context, parameter: click.Parameter, value: str) -> st
 @click.option("--request-id", default="", metavar="UUID", help="The same one again makes nothing twice.")
 @click.option("--wrap", metavar="COMMAND", help="Run COMMAND by /bin/sh in place of a script.")
 @click.option("--wait", is_flag=True, help="Wait for the end, and end with its exit code; of an array, the highest.")
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing but the id.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing but the id, and what is wrong.")
 @click.option("-o", "--output", "only_ids", callback=_output, metavar="name", help="As -q.")
 @click.option("--dry-run", "--validate-only", is_flag=True, help="Only check: nothing is made.")
 @click.argument("script", type=click.Path(), required=False)
@@ -207,7 +210,7 @@ async def submit_command(  # its options
         raise click.UsageError("name a SCRIPT, or give --wrap COMMAND")
     text, source, options = context.meta[_META]
     assert isinstance(options, ScriptOptions)  # noqa: S101  # put there by parse_args
-    for number, option, why in options.ignored:
+    for number, option, why in () if quiet or only_ids else options.ignored:
         location = f"{safe(source)}:{number}: " if number else ""
         click.echo(f"retinue: {location}--{option} is left out: {why}", err=True)
     asked = parse_array(array) if array is not None else options.array
@@ -237,7 +240,8 @@ async def submit_command(  # its options
             click.echo(f"{done} {name if asked is None else many}", err=True)
         if dry_run or not wait:
             return ExitCode.OK
-        codes = await asyncio.gather(*(_wait(client, result.accepted.id) for result in answer.results))
+        async with said_when_cancelled("what was submitted goes on; `retinue rm` ends it"):
+            codes = await asyncio.gather(*(_wait(client, result.accepted.id) for result in answer.results))
     return max(codes)
 
 

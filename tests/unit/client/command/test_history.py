@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from retinue.client.command.agents import _state as agent_state
 from retinue.client.command.following import event_line
-from retinue.client.command.text import amounts
 from retinue.manager.v1 import fleet_service_pb2, session_pb2
 
 SESSION = "0123456789abcdef"
@@ -28,12 +27,6 @@ def test_a_kernel_without_an_agent_is_nowhere() -> None:
     assert line(kernel_moved=moved) == "main1 CANCELLED"
     moved.agent = "n1"
     assert line(kernel_moved=moved) == "main1 CANCELLED on n1"
-
-
-def test_capacities_are_written_for_people() -> None:
-    assert amounts({"cpu": "8", "mem": "24684096k"}) == "cpu=8 mem=23.5g"
-    assert amounts({"cuda.device": "1", "mem": "1536m"}) == "cuda.device=1 mem=1536m"
-    assert amounts({"mem": "of a later version"}) == "mem=of a later version"
 
 
 def test_a_node_drains_while_kernels_are_there() -> None:

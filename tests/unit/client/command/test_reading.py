@@ -9,20 +9,23 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 from click.testing import CliRunner
+from google.rpc import error_details_pb2
 
 from retinue.client.command import top
-from retinue.client.command.application import cli
-from retinue.client.command.following import event_line
+from retinue.client.command.application import cli, run
+from retinue.client.command.apply import print_refusals
 from retinue.client.command.interrupts import said_when_cancelled
 from retinue.client.command.output import fitted, table
 from retinue.client.command.print_error import print_error
 from retinue.client.command.selecting import say_none
 from retinue.client.command.sessions import session_columns, session_facts
+from retinue.client.command.spec_options import option_of
 from retinue.client.command.text import amounts, size
 from retinue.client.errors import FieldViolation, InvalidRequest, NotFound
 from retinue.client.settings import Settings, write_context
+from retinue.client.spec import session_spec
 from retinue.devtools import doctor
-from retinue.manager.v1 import kernel_service_pb2
+from retinue.manager.v1 import kernel_service_pb2, session_service_pb2
 from retinue.manager.v1 import session_pb2 as pb
 
 if TYPE_CHECKING:
@@ -68,7 +71,7 @@ def test_top_fits_a_terminal_of_80() -> None:
 
 def test_memory_is_shown_for_people() -> None:
     assert amounts({"mem": "24684096k", "cpu": "8"}) == "cpu=8 mem=23.5g"
-    assert amounts({"mem": "512m"}) == "mem=512m"
+    assert amounts({"mem": "1536m", "cuda.device": "1"}) == "cuda.device=1 mem=1536m"
     assert amounts({"mem": "strange amount"}) == "mem=strange amount"
     assert (size(2**30, exact=1), size(12 * 2**30), size(1.5 * 2**20)) == ("1g", "12g", "1.5m")
 
@@ -128,6 +131,18 @@ def test_contexts_in_every_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert CliRunner().invoke(cli, ["contexts", "ls", "-o", "name"]).output == "dev\n"
 
 
+@pytest.mark.parametrize("verb", ["use", "rm"])
+def test_a_context_that_is_not_there_is_refused_with_those_that_are(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "contexts.yaml"
+    write_context(path, "dev", Settings("127.0.0.1:7440", "rtn_secret", "/ca.pem"))
+    monkeypatch.setenv("RETINUE_CONTEXTS", str(path))
+    assert run(["contexts", verb, "nosuch"]) == 2
+    assert capsys.readouterr().err.endswith("; there is dev\n")
+    assert run(["contexts", "rm", "dev"]) == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -164,13 +179,20 @@ def test_what_the_message_says_is_not_said_twice(capsys: pytest.CaptureFixture[s
     ]
 
 
-def test_events_name_no_state_and_no_agent_that_there_is_none_of() -> None:
-    waits = pb.SessionEvent(revision=7, session_id="12345678-1")
-    waits.pending_reason_changed.reason, waits.pending_reason_changed.message = "HELD", "it is held"
-    assert event_line(waits) == "7  12345678  HELD: it is held"
-    moved = pb.SessionEvent(revision=8, session_id="12345678-1")
-    moved.kernel_moved.hostname, moved.kernel_moved.to_state = "main1", pb.KERNEL_STATE_CANCELLED
-    assert event_line(moved) == "8  12345678  main1 CANCELLED"
+def test_a_refused_session_of_several_is_named_by_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    spec = session_spec(name="a", type="batch", command=["true"], slots={"gpu": "1"})
+    wrong = error_details_pb2.BadRequest()
+    wrong.field_violations.add(field="specs[3].kernel.slots['gpu']", description="no agent has such a slot")
+    answer = session_service_pb2.BatchCreateSessionsResponse()
+    refused = answer.results.add().refused
+    refused.code, refused.message = 3, "specs[3].kernel.slots['gpu']: no agent has such a slot"
+    refused.details.add().Pack(wrong)
+    assert print_refusals([(spec, "a.yaml:7")], answer)
+    assert print_refusals([(spec, "job.sh")], answer, option_of)
+    assert capsys.readouterr().err.splitlines() == [
+        "a.yaml:7: a refused: kernel.slots['gpu']: no agent has such a slot []",
+        "job.sh: a refused: --slots gpu=1: no agent has such a slot []",
+    ]
 
 
 def test_a_session_without_a_result_shows_its_code_alone() -> None:

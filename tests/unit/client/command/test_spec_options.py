@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from retinue.client.command.application import run
 from retinue.client.command.exec import hinted
 from retinue.client.command.spec_options import named_options, option_of
 from retinue.client.errors import FieldViolation, InvalidRequest
@@ -70,3 +71,14 @@ def test_a_command_line_in_one_word_is_explained(
     said = capsys.readouterr().err
     assert expected in said
     assert bool(said) is bool(expected)
+
+
+@pytest.mark.parametrize(
+    ("typed", "example"),
+    [("8000", "web:8000"), ("8000:8000", "web:8000"), ("web", "web:8000"), ("a:b:c:80", "web:80"), (":80", "web:80")],
+)
+def test_a_port_without_a_name_is_refused_with_an_example(
+    typed: str, example: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["run", "-p", typed, "--", "true"]) == 2
+    assert f"{typed!r} is not NAME:[PROTOCOL:]NUMBER, such as {example}\n" in capsys.readouterr().err

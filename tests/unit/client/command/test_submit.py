@@ -57,6 +57,8 @@ def test_wait_quiet_and_wrap_are_as_those_of_sbatch(script: str) -> None:
     ("arguments", "expected"),
     [
         (["-n", "2", "{}"], "for 2 tasks: --ntasks=2"),
+        (["-p", "day", "{}"], "-p is a port here; for partition 'day': --partition=day"),
+        (["-pday", "{}"], "--partition=day"),
         (["-o", "out.txt", "{}"], "output is kept by the manager"),
         (["--exclusive", "{}"], "--exclusive of sbatch has no counterpart"),
         (["--dependency=singleton", "{}"], "afterok:SESSION"),
@@ -139,3 +141,17 @@ def test_a_submitted_script_is_shown_by_its_name() -> None:
 
 def test_wait_of_a_script_is_taken() -> None:
     assert read_script("#!/bin/sh\n#SBATCH -W -Q\ntrue", "job.sh").arguments == ["--wait", "--quiet"]
+
+
+@pytest.mark.parametrize(("flags", "told"), [([], 1), (["-q"], 0), (["-o", "name"], 0)])
+def test_what_is_left_out_is_told_unless_only_the_id_is_asked_for(
+    flags: list[str], told: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("RETINUE_ENDPOINT", "RETINUE_CONTEXT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("RETINUE_CONTEXTS", str(tmp_path / "contexts.yaml"))
+    script = tmp_path / "job.sh"
+    script.write_text("#!/bin/sh\n#SBATCH --output=a.%j\ntrue\n")
+    assert run(["submit", *flags, str(script)]) == 2
+    said = capsys.readouterr().err
+    assert (said.count("is left out"), said.count("no manager is known")) == (told, 1)
