@@ -84,7 +84,9 @@ async def _build_console(checkout: Path, log: Path) -> str:
     with log.open("wb") as output:
         try:
             process = await asyncio.create_subprocess_exec(
-                *("nice", "-n", "10", "make", "--no-print-directory", "-C", str(checkout)),
+                # It ends with this process, however that ends.
+                *("setpriv", "--pdeathsig", "TERM", "nice", "-n", "10"),
+                *("make", "--no-print-directory", "-C", str(checkout)),
                 *("console", f"VENV={sys.prefix}"),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import stat
@@ -14,7 +15,8 @@ import pytest
 
 from retinue.agent.builds import NOT_BUILT, NodeBuilds, Part, make
 from retinue.agent.kernel.build import BuildError
-from tests.support.eventually import eventually
+from retinue.agent.kernel.ssh_programs import SOURCES
+from tests.support.eventually import NEVER, eventually
 
 # In place of a build: waits until `go` is there, then makes the part, or fails as the file says.
 BUILD = """
@@ -119,6 +121,35 @@ async def test_builds_end_with_an_agent_that_is_killed(node: Node) -> None:
     agent.send_signal(signal.SIGKILL)
     await agent.wait()
     await eventually(lambda: not Path(f"/proc/{pid}").exists())
+
+
+async def test_a_build_of_ssh_that_is_ended_ends_all_its_commands(tmp_path: Path) -> None:
+    programs, cache = tmp_path / "bin", tmp_path / "cache"
+    programs.mkdir()
+    for name in ("musl-gcc", "make", "dpkg-source", "apt-get"):
+        # Sources are fetched until it is ended.
+        fetch = f'case "$*" in *download-only*) echo $$ >>{tmp_path}/begun; exec sleep 600;; esac'
+        (programs / name).write_text(f"#!/bin/sh\n{fetch}\n")
+        (programs / name).chmod(0o755)
+    build = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "retinue.agent.main", "build", "ssh", "--directory", str(cache)),
+        env={**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"},
+    )
+    try:
+        pids = await eventually(
+            lambda: (tmp_path / "begun").read_text().split() if (tmp_path / "begun").exists() else [],
+            lambda pids: len(pids) == len(SOURCES),
+        )
+        build.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(NEVER):
+            await build.wait()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            build.kill()
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(pid), 0)
+    assert not list(cache.glob(".build-*"))
 
 
 def test_processes_of_one_machine_build_one_after_the_other(tmp_path: Path) -> None:
