@@ -29,7 +29,7 @@ class FirstBuilds:
 
     def __init__(self) -> None:
         """Looks at what is missing."""
-        self._builds = NodeBuilds()
+        self._builds = NodeBuilds(CACHE, parts=PARTS)
         self._parts = [part for part in PARTS if part.is_needed() and part.find(CACHE) is None]
         self._checkout = _checkout_without_console()
 
@@ -66,7 +66,9 @@ class FirstBuilds:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _ready(self, part: Part) -> str:
-        await self._builds.ready(part)
+        # One that failed while the cluster started is not tried again.
+        if not self._builds.failure(part):
+            await self._builds.ready(part)
         return self._builds.failure(part)
 
 
@@ -79,6 +81,14 @@ def _checkout_without_console() -> Path | None:
     return checkout
 
 
+def _environment(checkout: Path) -> str:
+    """Returns the path of the environment that this runs in, for make, which splits paths at spaces: relative if it is
+    the checkout's own.
+    """
+    prefix = Path(sys.prefix)
+    return str(prefix.relative_to(checkout) if prefix.is_relative_to(checkout) else prefix)
+
+
 async def _build_console(checkout: Path, log: Path) -> str:
     """Builds the console of a checkout; returns why it failed, and nothing when it did not."""
     with log.open("wb") as output:
@@ -87,7 +97,7 @@ async def _build_console(checkout: Path, log: Path) -> str:
                 # It ends with this process, however that ends.
                 *("setpriv", "--pdeathsig", "TERM", "nice", "-n", "10"),
                 *("make", "--no-print-directory", "-C", str(checkout)),
-                *("console", f"VENV={sys.prefix}"),
+                *("console", f"VENV={_environment(checkout)}"),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=asyncio.subprocess.STDOUT,

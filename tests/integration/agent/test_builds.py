@@ -172,6 +172,16 @@ def test_a_directory_that_cannot_be_written_is_said(tmp_path: Path) -> None:
         make(part, tmp_path / "file" / "cache")
 
 
+async def test_a_node_without_builds_starts_where_it_cannot_write(node: Node) -> None:
+    # As on a file system that is read-only, for root as well.
+    (node.cache / f".{node.part.name}.lock").mkdir()
+    builds = NodeBuilds(node.cache, parts=[node.part], builds=False)
+    await builds.begin()
+    assert not builds.in_progress(node.part)
+    assert await builds.ready(node.part) is None
+    assert "cannot be written" in builds.failure(node.part)
+
+
 async def test_a_node_without_builds_waits_for_those_of_others(node: Node) -> None:
     other, builds = (NodeBuilds(node.cache, parts=[node.part], builds=builds) for builds in (True, False))
     await builds.begin()
