@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -14,10 +15,13 @@ from typing import TYPE_CHECKING
 
 import retinue.manager
 from retinue.agent.builds import PARTS, NodeBuilds, Part
-from retinue.agent.kernel.build import CACHE
+from retinue.agent.kernel.build import CACHE, PROGRAMS, BuildError, build
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+# `run` reports what fails; without a handler a warning is printed, too.
+logging.getLogger("retinue.agent.builds").addHandler(logging.NullHandler())
 
 CONSOLE = "the web console"
 _END_SECONDS = 5.0
@@ -39,7 +43,13 @@ class FirstBuilds:
         return [part.title for part in self._parts] + [CONSOLE] * (self._checkout is not None)
 
     async def begin(self) -> None:
-        """Begins to build what kernels need: agents that start later wait for it."""
+        """Builds the programs without which no agent starts, and begins to build what else kernels need: agents that
+        start later wait for that.
+        """
+        # First: what is built beside it may fill the disk for a while. Agents report what fails.
+        with contextlib.suppress(BuildError):
+            for program in PROGRAMS:
+                await asyncio.to_thread(build, CACHE, program)
         await self._builds.begin()
 
     async def close(self) -> None:

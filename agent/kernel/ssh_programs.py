@@ -190,7 +190,11 @@ def _update(directory: Path, commands: _Commands) -> list[str]:
         "APT::Sandbox::User": "root",
     }
     options = [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
-    commands.run(["apt-get", *options, "-q", "update"], directory)
+    said = commands.run(["apt-get", *options, "-q", "update"], directory)
+    if not any((directory / "lists").glob("*_Sources*")):
+        # It calls that a success.
+        why = [line for line in said.splitlines() if line.startswith(("W: ", "E: "))]
+        raise BuildError(f"Debian's sources cannot be fetched: {why[0][3:] if why else said.strip()}")
     return options
 
 
@@ -247,8 +251,8 @@ class _Commands:
             for process in self._running:
                 os.killpg(process.pid, signal.SIGKILL)
 
-    def run(self, command: Sequence[str], directory: Path) -> None:
-        """Runs one to its end. Raises BuildError."""
+    def run(self, command: Sequence[str], directory: Path) -> str:
+        """Runs one to its end and returns its output. Raises BuildError."""
         environment = {
             "PATH": os.environ.get("PATH", os.defpath),
             "LC_ALL": "C",
@@ -282,6 +286,7 @@ class _Commands:
                     self._running.discard(process)
         if process.returncode != 0:
             raise BuildError(f"`{' '.join(command[:3])}` failed: {output.strip()[-2000:]}")
+        return output
 
 
 def _is_static(program: Path) -> bool:

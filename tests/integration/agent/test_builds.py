@@ -15,7 +15,7 @@ import pytest
 
 from retinue.agent.builds import NOT_BUILT, NodeBuilds, Part, make
 from retinue.agent.kernel.build import BuildError
-from retinue.agent.kernel.ssh_programs import SOURCES
+from retinue.agent.kernel.ssh_programs import SOURCES, build_programs
 from tests.support.eventually import NEVER, eventually
 
 # In place of a build: waits until `go` is there, then makes the part, or fails as the file says.
@@ -123,14 +123,31 @@ async def test_builds_end_with_an_agent_that_is_killed(node: Node) -> None:
     await eventually(lambda: not Path(f"/proc/{pid}").exists())
 
 
-async def test_a_build_of_ssh_that_is_ended_ends_all_its_commands(tmp_path: Path) -> None:
-    programs, cache = tmp_path / "bin", tmp_path / "cache"
+def plant_programs(directory: Path, cases: str) -> Path:
+    """Makes the programs that build ssh; they do what `cases` of a shell have for their arguments, else nothing."""
+    programs = directory / "bin"
     programs.mkdir()
     for name in ("musl-gcc", "make", "dpkg-source", "apt-get"):
-        # Sources are fetched until it is ended.
-        fetch = f'case "$*" in *download-only*) echo $$ >>{tmp_path}/begun; exec sleep 600;; esac'
-        (programs / name).write_text(f"#!/bin/sh\n{fetch}\n")
+        (programs / name).write_text(f'#!/bin/sh\ncase "$*" in {cases};; esac\n')
         (programs / name).chmod(0o755)
+    return programs
+
+
+def test_a_build_of_ssh_without_a_network_says_what_is_not_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # apt-get calls it a success.
+    programs = plant_programs(tmp_path, '*update*) echo "Err:1 x"; echo "W: Failed to fetch x: no such name"')
+    monkeypatch.setenv("PATH", str(programs), prepend=":")
+    with pytest.raises(BuildError, match="Debian's sources cannot be fetched: Failed to fetch x: no such name"):
+        build_programs(tmp_path / "cache")
+
+
+async def test_a_build_of_ssh_that_is_ended_ends_all_its_commands(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    # Sources are fetched until it is ended.
+    fetch = f"*download-only*) echo $$ >>{tmp_path}/begun; exec sleep 600"
+    programs = plant_programs(tmp_path, f"*update*) touch lists/of_Sources;; {fetch}")
     build = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "retinue.agent.main", "build", "ssh", "--directory", str(cache)),
         env={**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"},

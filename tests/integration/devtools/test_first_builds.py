@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from retinue.agent.builds import Part
+from retinue.agent.builds import NodeBuilds, Part
+from retinue.agent.kernel.build import PROGRAMS, built_path
 from retinue.devtools import first_builds
 from retinue.devtools.first_builds import CONSOLE, FirstBuilds
 from tests.support.eventually import eventually
@@ -44,6 +45,22 @@ async def test_the_console_is_built_wherever_the_checkout_is(checkout: Path, rec
     ((title, why),) = [found async for found in builds.run(checkout)]
     assert (title, why.partition("\n(")[0]) == (CONSOLE, failure)
     assert why == "" or why.endswith(f"(`make console` in {checkout} tries again)")
+
+
+async def test_what_agents_start_with_is_built_before_anything_else(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert checkout
+    there: list[bool] = []
+
+    def look(cache: Path) -> Path:
+        there.append(all(built_path(cache, program).exists() for program in PROGRAMS))
+        return cache
+
+    builds = FirstBuilds()
+    monkeypatch.setattr(builds, "_builds", NodeBuilds(tmp_path, parts=[Part("part", "the part", look, look)]))
+    await builds.begin()
+    assert there == [True]
 
 
 async def test_what_failed_while_the_cluster_started_is_not_tried_twice(
