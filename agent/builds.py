@@ -182,8 +182,12 @@ class NodeBuilds:
 def _is_locked(part: Part, cache: Path) -> bool:
     if not (cache / f".{part.name}.lock").exists():
         return False
-    with _lock(part, cache) as lock:
-        return not _try_lock(lock)
+    try:
+        with _lock(part, cache) as lock:
+            return not _try_lock(lock)
+    except BuildError:
+        # Of a directory that cannot be written, the build of another would be no use.
+        return False
 
 
 async def _run(part: Part, cache: Path) -> str:

@@ -9,7 +9,6 @@ import os
 import random
 import shutil
 import socket
-import tempfile
 import time
 import zlib
 from dataclasses import dataclass, field
@@ -218,13 +217,13 @@ class Cluster:
         """
         if self._wanted is None:
             DIRECTORIES.mkdir(mode=0o711, parents=True, exist_ok=True)
-            for killed in state.sweep(DIRECTORIES, time.time()):
+            for killed in state.sweep(DIRECTORIES):
                 self._say(f"removing what a killed cluster left in {killed}")
-            directory = Path(tempfile.mkdtemp(prefix=state.PREFIX, dir=DIRECTORIES))
+            directory, self._lock = state.create(DIRECTORIES)
         else:
             directory = self._wanted.absolute()
             directory.mkdir(parents=True, exist_ok=True)
-        self._lock = state.lock(directory)
+            self._lock = state.lock(directory)
         if self._lock is None:
             raise ClusterError(f"another cluster runs in {directory}")
         self._directory = directory

@@ -56,6 +56,7 @@ class Facts:
     compiler: bool = True
     programs_built: bool = False
     ssh_built: bool = False
+    python_built: bool = False
     kernel: str = ""
     engine: Mapping[str, Any] | None = None
     cgroup_version: int = 0
@@ -96,6 +97,7 @@ def evaluate(facts: Facts) -> list[Finding]:
         else:
             findings.append(Finding(tool, ERROR, f"is missing: needed for {purpose}", f"apt-get install {package}"))
     findings += [_kernel(facts.kernel), *_engine(facts), *_machines(facts), _ssh(facts.ssh_built)]
+    findings.append(_python(facts.python_built))
     findings += _groups(facts)
     for kind in LINKS:
         if facts.links.get(kind):
@@ -170,8 +172,16 @@ def _kernel(release: str) -> Finding:
 def _ssh(built: bool) -> Finding:
     if built:
         return Finding("ssh", OK, "programs for ssh between kernels are built")
-    remedy = "apt-get install musl-tools dpkg-dev make busybox-static, then retinue-agent build ssh"
+    packages = "musl-tools dpkg-dev make busybox-static debian-archive-keyring"
+    remedy = f"apt-get install {packages}; then an agent builds them, or retinue-agent build ssh"
     return Finding("ssh", WARNING, "programs for ssh are not built: kernels of a session have none", remedy)
+
+
+def _python(built: bool) -> Finding:
+    if built:
+        return Finding("python", OK, "the Python for code is built")
+    remedy = "an agent builds it, or retinue-agent build python, which says what it lacks"
+    return Finding("python", WARNING, "the Python for code is not built: `retinue code` waits for it", remedy)
 
 
 def _version(text: str) -> tuple[int, ...]:
@@ -248,6 +258,7 @@ def examine(docker_host: str = "") -> Facts:
         compiler=any(map(shutil.which, ("musl-gcc", "gcc", "cc"))),
         programs_built=_is_built("init-*"),
         ssh_built=_is_built("ssh-*"),
+        python_built=_is_built("python-*"),
         kernel=os.uname().release,
         engine=_ask_engine(docker_host),
         cgroup_version=2 if unified else 1,

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -14,10 +15,13 @@ from typing import TYPE_CHECKING
 
 import retinue.manager
 from retinue.agent.builds import PARTS, NodeBuilds, Part
-from retinue.agent.kernel.build import CACHE
+from retinue.agent.kernel.build import CACHE, PROGRAMS, BuildError, build
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+# `run` reports what fails; without a handler a warning is printed, too.
+logging.getLogger("retinue.agent.builds").addHandler(logging.NullHandler())
 
 CONSOLE = "the web console"
 _END_SECONDS = 5.0
@@ -29,7 +33,7 @@ class FirstBuilds:
 
     def __init__(self) -> None:
         """Looks at what is missing."""
-        self._builds = NodeBuilds()
+        self._builds = NodeBuilds(CACHE, parts=PARTS)
         self._parts = [part for part in PARTS if part.is_needed() and part.find(CACHE) is None]
         self._checkout = _checkout_without_console()
 
@@ -39,7 +43,13 @@ class FirstBuilds:
         return [part.title for part in self._parts] + [CONSOLE] * (self._checkout is not None)
 
     async def begin(self) -> None:
-        """Begins to build what kernels need: agents that start later wait for it."""
+        """Builds the programs without which no agent starts, and begins to build what else kernels need: agents that
+        start later wait for that.
+        """
+        # First: what is built beside it may fill the disk for a while. Agents report what fails.
+        with contextlib.suppress(BuildError):
+            for program in PROGRAMS:
+                await asyncio.to_thread(build, CACHE, program)
         await self._builds.begin()
 
     async def close(self) -> None:
@@ -66,7 +76,9 @@ class FirstBuilds:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _ready(self, part: Part) -> str:
-        await self._builds.ready(part)
+        # One that failed while the cluster started is not tried again.
+        if not self._builds.failure(part):
+            await self._builds.ready(part)
         return self._builds.failure(part)
 
 
@@ -79,13 +91,23 @@ def _checkout_without_console() -> Path | None:
     return checkout
 
 
+def _environment(checkout: Path) -> str:
+    """Returns the path of the environment that this runs in, for make, which splits paths at spaces: relative if it is
+    the checkout's own.
+    """
+    prefix = Path(sys.prefix)
+    return str(prefix.relative_to(checkout) if prefix.is_relative_to(checkout) else prefix)
+
+
 async def _build_console(checkout: Path, log: Path) -> str:
     """Builds the console of a checkout; returns why it failed, and nothing when it did not."""
     with log.open("wb") as output:
         try:
             process = await asyncio.create_subprocess_exec(
-                *("nice", "-n", "10", "make", "--no-print-directory", "-C", str(checkout)),
-                *("console", f"VENV={sys.prefix}"),
+                # It ends with this process, however that ends.
+                *("setpriv", "--pdeathsig", "TERM", "nice", "-n", "10"),
+                *("make", "--no-print-directory", "-C", str(checkout)),
+                *("console", f"VENV={_environment(checkout)}"),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=asyncio.subprocess.STDOUT,

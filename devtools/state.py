@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,8 +19,6 @@ PREFIX = "local-"
 """The prefix of directories that are removed with their cluster."""
 _FILE = "cluster.json"
 _LOCK = "cluster.lock"
-# A directory is locked at once when it is made; one that is younger may be about to be.
-_YOUNG_SECONDS = 60.0
 
 
 @dataclass(slots=True)
@@ -68,6 +67,15 @@ def lock(directory: Path) -> int | None:
     return try_lock(directory / _LOCK)
 
 
+def create(parent: Path) -> tuple[Path, int]:
+    """Makes a directory that goes with its cluster; returns it and the descriptor that keeps it locked."""
+    # It is locked before it has the name that others sweep.
+    hidden = Path(tempfile.mkdtemp(prefix=f".{PREFIX}", dir=parent))
+    if (descriptor := lock(hidden)) is None:
+        raise FileExistsError(f"another process has locked {hidden}")
+    return hidden.rename(parent / hidden.name.removeprefix(".")), descriptor
+
+
 def clear(directory: Path) -> None:
     """Ends and removes all that the state on disk names, and what the database server left. Blocks; idempotent."""
     state = ClusterState.read(directory)
@@ -84,17 +92,15 @@ def clear(directory: Path) -> None:
     (directory / _FILE).unlink(missing_ok=True)
 
 
-def sweep(parent: Path, now: float) -> list[Path]:
+def sweep(parent: Path) -> list[Path]:
     """Clears and removes directories that were to go with their clusters and did not, because these were killed;
     returns them. Blocks.
-
-    `now` in seconds since 1970.
     """
     removed = []
     for directory in sorted(parent.glob(f"{PREFIX}*")):
+        if not (directory / _LOCK).exists():
+            continue
         try:
-            if now - (directory / _LOCK).stat().st_mtime < _YOUNG_SECONDS:
-                continue
             descriptor = lock(directory)
         except OSError:
             # Another one has just removed it.

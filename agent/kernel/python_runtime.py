@@ -142,5 +142,9 @@ def _add_libraries(library: Path, programs: list[Path]) -> None:
 
 
 def _why(error: Exception) -> str:
+    if isinstance(error, shutil.Error):
+        # One for each file.
+        *_, (_, _, why) = error.args[0]
+        return str(why)
     output = getattr(error, "stderr", None) or ""
     return output.strip().rpartition("\n")[2] or str(error)

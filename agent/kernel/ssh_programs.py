@@ -13,8 +13,10 @@ import hashlib
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import tempfile
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,10 +142,17 @@ def build_programs(cache: Path = CACHE) -> Path:
             directory = Path(name)
             made = directory / "made"
             made.mkdir()
-            options = _update(directory)
+            commands = _Commands()
+            options = _update(directory, commands)
             with ThreadPoolExecutor(len(SOURCES)) as pool:
-                for _ in pool.map(lambda source: _build(source, directory, options, made), SOURCES):
-                    pass
+                building = [pool.submit(_build, source, directory, options, made, commands) for source in SOURCES]
+                try:
+                    for each in building:
+                        each.result()
+                except BaseException:
+                    # The pool waits for the other one.
+                    commands.end()
+                    raise
             if _is_static(_BUSYBOX):
                 # For images that have no shell of their own: a server runs every command by one.
                 shutil.copyfile(_BUSYBOX, made / SHELL_PROGRAM)
@@ -162,7 +171,7 @@ def build_programs(cache: Path = CACHE) -> Path:
     return path
 
 
-def _update(directory: Path) -> list[str]:
+def _update(directory: Path, commands: _Commands) -> list[str]:
     """Fetches the list of sources into the directory; options of apt-get that use it and nothing of the machine's."""
     entries = [
         f"Types: deb-src\nURIs: {address}\nSuites: {suites}\nComponents: main\nSigned-By: {KEYRING}\n"
@@ -181,26 +190,30 @@ def _update(directory: Path) -> list[str]:
         "APT::Sandbox::User": "root",
     }
     options = [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
-    _run(["apt-get", *options, "-q", "update"], directory)
+    said = commands.run(["apt-get", *options, "-q", "update"], directory)
+    if not any((directory / "lists").glob("*_Sources*")):
+        # It calls that a success.
+        why = [line for line in said.splitlines() if line.startswith(("W: ", "E: "))]
+        raise BuildError(f"Debian's sources cannot be fetched: {why[0][3:] if why else said.strip()}")
     return options
 
 
-def _build(source: Source, directory: Path, apt_options: Sequence[str], made: Path) -> None:
+def _build(source: Source, directory: Path, apt_options: Sequence[str], made: Path, commands: _Commands) -> None:
     work = directory / source.package
     work.mkdir()
     wanted = f"{source.package}={source.upstream}-{source.revision}"
     fetch = ["apt-get", *apt_options, "-q", "source", "--download-only"]
     try:
-        _run([*fetch, wanted], work)
+        commands.run([*fetch, wanted], work)
     except BuildError:
         # Debian keeps the newest only: its later fixes of the same version are as good, another version is not.
-        _run([*fetch, source.package], work)
+        commands.run([*fetch, source.package], work)
     upstream = source.upstream.rpartition(":")[2]
     description = next(work.glob(f"{source.package}_{upstream}-*.dsc"), None)
     if description is None:
         raise BuildError(f"Debian has no {source.package} {upstream} any more")
     # Debian's patches, security fixes among them, are applied by this.
-    _run(["dpkg-source", "--no-check", "-x", description.name, "tree"], work)
+    commands.run(["dpkg-source", "--no-check", "-x", description.name, "tree"], work)
     tree = work / "tree"
     for name in ("config.h.in", "configure"):
         # A patch made what it is generated from newer.
@@ -214,35 +227,66 @@ def _build(source: Source, directory: Path, apt_options: Sequence[str], made: Pa
         if old not in before:
             raise BuildError(f"{source.package}: {name} is not as it was")
         (tree / name).write_text(before.replace(old, new))
-    _run(["./configure", *source.options], tree)
-    _run(["make", f"-j{os.cpu_count() or 1}", *source.goals], tree)
-    _run(["strip", *source.programs], tree)
+    commands.run(["./configure", *source.options], tree)
+    commands.run(["make", f"-j{os.cpu_count() or 1}", *source.goals], tree)
+    commands.run(["strip", *source.programs], tree)
     for program in source.programs:
         shutil.copyfile(tree / program, made / program)
 
 
-def _run(command: Sequence[str], directory: Path) -> None:
-    environment = {
-        "PATH": os.environ.get("PATH", os.defpath),
-        "LC_ALL": "C",
-        "CC": "musl-gcc",
-        "HOME": str(directory),
-    }
-    environment |= {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
-    done = subprocess.run(  # noqa: S603
-        command,
-        cwd=directory,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        timeout=STEP_TIMEOUT,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise BuildError(f"`{' '.join(command[:3])}` failed: {done.stdout.strip()[-2000:]}")
+class _Commands:
+    """The commands of a build, of several threads, which end together. Each is a process group, so that nothing that it
+    started writes on into a directory that is removed.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running = set[subprocess.Popen[str]]()
+        self._ended = False
+
+    def end(self) -> None:
+        """Ends those that run; no other begins."""
+        with self._lock:
+            self._ended = True
+            for process in self._running:
+                os.killpg(process.pid, signal.SIGKILL)
+
+    def run(self, command: Sequence[str], directory: Path) -> str:
+        """Runs one to its end and returns its output. Raises BuildError."""
+        environment = {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "LC_ALL": "C",
+            "CC": "musl-gcc",
+            "HOME": str(directory),
+        }
+        environment |= {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
+        with self._lock:
+            if self._ended:
+                raise BuildError("the build was ended")
+            process = subprocess.Popen(  # noqa: S603
+                command,
+                cwd=directory,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                process_group=0,
+            )
+            self._running.add(process)
+        with process:
+            try:
+                output, _ = process.communicate(timeout=STEP_TIMEOUT)
+            except BaseException:
+                os.killpg(process.pid, signal.SIGKILL)
+                raise
+            finally:
+                with self._lock:
+                    self._running.discard(process)
+        if process.returncode != 0:
+            raise BuildError(f"`{' '.join(command[:3])}` failed: {output.strip()[-2000:]}")
+        return output
 
 
 def _is_static(program: Path) -> bool:

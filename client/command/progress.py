@@ -108,8 +108,11 @@ def brief_changes(before: session_pb2.Session | None, after: session_pb2.Session
     elif enum_names.is_ended(after) or state == session_pb2.SESSION_STATE_TERMINATING:
         unusual = after.reason != _COMMAND_ENDED
         shown = moved and (unusual or (enum_names.is_ended(after) and not quiet))
+    elif state == session_pb2.SESSION_STATE_RUNNING:
+        shown = moved and not quiet
     else:
-        shown = moved and state == session_pb2.SESSION_STATE_RUNNING and not quiet
+        # Placed, and its agents cannot create it yet.
+        shown = bool(after.message) and (before is None or before.message != after.message) and not quiet
     return [*([_state_line(after)] if shown else []), *_condition_lines(before, after)]
 
 

@@ -145,7 +145,8 @@ async def save(tx: Transaction, work: WorkingSet, *others: Statement, commit: bo
         moved_kernels = {move.kernel_id for move in machine.moves if isinstance(move, KernelMoved)}
         # One that was put back for another session's sake need not wait: its start did not fail.
         failed = session.failed_starts > record.failed_starts and session.state is SessionState.PENDING
-        if machine.moves or session_id in work.forced:
+        noted = session.message != _last_message(machine, record)
+        if machine.moves or noted or session_id in work.forced:
             backoff = _BACKOFF_SECONDS[min(session.failed_starts, len(_BACKOFF_SECONDS)) - 1]
             moved_sessions.append(
                 SessionUpdate(
@@ -197,6 +198,8 @@ async def save(tx: Transaction, work: WorkingSet, *others: Statement, commit: bo
         if session_id in work.forced and not machine.moves:
             # Without an entry, the leader would not learn that its agents have less time for it.
             happened.append(ReasonChanged(session.reason, session.message, record.conditions, forced=True))
+        elif noted:
+            happened.append(ReasonChanged(session.reason, session.message, record.conditions))
         if pulls := _pulls(session, work.pulls):
             happened += pulls
             pulling.append(session_id)
@@ -217,6 +220,12 @@ async def save(tx: Transaction, work: WorkingSet, *others: Statement, commit: bo
     if entries:
         journal.appended(tx, entries, answers.of(appending))
     return answers
+
+
+def _last_message(machine: SessionMachine, record: SessionRecord) -> str:
+    """Returns the message that watchers of the session have, once they know of its moves."""
+    moved = (move.message for move in reversed(machine.moves) if isinstance(move, SessionMoved))
+    return next(moved, record.message)
 
 
 def _pulls(session: Session, pulls: Mapping[tuple[uuid.UUID, int], tuple[LayerReport, ...]]) -> Iterable[ImagePulled]:

@@ -16,7 +16,7 @@ from retinue.manager.session.core.explanation import StoredExplanation
 from retinue.manager.session.core.final_usage import FinalUsage
 from retinue.manager.session.core.service_ports import ServicePortSpec
 from retinue.manager.session.core.spec_views import SpecView
-from retinue.manager.session.core.states import KernelState, SessionState
+from retinue.manager.session.core.states import STARTING_SESSION_STATES, KernelState, SessionState
 from retinue.manager.session.submit import Accepted
 from retinue.manager.store.dependencies import GraphNode, ParentRecord
 from retinue.manager.store.journal import Head
@@ -217,11 +217,14 @@ def show_unmade(session: pb.Session, preview: Preview) -> None:
 def explanation_message(
     session: SessionRecord, position: int, parents: Sequence[ParentRecord]
 ) -> service_pb.ExplainSessionResponse:
-    """Returns why a session waits; little for one that does not. `parents` are those it still waits for."""
+    """Returns why a session waits, in the queue or for its agents; little for one that does not. `parents` are those
+    it still waits for.
+    """
     message = service_pb.ExplainSessionResponse(state=session_state(session.state))
+    if session.state is SessionState.PENDING or session.state in STARTING_SESSION_STATES:
+        message.reason, message.message = session.reason, session.message
     if session.state is not SessionState.PENDING:
         return message
-    message.reason, message.message = session.reason, session.message
     message.tier = service_pb.ReasonTier.Value(f"REASON_TIER_{session.explanation.tier.value}")
     message.queue_position, message.tries = position, session.tries
     message.waits_for.extend(_dependency(parent) for parent in parents)

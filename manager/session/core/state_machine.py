@@ -126,7 +126,20 @@ class SessionMachine:
             self._attempt_ended(kernel, status)
         elif (state := _OBSERVED_KERNEL_STATE.get(status.state)) is not None:
             self._advance(kernel, state)
+        self._note_obstacle(kernel, status.message)
         self._settle()
+
+    def _note_obstacle(self, kernel: Kernel, message: str) -> None:
+        """Keeps what an agent says of a kernel that it has not begun to create, until it has."""
+        session = self.session
+        if session.state not in STARTING_SESSION_STATES:
+            return
+        # The same for all kernels of the session there.
+        prefix = f"agent {kernel.agent_id}: "
+        if kernel.state is not KernelState.SCHEDULED:
+            session.message = "" if session.message.startswith(prefix) else session.message
+        elif message:
+            session.message = prefix + message
 
     def terminate(self, reason: str, message: str = "") -> None:
         """Ends the session on request; one that has ended or is ending stays as it is."""
@@ -317,7 +330,8 @@ class SessionMachine:
         session = self.session
         kernels = session.kernels
         if session.state is SessionState.SCHEDULED and any(k.state is not KernelState.SCHEDULED for k in kernels):
-            self._move_session(SessionState.PREPARING, "", "")
+            # Another agent may have said it.
+            self._move_session(SessionState.PREPARING, "", session.message)
         if session.state is SessionState.PREPARING:
             ready = (Observed.HELD, Observed.RUNNING, Observed.EXITED)
             if all(kernel.observed in ready for kernel in kernels):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import stat
@@ -14,7 +15,8 @@ import pytest
 
 from retinue.agent.builds import NOT_BUILT, NodeBuilds, Part, make
 from retinue.agent.kernel.build import BuildError
-from tests.support.eventually import eventually
+from retinue.agent.kernel.ssh_programs import SOURCES, build_programs
+from tests.support.eventually import NEVER, eventually
 
 # In place of a build: waits until `go` is there, then makes the part, or fails as the file says.
 BUILD = """
@@ -121,6 +123,52 @@ async def test_builds_end_with_an_agent_that_is_killed(node: Node) -> None:
     await eventually(lambda: not Path(f"/proc/{pid}").exists())
 
 
+def plant_programs(directory: Path, cases: str) -> Path:
+    """Makes the programs that build ssh; they do what `cases` of a shell have for their arguments, else nothing."""
+    programs = directory / "bin"
+    programs.mkdir()
+    for name in ("musl-gcc", "make", "dpkg-source", "apt-get"):
+        (programs / name).write_text(f'#!/bin/sh\ncase "$*" in {cases};; esac\n')
+        (programs / name).chmod(0o755)
+    return programs
+
+
+def test_a_build_of_ssh_without_a_network_says_what_is_not_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # apt-get calls it a success.
+    programs = plant_programs(tmp_path, '*update*) echo "Err:1 x"; echo "W: Failed to fetch x: no such name"')
+    monkeypatch.setenv("PATH", str(programs), prepend=":")
+    with pytest.raises(BuildError, match="Debian's sources cannot be fetched: Failed to fetch x: no such name"):
+        build_programs(tmp_path / "cache")
+
+
+async def test_a_build_of_ssh_that_is_ended_ends_all_its_commands(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    # Sources are fetched until it is ended.
+    fetch = f"*download-only*) echo $$ >>{tmp_path}/begun; exec sleep 600"
+    programs = plant_programs(tmp_path, f"*update*) touch lists/of_Sources;; {fetch}")
+    build = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "retinue.agent.main", "build", "ssh", "--directory", str(cache)),
+        env={**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"},
+    )
+    try:
+        pids = await eventually(
+            lambda: (tmp_path / "begun").read_text().split() if (tmp_path / "begun").exists() else [],
+            lambda pids: len(pids) == len(SOURCES),
+        )
+        build.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(NEVER):
+            await build.wait()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            build.kill()
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(pid), 0)
+    assert not list(cache.glob(".build-*"))
+
+
 def test_processes_of_one_machine_build_one_after_the_other(tmp_path: Path) -> None:
     made = []
 
@@ -139,6 +187,16 @@ def test_a_directory_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     part = Part("part", "the part", lambda _: None, lambda cache: cache)
     with pytest.raises(BuildError, match="cannot be written: Not a directory"):
         make(part, tmp_path / "file" / "cache")
+
+
+async def test_a_node_without_builds_starts_where_it_cannot_write(node: Node) -> None:
+    # As on a file system that is read-only, for root as well.
+    (node.cache / f".{node.part.name}.lock").mkdir()
+    builds = NodeBuilds(node.cache, parts=[node.part], builds=False)
+    await builds.begin()
+    assert not builds.in_progress(node.part)
+    assert await builds.ready(node.part) is None
+    assert "cannot be written" in builds.failure(node.part)
 
 
 async def test_a_node_without_builds_waits_for_those_of_others(node: Node) -> None:

@@ -211,7 +211,7 @@ async def test_what_killed_clusters_left_is_swept_and_nothing_else(tmp_path: Pat
     started = process.start_time(sleeping.pid)
     assert started is not None
     locks: dict[str, int] = {}
-    for name in ("local-killed", "local-runs", "local-young", "kept"):
+    for name in ("local-killed", "local-runs", "kept"):
         (tmp_path / name).mkdir()
         descriptor = state.lock(tmp_path / name)
         assert descriptor is not None
@@ -219,15 +219,17 @@ async def test_what_killed_clusters_left_is_swept_and_nothing_else(tmp_path: Pat
     (tmp_path / "local-other").mkdir()
     made = state.ClusterState(processes={"manager": (sleeping.pid, started)})
     made.write(tmp_path / "local-killed")
-    for name in ("local-killed", "local-young", "kept"):
+    for name in ("local-killed", "kept"):
         os.close(locks[name])
-    age = os.stat(tmp_path / "local-young" / "cluster.lock").st_mtime
-    os.utime(tmp_path / "local-young" / "cluster.lock", (age + 100, age + 100))
-    removed = await asyncio.to_thread(state.sweep, tmp_path, age + 100)
+    created, descriptor = state.create(tmp_path)
+    # However soon after the kill.
+    removed = await asyncio.to_thread(state.sweep, tmp_path)
     assert removed == [tmp_path / "local-killed"]
     assert await sleeping.wait() != 0
-    assert sorted(os.listdir(tmp_path)) == ["kept", "local-other", "local-runs", "local-young"]
+    assert sorted(os.listdir(tmp_path)) == sorted(["kept", "local-other", "local-runs", created.name])
     os.close(locks["local-runs"])
+    os.close(descriptor)
+    assert sorted(await asyncio.to_thread(state.sweep, tmp_path)) == sorted([created, tmp_path / "local-runs"])
 
 
 async def test_one_that_cannot_start_leaves_the_one_that_runs_alone(

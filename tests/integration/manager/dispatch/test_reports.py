@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import text
 
 from retinue.client.aio import fold
-from retinue.manager.api.sessions.convert import session_message
+from retinue.manager.api.sessions.convert import explanation_message, session_message
 from retinue.manager.api.sessions.event_convert import event_message
 from retinue.manager.dispatch import reports as reports_module
 from retinue.manager.dispatch.convert import Rejected
@@ -160,6 +160,39 @@ async def test_an_agent_is_believed_about_its_own_attempts_only(database: Databa
     finally:
         draining.cancel()
         await asyncio.gather(draining, return_exceptions=True)
+
+
+async def test_what_keeps_an_agent_from_creating_kernels_is_shown_and_watched(database: Database) -> None:
+    async with two_nodes(database) as (honest, rogue):
+        await submit(database, "ann", "c")
+        await SteppedScheduler(database, TERM, lambda _affected: None).run_once()
+        (placed,) = await rows(
+            database, "SELECT k.* FROM kernel k JOIN session s ON s.id = k.session_id WHERE s.name = 'c'"
+        )
+        node = honest if placed["agent_id"] == "honest" else rogue
+        session_id, key = placed["session_id"], (placed["id"], placed["epoch"])
+
+        async def said() -> tuple[str, str]:
+            """What the row and the journal say."""
+            async with database.transaction() as tx:
+                row = (await sessions.read(tx, [session_id]))[session_id]
+                events = (await journal.read(tx, 0, 1000)).events
+            assert explanation_message(row, 0, ()).message == row.message
+            view = None
+            for event in events:
+                if event.session_id == session_id:
+                    view = fold(view, event_message(event))
+            assert view is not None
+            return row.message, view.message
+
+        why = AttemptStatus(key, Observed.ACCEPTED, message="it builds ssh")
+        await node.reports.reported(NodeReport(node.name, (why,)))
+        assert await said() == (f"agent {node.name}: it builds ssh",) * 2
+        number = len(await rows(database, "SELECT * FROM journal"))
+        await node.reports.reported(NodeReport(node.name, (why,)))
+        assert len(await rows(database, "SELECT * FROM journal")) == number
+        await node.reports.reported(NodeReport(node.name, (AttemptStatus(key, Observed.CREATING),)))
+        assert await said() == ("", "")
 
 
 async def test_networks_of_other_agents_stay(database: Database) -> None:

@@ -58,6 +58,15 @@ def test_conditions_are_told_once_also_quietly() -> None:
     assert brief_changes(after, after) == []
 
 
+def test_what_keeps_an_agent_from_creating_kernels_is_told_once() -> None:
+    placed, waits, moved = (
+        pb.Session(spec=pb.SessionSpec(name="a"), state=state, message=message)
+        for state, message in ((_S, ""), (_S, "agent n1: it builds ssh"), (pb.SESSION_STATE_PREPARING, ""))
+    )
+    assert brief_changes(placed, waits) == ["a: SCHEDULED (agent n1: it builds ssh)"]
+    assert brief_changes(placed, waits, quiet=True) == brief_changes(waits, waits) == brief_changes(waits, moved) == []
+
+
 def test_a_long_wait_is_shown_as_in_the_live_view() -> None:
     view = pb.Session(spec=pb.SessionSpec(name="a"), state=_P)
     assert summary(view, 1809.0) == "a: PENDING after 30m9s"

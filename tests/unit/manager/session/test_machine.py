@@ -67,6 +67,22 @@ def test_nothing_is_released_before_every_kernel_is_held() -> None:
     assert machine.session.state is SessionState.PREPARING
 
 
+def test_what_keeps_an_agent_from_creating_a_kernel_is_said_until_it_does() -> None:
+    machine = placed()
+    for rank, message in ((0, "it builds ssh"), (1, "no address"), (2, "it builds ssh")):
+        kernel = machine.session.kernels[rank]
+        machine.observe(AttemptStatus((kernel.id, kernel.epoch), Observed.ACCEPTED, message=message))
+    assert (machine.session.state, machine.session.message) == (SessionState.SCHEDULED, "agent n0: it builds ssh")
+    # The other agent is no further.
+    report(machine, 1, Observed.CREATING)
+    assert (machine.session.state, machine.session.message) == (SessionState.PREPARING, "agent n0: it builds ssh")
+    report(machine, 0, Observed.CREATING)
+    assert machine.session.message == ""
+    kernel = machine.session.kernels[0]
+    machine.observe(AttemptStatus((kernel.id, kernel.epoch), Observed.CREATING, message="said of one that it creates"))
+    assert machine.session.message == ""
+
+
 def test_main_exit_decides_result_and_stops_subs() -> None:
     machine = running()
     report(machine, 0, Observed.EXITED, 0, "EXITED")
