@@ -15,6 +15,7 @@ from grpc_health.v1._async import HealthServicer
 from retinue.manager.admin_commands import admin
 from retinue.manager.health import find_fault, health
 from retinue.manager.identity.authority import Authority
+from retinue.manager.main import main
 
 
 def test_the_directory_of_a_backup_has_to_be_there(tmp_path: Path) -> None:
@@ -68,3 +69,20 @@ def test_health_asks_where_the_manager_listens(tmp_path: Path) -> None:
         result = CliRunner().invoke(health, ["--data-dir", str(tmp_path), "--listen", listen])
         assert result.exit_code == 1
         assert f"at {asked}:" in result.output
+    result = CliRunner().invoke(health, ["--data-dir", str(tmp_path), "--listen", "127.0.0.1:65536"])
+    assert (result.exit_code, "'127.0.0.1:65536' is not HOST:PORT" in result.output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("option", "addresses", "said"),
+    [
+        ("--listen", "127.0.0.1:1,", "--listen: '' is not host:port"),
+        ("--listen", "127.0.0.1:1, [::1]:2", ""),
+        ("--agent-listen", "127.0.0.1:1,127.0.0.2:65536", "--agent-listen: '127.0.0.2:65536' is not host:port"),
+        ("--agent-listen", "127.0.0.1:1,127.0.0.2:2", "--agent-listen: the port must be the same at all addresses"),
+        ("--agent-listen", "127.0.0.1:1,127.0.0.2:1", ""),
+    ],
+)
+def test_addresses_to_listen_at_are_checked(option: str, addresses: str, said: str) -> None:
+    result = CliRunner().invoke(main, ["config", "check", option, addresses])
+    assert (result.exit_code, said in result.output) == (2 if said else 0, True)
