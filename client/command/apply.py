@@ -135,9 +135,7 @@ async def _newest(client: Client, specs: Sequence[session_pb2.SessionSpec]) -> d
     return {session.spec.name: session for session in found if session is not None}
 
 
-async def _newest_of_project(
-    client: Client, spec: session_pb2.SessionSpec, owner: str
-) -> session_pb2.Session | None:
+async def _newest_of_project(client: Client, spec: session_pb2.SessionSpec, owner: str) -> session_pb2.Session | None:
     values = {"name": spec.name, "project": spec.project, "owner": owner}
     query = " AND ".join(f"{field} = {json.dumps(value)}" for field, value in values.items())
     # While one has not ended, no newer one has its name.
