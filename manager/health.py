@@ -10,6 +10,7 @@ import click
 from retinue.manager import options
 
 _SECONDS = 4.0
+_HIGHEST_PORT = 65535
 
 
 async def find_fault(address: str, ca: bytes) -> str:
@@ -51,7 +52,7 @@ def health(data_dir: Path, listen: str) -> None:
     """
     address = options.listen_addresses(listen)[0]
     host, _, port = address.rpartition(":")
-    if not port.isdecimal():
+    if not port.isdecimal() or int(port) > _HIGHEST_PORT:
         raise click.UsageError(f"{address!r} is not HOST:PORT")
     try:
         certificate = (data_dir / "ca.pem").read_bytes()

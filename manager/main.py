@@ -254,6 +254,9 @@ def _settings(  # noqa: PLR0917  # called by the parser, by name
 
     if not 0 < heartbeat < suspect_after < lost_after:
         raise click.UsageError("heartbeat, suspect-after and lost-after must be positive and grow in this order")
+    _ports("--listen", listen)
+    if len(_ports("--agent-listen", agent_listen)) > 1:
+        raise click.UsageError("--agent-listen: the port must be the same at all addresses: agents are told one")
     return Settings(
         data_directory=data_dir,
         listen=listen,
@@ -274,6 +277,15 @@ def _settings(  # noqa: PLR0917  # called by the parser, by name
         gateway=_gateway(http_listen, http_domain, http_certificate, http_key, direct=http_direct, console=console),
         metrics=metrics,
     )
+
+
+def _ports(option: str, text: str) -> set[int]:
+    from retinue.rpc.enrollment.managers import split_address  # noqa: PLC0415 - kept out of `--help`
+
+    try:
+        return {split_address(address)[1] for address in options.listen_addresses(text)}
+    except ValueError as error:
+        raise click.UsageError(f"{option}: {error}") from error
 
 
 def _server_url(url: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import re
 import sys
 from pathlib import Path
@@ -122,14 +124,26 @@ async def _newest(client: Client, specs: Sequence[session_pb2.SessionSpec]) -> d
             try:
                 session = (await client.sessions.get(spec.name)).view
             except NotFound:
-                return None
-        # An id may begin with the name, and another project may have a session of it.
-        same = session.spec.name == spec.name and spec.project in {"", session.spec.project}
-        return session if same else None
+                session = None
+            # An id may begin with the name, and other projects may have sessions of it.
+            if session is not None and session.spec.name == spec.name and spec.project in {"", session.spec.project}:
+                return session
+            return await _newest_of_project(client, spec, owner) if spec.project else None
 
     named = [spec for spec in specs if spec.name]
+    owner = (await client.users.caller()).name if any(spec.project for spec in named) else ""
     found = await asyncio.gather(*map(read, named))
     return {session.spec.name: session for session in found if session is not None}
+
+
+async def _newest_of_project(client: Client, spec: session_pb2.SessionSpec, owner: str) -> session_pb2.Session | None:
+    values = {"name": spec.name, "project": spec.project, "owner": owner}
+    query = " AND ".join(f"{field} = {json.dumps(value)}" for field, value in values.items())
+    # While one has not ended, no newer one has its name.
+    async with contextlib.aclosing(client.sessions.list(filter=query, show_ended=True, limit=1)) as listed:
+        async for session in listed:
+            return session.view
+    return None
 
 
 def _print_made(steps: Sequence[Step], answer: session_service_pb2.BatchCreateSessionsResponse, output: str) -> None:

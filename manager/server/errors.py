@@ -173,11 +173,12 @@ class NameTaken(ApiError):
 
     code, reason = grpc.StatusCode.ALREADY_EXISTS, ErrorReason.NAME_TAKEN
 
-    def __init__(self, kind: str, name: str) -> None:
+    def __init__(self, kind: str, name: str, by: str = "") -> None:
+        """`by` says what has taken it, where that is neither one of the caller's nor what exists already."""
         # Names of sessions are free again once these have ended.
         there = f"there is a session {name} of yours that has not ended"
         words = there if kind == "session" else f"{kind.replace('_', ' ')} {name} exists already"
-        super().__init__(words, {"kind": kind, "name": name})
+        super().__init__(f"the name {name} is taken: {by}" if by else words, {"kind": kind, "name": name})
 
 
 class NameRetired(ApiError):

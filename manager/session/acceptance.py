@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from retinue.manager.session import admission_quota, dependency_links
 from retinue.manager.session.core.image_registries import denied_image, registry_of
@@ -30,9 +31,10 @@ from retinue.manager.session.core.spec import MountSpec
 from retinue.manager.session.core.states import SessionType
 from retinue.manager.session.drafts import Candidates, Draft
 from retinue.manager.store import agents, endpoints, groups, quotas, sessions, ssh_keys
-from retinue.manager.store.database import Transaction
+from retinue.manager.store.database import Query, Transaction
 
 _NAMED_GROUPS = 16
+_NAMED_TROUBLES = 2
 
 
 async def decide(
@@ -52,11 +54,12 @@ async def decide(
     """
     candidates = Candidates(prepared)
     links = await dependency_links.link(tx, owner, candidates)
-    has_quotas = await _check_references(tx, owner, candidates)
+    asked = _Asked.of(candidates) if offered else _Asked()
+    has_quotas, absent = await _check_references(tx, owner, candidates, asked)
     await _check_agents(tx, candidates)
     if offered:
-        await _check_slots(tx, candidates)
-        await _check_runtimes(tx, candidates)
+        await _check_slots(tx, candidates, absent.slots)
+        await _check_runtimes(tx, candidates, asked, absent)
     if not replicas:
         await _check_endpoints(tx, candidates)
     await _check_images(tx, candidates)
@@ -70,17 +73,51 @@ async def decide(
     return candidates
 
 
-async def _check_references(tx: Transaction, owner: str, candidates: Candidates) -> bool:
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What sessions ask of agents, and not every agent has: groups with slots, and groups with FEATURES, as one bit."""
+
+    slots: frozenset[tuple[str, str]] = frozenset()
+    features: frozenset[tuple[str, int]] = frozenset()
+
+    @classmethod
+    def of(cls, candidates: Candidates) -> _Asked:
+        # By identity of the spec: most of very many ask for the same.
+        asking = {
+            (draft.session.resource_group, id(draft.spec)): draft.spec for draft in candidates.drafts.values()
+        }.items()
+        return cls(
+            frozenset((group, slot) for (group, _), spec in asking for slot in rare_slots(spec)),
+            frozenset(
+                (group, bit)
+                for (group, _), spec in asking
+                for bits in features_by_path(spec).values()
+                for bit in _bits(bits)
+            ),
+        )
+
+
+async def _check_references(tx: Transaction, owner: str, candidates: Candidates, asked: _Asked) -> tuple[bool, _Asked]:
     """Refuses sessions of projects and resource groups that do not exist, and of types and isolations that their group
-    does not take; locks what the others refer to, gives their kernels the default isolation of their group,
-    and returns whether there are any quotas.
+    does not take; locks what the others refer to, gives their kernels the default isolation of their group.
+
+    Returns whether there are any quotas, and what of `asked` no agent has ever had: in the same round trip.
     """
     drafts = candidates.drafts
-    projects, policies, has_quotas = await sessions.lock_references(
-        tx,
+    references = sessions.references_query(
         owner,
         {draft.session.project for draft in drafts.values()},
         {draft.session.resource_group for draft in drafts.values()},
+    )
+    slots, features = sorted(asked.slots), sorted(asked.features)
+    unknown, missing = agents.unknown_slots_query(slots), _missing_query(features)
+    queries = [unknown] if slots else []
+    queries += [missing] if features else []
+    answers = await tx.pipeline(references, *queries)
+    projects, policies, has_quotas = answers.of(references)
+    absent = _Asked(
+        frozenset(slots[position] for position in answers.of(unknown)) if slots else frozenset(),
+        frozenset(features[position] for position in answers.of(missing)) if features else frozenset(),
     )
     reasons: dict[int, Reason] = {}
     for n, draft in drafts.items():
@@ -96,7 +133,7 @@ async def _check_references(tx: Transaction, owner: str, candidates: Candidates)
         elif (isolations := policy.isolation.resolve(draft.spec)) != draft.spec.isolations:
             candidates.drafts[n] = draft.with_isolations(isolations)
     candidates.refuse(reasons)
-    return has_quotas
+    return has_quotas, absent
 
 
 async def _no_group(tx: Transaction, name: str) -> str:
@@ -127,50 +164,53 @@ async def _check_agents(tx: Transaction, candidates: Candidates) -> None:
     candidates.refuse(reasons)
 
 
-async def _check_slots(tx: Transaction, candidates: Candidates) -> None:
+async def _check_slots(tx: Transaction, candidates: Candidates, absent: frozenset[tuple[str, str]]) -> None:
     """Refuses sessions with slots that no agent has ever had: a mistyped name would wait for ever."""
-    asking = {n: draft for n, draft in candidates.drafts.items() if rare_slots(draft.spec)}
-    if not asking:
+    if not absent:
         return
-    known, told = await agents.read_slots(tx, {draft.session.resource_group for draft in asking.values()})
-    candidates.refuse(
-        {
-            n: InvalidFields(tuple(wrong))
-            for n, draft in asking.items()
-            # Nothing is known of what a group will have whose agents are still to come.
-            if draft.session.resource_group in told and (wrong := unknown_slots(draft.spec, known))
-        }
-    )
-
-
-async def _check_runtimes(tx: Transaction, candidates: Candidates) -> None:
-    """Refuses sessions with kernels of a kind that no agent of their group has ever run."""
-    # By identity of the spec: most of very many ask for the same.
-    paths_of: dict[int, dict[str, int]] = {}
-    needs: dict[int, tuple[str, dict[str, int]]] = {}
-    for n, draft in candidates.drafts.items():
-        if (paths := paths_of.get(id(draft.spec))) is None:
-            paths = paths_of[id(draft.spec)] = features_by_path(draft.spec)
-        needs[n] = (draft.session.resource_group, paths)
-    if not needs:
-        return
-    asked = sorted({(group, bit) for group, paths in needs.values() for bits in paths.values() for bit in _bits(bits)})
-    missing = {
-        asked[position]
-        for position in await agents.read_missing(tx, [(group, runtimes_for(bit)) for group, bit in asked])
-    }
-    words = {
-        (group, bit): missing_feature(bit, group, await agents.groups_with(tx, runtimes_for(bit), _NAMED_GROUPS))
-        for group, bit in missing
-    }
+    names = await agents.slot_names(tx)
     reasons: dict[int, Reason] = {}
-    for n, (group, paths) in needs.items() if words else ():
+    for n, draft in candidates.drafts.items():
+        group = draft.session.resource_group
+        slots = frozenset(slot for name, slot in absent if name == group)
+        if wrong := unknown_slots(draft.spec, slots, names):
+            reasons[n] = InvalidFields(tuple(wrong))
+    candidates.refuse(reasons)
+
+
+async def _check_runtimes(tx: Transaction, candidates: Candidates, asked: _Asked, absent: _Asked) -> None:
+    """Refuses sessions with kernels of a kind that no agent of their group has ever run."""
+    # Kernels may have another isolation by now: what they asked for, or the default of their group.
+    needed = _Asked.of(candidates).features
+    missing = set(absent.features & needed)
+    if changed := sorted(needed - asked.features):
+        query = _missing_query(changed)
+        missing.update(changed[position] for position in (await tx.pipeline(query)).of(query))
+    if not missing:
+        return
+    words = {(group, bit): await _no_runtime(tx, group, bit) for group, bit in missing}
+    reasons: dict[int, Reason] = {}
+    for n, draft in candidates.drafts.items():
+        group = draft.session.resource_group
         wrong = [
-            (path, words[group, bit]) for path, bits in paths.items() for bit in _bits(bits) if (group, bit) in words
+            (path, words[group, bit])
+            for path, bits in features_by_path(draft.spec).items()
+            for bit in _bits(bits)
+            if (group, bit) in words
         ]
         if wrong:
             reasons[n] = InvalidFields(tuple(wrong))
     candidates.refuse(reasons)
+
+
+def _missing_query(features: Sequence[tuple[str, int]]) -> Query[list[int]]:
+    return agents.missing_runtimes_query([(group, runtimes_for(bit)) for group, bit in features])
+
+
+async def _no_runtime(tx: Transaction, group: str, bit: int) -> str:
+    runtimes = runtimes_for(bit)
+    others = await agents.groups_with(tx, runtimes, _NAMED_GROUPS)
+    return missing_feature(bit, group, others, await agents.runtime_troubles(tx, group, runtimes, _NAMED_TROUBLES))
 
 
 def _bits(mask: int) -> list[int]:

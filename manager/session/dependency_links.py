@@ -57,10 +57,11 @@ async def refuse_taken(tx: AsyncSession, owner: str, candidates: Candidates) -> 
     keys = {n: (draft.session.project, draft.session.name) for n, draft in candidates.drafts.items()}
     taken = await sessions.names_taken(tx, owner, list(keys.values()))
     reasons: dict[int, Reason] = {}
+    earlier = set[tuple[str, str]]()
     for n, key in keys.items():
-        if key in taken:
-            reasons[n] = NameTaken(key[1])
-        taken.add(key)
+        if key in taken or key in earlier:
+            reasons[n] = NameTaken(key[1], within=key not in taken)
+        earlier.add(key)
     candidates.refuse(reasons)
 
 

@@ -13,7 +13,7 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.session.core.attempts import AgentCondition, RuntimeStatus
 from retinue.manager.store import shares
-from retinue.manager.store.database import Query, Transaction
+from retinue.manager.store.database import Query
 from retinue.manager.store.documents import Decoder, Unreadable
 from retinue.manager.store.tables import Agent, JoinToken
 
@@ -128,32 +128,40 @@ def _record(agent: Agent) -> AgentRecord:
     )
 
 
-async def read_slots(tx: AsyncSession, groups: Collection[str]) -> tuple[set[str], set[str]]:
-    """Returns the names of slots that any agent has ever had or a quota limits, and those of the groups with agents
-    all of which have said what they have.
-    """
-    slots = await tx.execute(
+async def slot_names(tx: AsyncSession) -> set[str]:
+    """Returns the names of slots that any agent has ever had. Takes longer than `unknown_slots_query`."""
+    rows = await tx.execute(
         text("""
             SELECT jsonb_object_keys(CASE jsonb_typeof(capacity) WHEN 'object' THEN capacity ELSE '{}' END) FROM agent
             UNION SELECT jsonb_array_elements_text(CASE jsonb_typeof(past_slots) WHEN 'array' THEN past_slots ELSE '[]' END) FROM agent
-            UNION SELECT jsonb_object_keys(CASE jsonb_typeof(slots) WHEN 'object' THEN slots ELSE '{}' END) FROM quota
         """)
     )
-    told = await tx.execute(
-        text("""
-            SELECT resource_group FROM agent WHERE resource_group = ANY(:groups) AND NOT revoked
-            GROUP BY resource_group HAVING bool_and(capacity <> '{}')
-        """),
-        {"groups": list(groups)},
+    return set(rows.scalars())
+
+
+def unknown_slots_query(asked: Collection[tuple[str, str]]) -> Query[list[int]]:
+    """Reads the positions of those of `asked`, groups and slots, where no agent of any group has ever had the slot and
+    no quota limits it: none of groups without agents, nor of those with an agent that has not said yet what it has.
+    """
+    return Query(
+        """
+            SELECT position FROM unnest(CAST(:groups AS text[]), CAST(:slots AS text[]))
+                WITH ORDINALITY AS asked(name, slot, position)
+            WHERE NOT EXISTS (
+                SELECT FROM agent WHERE jsonb_exists(capacity, asked.slot) OR jsonb_exists(past_slots, asked.slot))
+            AND NOT EXISTS (SELECT FROM quota WHERE jsonb_exists(quota.slots, asked.slot))
+            AND (SELECT bool_and(capacity <> '{}') FROM agent WHERE resource_group = asked.name AND NOT revoked)
+        """,
+        {"groups": [group for group, _ in asked], "slots": [slot for _, slot in asked]},
+        read=lambda rows: [int(row["position"]) - 1 for row in rows],
     )
-    return set(slots.scalars()), set(told.scalars())
 
 
-async def read_missing(tx: Transaction, asked: Collection[tuple[str, Sequence[str]]]) -> list[int]:
-    """Returns the positions of those of `asked` for which no agent of the group has ever had one of the runtimes: none
+def missing_runtimes_query(asked: Collection[tuple[str, Sequence[str]]]) -> Query[list[int]]:
+    """Reads the positions of those of `asked` for which no agent of the group has ever had one of the runtimes: none
     of groups without agents, nor of those with an agent that has not said yet what it has.
     """
-    query = Query(
+    return Query(
         """
             SELECT position FROM unnest(CAST(:groups AS text[]), CAST(:names AS text[]))
                 WITH ORDINALITY AS asked(name, runtimes, position)
@@ -165,7 +173,21 @@ async def read_missing(tx: Transaction, asked: Collection[tuple[str, Sequence[st
         {"groups": [group for group, _ in asked], "names": [",".join(runtimes) for _, runtimes in asked]},
         read=lambda rows: [int(row["position"]) - 1 for row in rows],
     )
-    return (await tx.pipeline(query)).of(query)
+
+
+async def runtime_troubles(tx: AsyncSession, group: str, runtimes: Sequence[str], limit: int) -> list[str]:
+    """Returns what agents of a group say of those of the runtimes that they do not have, the most frequent first."""
+    rows = await tx.execute(
+        text("""
+            SELECT status->>'message' AS message
+            FROM agent, jsonb_array_elements(CASE jsonb_typeof(runtimes) WHEN 'array' THEN runtimes ELSE '[]' END) AS status
+            WHERE resource_group = :group AND NOT revoked AND status->>'name' = ANY(:names)
+                AND status->>'message' <> '' AND status->>'available' = 'false'
+            GROUP BY message ORDER BY count(*) DESC, message LIMIT :limit
+        """),
+        {"group": group, "names": list(runtimes), "limit": limit},
+    )
+    return list(rows.scalars())
 
 
 async def groups_with(tx: AsyncSession, runtimes: Sequence[str], limit: int) -> list[str]:

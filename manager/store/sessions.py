@@ -6,7 +6,7 @@ import datetime as dt
 import uuid
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import orjson
 from sqlalchemy import text
@@ -145,13 +145,23 @@ class AdmissionPolicy:
     isolation: IsolationPolicy
 
 
+References: TypeAlias = tuple[set[str], dict[str, AdmissionPolicy], bool]
+"""Projects and groups that exist, none of the projects without the owner, the groups with what they take; and whether
+there are any quotas.
+"""
+
+
 async def lock_references(
     tx: Transaction, owner: str, projects: Collection[str], groups: Collection[str]
-) -> tuple[set[str], dict[str, AdmissionPolicy], bool]:
-    """Locks projects and groups until the commit, so that they cannot be deleted; returns those that exist, none of the
-    projects without the owner, the groups with what they take, and whether there are any quotas.
-    """
-    query = Query(
+) -> References:
+    """Locks projects and groups until the commit, so that they cannot be deleted."""
+    query = references_query(owner, projects, groups)
+    return (await tx.pipeline(query)).of(query)
+
+
+def references_query(owner: str, projects: Collection[str], groups: Collection[str]) -> Query[References]:
+    """Locks projects and groups until the commit, so that they cannot be deleted, and reads them."""
+    return Query(
         """
             WITH u AS (SELECT name FROM user_account WHERE name = :owner FOR KEY SHARE),
                 p AS (SELECT name FROM project WHERE name = ANY(:projects) ORDER BY name FOR KEY SHARE),
@@ -164,10 +174,9 @@ async def lock_references(
         {"owner": owner, "projects": list(projects), "groups": list(groups)},
         read=_references,
     )
-    return (await tx.pipeline(query)).of(query)
 
 
-def _references(rows: Sequence[Row]) -> tuple[set[str], dict[str, AdmissionPolicy], bool]:
+def _references(rows: Sequence[Row]) -> References:
     found = rows[0]
     policies = {
         name: AdmissionPolicy(group["session_types"], IsolationPolicy(group["isolations"], group["default_isolation"]))

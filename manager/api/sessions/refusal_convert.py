@@ -26,8 +26,8 @@ def to_error(reason: refusals.Reason) -> errors.ApiError:  # noqa: PLR0911, PLR0
             return errors.MountNotAllowed(source, writable=writable)
         case refusals.QuotaExceeded(violations):
             return errors.QuotaExceeded(violations)
-        case refusals.NameTaken(name):
-            return errors.NameTaken("session", name)
+        case refusals.NameTaken(name, within):
+            return errors.NameTaken("session", name, "an earlier session of the request has it" if within else "")
         case refusals.DependencyRefused(path, name):
             return preconditions.DependencyRefused(path, name)
         case refusals.DependencyFailed(path, name, result):

@@ -60,7 +60,8 @@ async def update_session(tx: Transaction, request: pb.UpdateSessionRequest) -> u
     try:
         await sessions.change(tx, session_id, after.name, after.priority, hold=after.hold)
     except sessions.LiveNameTaken as error:
-        raise errors.NameTaken("session", after.name) from error
+        by = "" if session.owner == caller.name else f"{session.owner} has a session of this name that has not ended"
+        raise errors.NameTaken("session", after.name, by) from error
     updated = SessionUpdated(after.name, after.priority, after.hold, caller.name)
     await journal.append(tx, [journal.Entry(session_id, session.owner, session.project, updated)])
     return session_id

@@ -79,9 +79,10 @@ class QuotaExceeded:
 
 @dataclass(frozen=True, slots=True)
 class NameTaken:
-    """A live session of the owner in the project has the name."""
+    """A live session of the owner in the project has the name, or an earlier one of the same request."""
 
     name: str
+    within: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,7 @@ def words(reason: Reason) -> str:  # noqa: PLR0911  # one for each reason
             return f"image {image} may not be used: resource group {group} does not allow registry {registry}"
         case MountNotAllowed(source, _):
             return f"{source} may not be mounted"
-        case TemplateNotFound(name) | NameTaken(name) | DependencyRefused(_, name) | DependencyFailed(_, name):
+        case TemplateNotFound(name) | NameTaken(name, _) | DependencyRefused(_, name) | DependencyFailed(_, name):
             return f"{type(reason).__name__}: {name}"
         case BatchRefused(number):
             return f"{number} sessions of the same request are refused"

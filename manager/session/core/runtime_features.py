@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from functools import reduce
 from operator import or_
@@ -69,11 +69,15 @@ def runtimes_for(feature: int) -> list[str]:
     return [name for name, bits in _OFFERED.items() if bits & feature]
 
 
-def missing_feature(feature: int, group: str, others: Iterable[str]) -> str:
-    """Returns in words that no agent of a group gives one of the FEATURES; `others` are groups that do."""
+def missing_feature(feature: int, group: str, others: Iterable[str], troubles: Iterable[str] = ()) -> str:
+    """Returns in words that no agent of a group gives one of the FEATURES; `others` are groups that do, `troubles` are
+    why agents of the group do not.
+    """
     words = f"no agent of resource group {group} has {FEATURES[feature.bit_length() - 1]}"
-    names = list(others)
-    return f"{words}; there is one in {', '.join(names)}" if names else f"{words}: see `retinue agents ls -o wide`"
+    why, names = "; ".join(troubles), list(others)
+    if names:
+        return f"{words}{f' ({why})' if why else ''}; there is one in {', '.join(names)}"
+    return f"{words}: {why or 'see `retinue agents ls -o wide`'}"
 
 
 def rare_slots(spec: SessionSpec) -> frozenset[str]:
@@ -82,8 +86,8 @@ def rare_slots(spec: SessionSpec) -> frozenset[str]:
     return frozenset(slot for kernel in kernels for slot in kernel.slots) - COMMON_SLOTS
 
 
-def unknown_slots(spec: SessionSpec, known: Iterable[str]) -> Violations:
-    """Returns the slots of a request that are none of those that agents have."""
+def unknown_slots(spec: SessionSpec, unknown: Collection[str], known: Iterable[str]) -> Violations:
+    """Returns the `unknown` slots of a request; `known` are those that agents have."""
     names = sorted({*known, *COMMON_SLOTS})
     kernels: Mapping[str, Mapping[str, str]] = {
         "spec.kernel": spec.kernel.slots,
@@ -93,7 +97,7 @@ def unknown_slots(spec: SessionSpec, known: Iterable[str]) -> Violations:
         (f"{path}.slots[{slot!r}]", _no_slot(slot, names))
         for path, slots in kernels.items()
         for slot in slots
-        if slot not in names
+        if slot in unknown
     ]
 
 

@@ -70,10 +70,15 @@ async def test_agents_say_what_they_run_and_why_not(client: Client) -> None:
 async def test_what_no_agent_of_the_group_runs_is_refused_at_once(client: Client) -> None:
     for create in (client.sessions.create, client.sessions.check):
         with pytest.raises(
-            InvalidRequest, match="no agent of resource group default has a runtime for containers"
+            InvalidRequest, match=r"no agent of resource group default has a runtime for containers: .*Docker"
         ) as no:
             await create(type="batch", command=["true"], image="alpine:3")
         assert [wrong.field for wrong in no.value.violations] == ["spec.kernel.image"]
+    # What an image implies by itself is not what is asked for.
+    for isolation, default in (("vm", ""), ("", "vm")):
+        async with policy(client, default_isolation=default):
+            with pytest.raises(InvalidRequest, match="has a runtime for virtual machines with images: "):
+                await client.sessions.create(type="batch", command=["true"], image="alpine:3", isolation=isolation)
 
 
 async def test_a_group_whose_agents_are_still_to_come_takes_everything(client: Client) -> None:
@@ -120,25 +125,28 @@ async def test_an_isolation_of_a_later_version_is_refused(client: Client) -> Non
 
 
 async def test_a_group_allows_isolations_and_has_a_default(client: Client) -> None:
-    async with policy(client, isolations=["process", "vm"], default_isolation="vm"):
+    allowed: dict[str, Any] = {"isolations": ["process", "vm"], "default_isolation": "vm"}
+    async with policy(client, **allowed):
         with pytest.raises(InvalidRequest) as refused:
             await client.sessions.create(type="interactive", image="alpine:3", isolation="container")
         (violation,) = refused.value.violations
         assert violation.field == "spec.kernel.isolation"
         assert "does not allow containers (allowed: process, vm)" in violation.description
-        # Nothing says what it is: it is what the default says.
-        assert await checked(client) == ["VM"]
-        session = await client.sessions.create(type="batch", command=["true"], slots={"cpu": "4000"})
-        assert isolations(session) == ["VM"]
-        await eventually(session.explain, lambda found: found.reason not in ("", "QUEUED"))
         native = await client.sessions.create(type="batch", command=["true"], isolation="process")
         await native.wait_ended(NEVER)
         assert native.result == "SUCCESS"
+    # Not every node has what virtual machines need.
+    async with group_without_agents(client) as group, policy(client, group, **allowed):
+        # Nothing says what it is: it is what the default says.
+        assert await checked(client, resource_group=group) == ["VM"]
+        session = await client.sessions.create(type="batch", command=["true"], resource_group=group)
+        assert isolations(session) == ["VM"]
+        await eventually(session.explain, lambda found: found.reason not in ("", "QUEUED"))
         # It is pending: a change of policy is a reason to wait, and taken back it is none.
-        await client.resource_groups.update("default", isolations=["process"], default_isolation="")
+        await client.resource_groups.update(group, isolations=["process"], default_isolation="")
         message = await pending_reason(session, "ISOLATION_NOT_ALLOWED")
-        assert message == "resource group default does not allow virtual machines"
-        await client.resource_groups.update("default", isolations=["vm"])
+        assert message == f"resource group {group} does not allow virtual machines"
+        await client.resource_groups.update(group, isolations=["vm"])
         await eventually(session.explain, lambda found: found.reason != "ISOLATION_NOT_ALLOWED")
         await session.terminate()
         await session.wait_ended(NEVER)
@@ -148,8 +156,6 @@ async def test_replicas_are_what_the_default_was_when_their_revision_was_made(cl
     spec = endpoint_pb2.EndpointSpec(name="isolated")
     spec.scaling.min, spec.scaling.max = 1, 2
     spec.revision.port = 8000
-    # No agent has so much: nothing has to boot.
-    spec.revision.session.kernel.slots["cpu"] = "4000"
     spec.revision.session.kernel.command.append("true")
 
     async def kinds() -> list[str]:
@@ -164,16 +170,19 @@ async def test_replicas_are_what_the_default_was_when_their_revision_was_made(cl
             return True
         return False
 
-    async with policy(client, isolations=["vm", "process"], default_isolation="vm"):
-        await client.endpoints.create(spec)
-        await eventually(kinds, ["VM"].__eq__)
-    try:
-        spec.scaling.min = 2
-        await client.endpoints.update("isolated", endpoint_pb2.EndpointSpec(scaling=spec.scaling))
-        await eventually(kinds, ["VM", "VM"].__eq__)
-    finally:
-        await client.endpoints.delete("isolated")
-        await eventually(gone)
+    # Nothing has to boot.
+    async with group_without_agents(client) as group:
+        spec.revision.session.resource_group = group
+        async with policy(client, group, isolations=["vm", "process"], default_isolation="vm"):
+            await client.endpoints.create(spec)
+            await eventually(kinds, ["VM"].__eq__)
+        try:
+            spec.scaling.min = 2
+            await client.endpoints.update("isolated", endpoint_pb2.EndpointSpec(scaling=spec.scaling))
+            await eventually(kinds, ["VM", "VM"].__eq__)
+        finally:
+            await client.endpoints.delete("isolated")
+            await eventually(gone)
 
 
 async def test_a_request_that_is_repeated_is_answered_as_before_the_default_changed(client: Client) -> None:
@@ -229,8 +238,8 @@ async def test_a_template_says_how_its_sessions_are_isolated(client: Client) -> 
         await client.templates.create(template("both", image="i:1", isolation=isolation_pb2.ISOLATION_PROCESS))
     await client.templates.create(template("machine", isolation=isolation_pb2.ISOLATION_VM))
     try:
-        assert await checked(client, template="machine") == ["VM"]
         async with group_without_agents(client) as group:
+            assert await checked(client, template="machine", resource_group=group) == ["VM"]
             assert await checked(client, template="machine", image="alpine:3", resource_group=group) == ["VM"]
         assert await checked(client, template="machine", isolation="process") == ["PROCESS"]
     finally:

@@ -14,6 +14,8 @@ from tests.integration.client.command.conftest import Program
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from retinue.client.aio import Client
+
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 PIPELINE = """\
@@ -130,3 +132,27 @@ async def test_run_with_dependencies_retries_and_a_start_time(retinue: Program, 
     assert tried.code == 4
     assert tried.out.splitlines() == ["1", "2"]
     assert (await retinue("run", "--retry-on-failure", "--", "true")).code == 2
+
+
+async def test_files_of_two_projects_may_name_the_same_session(
+    retinue: Program, client: Client, tmp_path: Path
+) -> None:
+    me = (await client.users.caller()).name
+    await client.projects.create("cli-other")
+    await client.projects.set_member("cli-other", me)
+    ids = set()
+    try:
+        for became in ("created", "unchanged (PENDING)"):
+            for project in ("default", "cli-other"):
+                file = tmp_path / project
+                file.write_text(
+                    f"name: cli-same\nproject: {project}\ntype: batch\nhold: true\nkernel: {{command: ['true']}}\n"
+                )
+                applied = await retinue("apply", "-f", str(file))
+                assert (applied.code, _becomes(applied.out)) == (0, {"cli-same": became})
+                ids.add(applied.out.split()[4])
+        assert len(ids) == 2
+        assert (await retinue("rm", *ids)).code == 0
+    finally:
+        # Who is in several projects has to name one.
+        await client.projects.remove_member("cli-other", me)

@@ -111,7 +111,7 @@ async def test_a_page_that_says_what_it_took_is_sent_the_rest(console: Served, m
 
 async def test_a_closed_socket_cancels_its_call(console: Served, caplog: pytest.LogCaptureFixture) -> None:
     page = await console.logged_in(await console.service.user("ada"))
-    with caplog.at_level("INFO", logger="retinue.manager.server.interceptors"):
+    with caplog.at_level("DEBUG", logger="retinue.manager.server.interceptors"):
         async with page.stream(WATCH) as stream:
             await stream.send_bytes(b"")
             await stream.receive()
@@ -129,12 +129,12 @@ async def test_a_client_that_does_not_answer_is_given_up(
         beats.release()
         return [line for line in caplog.messages if "WatchSessions CANCELLED" in line]
 
-    with caplog.at_level("INFO", logger="retinue.manager.server.interceptors"):
+    with caplog.at_level("DEBUG", logger="retinue.manager.server.interceptors"):
         async with page.stream(WATCH, autoping=False) as stream:
             await stream.send_bytes(b"")
             # The call has reached the manager, which says so in its log when it ends.
-            while (await stream.receive()).type is not WSMsgType.BINARY:
-                pass
+            while (kind := (await stream.receive()).type) is not WSMsgType.BINARY:
+                assert kind is WSMsgType.PING
             await eventually(ended_call)
 
 
@@ -155,7 +155,7 @@ async def test_a_close_is_seen_while_input_waits(
         beats.release()
         return [line for line in caplog.messages if "KernelService/Attach CANCELLED" in line]
 
-    with caplog.at_level("INFO", logger="retinue.manager.server.interceptors"):
+    with caplog.at_level("DEBUG", logger="retinue.manager.server.interceptors"):
         async with page.stream(ATTACH) as stream:
             piece = kernel_service_pb2.AttachRequest(stdin=bytes(64 << 10)).SerializeToString()
             await stream.send_bytes(piece)

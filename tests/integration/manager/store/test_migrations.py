@@ -152,3 +152,33 @@ async def test_a_database_that_cannot_keep_every_text_is_refused(postgres: Postg
             await migrate(postgres.url_of(name))
     finally:
         await postgres.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+async def test_what_agents_offer_when_a_manager_is_upgraded_is_what_they_have_ever_offered(database_url: str) -> None:
+    def revision(change: Callable[[Config, str], None], number: str) -> None:
+        engine = sqlalchemy.create_engine(parse_url(database_url), poolclass=sqlalchemy.NullPool)
+        with engine.connect() as connection:
+            config = configuration()
+            config.attributes["connection"] = connection
+            change(config, number)
+            connection.commit()
+
+    await asyncio.to_thread(revision, command.downgrade, "0041")
+    await asyncio.to_thread(
+        execute,
+        database_url,
+        """
+            INSERT INTO agent (id, resource_group, state, drained, revoked, address, instance, architecture,
+                software_version, underlay_address, underlay_mtu, boot_id, version, generation, capacity, backends)
+            SELECT id, 'default', 'ALIVE', FALSE, FALSE, '', '', '', '', '', 0, '', 1, 1, capacity::jsonb, backends::jsonb
+            FROM (VALUES ('a', '{"cpu": 1000, "gpu": 1000}', '["docker", "process"]'), ('new', '{}', '[]'), ('odd', '{}', '8'))
+                AS row (id, capacity, backends)
+        """,
+    )
+    await asyncio.to_thread(revision, command.upgrade, "0042")
+    offers = "SELECT jsonb_agg(jsonb_build_array(past_slots, past_backends) ORDER BY id) FROM agent"
+    assert await asyncio.to_thread(execute, database_url, offers) == [
+        [["cpu", "gpu"], ["docker", "process"]],
+        [[], []],
+        [[], []],
+    ]

@@ -47,6 +47,8 @@ def test_a_missing_runtime_is_named_with_groups_that_have_it() -> None:
         "no agent of resource group g has a runtime for containers: see `retinue agents ls -o wide`"
     )
     assert missing_feature(SFTP, "g", ["a", "b"]).endswith("has OpenSSH's server for SFTP; there is one in a, b")
+    assert missing_feature(SFTP, "g", [], ["x is missing", "y"]).endswith("OpenSSH's server for SFTP: x is missing; y")
+    assert missing_feature(SFTP, "g", ["a"], ["x is missing"]).endswith(" (x is missing); there is one in a")
 
 
 def test_slots_are_looked_up_where_not_every_agent_has_them() -> None:
@@ -54,17 +56,17 @@ def test_slots_are_looked_up_where_not_every_agent_has_them() -> None:
     spec = replace(SPEC, kernel=KernelSpec(slots={"cpu": "1", "mem": "1g", "gpu": "1"}), roles={"sub": sub})
     assert rare_slots(spec) == {"gpu", "cuda.devices"}
     assert rare_slots(SPEC) == set()
-    assert unknown_slots(spec, ["cuda.device", "gpu"]) == [
+    assert unknown_slots(spec, ["cuda.devices"], ["cuda.device", "gpu"]) == [
         (
             "spec.roles[0].kernel.slots['cuda.devices']",
             "no agent has such a slot, did you mean cuda.device? there are cpu, cuda.device, gpu, mem",
         )
     ]
     mistyped = replace(SPEC, kernel=KernelSpec(slots=dict.fromkeys(("cpuu", "gpu", "memory"), "1")))
-    assert [text.partition("; ")[0] for _, text in unknown_slots(mistyped, [])] == [
+    assert [text.partition("; ")[0] for _, text in unknown_slots(mistyped, mistyped.kernel.slots, [])] == [
         "no agent has such a slot, did you mean cpu? there are cpu, mem",
         "no agent has such a slot",
         "no agent has such a slot, did you mean mem? there are cpu, mem",
     ]
-    many = unknown_slots(spec, [f"x{number}" for number in range(30)])
+    many = unknown_slots(spec, ["gpu", "cuda.devices"], [f"x{number}" for number in range(30)])
     assert many[0][1].endswith(" and 16 more")

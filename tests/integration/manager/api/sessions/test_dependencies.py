@@ -146,6 +146,10 @@ async def test_refusals_are_passed_on_and_cycles_named(ada: Ada) -> None:
         ]
         assert from_status(answer.results[2].refused).metadata["session"] == "child"
     assert set(await states(ada)) == {"taken", "alone", "of-lonely"}
+    answer = await ada.create(spec(name="twin"), spec(name="twin"), spec(name="a"), spec(name="b", depends_on=["a"]))
+    assert reasons(answer) == ["", "NAME_TAKEN", "", ""]
+    twin = from_status(answer.results[1].refused)
+    assert twin.message == "the name twin is taken: an earlier session of the request has it"
 
 
 async def test_a_chain_and_a_fan_of_a_thousand(ada: Ada) -> None:

@@ -140,6 +140,9 @@ async def test_states_etags_names_and_strangers(callers: Callers) -> None:
     assert (refused.code, refused.reason) == (Code.ABORTED, "ETAG_MISMATCH")
     refused = await failure(callers.update(made.id, name="other"))
     assert (refused.code, refused.reason) == (Code.ALREADY_EXISTS, "NAME_TAKEN")
+    assert "there is a session other of yours" in refused.text
+    refused = await failure(callers.update(made.id, "root", name="other"))
+    assert "the name other is taken: ada has a session of this name that has not ended" in refused.text
     await callers.become(other.id, "RUNNING")
     for fields in ({"hold": True}, {"priority": 11}, {"name": "x", "priority": 11}):
         refused = await failure(callers.update(other.id, **fields))
