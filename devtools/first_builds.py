@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 logging.getLogger("retinue.agent.builds").addHandler(logging.NullHandler())
 
 CONSOLE = "the web console"
+_OF_MAKE = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")
 _END_SECONDS = 5.0
 _SAID_BYTES = 500
 
@@ -101,6 +102,8 @@ def _environment(checkout: Path) -> str:
 
 async def _build_console(checkout: Path, log: Path) -> str:
     """Builds the console of a checkout; returns why it failed, and nothing when it did not."""
+    # A make of its own, also where a target of make runs this.
+    environment = {name: value for name, value in os.environ.items() if name not in _OF_MAKE}
     with log.open("wb") as output:
         try:
             process = await asyncio.create_subprocess_exec(
@@ -112,6 +115,7 @@ async def _build_console(checkout: Path, log: Path) -> str:
                 stdout=output,
                 stderr=asyncio.subprocess.STDOUT,
                 start_new_session=True,
+                env=environment,
             )
         except OSError as error:
             return str(error)

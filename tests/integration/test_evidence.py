@@ -83,8 +83,9 @@ def test_evidence_that_cannot_be_had_ends_no_run(tmp_path: Path) -> None:
     )
     (tmp_path / "test_it.py").write_text("def test_it():\n    raise AssertionError('Timeout')\ndef test_next(): pass\n")
     command = [sys.executable, "-m", "pytest", f"--rootdir={tmp_path}", "-p", "tests.support.evidence", str(tmp_path)]
-    done = subprocess.run(
-        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
-    )
+    # A run of its own: not one of a worker's, nor with the options of the run around it.
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment = {**kept, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, "1 failed, 1 passed" in done.stdout) == (1, True), done.stdout
     assert "OSError: no stacks" in done.stdout

@@ -142,8 +142,9 @@ async def test_the_page_on_routers(cluster: Cluster, reader: Reader) -> None:
     said = {"retinue endpoint get", "retinue routers ls", "retinue routers revoke ID", "retinue dev"}
     assert set(_SAID.findall(text)) == said
     (block,) = re.findall(r"^```\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    install, join, *run = block.splitlines()
-    assert install == "pip install 'retinue[router]'"
+    install, path, join, *run = block.splitlines()
+    assert "/opt/retinue/bin/pip install '.[router]'" in install
+    assert path == "export PATH=/opt/retinue/bin:$PATH"
     # Another one than the cluster's own.
     await reader.type(join.replace("--agent r1", "--agent r2"))
     token = (reader.directory / "router-token").read_text().strip()
