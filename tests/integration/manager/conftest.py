@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
 
+from retinue.manager.store import connections
 from retinue.manager.store.database import Database
 from tests.integration.manager.rig import Service, served
 from tests.support.databases import Postgres, fresh_database
+from tests.support.eventually import NEVER
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -19,7 +22,9 @@ async def database_url(postgres: Postgres) -> AsyncIterator[str]:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def database(database_url: str) -> AsyncIterator[Database]:
+async def database(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Database]:
+    # A busy machine takes seconds to begin ten connections at once, and no test repeats what was refused meanwhile.
+    monkeypatch.setattr(connections, "POOL_SECONDS", NEVER)
     made = Database(database_url)
     try:
         yield made
