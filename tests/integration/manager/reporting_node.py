@@ -13,14 +13,18 @@ from retinue.manager.dispatch.reports import Reports
 from retinue.manager.session.core.attempts import AttemptStatus, NodeCondition, NodeFacts, NodeReport
 from retinue.manager.session.core.secrets import SessionSecrets
 from retinue.manager.session.core.states import ENDED_OBSERVATIONS, Goal, Observed
+from retinue.manager.store import connections
 from retinue.manager.store.database import Database
 from tests.support.databases import Postgres, fresh_database
+from tests.support.eventually import NEVER
 
 TERM = 1
 
 
 @pytest.fixture
-async def database(postgres: Postgres) -> AsyncIterator[Database]:
+async def database(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Database]:
+    # As in conftest.py: no test repeats what was refused while connections begin.
+    monkeypatch.setattr(connections, "POOL_SECONDS", NEVER)
     async with fresh_database(postgres) as url:
         database = Database(url)
         try:
