@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+IN_BACKGROUND = ("setpriv", "--pdeathsig", "TERM", "nice", "-n", "10")
+"""The begin of the command of a build: it gives way to others, and ends with the process that started it."""
 NOT_BUILT = "it is not built"
 """The failure of a part that a node without builds has not."""
 _END_SECONDS = 5.0
@@ -192,15 +194,13 @@ def _is_locked(part: Part, cache: Path) -> bool:
 
 async def _run(part: Part, cache: Path) -> str:
     """Builds a part in a process of its own; returns why it failed, and nothing when it did not."""
-    # It ends with this process, however that ends.
-    bound = ("setpriv", "--pdeathsig", "TERM", "nice", "-n", "10")
     command = (
         *module_command("retinue.agent.main"),
         *("build", part.name, "--locked", "--directory", str(cache)),
     )
     try:
         process = await asyncio.create_subprocess_exec(
-            *bound,
+            *IN_BACKGROUND,
             *command,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
@@ -213,15 +213,15 @@ async def _run(part: Part, cache: Path) -> str:
         _, said = await process.communicate()
     finally:
         if process.returncode is None:
-            await _end(process)
+            await end(process)
     if process.returncode == 0:
         return ""
     text = said[-_SAID_BYTES:].decode(errors="replace").rpartition("Error: ")[2].strip()
     return text or f"the build ended with {process.returncode}"
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """Ends a build with all that it started."""
+async def end(process: asyncio.subprocess.Process) -> None:
+    """Ends a build, which leads its session, with all that it started."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)

@@ -8,13 +8,12 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import retinue.manager
-from retinue.agent.builds import PARTS, NodeBuilds, Part
+from retinue.agent.builds import IN_BACKGROUND, PARTS, NodeBuilds, Part, end
 from retinue.agent.kernel.build import CACHE, PROGRAMS, BuildError, build
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ logging.getLogger("retinue.agent.builds").addHandler(logging.NullHandler())
 
 CONSOLE = "the web console"
 _OF_MAKE = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")
-_END_SECONDS = 5.0
 _SAID_BYTES = 500
 
 
@@ -107,8 +105,7 @@ async def _build_console(checkout: Path, log: Path) -> str:
     with log.open("wb") as output:
         try:
             process = await asyncio.create_subprocess_exec(
-                # It ends with this process, however that ends.
-                *("setpriv", "--pdeathsig", "TERM", "nice", "-n", "10"),
+                *IN_BACKGROUND,
                 *("make", "--no-print-directory", "-C", str(checkout)),
                 *("console", f"VENV={_environment(checkout)}"),
                 stdin=asyncio.subprocess.DEVNULL,
@@ -122,19 +119,9 @@ async def _build_console(checkout: Path, log: Path) -> str:
     try:
         status = await process.wait()
     except asyncio.CancelledError:
-        await _end(process)
+        await end(process)
         raise
     if status == 0:
         return ""
     said = (await asyncio.to_thread(log.read_bytes))[-_SAID_BYTES:].decode(errors="replace").strip()
     return f"{said}\n(`make console` in {checkout} tries again)"
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_END_SECONDS):
-                await process.wait()
-                return
