@@ -40,7 +40,7 @@ class Completed:
 
     @property
     def result(self) -> str:
-        """Returns `SUCCESS`, `FAILURE` or `UNDEFINED`."""
+        """Returns `SUCCESS`, `FAILED` or `UNDEFINED`."""
         return enum_names.name_of(enum_names.SESSION_RESULT, self.session.result)
 
     @property

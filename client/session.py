@@ -56,7 +56,7 @@ class Session:
 
     @property
     def result(self) -> str:
-        """Returns `UNDEFINED`, `SUCCESS` or `FAILURE`."""
+        """Returns `UNDEFINED`, `SUCCESS` or `FAILED`."""
         return enum_names.name_of(enum_names.SESSION_RESULT, self.view.result)
 
     @property

@@ -75,6 +75,6 @@ async def _failing(stage: Stage, client: Client) -> None:
     session = await client.sessions.create(type="batch", name="failing", command=command)
     await stage.follow(session)
     stage.check(
-        (session.result, session.exit_code) == ("FAILURE", _EXIT_CODE),
+        (session.result, session.exit_code) == ("FAILED", _EXIT_CODE),
         f"the failing batch session ended {session.result} with exit code {session.exit_code}",
     )

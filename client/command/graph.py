@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # Beyond this, a tree is no help on a screen.
 _DEEPEST_SHOWN = 16
-_STYLES = {"SUCCESS": "green", "FAILURE": "red", "CANCELLED": "red", "RUNNING": "cyan", "PENDING": "yellow"}
+_STYLES = {"SUCCESS": "green", "FAILED": "red", "CANCELLED": "red", "RUNNING": "cyan", "PENDING": "yellow"}
 
 
 @click.command("graph")

@@ -43,7 +43,7 @@ _COLOURS = {
     "SUCCESS": "green",
     "PENDING": "yellow",
     "SUSPECT": "yellow",
-    "FAILURE": "red",
+    "FAILED": "red",
     "LOST": "red",
 }
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 SHOWN_KERNELS = 24
 """Beyond this, kernels are counted by state and not shown one by one."""
 
-_QUEUED, _COMMAND_ENDED = "QUEUED", "COMMAND_ENDED"
+_QUEUED, _COMMAND_ENDED, _COMMAND_FAILED = "QUEUED", "COMMAND_ENDED", "COMMAND_FAILED"
 _MINUTE = 60
 
 
@@ -106,7 +106,9 @@ def brief_changes(before: session_pb2.Session | None, after: session_pb2.Session
         waits = after.reason not in ("", _QUEUED) and (before is None or before.reason != after.reason)
         shown = not quiet and (waits or (moved and before is not None))
     elif enum_names.is_ended(after) or state == session_pb2.SESSION_STATE_TERMINATING:
-        unusual = after.reason != _COMMAND_ENDED
+        # The command of main1 says itself what is wrong, and its exit code is that of `retinue run`.
+        by_itself = after.reason == _COMMAND_ENDED or (after.reason == _COMMAND_FAILED and after.HasField("exit_code"))
+        unusual = not by_itself
         shown = moved and (unusual or (enum_names.is_ended(after) and not quiet))
     elif state == session_pb2.SESSION_STATE_RUNNING:
         shown = moved and not quiet

@@ -67,7 +67,7 @@ class Session:
 
     @property
     def result(self) -> str:
-        """Returns `UNDEFINED`, `SUCCESS` or `FAILURE`."""
+        """Returns `UNDEFINED`, `SUCCESS` or `FAILED`."""
         return self._asynchronous.result
 
     @property

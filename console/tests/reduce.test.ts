@@ -49,7 +49,7 @@ describe("events of a session", () => {
     expect(running?.scheduleTime).toBe(TIME);
     expect(running?.startTime).toBe(TIME);
     expect(running?.endTime).toBeUndefined();
-    const ended = applied(running, moved(SessionState.TERMINATED, SessionResult.FAILURE, 3));
+    const ended = applied(running, moved(SessionState.TERMINATED, SessionResult.FAILED, 3));
     expect(ended?.endTime).toBe(TIME);
     expect(ended?.exitCode).toBe(3);
     expect(ended && hasEnded(ended)).toBe(true);

@@ -57,10 +57,8 @@ def why(doomed: Doomed) -> str:
     """In words."""
     if not doomed.parent_state:
         return f"session {doomed.parent_id}, which it depends on, was purged"
-    if doomed.parent_state == "TERMINATED":
-        how = "failed" if doomed.parent_result == "FAILURE" else "was ended without a result"
-    else:
-        how = "was cancelled"
+    ended = "failed" if doomed.parent_result == "FAILED" else "was ended without a result"
+    how = ended if doomed.parent_state == "TERMINATED" else "was cancelled"
     # One that still waits is cancelled together with this one.
     reason = REASON if doomed.parent_state == "PENDING" else doomed.parent_reason
     because = f" ({reason})" if reason else ""

@@ -126,7 +126,7 @@ async def test_exit_while_its_agent_is_dead_is_delivered(client: Client, cluster
     await eventually(lambda: in_thread(cluster.find_leftovers, agent), lambda found: not found.processes)
     await cluster.start_agent(index)
     await session.wait_ended(NEVER)
-    assert (session.state, session.result, session.exit_code) == ("TERMINATED", "FAILURE", 7)
+    assert (session.state, session.result, session.exit_code) == ("TERMINATED", "FAILED", 7)
     text = b"".join([chunk.data async for chunk in client.sessions.logs(session.id)])
     assert text == b"begin\nend\n"
 

@@ -53,7 +53,7 @@ export function shownState(session: Session): Shown {
   // The server may have states that this page does not know.
   if (look !== undefined) return made(look, SessionState[session.state] ?? String(session.state));
   if (session.result === SessionResult.SUCCESS) return made("success", "SUCCESS");
-  if (session.result === SessionResult.FAILURE) return made("failure", "FAILURE");
+  if (session.result === SessionResult.FAILED) return made("failure", "FAILED");
   return made("ended", SessionState[session.state] ?? String(session.state));
 }
 

@@ -167,7 +167,7 @@ class SessionMachine:
         if session.state is not SessionState.RUNNING:
             return
         if session.type is SessionType.BATCH:
-            session.result = Result.FAILURE
+            session.result = Result.FAILED
         self._stop(reason, message)
 
     def preempt(self, winner: str, *, requeue: bool) -> None:
@@ -225,7 +225,7 @@ class SessionMachine:
         if released or session.failed_starts >= MAX_FAILED_STARTS:
             # User code of some kernel may have run: another try would not be the first.
             if session.type is SessionType.BATCH:
-                session.result = Result.FAILURE
+                session.result = Result.FAILED
             self._stop(reason, message)
             return
         for kernel in session.kernels:
@@ -356,18 +356,17 @@ class SessionMachine:
             # The exit code of an evicted command is that of the signal that ended it.
             lost = any(kernel.exit_code is None or kernel.reason == AttemptReason.EVICTED for kernel in failed)
             if lost or (session.retry is not None and session.retry.on_failure):
-                reason = self._bootstrap_failed(first) or (first.reason if lost else SessionReason.COMMAND_FAILED)
+                reason = self._bootstrap_failed(first) or (first.reason if lost else _why_it_ended(first))
                 self._run_again(reason, f"{first.hostname} {_how_it_ended(first)}")
                 return
         if main in over:
             if session.type is SessionType.BATCH:
-                session.result = Result.SUCCESS if main.exit_code == 0 else Result.FAILURE
-            reason = main.reason if main.reason not in ("", AttemptReason.EXITED) else SessionReason.COMMAND_ENDED
-            self._stop(self._bootstrap_failed(main) or reason, f"{main.hostname} {_how_it_ended(main)}")
+                session.result = Result.SUCCESS if main.exit_code == 0 else Result.FAILED
+            self._stop(self._bootstrap_failed(main) or _why_it_ended(main), f"{main.hostname} {_how_it_ended(main)}")
         elif failed:
             if session.type is SessionType.BATCH:
-                session.result = Result.FAILURE
-            reason = self._bootstrap_failed(failed[0]) or SessionReason.KERNEL_FAILED
+                session.result = Result.FAILED
+            reason = self._bootstrap_failed(failed[0]) or _why_it_ended(failed[0])
             self._stop(reason, f"{failed[0].hostname} {_how_it_ended(failed[0])}")
 
     def _bootstrap_failed(self, kernel: Kernel) -> str:
@@ -446,6 +445,15 @@ class SessionMachine:
         )
         if to_state is KernelState.PENDING:
             kernel.agent_id = None
+
+
+def _why_it_ended(kernel: Kernel) -> str:
+    """Returns the reason of a session that ends as this kernel did."""
+    if kernel.reason not in ("", AttemptReason.EXITED):
+        return kernel.reason
+    if kernel.exit_code is None:
+        return SessionReason.KERNEL_FAILED
+    return SessionReason.COMMAND_FAILED if kernel.exit_code else SessionReason.COMMAND_ENDED
 
 
 def _how_it_ended(kernel: Kernel) -> str:

@@ -49,7 +49,7 @@ class Result(StrEnum):
 
     UNDEFINED = "UNDEFINED"
     SUCCESS = "SUCCESS"
-    FAILURE = "FAILURE"
+    FAILED = "FAILED"
 
 
 class Goal(StrEnum):

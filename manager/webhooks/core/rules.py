@@ -119,7 +119,7 @@ def events_of(what: Happening | UnreadableEvent) -> tuple[str, ...]:
         case ReasonChanged():
             return (IDLE_WARNING,) if _warnings(what) else ()
         case SessionMoved() if what.to_state in EVENTS:
-            result = {Result.SUCCESS: "SUCCEEDED", Result.FAILURE: "FAILED"}.get(what.result)
+            result = {Result.SUCCESS: "SUCCEEDED", Result.FAILED: "FAILED"}.get(what.result)
             ended = (result,) if what.to_state in ENDS and result is not None else ()
             return (what.to_state, *ended)
     return ()

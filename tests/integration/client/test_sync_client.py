@@ -23,7 +23,7 @@ async def test_a_command_runs_to_its_result(blocking: Client) -> None:
         pieces: list[LogChunk] = []
         with blocking as client:
             done = client.run(["sh", "-c", "echo hello; exit 3"], output=pieces.append, slots={"cpu": 0.1})
-            assert (done.text, done.exit_code, done.result) == ("hello\n", 3, "FAILURE")
+            assert (done.text, done.exit_code, done.result) == ("hello\n", 3, "FAILED")
             assert b"".join(piece.data for piece in pieces) == b"hello\n"
             assert done.session.spec.kernel.slots["cpu"] == "0.1"
 

@@ -41,7 +41,7 @@ async def test_every_kernel_runs_the_script_before_its_command(client: Client) -
 async def test_a_script_that_fails_ends_the_session_and_says_so(client: Client) -> None:
     session = await client.sessions.create(type="batch", command=["echo", "never"], bootstrap_script="echo no; exit 9")
     await session.wait_ended(NEVER)
-    assert (session.state, session.result, session.view.reason) == ("TERMINATED", "FAILURE", "BOOTSTRAP_FAILED")
+    assert (session.state, session.result, session.view.reason) == ("TERMINATED", "FAILED", "BOOTSTRAP_FAILED")
     assert await printed(session) == "no\nretinue: the bootstrap script failed with exit code 9\n"
 
 
@@ -87,7 +87,7 @@ async def test_a_pipeline_with_a_failing_branch(client: Client) -> None:
     assert {name: (view.state, view.result) for name, view in ended.items()} == {
         "p-report": (session_pb2.SESSION_STATE_CANCELLED, session_pb2.SESSION_RESULT_UNDEFINED),
         "p-good": (session_pb2.SESSION_STATE_TERMINATED, session_pb2.SESSION_RESULT_SUCCESS),
-        "p-bad": (session_pb2.SESSION_STATE_TERMINATED, session_pb2.SESSION_RESULT_FAILURE),
+        "p-bad": (session_pb2.SESSION_STATE_TERMINATED, session_pb2.SESSION_RESULT_FAILED),
         "p-after": (session_pb2.SESSION_STATE_TERMINATED, session_pb2.SESSION_RESULT_SUCCESS),
         "p-prepare": (session_pb2.SESSION_STATE_TERMINATED, session_pb2.SESSION_RESULT_SUCCESS),
     }

@@ -154,7 +154,7 @@ async def test_use_under_thresholds_lifetime_and_overrides(client: Client, clust
             await quiet.refresh()
             assert quiet.view.message.startswith("it used cpu ")
             assert "(threshold 1 %), mem " in quiet.view.message
-            assert quiet.result == "FAILURE"
+            assert quiet.result == "FAILED"
 
             async def use() -> pb.IdleCheck:
                 assert (await busy.refresh()).state == "RUNNING"

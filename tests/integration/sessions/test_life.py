@@ -26,7 +26,7 @@ SHOW_ENVIRONMENT = "env | grep BACKENDAI_ | sort; hostname; cat /etc/hosts; cat 
 async def test_batch_has_output_exit_code_and_result(client: Client) -> None:
     session = await client.sessions.create(type="batch", command=["sh", "-c", "echo out; echo err >&2; exit 3"])
     await session.wait_ended(NEVER)
-    assert (session.state, session.result, session.exit_code) == ("TERMINATED", "FAILURE", 3)
+    assert (session.state, session.result, session.exit_code) == ("TERMINATED", "FAILED", 3)
     # Nothing says which of two streams was written to first.
     assert sorted((await printed(session)).splitlines()) == ["err", "out"]
     # Of a kernel that runs, and of one whose output was collected.
@@ -151,7 +151,7 @@ async def test_interactive_session_stays_until_terminated(client: Client, cluste
 async def test_command_that_does_not_exist_fails_with_127(client: Client) -> None:
     session = await client.sessions.create(type="batch", command=["/no/such/program"])
     await session.wait_ended(NEVER)
-    assert (session.result, session.exit_code) == ("FAILURE", 127)
+    assert (session.result, session.exit_code) == ("FAILED", 127)
     assert "/no/such/program" in await printed(session)
 
 
@@ -161,7 +161,7 @@ async def test_memory_limit_kills_with_its_reason(client: Client) -> None:
         type="batch", command=["/usr/bin/python3", "-c", eat], slots={"cpu": "1", "mem": "64m"}
     )
     await session.wait_ended(NEVER)
-    assert (session.result, session.exit_code, session.view.reason) == ("FAILURE", 137, "OOM_KILLED")
+    assert (session.result, session.exit_code, session.view.reason) == ("FAILED", 137, "OOM_KILLED")
 
 
 async def test_repeated_create_answers_with_the_first_session(client: Client) -> None:

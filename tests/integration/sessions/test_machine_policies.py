@@ -65,4 +65,4 @@ async def test_machines_end_by_their_time_and_by_policy(client: Client, group: s
     await busy.wait_ended(NEVER)
     assert (await busy.refresh()).view.message.startswith("it used cpu ")
     await limited.wait_ended(NEVER)
-    assert ((await limited.refresh()).view.reason, limited.result) == ("TIME_LIMIT_EXCEEDED", "FAILURE")
+    assert ((await limited.refresh()).view.reason, limited.result) == ("TIME_LIMIT_EXCEEDED", "FAILED")

@@ -66,7 +66,7 @@ async def test_a_time_limit_is_kept(client: Client) -> None:
         type="batch", command=["sleep", "1000"], time_limit=1.0, termination_grace=1.0
     )
     await session.wait_ended(NEVER)
-    assert (session.state, session.result) == ("TERMINATED", "FAILURE")
+    assert (session.state, session.result) == ("TERMINATED", "FAILED")
     assert session.view.reason == "TIME_LIMIT_EXCEEDED"
 
 

@@ -74,7 +74,7 @@ class Journal:
         moved.network = pb.NETWORK_KIND_BRIDGE
         if exit_code is not None:
             moved.exit_code = exit_code
-            moved.result = pb.SESSION_RESULT_FAILURE if exit_code else pb.SESSION_RESULT_SUCCESS
+            moved.result = pb.SESSION_RESULT_FAILED if exit_code else pb.SESSION_RESULT_SUCCESS
 
     def kernel(
         self, rank: int, to_state: pb.KernelState.ValueType, *, agent: str = "n1", exit_code: int | None = None
@@ -102,9 +102,10 @@ class Journal:
         self.moved(pb.SESSION_STATE_PREPARING)
         self.moved(pb.SESSION_STATE_RUNNING)
         self.kernel(0, pb.KERNEL_STATE_TERMINATED, exit_code=exit_code)
-        self.moved(pb.SESSION_STATE_TERMINATING, exit_code=exit_code, reason="COMMAND_ENDED")
+        reason = "COMMAND_FAILED" if exit_code else "COMMAND_ENDED"
+        self.moved(pb.SESSION_STATE_TERMINATING, exit_code=exit_code, reason=reason)
         self.kernel(1, pb.KERNEL_STATE_TERMINATED, agent="n2", exit_code=143)
-        self.moved(pb.SESSION_STATE_TERMINATED, exit_code=exit_code, reason="COMMAND_ENDED")
+        self.moved(pb.SESSION_STATE_TERMINATED, exit_code=exit_code, reason=reason)
 
 
 class JournalServicer(service_grpc.SessionServiceServicer, kernel_service_pb2_grpc.KernelServiceServicer):

@@ -14,8 +14,8 @@ def test_a_whole_life_folds_into_the_session_as_it_ended() -> None:
     for event in journal.events:
         view = fold(view, event)
     assert view is not None
-    assert (view.state, view.result, view.exit_code) == (pb.SESSION_STATE_TERMINATED, pb.SESSION_RESULT_FAILURE, 3)
-    assert (view.reason, view.network, view.etag) == ("COMMAND_ENDED", pb.NETWORK_KIND_BRIDGE, "")
+    assert (view.state, view.result, view.exit_code) == (pb.SESSION_STATE_TERMINATED, pb.SESSION_RESULT_FAILED, 3)
+    assert (view.reason, view.network, view.etag) == ("COMMAND_FAILED", pb.NETWORK_KIND_BRIDGE, "")
     assert [(k.hostname, k.state, k.agent, k.exit_code, k.address) for k in view.kernels] == [
         ("main1", pb.KERNEL_STATE_TERMINATED, "n1", 3, "10.128.0.2"),
         ("sub1", pb.KERNEL_STATE_TERMINATED, "n2", 143, "10.128.0.3"),

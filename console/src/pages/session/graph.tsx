@@ -76,12 +76,12 @@ export default function Graph({ session }: { session: Session }) {
 
 function word(node: SessionNode): string {
   if (node.result === SessionResult.SUCCESS) return "✓ Success";
-  if (node.result === SessionResult.FAILURE) return `✕ Failure ${node.reason}`;
+  if (node.result === SessionResult.FAILED) return `✕ Failed ${node.reason}`;
   return `${SessionState[node.state] ?? node.state} ${node.reason}`;
 }
 
 function look(node: SessionNode): string {
   if (node.result === SessionResult.SUCCESS) return "success";
-  if (node.result === SessionResult.FAILURE) return "failure";
+  if (node.result === SessionResult.FAILED) return "failure";
   return node.state === SessionState.RUNNING ? "running" : node.state === SessionState.PENDING ? "waiting" : "ended";
 }

@@ -157,7 +157,7 @@ async def test_result_of_a_container(cluster: DockerCluster) -> None:
             type="batch", image=IMAGE, command=["sh", "-c", "echo out; exit 3"], slots={"cpu": "1", "mem": "64m"}
         )
         await good.wait_ended(NEVER)
-        assert (good.result, good.exit_code) == ("FAILURE", 3)
+        assert (good.result, good.exit_code) == ("FAILED", 3)
         assert await printed(client, good.id, "main1") == "out\n"
 
 
@@ -242,7 +242,7 @@ async def test_bootstrap_and_retries_of_containers(cluster: DockerCluster) -> No
             slots={"cpu": "1", "mem": "64m"},
         )
         await session.wait_ended(NEVER)
-        assert (session.result, session.exit_code) == ("FAILURE", 7)
+        assert (session.result, session.exit_code) == ("FAILED", 7)
         assert [kernel.epoch for kernel in session.kernels] == [2]
         assert await printed(client, session.id, "main1") == "main1\n"
 

@@ -226,7 +226,7 @@ async def test_images_of_a_session(cluster: DockerCluster, allowed: Registry) ->
             type="batch", image=f"{allowed.address}/big:none", command=["true"], slots={"cpu": "1", "mem": "64m"}
         )
         await missing.wait_ended(NEVER)
-        assert (missing.result, missing.view.reason) == ("FAILURE", "IMAGE_NOT_FOUND")
+        assert (missing.result, missing.view.reason) == ("FAILED", "IMAGE_NOT_FOUND")
         assert "big:none" in missing.view.message
         assert [kernel.epoch for kernel in missing.kernels] == [1]
         assert not await cluster.wait_clean(NEVER)

@@ -58,7 +58,7 @@ async def test_each_runs_or_ends_for_a_reason_and_nothing_else_is_harmed(one_nod
             assert [kernel.epoch for kernel in session.kernels] == [1], (name, session.view)
             found[name] = (session.result, "" if session.result == "SUCCESS" else session.view.reason)
         expected = {
-            name: ("SUCCESS", "") if image.reason == RUNS else ("FAILURE", image.reason)
+            name: ("SUCCESS", "") if image.reason == RUNS else ("FAILED", image.reason)
             for name, image in IMAGES.items()
         }
         assert found == expected

@@ -90,7 +90,7 @@ async def test_what_leads_elsewhere_ends_the_session(client: Client, shared: Pat
         type="batch", command=["cat", "/data/passwd"], mounts=[(str(shared / "link"), "/data", False)]
     )
     await session.wait_ended(NEVER)
-    assert (session.view.reason, session.result) == ("MOUNT_REFUSED", "FAILURE")
+    assert (session.view.reason, session.result) == ("MOUNT_REFUSED", "FAILED")
     assert "a link leads out" in session.view.message
 
 

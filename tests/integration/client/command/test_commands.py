@@ -113,7 +113,7 @@ async def test_watch_ends_with_the_sessions_code(retinue: Program, client: Clien
         retinue("watch", session.id), retinue("watch", "-o", "json", "--after", begin, session.id)
     )
     assert (lines.code, events.code) == (9, 9)
-    assert lines.out.splitlines()[-1].startswith("watched: TERMINATED FAILURE, exit code 9")
+    assert lines.out.splitlines()[-1].startswith("watched: TERMINATED FAILED, exit code 9")
     moved = [json.loads(line) for line in events.out.splitlines()]
     revisions = [int(event["revision"]) for event in moved]
     assert revisions == sorted(set(revisions))

@@ -33,7 +33,7 @@ async def test_output_progress_and_exit_code_go_their_own_ways(retinue: Program)
     identity, running, end = [line for line in lines if "own-ways: PENDING" not in line]
     assert re.fullmatch(r"own-ways: [0-9a-f-]{36}", identity)
     assert running == "own-ways: RUNNING"
-    assert end.startswith("own-ways: TERMINATED FAILURE, exit code 3")
+    assert end.startswith("own-ways: TERMINATED FAILED, exit code 3")
     assert "\x1b" not in ran.err
 
 

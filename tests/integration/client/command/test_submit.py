@@ -39,7 +39,7 @@ async def test_a_script_runs_with_its_options_and_arguments(retinue: Program, cl
     spec = session.view.spec
     assert (dict(spec.labels), spec.time_limit.seconds, spec.kernel.slots["mem"]) == ({"a": "b", "c": "d"}, 300, "64m")
     await session.wait_ended(NEVER)
-    assert (session.exit_code, session.result) == (3, "FAILURE")
+    assert (session.exit_code, session.result) == (3, "FAILED")
     assert await output(client, session.id) == "x y and --z, \nbash"
     # The same request again makes nothing twice, and others of the same script have other names.
     request_id = str(uuid.uuid4())
@@ -88,7 +88,7 @@ async def test_an_array_runs_so_many_at_a_time(retinue: Program, client: Client,
     assert [session.name for session in sessions] == ["sweep-1", "sweep-2", "sweep-3", "sweep-4"]
     for session in sessions:
         await session.wait_ended(NEVER)
-    assert [session.result for session in sessions] == ["SUCCESS", "FAILURE", "SUCCESS", "SUCCESS"]
+    assert [session.result for session in sessions] == ["SUCCESS", "FAILED", "SUCCESS", "SUCCESS"]
     assert [await output(client, identity) for identity in ids] == [f"{index} {index} of 4\n" for index in range(1, 5)]
     for before, after in itertools.pairwise(sessions):
         assert before.view.end_time.ToNanoseconds() <= after.view.schedule_time.ToNanoseconds()

@@ -82,24 +82,43 @@ async def test_down_and_up_again(database_url: str) -> None:
     assert await asyncio.to_thread(differences, database_url) == []
 
 
-async def test_requests_keep_what_was_renamed(database_url: str) -> None:
-    def go(step: Callable[[Config, str], None], revision: str) -> None:
-        engine = sqlalchemy.create_engine(parse_url(database_url), poolclass=sqlalchemy.NullPool)
-        with engine.connect() as connection:
-            config = configuration()
-            config.attributes["connection"] = connection
-            step(config, revision)
-            connection.commit()
+def go(url: str, step: Callable[[Config, str], None], revision: str) -> None:
+    engine = sqlalchemy.create_engine(parse_url(url), poolclass=sqlalchemy.NullPool)
+    with engine.connect() as connection:
+        config = configuration()
+        config.attributes["connection"] = connection
+        step(config, revision)
+        connection.commit()
 
+
+async def test_results_keep_what_was_renamed(database_url: str) -> None:
+    database = Database(database_url)
+    try:
+        await submit(database, "ann", "old")
+    finally:
+        await database.dispose()
+    await asyncio.to_thread(go, database_url, command.downgrade, "0042")
+    ended = """
+        UPDATE session SET state = 'TERMINATED', result = 'FAILURE';
+        INSERT INTO journal (revision, session_id, owner, project, kind, payload)
+        SELECT revision + 1, session_id, owner, project, 'SESSION_MOVED', '{"to_state": "TERMINATED", "result": "FAILURE"}' FROM journal
+    """
+    await asyncio.to_thread(execute, database_url, ended)
+    await asyncio.to_thread(go, database_url, command.upgrade, "head")
+    results = "SELECT string_agg(result, ',') || ',' || (SELECT payload->>'result' FROM journal WHERE kind = 'SESSION_MOVED') FROM session"
+    assert await asyncio.to_thread(execute, database_url, results) == "FAILED,FAILED"
+
+
+async def test_requests_keep_what_was_renamed(database_url: str) -> None:
     database = Database(database_url)
     try:
         await submit(database, "ann", "old", earliest_start_time=1e9)
     finally:
         await database.dispose()
-    await asyncio.to_thread(go, command.downgrade, "0028")
+    await asyncio.to_thread(go, database_url, command.downgrade, "0028")
     keys = "SELECT spec ?& ARRAY['starts_at', 'services'] AND NOT spec ?| ARRAY['earliest_start_time', 'apps'] FROM session"
     assert await asyncio.to_thread(execute, database_url, keys) is True
-    await asyncio.to_thread(go, command.upgrade, "head")
+    await asyncio.to_thread(go, database_url, command.upgrade, "head")
     assert (
         await asyncio.to_thread(execute, database_url, "SELECT spec ? 'apps' AND NOT spec ? 'services' FROM session")
         is True

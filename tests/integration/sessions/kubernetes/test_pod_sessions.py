@@ -132,7 +132,7 @@ async def test_a_pod_counts_on_while_a_part_is_killed(client: Client, cluster: P
             cluster.kube.start_program("kubelet")
         elif what == "api":
             await asyncio.to_thread(cluster.kube.start_api)
-    assert (session.result, session.exit_code) == ("FAILURE", 5)
+    assert (session.result, session.exit_code) == ("FAILED", 5)
     numbers = [int(line) for line in (await printed(session)).splitlines()]
     assert numbers == list(range(1, len(numbers) + 1))
 
@@ -160,7 +160,7 @@ async def test_an_evicted_batch_runs_again_on_another_node(client: Client, clust
     assert (session.kernels[0].agent, session.kernels[0].epoch) == (cluster.docker.id, 2)
     await finish(session)
     await session.wait_ended(NEVER)
-    assert (session.result, session.exit_code) == ("FAILURE", 5)
+    assert (session.result, session.exit_code) == ("FAILED", 5)
 
 
 async def test_a_lost_node_keeps_what_runs_there_and_frees_it_once_it_has_ended(

@@ -9,7 +9,7 @@ from retinue.manager.v1 import session_pb2
 
 LIVE = (session_pb2.SESSION_STATE_RUNNING, session_pb2.SESSION_RESULT_UNDEFINED)
 GOOD = (session_pb2.SESSION_STATE_TERMINATED, session_pb2.SESSION_RESULT_SUCCESS)
-BAD = (session_pb2.SESSION_STATE_TERMINATED, session_pb2.SESSION_RESULT_FAILURE)
+BAD = (session_pb2.SESSION_STATE_TERMINATED, session_pb2.SESSION_RESULT_FAILED)
 ENDED = (session_pb2.SESSION_STATE_CANCELLED, session_pb2.SESSION_RESULT_UNDEFINED)
 Outcome = tuple[session_pb2.SessionState.ValueType, session_pb2.SessionResult.ValueType]
 

@@ -50,6 +50,14 @@ def test_start_end_and_what_is_wrong(
     assert _lines(steps, quiet=True) == quiet
 
 
+def test_a_command_that_failed_speaks_for_itself_and_a_kernel_does_not() -> None:
+    before = pb.Session(spec=pb.SessionSpec(name="a"), state=_R)
+    after = pb.Session(spec=pb.SessionSpec(name="a"), state=_G, reason="COMMAND_FAILED", message="sub1 exited with 3")
+    assert brief_changes(before, after, quiet=True) == ["a: TERMINATING (COMMAND_FAILED: sub1 exited with 3)"]
+    after.exit_code = 3
+    assert brief_changes(before, after, quiet=True) == []
+
+
 def test_conditions_are_told_once_also_quietly() -> None:
     before = pb.Session(spec=pb.SessionSpec(name="a"), state=_R)
     after = pb.Session(spec=pb.SessionSpec(name="a"), state=_R)

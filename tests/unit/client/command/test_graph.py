@@ -53,7 +53,7 @@ def test_a_long_chain_needs_no_recursion() -> None:
 def test_changes_are_of_states() -> None:
     before = pb.GetSessionGraphResponse(nodes=[node("a", state="RUNNING"), node("b", "a")])
     after = pb.GetSessionGraphResponse(
-        nodes=[node("a", state="TERMINATED", result="FAILURE"), node("b", "a"), node("c", "b")]
+        nodes=[node("a", state="TERMINATED", result="FAILED"), node("b", "a"), node("c", "b")]
     )
     assert [line.plain.split("  ")[0] for line in changes(before, after)] == ["a", "c"]
     assert changes(after, after) == []

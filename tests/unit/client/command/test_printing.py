@@ -160,13 +160,13 @@ def test_lines_of_a_life() -> None:
     ]
     assert "work: RUNNING" in lines
     assert lines[-3:] == [
-        "work: TERMINATING (COMMAND_ENDED)",
+        "work: TERMINATING (COMMAND_FAILED)",
         "work: sub1 TERMINATED on n2, exit code 143",
-        "work: TERMINATED FAILURE, exit code 3 (COMMAND_ENDED)",
+        "work: TERMINATED FAILED, exit code 3 (COMMAND_FAILED)",
     ]
     assert len(lines) == len(journal.events)
     assert view is not None
-    assert summary(view, 1.25) == "work: TERMINATED FAILURE, exit code 3 (COMMAND_ENDED) after 1.2 s"
+    assert summary(view, 1.25) == "work: TERMINATED FAILED, exit code 3 (COMMAND_FAILED) after 1.2 s"
 
 
 def test_many_kernels_are_counted() -> None:

@@ -35,6 +35,6 @@ def test_memory_over_time_is_written_for_people() -> None:
 def test_an_end_without_a_verdict_is_an_end() -> None:
     (column,) = (column for column in session_columns(0.0) if column.title == "RESULT")
     stopped = pb.Session(state=pb.SESSION_STATE_TERMINATED, result=pb.SESSION_RESULT_UNDEFINED, exit_code=143)
-    failed = pb.Session(state=pb.SESSION_STATE_TERMINATED, result=pb.SESSION_RESULT_FAILURE, exit_code=1)
+    failed = pb.Session(state=pb.SESSION_STATE_TERMINATED, result=pb.SESSION_RESULT_FAILED, exit_code=1)
     cancelled = pb.Session(state=pb.SESSION_STATE_CANCELLED, result=pb.SESSION_RESULT_UNDEFINED)
-    assert [column.value(session) for session in (stopped, failed, cancelled)] == ["ENDED (143)", "FAILURE (1)", "-"]
+    assert [column.value(session) for session in (stopped, failed, cancelled)] == ["ENDED (143)", "FAILED (1)", "-"]

@@ -40,7 +40,7 @@ IMAGE = SeenImage("sha256:1", "sha256:2", (ServicePortSpec("web", "http", (80, 4
 MOVED = (KernelState.RUNNING, KernelState.TERMINATED)
 HAPPENED: tuple[Happening, ...] = (
     SessionCreated(SESSION, (NewKernel(ID, ID, "main", 1, 0, "main1", {"cpu": 1000}),), "QUEUED", "it waits"),
-    SessionMoved(SessionState.RUNNING, SessionState.TERMINATING, Result.FAILURE, 3, "X", "ends", 2, "BRIDGE"),
+    SessionMoved(SessionState.RUNNING, SessionState.TERMINATING, Result.FAILED, 3, "X", "ends", 2, "BRIDGE"),
     KernelMoved(ID, "main1", *MOVED, "n1", 2, "10.1.0.2", 3, "EXITED", IMAGE, NOW),
     ImagePulled(ID, "main1", "n1", 1, "busybox", PulledBytes(1, 2), (LayerReport("a", 1, 2, False),)),
     KernelAccess(AccessMethod.PORT, "main1", "ada", ID, 8080),

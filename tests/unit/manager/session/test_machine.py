@@ -104,11 +104,9 @@ def test_main_exit_decides_result_and_stops_subs() -> None:
 def test_main_failure_keeps_its_exit_code() -> None:
     machine = running(1)
     report(machine, 0, Observed.EXITED, 3, "EXITED")
-    assert (machine.session.state, machine.session.result, machine.session.exit_code) == (
-        SessionState.TERMINATED,
-        Result.FAILURE,
-        3,
-    )
+    session = machine.session
+    assert (session.state, session.result, session.exit_code) == (SessionState.TERMINATED, Result.FAILED, 3)
+    assert (session.reason, session.message) == ("COMMAND_FAILED", "main1 exited with 3")
 
 
 def test_exit_straight_after_the_gate_counts_as_having_run() -> None:
@@ -131,12 +129,21 @@ def test_sub_exiting_with_zero_leaves_the_session_running() -> None:
 
 
 @pytest.mark.parametrize("session_type", [SessionType.BATCH, SessionType.INTERACTIVE])
-def test_failing_sub_ends_the_session(session_type: SessionType) -> None:
+@pytest.mark.parametrize(
+    ("exit_code", "why", "reason"),
+    [
+        (9, "EXITED", "COMMAND_FAILED"),
+        (137, "OOM_KILLED", "OOM_KILLED"),
+        (None, "", "KERNEL_FAILED"),
+        (None, "RECORD_LOST", "RECORD_LOST"),
+    ],
+)
+def test_failing_sub_ends_the_session(session_type: SessionType, exit_code: int | None, why: str, reason: str) -> None:
     machine = running(session_type=session_type)
-    report(machine, 2, Observed.EXITED, 9, "EXITED")
+    report(machine, 2, Observed.EXITED, exit_code, why)
     assert machine.session.state is SessionState.TERMINATING
-    assert machine.session.reason == "KERNEL_FAILED"
-    assert machine.session.result is (Result.FAILURE if session_type is SessionType.BATCH else Result.UNDEFINED)
+    assert machine.session.reason == reason
+    assert machine.session.result is (Result.FAILED if session_type is SessionType.BATCH else Result.UNDEFINED)
 
 
 def test_failed_start_rolls_the_whole_gang_back() -> None:
@@ -162,7 +169,7 @@ def test_too_many_failed_starts_end_the_session() -> None:
     machine = placed()
     machine.session.failed_starts = MAX_FAILED_STARTS - 1
     report(machine, 0, Observed.FAILED, None, "START_FAILED")
-    assert (machine.session.state, machine.session.result) == (SessionState.TERMINATING, Result.FAILURE)
+    assert (machine.session.state, machine.session.result) == (SessionState.TERMINATING, Result.FAILED)
 
 
 def test_gang_that_may_have_been_released_is_not_tried_again() -> None:
@@ -170,7 +177,7 @@ def test_gang_that_may_have_been_released_is_not_tried_again() -> None:
     report(machine, 0, Observed.HELD)
     report(machine, 1, Observed.HELD)
     machine.roll_back("START_TIMEOUT")
-    assert (machine.session.state, machine.session.result) == (SessionState.TERMINATING, Result.FAILURE)
+    assert (machine.session.state, machine.session.result) == (SessionState.TERMINATING, Result.FAILED)
 
 
 def test_termination_while_pending_or_placed_cancels() -> None:
@@ -225,7 +232,7 @@ def test_a_revoked_agent_takes_a_batch_with_it() -> None:
     machine.strand(machine.session.kernels[0].id, 1, "n0", revoked=True)
     assert (machine.session.state, machine.session.result, machine.session.reason) == (
         SessionState.TERMINATED,
-        Result.FAILURE,
+        Result.FAILED,
         "AGENT_REVOKED",
     )
 
@@ -235,7 +242,7 @@ def test_reboot_of_a_node_fails_a_batch() -> None:
     report(machine, 0, Observed.EXITED, None, "NODE_REBOOTED")
     assert (machine.session.state, machine.session.result, machine.session.reason) == (
         SessionState.TERMINATED,
-        Result.FAILURE,
+        Result.FAILED,
         "NODE_REBOOTED",
     )
 
@@ -261,7 +268,7 @@ def test_a_time_limit_ends_a_running_session_and_fails_a_batch() -> None:
     starting = placed()
     starting.exceed_time_limit()
     assert starting.moves == []
-    for session_type, result in ((SessionType.BATCH, Result.FAILURE), (SessionType.INTERACTIVE, Result.UNDEFINED)):
+    for session_type, result in ((SessionType.BATCH, Result.FAILED), (SessionType.INTERACTIVE, Result.UNDEFINED)):
         machine = running(2, session_type)
         machine.exceed_time_limit()
         assert machine.session.state is SessionState.TERMINATING
@@ -359,7 +366,7 @@ def test_what_no_other_try_changes_is_not_tried_again(reason: str) -> None:
     report(machine, 0, Observed.PULLING)
     report(machine, 1, Observed.FAILED, None, reason)
     session = machine.session
-    assert (session.state, session.result, session.reason) == (SessionState.TERMINATING, Result.FAILURE, reason)
+    assert (session.state, session.result, session.reason) == (SessionState.TERMINATING, Result.FAILED, reason)
     assert session.kernels[0].goal is Goal.STOPPED
 
 
@@ -410,7 +417,7 @@ def test_eviction_of_the_last_try_fails_a_batch() -> None:
     for machine in (repeated(1, max_attempts=1), running(1)):
         report(machine, 0, Observed.EXITED, 143, "EVICTED")
         session = machine.session
-        assert (session.state, session.result, session.exit_code) == (SessionState.TERMINATED, Result.FAILURE, 143)
+        assert (session.state, session.result, session.exit_code) == (SessionState.TERMINATED, Result.FAILED, 143)
         assert (session.reason, session.message) == ("EVICTED", "main1 was evicted")
 
 
@@ -425,7 +432,7 @@ def test_an_eviction_before_the_release_is_a_failed_start() -> None:
 def test_a_failure_is_final_unless_asked_otherwise() -> None:
     machine = repeated(1)
     report(machine, 0, Observed.EXITED, 3, "EXITED")
-    assert (machine.session.state, machine.session.result) == (SessionState.TERMINATED, Result.FAILURE)
+    assert (machine.session.state, machine.session.result) == (SessionState.TERMINATED, Result.FAILED)
     machine = repeated(1, on_failure=True)
     report(machine, 0, Observed.EXITED, 3, "EXITED")
     session = machine.session
@@ -438,7 +445,7 @@ def test_the_last_try_decides() -> None:
     machine.session.retries = 2
     report(machine, 0, Observed.EXITED, 3, "EXITED")
     session = machine.session
-    assert (session.state, session.result, session.exit_code) == (SessionState.TERMINATED, Result.FAILURE, 3)
+    assert (session.state, session.result, session.exit_code) == (SessionState.TERMINATED, Result.FAILED, 3)
 
 
 def test_what_an_agent_stopped_by_itself_was_lost() -> None:

@@ -88,8 +88,8 @@ def test_wrong_urls(url: str) -> None:
 
 
 def test_which_webhook_gets_what() -> None:
-    over = rules.events_of(SessionMoved(SessionState.TERMINATING, SessionState.TERMINATED, Result.FAILURE))
-    ending = rules.events_of(SessionMoved(SessionState.RUNNING, SessionState.TERMINATING, Result.FAILURE))
+    over = rules.events_of(SessionMoved(SessionState.TERMINATING, SessionState.TERMINATED, Result.FAILED))
+    ending = rules.events_of(SessionMoved(SessionState.RUNNING, SessionState.TERMINATING, Result.FAILED))
     assert rules.events_of(UnreadableEvent("SESSION_MOVED", "")) == rules.events_of(ReasonChanged("", "")) == ()
     assert rules.wanted((), over) == "TERMINATED"
     assert rules.wanted(("SUCCEEDED",), over) == ""

@@ -82,10 +82,10 @@ async def test_what_cannot_be_depended_on(ada: Ada, service: Service) -> None:
     for kind in (session_pb2.SESSION_TYPE_INTERACTIVE,):
         failed = await failure(ask(ada, type=kind, depends_on=["mine"]))
         assert (failed.code, failed.reason) == (Code.FAILED_PRECONDITION, "FEATURE_UNAVAILABLE")
-    await end(ada, "mine", "TERMINATED", "FAILURE")
+    await end(ada, "mine", "TERMINATED", "FAILED")
     failed = await failure(ask(ada, depends_on=["mine"]))
     assert (failed.code, failed.reason) == (Code.FAILED_PRECONDITION, "DEPENDENCY_FAILED")
-    assert failed.metadata == {"session": "mine", "result": "FAILURE"}
+    assert failed.metadata == {"session": "mine", "result": "FAILED"}
     assert await ada.count("session_dependency") == 0
 
 
@@ -167,7 +167,7 @@ async def test_a_chain_and_a_fan_of_a_thousand(ada: Ada) -> None:
         queue = {row.id: row for row in await changes.read_waiting(tx, ids)}
         before, *_ = await journal.head(tx)
     assert sum(row.open_dependencies == 0 for row in queue.values()) == 1001  # c0, and the fan
-    await end(ada, "f7", "TERMINATED", "FAILURE")
+    await end(ada, "f7", "TERMINATED", "FAILED")
     await end(ada, "c0", "CANCELLED")
     assert await settle(ada) == 1000
     now = await states(ada)
@@ -208,7 +208,7 @@ async def test_a_name_is_that_of_the_live_session_else_of_the_newest(ada: Ada, s
         return str(answer.session.id)
 
     made = []
-    for result in ("SUCCESS", "FAILURE"):
+    for result in ("SUCCESS", "FAILED"):
         made.append((await ask(ada, name="again")).session.id)
         assert await named("again") == made[-1]
         await end(ada, "again", "TERMINATED", result)
@@ -224,7 +224,7 @@ async def test_a_name_is_that_of_the_live_session_else_of_the_newest(ada: Ada, s
 
 async def test_any_end_will_do_for_what_runs_after(ada: Ada) -> None:
     await ask(ada, name="over")
-    await end(ada, "over", "TERMINATED", "FAILURE")
+    await end(ada, "over", "TERMINATED", "FAILED")
     answer = await ada.create(
         spec(name="one"),
         spec(name="two", depends_on=["one"]),
@@ -246,7 +246,7 @@ async def test_any_end_will_do_for_what_runs_after(ada: Ada) -> None:
         (waiting,) = await changes.read_waiting(tx, [uuid.UUID(ids["after"])])
     assert (waiting.open_dependencies, waiting.readable) == (2, True)
     # A failure cancels what needs success; that is an end as well, for what runs after it.
-    await end(ada, "one", "TERMINATED", "FAILURE")
+    await end(ada, "one", "TERMINATED", "FAILED")
     for _ in range(2):
         await settle(ada)
     found = await states(ada)
