@@ -76,12 +76,12 @@ def parse_reference(text: str) -> Reference:
 
 
 def _is_host(first: str) -> bool:
-    return "." in first or ":" in first or first == "localhost"
+    return "." in first or ":" in first or first == "localhost" or first != first.lower()
 
 
 def _host(name: str) -> str:
     """Returns the host of a registry, from the ways to write it: `https://index.docker.io/v1/` is Docker's own."""
-    host = name.removeprefix("https://").removeprefix("http://").partition("/")[0]
+    host = name.removeprefix("https://").removeprefix("http://").partition("/")[0].lower()
     return _ALIASES.get(host, host)
 
 

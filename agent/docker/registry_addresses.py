@@ -84,7 +84,8 @@ class RegistryAddresses:
         Raises UnresolvedError for a name that means nothing; that of the default registry never comes from a user, and
         may be known to a proxy or mirror of the engine only.
         """
-        host = registry.rpartition(":")[0] if ":" in registry else registry
+        literal, bracket, _ = registry.removeprefix("[").partition("]")
+        host = literal if bracket else registry.partition(":")[0]
         if host == DEFAULT_REGISTRY:
             host = "registry-1.docker.io"
         try:

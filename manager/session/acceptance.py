@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from retinue.manager.session import admission_quota, dependency_links
-from retinue.manager.session.core.image_registries import denied_image, registry_of
+from retinue.manager.session.core.image_references import registry_of
+from retinue.manager.session.core.image_registries import denied_image
 from retinue.manager.session.core.mounts import granted
 from retinue.manager.session.core.pending_limit import PendingLimit
 from retinue.manager.session.core.refusals import (

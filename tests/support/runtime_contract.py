@@ -1,7 +1,7 @@
 """What every runtime does in the same way: the suite that a new one starts from.
 
 A runtime takes part by a module that provides the fixture `harness` and imports the tests from here. It needs to run a
-few commands only: none (idle), `true`, `sleep 1000`, `echo WORDS` and `sh -c "exit N"`.
+few commands only: none (idle), `true`, `sleep 1000`, `echo WORDS`, `env` and `sh -c "exit N"`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
@@ -80,6 +81,17 @@ async def test_a_command_runs_from_start_to_its_end(harness: Harness, command: t
     assert ended.start_time <= ended.end_time
     await runtime.remove("k.1")
     assert not runtime.observe()
+
+
+async def test_a_variable_may_have_any_name(harness: Harness) -> None:
+    variables = {"discovery.type": "single-node", "-u": "PATH", "--": "2", "1st": "3", "two words": "=", "X": ""}
+    runtime = await harness.open()
+    await runtime.prepare(replace(harness.spec("k", "env"), environment=variables), HOSTS)
+    await harness.until("k.1", Phase.CREATED, Phase.FAILED)
+    await runtime.start("k.1")
+    await harness.until("k.1", Phase.EXITED)
+    printed = b"".join([piece.data async for piece in runtime.output("k.1").stream(0, follow=False)]).decode()
+    assert {f"{name}={value}" for name, value in variables.items()} <= set(printed.splitlines())
 
 
 async def test_an_attempt_is_prepared_and_started_once_ever(harness: Harness) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from retinue.manager.session.core.apps import MAX_ALLOWED, MAX_APPS, AppSpec
+from retinue.manager.session.core.image_references import wrong_reference
 from retinue.manager.session.core.isolation import Isolation
 from retinue.manager.session.core.isolation_policy import IsolationPolicy
 from retinue.manager.session.core.mounts import check_mounts
@@ -49,10 +50,8 @@ _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _HOSTNAME = re.compile(r"(?:main|sub)\d+")
 # A number at the end would make hostnames ambiguous.
 _ROLE = re.compile(r"[a-z](?:[a-z0-9-]{0,30}[a-z])?")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,125}[A-Za-z0-9])?")
 _ARCHITECTURE = re.compile(r"[a-z0-9](?:[a-z0-9_.-]{0,61}[a-z0-9])?")
-_IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:@-]{0,510}")
 
 _MUCH_MEMORY = "8192t"
 _ANY_IMAGE = "image"
@@ -319,8 +318,8 @@ def _check_references(name: str, field: str, references: Sequence[str], violatio
 
 
 def _admit_kernel(kernel: KernelSpec, path: str, violations: Violations) -> KernelSpec:
-    if kernel.image and not _IMAGE.fullmatch(kernel.image):
-        violations.append((f"{path}.image", "is not an image reference"))
+    if kernel.image and (wrong := wrong_reference(kernel.image)):
+        violations.append((f"{path}.image", wrong))
     violations += wrong_command(kernel.command, f"{path}.command")
     violations += wrong_environment(kernel.environment, f"{path}.environment")
     shared = kernel.shared_memory
@@ -383,8 +382,10 @@ def wrong_environment(environment: Mapping[str, str], path: str) -> Violations:
         violations.append((path, f"must be at most {MAX_ENVIRONMENT} entries of {MAX_ENVIRONMENT_BYTES} bytes in all"))
         return violations
     for name, value in sorted(environment.items()):
-        if not _VARIABLE.fullmatch(name):
-            violations.append((f"{path}[{name[:64]!r}]", "is not the name of a variable"))
+        if not name or "=" in name or "\0" in name:
+            violations.append(
+                (f"{path}[{name[:64]!r}]", "is not the name of a variable: it must be there, without = and NUL")
+            )
         elif name.startswith(RESERVED_PREFIXES):
             violations.append(
                 (f"{path}[{name[:64]!r}]", f"the prefixes {' and '.join(RESERVED_PREFIXES)} are reserved")

@@ -13,22 +13,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-DEFAULT_REGISTRY = "docker.io"
+from retinue.manager.session.core.image_references import DEFAULT_REGISTRY, registry_of
+
 MAX_PATTERNS = 64
-_ALIASES = {"index.docker.io": DEFAULT_REGISTRY, "registry-1.docker.io": DEFAULT_REGISTRY}
 _LABEL = r"[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?"
-_PATTERN = re.compile(rf"(?:\*|(?:\*\.)?{_LABEL}(?:\.{_LABEL})*(?::(?:[0-9]{{1,5}}|\*))?)")
+_ADDRESS = r"\[[0-9a-f:.]{2,45}\]"
+_PATTERN = re.compile(rf"(?:\*|(?:(?:\*\.)?{_LABEL}(?:\.{_LABEL})*|{_ADDRESS})(?::(?:[0-9]{{1,5}}|\*))?)")
 # What resolvers take for an address, in whatever base.
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 Violations = list[tuple[str, str]]
-
-
-def registry_of(reference: str) -> str:
-    """Returns the registry of an image reference as `host` or `host:port`; engines read references the same way."""
-    first, slash, _ = reference.partition("@")[0].partition("/")
-    is_host = bool(slash) and ("." in first or ":" in first or first == "localhost")
-    return _ALIASES.get(first, first) if is_host else DEFAULT_REGISTRY
 
 
 def check_patterns(patterns: Sequence[str], path: str, violations: Violations) -> None:
@@ -38,9 +32,7 @@ def check_patterns(patterns: Sequence[str], path: str, violations: Violations) -
         return
     for position, pattern in enumerate(patterns):
         if not _PATTERN.fullmatch(pattern):
-            violations.append(
-                (f"{path}[{position}]", "must be HOST, HOST:PORT, HOST:*, *.DOMAIN or *, in small letters")
-            )
+            violations.append((f"{path}[{position}]", "must be HOST, HOST:PORT, HOST:*, *.DOMAIN or *, in lower case"))
 
 
 def is_allowed(registry: str, patterns: Iterable[str]) -> bool:
@@ -59,8 +51,8 @@ def denied_image(images: Iterable[str], patterns: Iterable[str]) -> str:
 def _matches(registry: str, pattern: str) -> bool:
     if registry == pattern:
         return True
-    host, _, port = registry.partition(":")
-    wanted, _, wanted_port = pattern.partition(":")
+    host, port = _host_and_port(registry)
+    wanted, wanted_port = _host_and_port(pattern)
     if pattern != "*" and wanted_port not in {"*", port}:
         return False
     if wanted == host:
@@ -70,7 +62,16 @@ def _matches(registry: str, pattern: str) -> bool:
     return wanted == "*" or (wanted.startswith("*.") and host.endswith(wanted[1:]))
 
 
+def _host_and_port(text: str) -> tuple[str, str]:
+    """Returns the host, an IPv6 address with its brackets, and the port; empty for none."""
+    host, bracket, rest = text.rpartition("]")
+    if bracket:
+        return host + bracket, rest.removeprefix(":")
+    host, _, port = text.partition(":")
+    return host, port
+
+
 def _is_own(host: str) -> bool:
     """Returns whether a host is a numeric address, or a name of the node itself."""
     last = host.rpartition(".")[2]
-    return bool(_NUMBER.fullmatch(last)) or last in {"localhost", "localdomain"}
+    return host.startswith("[") or bool(_NUMBER.fullmatch(last)) or last in {"localhost", "localdomain"}

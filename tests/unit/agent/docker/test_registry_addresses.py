@@ -148,3 +148,24 @@ def test_what_services_say_is_not_what_users_read() -> None:
     assert len({in_words(text) for text in heard}) == 1
     assert in_words("denied: internal-banner-secret") == in_words("unauthorized: other")
     assert "space" in in_words("failed to register layer: no space left on device")
+
+
+@pytest.mark.parametrize(
+    ("registry", "host"),
+    [
+        ("cr.example.org", "cr.example.org"),
+        ("cr.example.org:5000", "cr.example.org"),
+        ("[2001:db8::1]:5000", "2001:db8::1"),
+        ("[2001:db8::1]", "2001:db8::1"),
+        ("docker.io", "registry-1.docker.io"),
+    ],
+)
+def test_the_host_of_a_registry_is_resolved(registry: str, host: str) -> None:
+    asked = list[str]()
+
+    def answer(name: str) -> list[str]:
+        asked.append(name)
+        return ["8.8.8.8"]
+
+    RegistryAddresses((), (), answer, lambda _address: False).check(registry)
+    assert asked == [host]

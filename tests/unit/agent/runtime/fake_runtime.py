@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from retinue.agent.attempts import AttemptSpec, ObservedAttempt, Phase
 from retinue.agent.errors import KernelRuntimeError, NotRunningError, PortClosedError, UnknownAttemptError
@@ -36,6 +37,7 @@ class State:
     logs: Path
     attempts: dict[str, ObservedAttempt] = field(default_factory=dict)
     commands: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    environments: dict[str, Mapping[str, str]] = field(default_factory=dict)
     files: dict[str, dict[str, bytes | None]] = field(default_factory=dict)
     modes: dict[str, int] = field(default_factory=dict)
     partial: dict[Announced, bytes] = field(default_factory=dict)
@@ -43,13 +45,15 @@ class State:
     ends: dict[str, asyncio.Event] = field(default_factory=dict)
 
 
-def outcome(command: Sequence[str]) -> tuple[bytes, int | None]:
+def outcome(command: Sequence[str], environment: Mapping[str, str] = MappingProxyType({})) -> tuple[bytes, int | None]:
     """Returns what a command prints and its exit code; None for one that does not end by itself."""
     match list(command):
         case [] | ["sleep", _]:
             return b"", None
         case ["true"]:
             return b"", 0
+        case ["env"]:
+            return "".join(f"{name}={value}\n" for name, value in environment.items()).encode(), 0
         case ["echo", *words]:
             return f"{' '.join(words)}\n".encode(), 0
         case ["sh", "-c", script] if shlex.split(script)[0] == "exit":
@@ -86,6 +90,7 @@ class FakeRuntime:
             self._set(replace(attempt, phase=Phase.FAILED, reason="ALREADY_REMOVED"))
         elif spec.id not in self._state.attempts:
             self._state.commands[spec.id] = spec.command
+            self._state.environments[spec.id] = spec.environment
             self._state.files[spec.id] = {}
             self._state.ends[spec.id] = asyncio.Event()
             self._set(attempt)
@@ -112,7 +117,7 @@ class FakeRuntime:
         attempt = self._attempt(attempt_id)
         if attempt.phase is not Phase.CREATED:
             return
-        output, code = outcome(self._state.commands[attempt_id])
+        output, code = outcome(self._state.commands[attempt_id], self._state.environments[attempt_id])
         self._log(attempt_id).write_bytes(output)
         self._set(replace(attempt, phase=Phase.RUNNING, start_time=time.time()))
         if code is not None:

@@ -37,6 +37,11 @@ def test_stored_form_comes_back_as_it_was() -> None:
     assert SessionSpec.from_json(spec.to_json()) == spec
 
 
+@pytest.mark.parametrize("name", ["discovery.type", "Logging__Level:Default", "1st", "-x", "a b", "größe", "x" * 4096])
+def test_a_variable_has_any_name_that_a_process_can_have(name: str) -> None:
+    assert admit(replace(GOOD, **kernel(environment={name: "1"})))[1] == []
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
@@ -57,8 +62,9 @@ def test_stored_form_comes_back_as_it_was() -> None:
         (kernel(command=("",)), "spec.kernel.command[0]"),
         (kernel(command=("a",) * 1025), "spec.kernel.command"),
         (kernel(command=("a" * 65537,)), "spec.kernel.command"),
-        (kernel(image="Upper"), "spec.kernel.image"),
-        (kernel(image="a" * 600), "spec.kernel.image"),
+        (kernel(image="team/Upper"), "spec.kernel.image"),
+        (kernel(environment={"": "1"}), "spec.kernel.environment['']"),
+        (kernel(environment={"A\0": "1"}), "spec.kernel.environment['A\\x00']"),
         (kernel(environment={"BACKENDAI_X": "1"}), "spec.kernel.environment['BACKENDAI_X']"),
         (kernel(environment={"A=B": "1"}), "spec.kernel.environment['A=B']"),
         (kernel(environment={"A": "\0"}), "spec.kernel.environment['A']"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from retinue.agent.docker.registries import parse_reference
-from retinue.manager.session.core.image_registries import check_patterns, denied_image, is_allowed, registry_of
+from retinue.manager.session.core.image_references import registry_of
+from retinue.manager.session.core.image_registries import check_patterns, denied_image, is_allowed
 
 DIGEST = "sha256:" + "a" * 64
 
@@ -27,6 +28,10 @@ DIGEST = "sha256:" + "a" * 64
         "a:1/b",
         "2130706433/b",
         "a" * 12,
+        "CR.Example.org:5000/a/b:1.0-RC1",
+        "Upper/a",
+        "[2001:DB8::1]:5000/a/b:C",
+        f"[2001:db8::1]/a@{DIGEST}",
     ],
 )
 def test_manager_and_agent_read_references_the_same_way(reference: str) -> None:
@@ -62,6 +67,11 @@ def test_manager_and_agent_read_references_the_same_way(reference: str) -> None:
         ("2130706433:80", ["*"], False),
         ("10.0.0.1:5000", ["10.0.0.1:5000"], True),
         ("10.0.0.1:5000", ["10.0.0.1:*"], True),
+        ("[2001:db8::1]:5000", ["*", "*.1:*"], False),
+        ("[2001:db8::1]:5000", ["[2001:db8::1]:5000"], True),
+        ("[2001:db8::1]:5000", ["[2001:db8::1]"], False),
+        ("[2001:db8::1]:5000", ["[2001:db8::1]:*"], True),
+        ("[2001:db8::1]", ["[2001:db8::1]"], True),
     ],
 )
 def test_patterns(registry: str, patterns: list[str], allowed: bool) -> None:
@@ -73,7 +83,24 @@ def test_patterns(registry: str, patterns: list[str], allowed: bool) -> None:
 
 @pytest.mark.parametrize(
     "pattern",
-    ["", "**", "a*", "*.*", "A.example.org", "a b", "https://a", "a/b", "a:", "a:x", "*:5000", "-a", "a\n", "[::1]:5"],
+    [
+        "",
+        "**",
+        "a*",
+        "*.*",
+        "A.example.org",
+        "a b",
+        "https://a",
+        "a/b",
+        "a:",
+        "a:x",
+        "*:5000",
+        "-a",
+        "a\n",
+        "[::1]:",
+        "[x]",
+        "::1",
+    ],
 )
 def test_what_is_no_pattern(pattern: str) -> None:
     found: list[tuple[str, str]] = []
