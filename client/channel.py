@@ -5,6 +5,7 @@ and which calls are retried.
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 import socket
 from importlib import resources
@@ -14,6 +15,7 @@ import grpc.aio
 
 from retinue.client.errors import UsageError
 from retinue.client.lazy_channel import LazyChannel
+from retinue.client.proxy import proxy_for
 
 DEFAULT_PORT = 7440
 SERVER_NAME = "manager.retinue"
@@ -56,12 +58,13 @@ def parse_endpoints(endpoints: str) -> list[tuple[str, int]]:
 
 def open_channel(endpoint: str, token: str | None, ca: bytes | None) -> LazyChannel:
     """Returns a channel to the manager at `endpoint`, or to the first of several that can be reached,
-    separated by commas; the first call opens it.
+    separated by commas; the first call opens it. To one manager it goes by the proxy that the environment names for it.
 
     `ca` is the PEM of the CA that signed the managers' certificates; None trusts the machine's usual ones. Names among
     several are looked up here, and block. Raises UsageError.
     """
-    target, name = _target(parse_endpoints(endpoint), own_ca=ca is not None)
+    endpoints = parse_endpoints(endpoint)
+    target, name = _target(endpoints, own_ca=ca is not None)
     options: list[tuple[str, str | int]] = [
         ("grpc.client_idle_timeout_ms", 1000 * IDLE_SECONDS),
         ("grpc.keepalive_time_ms", 20_000),
@@ -72,6 +75,9 @@ def open_channel(endpoint: str, token: str | None, ca: bytes | None) -> LazyChan
         ("grpc.max_reconnect_backoff_ms", 2_000),
         ("grpc.service_config", service_config()),
     ]
+    # A proxy is told one address; gRPC would take one to this machine, too.
+    proxy = proxy_for(endpoints[0][0], os.environ) if len(endpoints) == 1 else None
+    options.append(("grpc.enable_http_proxy", 0) if proxy is None else ("grpc.http_proxy", proxy.url))
     if name:
         options.append(("grpc.ssl_target_name_override", name))
     credentials = grpc.ssl_channel_credentials(root_certificates=ca)

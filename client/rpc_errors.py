@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -11,6 +12,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
+from retinue.client import proxy
 from retinue.client.errors import (
     REQUEST_ID_KEY,
     Aborted,
@@ -65,6 +67,7 @@ _UNREACHABLE = (
     ),
     (r"address lookup failed|DNS|resolv", "the address of {0} cannot be looked up (DNS does not answer)"),
 )
+_REFUSED_BY_PROXY = "HTTP proxy returned"
 _CANNOT_CONNECT = re.compile(r"failed to connect to all addresses|errors resolving|DNS resolution failed|lookup failed")
 _ADDRESS = re.compile(r"ipv[46]:(?:%3A%3Affff%3A)?(\S+?): |(?:resolving|lookup failed for|failed for) ([^\s:]+)")
 _LOST = re.compile(
@@ -102,8 +105,18 @@ def _without_answer(code: grpc.StatusCode, message: str) -> str:
         return message
     if _CANNOT_CONNECT.search(message) is None:
         return f"the connection to the manager was lost ({message})" if _LOST.search(message) else message
+    return _without_connection(message)
+
+
+def _without_connection(message: str) -> str:
     match = _ADDRESS.search(message)
     address = "the manager's address" if match is None else unquote(match[1] or match[2])
+    way = proxy.configured(os.environ)
+    if way is not None and (way.is_at(address) or _REFUSED_BY_PROXY in message):
+        return (
+            f"the proxy {way.host}:{way.port} of ${way.variable} makes no connection to the manager: if the manager is to be "
+            f"reached without it, put the manager's host into no_proxy ({message.partition('last error: ')[2] or message})"
+        )
     if any(word in message for word in _UNTRUSTED):
         found = _UNTRUSTED_BECAUSE.search(message)
         return (

@@ -98,8 +98,9 @@ def examine(config: Path | None, node_name: str, namespace: str, priority_class:
     facts = PodFacts(namespace, node_name, os.uname().nodename)
     with contextlib.ExitStack() as until_asked:
         try:
-            kubeconfig = None if config is None else KubeConfig.from_file(config)
-            client = Client(kubeconfig, namespace=namespace, timeout=httpx2.Timeout(_TIMEOUT))
+            kubeconfig = KubeConfig.from_env() if config is None else KubeConfig.from_file(config)
+            # As the agent asks.
+            client = Client(kubeconfig, namespace=namespace, timeout=httpx2.Timeout(_TIMEOUT), trust_env=False)
             # lightkube's blocking client has no `close` of its own.
             until_asked.callback(client._client.close)  # noqa: SLF001
             return PodFacts(

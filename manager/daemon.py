@@ -277,6 +277,7 @@ def _console(
             ("grpc.ssl_target_name_override", MANAGER_DNS),
             # Each has a connection of its own, which is cut only when it is old itself.
             ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.enable_http_proxy", 0),
             ("grpc.http2.bdp_probe", 0),
             ("grpc.max_receive_message_length", -1),
         )

@@ -243,8 +243,9 @@ class Cluster:
 
     def _connected(self) -> AsyncClient:
         if self._client is None:
-            config = None if self._config is None else KubeConfig.from_file(self._config)
-            client = AsyncClient(config, namespace=self._namespace, field_manager="retinue-agent")
+            config = KubeConfig.from_env() if self._config is None else KubeConfig.from_file(self._config)
+            # The API is inside the cluster: no web proxy of the environment is asked.
+            client = AsyncClient(config, namespace=self._namespace, field_manager="retinue-agent", trust_env=False)
             # lightkube has no hooks of its own, and repeats a watch without a pause.
             client._client._client.event_hooks = {"request": [self._before]}  # noqa: SLF001
             self._client = client

@@ -35,6 +35,8 @@ OPTIONS = (
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
+    # Nodes are inside the cluster, whatever the manager's environment says about the web.
+    ("grpc.enable_http_proxy", 0),
 )
 
 

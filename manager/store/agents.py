@@ -269,8 +269,8 @@ async def enrol(tx: AsyncSession, secret_hash: bytes, agent_id: str) -> int:
 
     Raises JoinRefused and AgentIdInUse; then nothing may be committed. A token that names the agent also lets a node
     back in under its old id, when it is lost, never opened a stream, or was revoked and has nothing left that it could
-    run: what it ran when it was revoked is given up first, as another node may be what comes in under the id.
-    Certificates of former generations are worth nothing from then on.
+    run: what it ran when it was revoked is given up first, as another node may be what comes in under the id. One that
+    was not revoked stays drained if it was. Certificates of former generations are worth nothing from then on.
     """
     used = await tx.execute(
         text("""
@@ -289,7 +289,8 @@ async def enrol(tx: AsyncSession, secret_hash: bytes, agent_id: str) -> int:
                 software_version, underlay_address, underlay_mtu, boot_id, version, generation)
             VALUES (:agent, :group, 'JOINING', FALSE, FALSE, '', '', '', '', '', 0, '', 1, extract(epoch FROM now())::bigint)
             ON CONFLICT (id) DO UPDATE SET generation = greatest(agent.generation + 1, excluded.generation),
-                resource_group = excluded.resource_group, state = 'JOINING', drained = FALSE, drain_deadline_time = NULL,
+                resource_group = excluded.resource_group, state = 'JOINING', drained = agent.drained AND NOT agent.revoked,
+                drain_deadline_time = CASE WHEN NOT agent.revoked THEN agent.drain_deadline_time END,
                 revoked = FALSE, address = '', instance = '', version = agent.version + 1, announce_time = NULL
             WHERE :named AND (agent.state IN ('JOINING', 'LOST') OR (agent.revoked AND NOT EXISTS (
                 SELECT FROM attempt WHERE attempt.agent_id = agent.id AND attempt.end_time IS NULL))) RETURNING generation

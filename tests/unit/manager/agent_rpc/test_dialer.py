@@ -100,6 +100,15 @@ async def test_streams_that_are_not_read_hold_up_no_other_on_their_connection() 
             assert len(await call.read()) == 1 << 16
 
 
+async def test_nodes_are_dialled_without_the_web_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Nothing listens there.
+    monkeypatch.setenv("grpc_proxy", "http://127.0.0.1:1")
+    monkeypatch.delenv("no_grpc_proxy", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    async with served() as (_, dialer, port), contextlib.AsyncExitStack() as stack:
+        await opened(dialer, f"127.0.0.1:{port}", Purpose.OTHER, stack)
+
+
 async def test_a_handshake_may_take_its_time() -> None:
     async with served() as (_, dialer, port), contextlib.AsyncExitStack() as stack:
 

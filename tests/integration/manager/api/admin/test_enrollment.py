@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 from collections.abc import AsyncIterator
 
 import grpc
@@ -165,6 +166,25 @@ async def test_a_token_for_the_id_lets_a_lost_node_back_in(node: Node) -> None:
             await node.enrol(token, "n1")
         else:
             assert (await failure(node.enrol(token, "n1"))).reason == "AGENT_ID_IN_USE"
+
+
+async def test_a_node_that_enrols_again_stays_drained_unless_it_was_removed(node: Node) -> None:
+    service = node.service
+
+    async def enrol_again() -> tuple[bool, bool]:
+        await node.enrol(await service.join_token(agent_id="n1"), "n1")
+        async with service.database.transaction() as tx:
+            agent = await agents.get(tx, "n1")
+        assert agent is not None
+        return agent.drained, agent.drain_deadline_time is not None
+
+    assert await enrol_again() == (False, False)
+    async with service.database.transaction() as tx:
+        await agents.set_drained(tx, "n1", drained=True, deadline=dt.timedelta(hours=1))
+    assert await enrol_again() == (True, True)
+    async with service.database.transaction() as tx:
+        assert await agents.revoke(tx, "n1")
+    assert await enrol_again() == (False, False)
 
 
 async def test_an_agent_speaks_for_itself_only(node: Node) -> None:
