@@ -40,7 +40,9 @@ def configured(environ: Mapping[str, str]) -> Proxy | None:
         port = parts.port or 80
     except ValueError:
         return None
-    return Proxy(variable, url, parts.hostname, port) if variable and parts.scheme == "http" and parts.hostname else None
+    return (
+        Proxy(variable, url, parts.hostname, port) if variable and parts.scheme == "http" and parts.hostname else None
+    )
 
 
 def proxy_for(host: str, environ: Mapping[str, str]) -> Proxy | None:
