@@ -1,14 +1,12 @@
-"""Builds the seccomp filters of kernels, by libseccomp: what container engines deny by default,
-and what reserves space of the node's disk.
+"""Builds the seccomp filters of kernels, by libseccomp: what container engines deny by default.
 
 That of native processes is all there is: system calls that this libseccomp knows are allowed but for those denied here.
 Newer ones answer ENOSYS, which programs take for an older Linux and do without. Only the native ABI is allowed: the
 arguments of 32-bit socket calls cannot be inspected.
 
-That of containers stands on top of the engine's own, and denies nothing else than Docker's default profile does but to
-reserve space: engines may be older than that profile, or be configured to have none. It holds for all ABIs of the
-machine, but that programs of i386 make sockets of any family, as far as the engine lets them:
-their `socketcall` cannot be inspected.
+That of containers stands on top of the engine's own, and denies nothing else than Docker's default profile does:
+engines may be older than that profile, or be configured to have none. It holds for all ABIs of the machine, but that
+programs of i386 make sockets of any family, as far as the engine lets them: their `socketcall` cannot be inspected.
 """
 
 from __future__ import annotations
@@ -56,19 +54,6 @@ PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 """Linux, 32-bit machine names, release names of 2.6, and the question which it is;
 not executable data or fixed addresses.
 """
-PUNCH_HOLE = 0x02
-"""To `fallocate`: gives space back. All else that it does takes any amount of the node's disk at once,
-before any check could see it.
-
-Programs take the answer EOPNOTSUPP for a file system that cannot do it, and write instead.
-"""
-RESERVATIONS = 0x40305800
-"""Requests to `ioctl` from which only the last byte differs, that do the same: FS_IOC_RESVSP,
-XFS_IOC_ALLOCSP and the like.
-"""
-COMPATIBLE_RESERVATIONS = 0x402C5800
-"""The same of i386, where the structure is smaller."""
-_ANY_RESERVATION = 0xFFFFFF00
 DENIED = frozenset(
     (
         # The node's own state, and its devices.
@@ -166,7 +151,6 @@ def build_container_filter() -> bytes:
         for name in sorted({*DENIED, *builder.known()}):
             for action, comparison in _denials(name):
                 builder.add(action, name, comparison)
-        builder.add(_ERRNO | errno.EOPNOTSUPP, "ioctl", (1, _MASKED_EQUAL, _ANY_RESERVATION, COMPATIBLE_RESERVATIONS))
         return builder.export()
 
 
@@ -178,10 +162,6 @@ def _denials(name: str) -> list[tuple[int, _Rule | None]]:
         case "clone3":
             # Its flags lie in memory, where a filter cannot look; C libraries then use `clone`.
             return [(_ERRNO | errno.ENOSYS, None)]
-        case "fallocate":
-            return [(_ERRNO | errno.EOPNOTSUPP, (1, _MASKED_EQUAL, PUNCH_HOLE, 0))]
-        case "ioctl":
-            return [(_ERRNO | errno.EOPNOTSUPP, (1, _MASKED_EQUAL, _ANY_RESERVATION, RESERVATIONS))]
         case _:
             return [(_ERRNO | errno.EPERM, None)] if name in DENIED else []
 
@@ -203,12 +183,6 @@ def _allow_rest(builder: _Builder, name: str) -> None:
         case "personality":
             for value in PERSONALITIES:
                 builder.add(_ALLOW, name, (0, _EQUAL, value, 0))
-        case "fallocate":
-            builder.add(_ALLOW, name, (1, _MASKED_EQUAL, PUNCH_HOLE, PUNCH_HOLE))
-        case "ioctl":
-            # libseccomp has no comparison for the rest: of those, some bit is another.
-            for bit in (1 << place for place in range(8, 32)):
-                builder.add(_ALLOW, name, (1, _MASKED_EQUAL, bit, ~RESERVATIONS & bit))
         case _:
             builder.add(_ALLOW, name)
 

@@ -31,6 +31,7 @@ from retinue.agent.kernel.paths import HOME
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from retinue.agent.host.core.limits import MemoryFiles
     from retinue.agent.process.jail import Jail
 
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -39,6 +40,8 @@ MASKED = ("/run", "/root", "/home", "/mnt", "/media")
 """Directories of the host that are empty inside."""
 SEPARATE = ("/usr", "/usr/local", "/opt", "/srv", "/var", "/var/lib")
 """Directories that may be mounts of their own on the host; an overlay of `/` does not reach into those."""
+TOPOLOGY = ("/sys/devices/system/cpu", "/sys/devices/system/node")
+"""Directories of the host that say which processors and memory it has: hwloc, with which MPI begins, reads them."""
 STDOUT = "/dev/output"
 """The pipe of the command's standard output inside, if it has one of its own."""
 IDLE = ("sleep", "infinity")
@@ -78,9 +81,9 @@ class Sandbox:
 
     `files` are texts by path below the root, without the leading slash; `control_groups` are the host's directories
     by path inside. `work` is the command's writable home, `stdout` the pipe of its standard output, None where that
-    goes to standard error's. `server` is run beside the command, with the same environment. `shared_memory` is the
-    size of /dev/shm in bytes, 0 for the default. `uid` is the command's user. In a `jail`, the root holds nothing but
-    `files` and what the jail shows, and the jail's command takes the place of all else.
+    goes to standard error's. `server` is run beside the command, with the same environment. `memory_files` are the
+    sizes of its file systems in memory. `uid` is the command's user. In a `jail`, the root holds nothing but `files`
+    and what the jail shows, and the jail's command takes the place of all else.
     """
 
     hostname: str
@@ -90,8 +93,8 @@ class Sandbox:
     control_groups: Mapping[str, str]
     work: Path
     uid: int
+    memory_files: MemoryFiles
     server: tuple[str, ...] = ()
-    shared_memory: int = 0
     jail: Jail | None = None
     stdout: Path | None = None
 
@@ -148,9 +151,8 @@ def outer_arguments(
         return [*arguments, *_jail_arguments(sandbox.jail), *_isolation(sandbox, status_descriptor, filter_descriptor)]
     for path, shown in root.separate.items():
         arguments += ["--ro-bind", shown, path]
-    size = ["--size", str(sandbox.shared_memory)] if sandbox.shared_memory else []
-    arguments += ["--dev", "/dev", "--perms", "1777", *size, "--tmpfs", "/dev/shm", "--proc", "/proc"]  # noqa: S108
-    arguments += ["--perms", "1777", "--tmpfs", "/tmp"]  # noqa: S108
+    arguments += ["--dev", "/dev", *_temporary("/dev/shm", sandbox.memory_files.shared), "--proc", "/proc"]  # noqa: S108
+    arguments += _temporary("/tmp", sandbox.memory_files.temporary)  # noqa: S108
     for path in (*MASKED, *settings.hidden):
         if Path(path).is_dir():
             arguments += ["--tmpfs", path]
@@ -159,10 +161,15 @@ def outer_arguments(
     arguments += ["--bind", str(sandbox.work), HOME, "--chdir", "/"]
     if sandbox.stdout is not None:
         arguments += ["--bind", str(sandbox.stdout), STDOUT]
-    arguments += ["--ro-bind-try", "/sys/devices/system/cpu", "/sys/devices/system/cpu"]
+    for path in TOPOLOGY:
+        arguments += ["--ro-bind-try", path, path]
     for inside, outside in sandbox.control_groups.items():
         arguments += ["--ro-bind", outside, inside]
     return [*arguments, *_isolation(sandbox, status_descriptor, filter_descriptor)]
+
+
+def _temporary(path: str, size: int) -> list[str]:
+    return ["--perms", "1777", "--size", str(size), "--tmpfs", path]
 
 
 def _jail_arguments(jail: Jail) -> list[str]:
@@ -202,7 +209,8 @@ def mount_root(sandbox: Sandbox, settings: Settings) -> Root:
     # Slave, not private: what the host unmounts later is unmounted here as well.
     syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_SLAVE)
     leave_network_namespaces()
-    syscalls.mount("tmpfs", str(settings.mount_point), "tmpfs", 0, "mode=0755")
+    # What is written to the root counts to the kernel's memory, like /tmp, and ends like that before it is used up.
+    syscalls.mount("tmpfs", str(settings.mount_point), "tmpfs", 0, f"mode=0755,size={sandbox.memory_files.temporary}")
     root, upper, scratch = (settings.mount_point / name for name in ("root", "upper", "scratch"))
     for directory in (root, upper, scratch):
         directory.mkdir()
@@ -215,7 +223,8 @@ def mount_root(sandbox: Sandbox, settings: Settings) -> Root:
             # Bubblewrap would make them for root alone.
             _make_parents(upper, Path(path.lstrip("/")).parent)
         return Root(str(upper), {})
-    for inside in sandbox.control_groups:
+    for inside in (*sandbox.control_groups, *TOPOLOGY):
+        # Bubblewrap would make them for root alone.
         _make_parents(upper, Path(inside.lstrip("/")))
     syscalls.mount("overlay", str(root), "overlay", 0, f"lowerdir=/,upperdir={upper},workdir={scratch}")
     return Root(str(root), _mount_separate(settings.mount_point))

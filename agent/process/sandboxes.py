@@ -16,7 +16,7 @@ from stat import S_ISFIFO
 from typing import TYPE_CHECKING
 
 from retinue.agent.host.cgroups import MOUNT
-from retinue.agent.host.core.limits import Limits
+from retinue.agent.host.core.limits import Limits, MemoryFiles
 from retinue.agent.host.processes import PROC, Process, command_of, identify, send_signal
 from retinue.agent.host.seccomp import build_filter
 from retinue.agent.inside.output_pump import STDOUT_PIPE, make_pipe, pumping
@@ -106,8 +106,8 @@ class Kernels(SandboxKernels[ProcessOptions]):
                 control_groups={str(MOUNT / name): str(path) for name, path in directories.items()},
                 work=work,
                 uid=uid,
+                memory_files=MemoryFiles.of(spec.slots, spec.shared_memory),
                 server=() if ssh is None else tuple(server_command(spec.hostname)),
-                shared_memory=spec.shared_memory,
                 # A jail has one stream only: the lines of its server.
                 stdout=directory / STDOUT_PIPE,
             )
@@ -166,6 +166,7 @@ class Kernels(SandboxKernels[ProcessOptions]):
             control_groups={},
             work=work,
             uid=uid,
+            memory_files=MemoryFiles.of(spec.slots, spec.shared_memory),
             jail=jail.jail(
                 build(self._options.cache_dir, JAIL), uid, gid, 0 if spec.sftp is None else spec.sftp.max_file_bytes
             ),

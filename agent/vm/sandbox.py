@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retinue.agent.host import syscalls
+from retinue.agent.host.core.limits import MemoryFiles
 from retinue.agent.host.id_mapped import user_namespace
 from retinue.agent.host.launch_threads import in_own_thread
 from retinue.agent.inside.provision import open_shared
@@ -106,7 +107,7 @@ def start_qemu(
             namespace = stack.enter_context(user_namespace(sandbox.uid, shown[0], (sandbox.gid, shown[1])))
         syscalls.unshare(CLONE_NEWNET)
         taps = tuple(stack.enter_context(open_tap(TAP.format(number))) for number in range(sandbox.taps))
-        view = bubblewrap.Sandbox("vm", (), {}, {}, {}, sandbox.work, sandbox.uid)
+        view = bubblewrap.Sandbox("vm", (), {}, {}, {}, sandbox.work, sandbox.uid, MemoryFiles.of({}, 0))
         root = bubblewrap.mount_root(view, settings)
         descriptors = Descriptors(writers[0], writers[1], writers[2], files[0], files[1], taps, image)
         passed = [status, *readers, *writers, *files, *taps, *(one for one in (image, namespace) if one is not None)]

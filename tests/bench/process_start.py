@@ -21,6 +21,7 @@ from pathlib import Path
 
 from retinue.agent.attempts import AttemptSpec, Phase
 from retinue.agent.host.cgroups import MOUNT, Cgroups
+from retinue.agent.host.core.limits import MemoryFiles
 from retinue.agent.host.launch_threads import in_own_thread
 from retinue.agent.host.seccomp import build_filter
 from retinue.agent.process import bubblewrap
@@ -58,7 +59,7 @@ def bare(settings: bubblewrap.Settings, directory: Path, number: int) -> float:
     work = directory / f"work{number}"
     work.mkdir()
     os.chown(work, UID, settings.gid)
-    like = bubblewrap.Sandbox("main1", COMMAND, {}, {"etc/hosts": HOSTS}, GROUPS, work, UID)
+    like = bubblewrap.Sandbox("main1", COMMAND, {}, {"etc/hosts": HOSTS}, GROUPS, work, UID, MemoryFiles.of({}, 0))
 
     def run() -> float:
         begin = time.time()

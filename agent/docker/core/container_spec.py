@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from retinue.agent.attempts import CPU, MEMORY
-from retinue.agent.host.core.limits import CPU_PERIOD, quota
+from retinue.agent.host.core.limits import CPU_PERIOD, MemoryFiles, quota
 from retinue.agent.kernel.paths import HOME, PROGRAMS_PREFIX
 from retinue.agent.resources.core.holdings import Holding
 
@@ -39,9 +39,6 @@ devices and set-user-ID programs.
 """
 OPEN_FILES = 65_536
 """Most open files of a process, where the node allows so many."""
-TEMPORARY_SIZE = 1 << 30
-SHARED_SIZE = 64 << 20
-"""Bytes of /tmp and of /dev/shm in a kernel without a limit of memory; with one, each may take half of it."""
 OUT_OF_MEMORY_SCORE = 500
 """A node that runs out of memory ends kernels before anything of its own."""
 
@@ -167,11 +164,10 @@ def limits(slots: Mapping[str, int], shared_memory: int = 0) -> dict[str, Any]:
     `shared_memory` is the size of /dev/shm in bytes, 0 for the default.
     """
     memory, cpu = slots.get(MEMORY), slots.get(CPU)
-    temporary, shared = (TEMPORARY_SIZE, SHARED_SIZE) if memory is None else (memory // 2, memory // 2)
+    files = MemoryFiles.of(slots, shared_memory)
     settings: dict[str, Any] = {
-        # The engine takes 0 for "as much as you like".
-        "ShmSize": shared_memory or max(1, shared),
-        "Tmpfs": {"/tmp": f"rw,exec,nosuid,nodev,mode=1777,size={max(1, temporary)}"},  # noqa: S108
+        "ShmSize": files.shared,
+        "Tmpfs": {"/tmp": f"rw,exec,nosuid,nodev,mode=1777,size={files.temporary}"},  # noqa: S108
     }
     if memory is not None:
         # The second number is memory and swap space together.

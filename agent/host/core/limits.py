@@ -16,6 +16,29 @@ SMALLEST_QUOTA = 1_000
 """The least quota the kernel takes, in microseconds."""
 
 
+TEMPORARY_SIZE, SHARED_SIZE = 1 << 30, 64 << 20
+"""Bytes of /tmp and of /dev/shm in a kernel without a limit of memory; with one, each may take half of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFiles:
+    """Sizes in bytes of what a kernel has of file systems in memory: `temporary` of /tmp, `shared` of /dev/shm.
+
+    A program that fills one gets ENOSPC, before the memory of the kernel is used up.
+    """
+
+    temporary: int
+    shared: int
+
+    @classmethod
+    def of(cls, slots: Mapping[str, int], shared_memory: int) -> MemoryFiles:
+        """Returns the sizes that go with an attempt's slots; `shared_memory` is as requested, 0 for the default."""
+        memory = slots.get(MEMORY)
+        temporary, shared = (TEMPORARY_SIZE, SHARED_SIZE) if memory is None else (memory // 2, memory // 2)
+        # Engines and Linux take 0 for "as much as you like".
+        return cls(max(1, temporary), shared_memory or max(1, shared))
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits of one kernel: bytes of memory, thousandths of processors (None: no limit), number of tasks."""

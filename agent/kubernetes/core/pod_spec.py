@@ -25,7 +25,8 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod
 
 from retinue.agent.attempts import CPU, MEMORY
-from retinue.agent.docker.core.container_spec import BOUND, INSIDE, SHARED_SIZE, TEMPORARY_SIZE
+from retinue.agent.docker.core.container_spec import BOUND, INSIDE
+from retinue.agent.host.core.limits import MemoryFiles
 from retinue.agent.kernel.paths import HOME
 from retinue.agent.resources.core.allocation import WHOLE
 from retinue.agent.resources.core.holdings import CUDA
@@ -122,7 +123,8 @@ def body(plan: PodPlan) -> Pod:
         Volume(name=f"file-{number}", hostPath=HostPathVolumeSource(path=str(source)))
         for number, (_, source, _) in enumerate(files)
     ]
-    for name, target, size in (("temporary", TEMPORARY, _temporary_size(spec)), ("shared", SHARED, _shared_size(spec))):
+    sizes = MemoryFiles.of(spec.slots, spec.shared_memory)
+    for name, target, size in (("temporary", TEMPORARY, sizes.temporary), ("shared", SHARED, sizes.shared)):
         mounts.append(VolumeMount(mountPath=target, name=name))
         volumes.append(Volume(name=name, emptyDir=EmptyDirVolumeSource(medium="Memory", sizeLimit=str(size))))
     amounts = resources(spec.slots)
@@ -219,16 +221,6 @@ def resources(slots: Mapping[str, int]) -> dict[str, str]:
     if gpus := slots.get(CUDA, 0) // WHOLE:
         amounts[GPU] = str(gpus)
     return amounts
-
-
-def _temporary_size(spec: AttemptSpec) -> int:
-    memory = spec.slots.get(MEMORY)
-    return TEMPORARY_SIZE if memory is None else max(1, memory // 2)
-
-
-def _shared_size(spec: AttemptSpec) -> int:
-    memory = spec.slots.get(MEMORY)
-    return spec.shared_memory or (SHARED_SIZE if memory is None else max(1, memory // 2))
 
 
 def _files(files: Files) -> list[tuple[str, Path, bool]]:

@@ -24,14 +24,9 @@ if TYPE_CHECKING:
 
 PROBE = "/home/work/probe"
 ANSWERS = {
-    "fallocate": errno.EOPNOTSUPP,
-    "fallocate_keep": errno.EOPNOTSUPP,
-    "fallocate_zero": errno.EOPNOTSUPP,
-    "reserve": errno.EOPNOTSUPP,
-    "taken": 0,
+    "fallocate": 0,
     "punch": 0,
-    "posix_fallocate": 0,
-    "written": 0,
+    "truncate": 0,
     "keyctl": errno.EPERM,
     "add_key": errno.EPERM,
     "io_uring": errno.EPERM,
@@ -45,7 +40,6 @@ ANSWERS = {
     "netlink": 0,
 }
 COMPATIBLE = {
-    "fallocate_32": errno.EOPNOTSUPP,
     "keyctl_32": errno.EPERM,
     "io_uring_32": errno.EPERM,
     "socketcall_32": 0,
@@ -55,9 +49,7 @@ COMPATIBLE = {
 
 def answers(contract: Contract) -> dict[str, int]:
     expected = dict(ANSWERS)
-    # Native processes have no 32-bit programs, to which alone that request means something.
     native = contract.kind.name == "process"
-    expected["reserve_compatible"] = errno.ENOTTY if native else errno.EOPNOTSUPP
     if platform.machine() == "x86_64":
         expected |= dict.fromkeys(COMPATIBLE, errno.ENOSYS) if native else COMPATIBLE
     return expected

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from retinue.agent.attempts import AttemptSpec, Phase
 from retinue.agent.errors import UnknownAttemptError
-from retinue.agent.host.core.limits import Limits, cpu_settings, memory_settings, quota
+from retinue.agent.host.core.limits import Limits, MemoryFiles, cpu_settings, memory_settings, quota
 from retinue.agent.host.processes import Process, identify, parse_stat
 from retinue.agent.process.bubblewrap import (
     Sandbox,
@@ -248,7 +248,8 @@ def test_limits() -> None:
 
 
 def test_arguments_never_name_what_the_user_set() -> None:
-    kernel = Sandbox("h", ("run", "$(x)"), {"SECRET": "hush", "LD_PRELOAD": "/evil.so"}, {}, {}, Path("/w"), 7)
+    variables, files = {"SECRET": "hush", "LD_PRELOAD": "/evil.so"}, MemoryFiles(1 << 20, 2 << 20)
+    kernel = Sandbox("h", ("run", "$(x)"), variables, {}, {}, Path("/w"), 7, files)
     arguments = inner_arguments(kernel, Settings(Path("/m"), 8, (), b""))
     assert not [argument for argument in arguments if "hush" in argument or "LD_PRELOAD" in argument]
     assert arguments[-3:] == ["sh", "run", "$(x)"]
