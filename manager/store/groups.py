@@ -191,12 +191,15 @@ async def read_isolation_policies(tx: AsyncSession, names: Collection[str]) -> d
 
 
 async def in_use(tx: AsyncSession, name: str) -> bool:
-    """Returns whether a group has agents or sessions that have not ended."""
-    if (await tx.exec(select(Agent.id).where(Agent.resource_group == name).limit(1))).first() is not None:
-        return True
+    """Returns whether a group has agents, revoked ones that may still run something included, or sessions that have
+    not ended.
+    """
     found = await tx.execute(
         text("""
             SELECT EXISTS (
+                SELECT FROM agent a WHERE a.resource_group = :name AND (NOT a.revoked OR EXISTS (
+                    SELECT FROM attempt WHERE attempt.agent_id = a.id AND attempt.end_time IS NULL))
+            ) OR EXISTS (
                 SELECT FROM session WHERE resource_group = :name AND state NOT IN ('TERMINATED', 'CANCELLED')
             )
         """),
@@ -206,9 +209,11 @@ async def in_use(tx: AsyncSession, name: str) -> bool:
 
 
 async def remove(tx: AsyncSession, name: str) -> None:
-    """Removes a group with its join tokens, its quota and what is known of its usage."""
+    """Removes a group with its join tokens, its quota, its revoked agents, and what is known of its usage."""
     await usage.forget_group(tx, name)
     await quotas.remove(tx, quotas.RESOURCE_GROUP, name)
+    # An id that enrols anew gets a generation by the clock, so the certificates of before stay worthless.
+    await tx.exec(delete(Agent).where(col(Agent.resource_group) == name, col(Agent.revoked)))
     await tx.exec(delete(ResourceGroup).where(col(ResourceGroup.name) == name))
 
 

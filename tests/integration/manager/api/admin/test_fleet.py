@@ -98,8 +98,7 @@ async def test_a_group_from_its_making_to_its_end(fleet: Fleet) -> None:
     await fleet.agents("n1", group="gpu")
     used = await failure(stub.DeleteResourceGroup(pb.DeleteResourceGroupRequest(name="gpu"), metadata=admin))
     assert (used.code, used.reason) == (Code.FAILED_PRECONDITION, "IN_USE")
-    async with fleet.service.database.transaction() as tx:
-        await tx.execute(text("DELETE FROM agent"))
+    await stub.DeleteAgent(pb.DeleteAgentRequest(agent_id="n1"), metadata=admin)
     stale = await failure(
         stub.DeleteResourceGroup(pb.DeleteResourceGroupRequest(name="gpu", etag="v0"), metadata=admin)
     )
