@@ -191,6 +191,10 @@ class Session:
         """Ends it; returns itself as it is then, before its kernels are gone. `force` kills without grace."""
         return self._became(await self._sessions.terminate(self.id, force=force))
 
+    async def restart(self, *, force: bool = False) -> Session:
+        """Runs it again from its beginning; see `Sessions.restart`. Returns itself as it is then."""
+        return self._became(await self._sessions.restart(self.id, force=force))
+
     async def update(
         self, *, name: str | None = None, priority: int | None = None, hold: bool | None = None
     ) -> Session:

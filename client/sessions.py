@@ -154,6 +154,17 @@ class Sessions:
         response = await call(self._stub.TerminateSession, request)
         return Session(self, response.session, response.revision, response.incarnation)
 
+    async def restart(self, session: str, *, etag: str = "", force: bool = False, request_id: str = "") -> Session:
+        """Puts a session back into the queue, to run again from its beginning; returns it as it is then.
+
+        Sessions that depend on it wait for its new end. `request_id` is a UUID: the same one again answers the same.
+        """
+        request = session_service_pb2.RestartSessionRequest(
+            session=session, etag=etag, force=force, request_id=request_id or str(uuid.uuid4())
+        )
+        response = await call(self._stub.RestartSession, request)
+        return Session(self, response.session, response.revision, response.incarnation)
+
     async def update(
         self,
         session: str,

@@ -51,6 +51,7 @@ class SessionReason(StrEnum):
     SCALED_DOWN = "SCALED_DOWN"
     REPLACED = "REPLACED"
     ENDPOINT_DELETED = "ENDPOINT_DELETED"
+    RESTARTED = "RESTARTED"
 
 
 class ConditionType(StrEnum):

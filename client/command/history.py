@@ -1,7 +1,8 @@
-"""`retinue describe`, `history` and `restart`: a session with all that happened to it, and once more."""
+"""`retinue describe`, `history` and `restart`: a session with all that happened to it, and again."""
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from retinue.manager.v1 import session_pb2
+
+
+_TERMINATING = "TERMINATING"
 
 
 @click.command("describe")
@@ -70,23 +74,29 @@ def _print_events(events: Sequence[session_pb2.SessionEvent]) -> None:
 @pass_connection
 @asynchronous
 async def restart_command(connection: Connection, session: str, force: bool) -> int:
-    """End a session, if it has not ended, and ask for the same again: a new session of the same name; print its id.
+    """Run a session again from its beginning; print its id.
 
-    What is in its work directory is lost. It waits for no other sessions, and is no replica of an endpoint.
+    One that has not ended is put back into the queue, and sessions that wait for it go on waiting. For one that has
+    ended, the same is asked for again: a new session of the same name, which waits for no others. What is in its work
+    directory is lost. Replicas of endpoints are not restarted.
     """
     async with connection.client() as client:
         found = await client.sessions.get(session)
         spec = found.view.spec
         if spec.endpoint:
             raise UsageError(f"{safe(found.name)} is a replica of endpoint {safe(spec.endpoint)}, which replaces it")
+        if not found.is_ended and found.state != _TERMINATING:
+            await found.restart(force=force)
+            click.echo(found.id)
+            return ExitCode.OK
         if spec.webhooks:
             raise UsageError(f"{safe(found.name)} has webhooks, whose secrets cannot be read: submit it again")
-        if not found.is_ended:
-            await found.terminate(force=force)
-            await found.wait_ended()
+        await found.wait_ended()
         # What the template gave is in the request already.
-        for field in ("template", "depends_on", "runs_after", "earliest_start_time", "hold"):
+        for field in ("template", "depends_on", "runs_after", "hold"):
             spec.ClearField(field)
+        if spec.earliest_start_time.ToDatetime(tzinfo=dt.UTC) <= dt.datetime.now(dt.UTC):
+            spec.ClearField("earliest_start_time")
         again = await client.sessions.create_from(spec)
     click.echo(again.id)
     return ExitCode.OK

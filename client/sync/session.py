@@ -179,6 +179,10 @@ class Session:
         """Ends it; returns itself as it is then, before its kernels are gone. `force` kills without grace."""
         return Session(run(self._asynchronous.terminate(force=force)))
 
+    def restart(self, *, force: bool = False) -> Session:
+        """Runs it again from its beginning; see `Sessions.restart`. Returns itself as it is then."""
+        return Session(run(self._asynchronous.restart(force=force)))
+
     def update(self, *, name: str | None = None, priority: int | None = None, hold: bool | None = None) -> Session:
         """Changes its name, its priority or its hold; see `Sessions.update`. Returns itself as it is then."""
         return Session(run(self._asynchronous.update(name=name, priority=priority, hold=hold)))

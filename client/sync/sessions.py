@@ -112,6 +112,13 @@ class Sessions:
         """Terminates a session; returns it as it is then, before it has ended."""
         return Session(run(self._asynchronous.terminate(session, etag=etag, force=force)))
 
+    def restart(self, session: str, *, etag: str = "", force: bool = False, request_id: str = "") -> Session:
+        """Puts a session back into the queue, to run again from its beginning; returns it as it is then.
+
+        Sessions that depend on it wait for its new end. `request_id` is a UUID: the same one again answers the same.
+        """
+        return Session(run(self._asynchronous.restart(session, etag=etag, force=force, request_id=request_id)))
+
     def update(
         self,
         session: str,

@@ -25,6 +25,7 @@ from retinue.manager.endpoints.core.model import NoRouters
 from retinue.manager.endpoints.queries import QueryReader
 from retinue.manager.identity.endpoint_tokens import EndpointDomain
 from retinue.manager.idle.controller import IdleController
+from retinue.manager.reasons import SessionReason
 from retinue.manager.scheduler.loop import Scheduler
 from retinue.manager.session.core.attempts import AttemptUsage, ListenerBrokenError, UsageWatch
 from retinue.manager.session.core.events import (
@@ -326,8 +327,10 @@ class Leader:
 
 def _is_for_agents(what: object) -> bool:
     """Returns whether agents have to learn of something that any replica did: an end without grace,
-    and other keys that are let in.
+    a restart, and other keys that are let in.
     """
     if isinstance(what, ReasonChanged):
         return what.forced
+    if isinstance(what, SessionMoved):
+        return what.reason == SessionReason.RESTARTED
     return isinstance(what, KernelAccess) and what.method is AccessMethod.SSH_KEYS

@@ -102,6 +102,7 @@ def _session(record: SessionRecord, kernels: Iterable[KernelRecord]) -> Session:
         bootstraps=record.spec.bootstraps,
         retry=record.spec.retry,
         retries=record.retries,
+        preemptible=record.spec.preemptible,
         network=record.network,
     )
 
@@ -257,6 +258,19 @@ def _progress(layers: Iterable[LayerReport]) -> PulledBytes:
 async def terminate(tx: Transaction, session_id: uuid.UUID, *, by: str, force: bool) -> bool:
     """Terminates a session for a caller; returns whether anything changed. Raises UnreadableSessionError."""
     return await end(tx, session_id, SessionReason.TERMINATED_BY_USER, f"terminated by {by}", force=force)
+
+
+async def restart(tx: Transaction, session_id: uuid.UUID, *, by: str, force: bool) -> SessionMachine:
+    """Puts a session back into the queue for a caller; returns it as it is then. Raises UnreadableSessionError."""
+    work = await load_for_update(tx, [session_id])
+    if session_id in work.unreadable:
+        raise UnreadableSessionError(session_id)
+    machine = work.machines[session_id]
+    machine.restart(f"restarted by {by}")
+    if force and machine.moves:
+        work.forced.add(session_id)
+    await save(tx, work)
+    return machine
 
 
 async def end(

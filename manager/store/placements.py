@@ -235,7 +235,7 @@ def _moving(placed: Sessions) -> Statement:
     return Statement(
         """
             UPDATE session SET state = 'SCHEDULED', state_time = now(), schedule_time = now(), evaluate_time = now(), reason = '', message = '',
-                explanation = '{}', network = r.network, nomination = '{}', tries = r.tries, version = version + 1
+                explanation = '{}', network = r.network, nomination = '{}', tries = r.tries, force = FALSE, version = version + 1
             FROM unnest(CAST(:ids AS uuid[]), CAST(:networks AS text[]), CAST(:tries AS int[])) AS r(id, network, tries) WHERE session.id = r.id
         """,
         {"ids": list(placed.ids), "networks": list(placed.networks), "tries": list(placed.tries)},

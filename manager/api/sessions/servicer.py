@@ -25,7 +25,7 @@ from retinue.manager.api.sessions.refusal_convert import to_error
 from retinue.manager.api.sessions.requests import bounded, result_message, wrong_number
 from retinue.manager.api.sessions.spec_convert import MANY_DIGITS, to_requests
 from retinue.manager.api.sessions.template_rendering import Rendered, render
-from retinue.manager.api.sessions.updates import check_update, update_session
+from retinue.manager.api.sessions.updates import check_restart, check_update, restart_session, update_session
 from retinue.manager.api.sessions.watch import serve_watch
 from retinue.manager.api.visibility import caller_visibility, find_session, full_view
 from retinue.manager.identity.principal import Principal
@@ -228,6 +228,25 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
             # The position first: an event after it may be in the session already, and none before it is missing.
             response = await with_revision(tx, pb.TerminateSessionResponse())
             response.session.CopyFrom(await _shown(tx, session_id))
+        self._tail.wake()
+        return response
+
+    async def RestartSession(
+        self, request: pb.RestartSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.RestartSessionResponse:
+        """See the proto."""
+        check_restart(request)
+        async with self._database.transaction() as tx:
+
+            async def again() -> pb.RestartSessionResponse:
+                session_id = await restart_session(tx, request)
+                response = await with_revision(tx, pb.RestartSessionResponse())
+                response.session.CopyFrom(await _shown(tx, session_id))
+                return response
+
+            response = await requests.once(
+                tx, current_principal().name, "RestartSession", request, pb.RestartSessionResponse, again
+            )
         self._tail.wake()
         return response
 

@@ -1,4 +1,4 @@
-"""UpdateSession: what of a session its callers may still change."""
+"""UpdateSession, what of a session its callers may still change; and RestartSession."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from retinue.manager.session import admission_quota
 from retinue.manager.session.core.admission import MAX_PRIORITY, wrong_name
 from retinue.manager.session.core.events import SessionUpdated
 from retinue.manager.session.core.spec import UnreadableSpecError
-from retinue.manager.session.core.states import LIVE_SESSION_STATES, SessionState
-from retinue.manager.session.transaction import UnreadableSessionError
+from retinue.manager.session.core.states import ENDED_KERNEL_STATES, LIVE_SESSION_STATES, SessionState
+from retinue.manager.session.transaction import UnreadableSessionError, restart
 from retinue.manager.store import endpoints, journal, sessions
 from retinue.manager.store.database import Transaction
 from retinue.manager.store.session_records import SessionRecord
@@ -65,6 +65,31 @@ async def update_session(tx: Transaction, request: pb.UpdateSessionRequest) -> u
     updated = SessionUpdated(after.name, after.priority, after.hold, caller.name)
     await journal.append(tx, [journal.Entry(session_id, session.owner, session.project, updated)])
     return session_id
+
+
+async def restart_session(tx: Transaction, request: pb.RestartSessionRequest) -> uuid.UUID:
+    """Puts a session back into the queue, and returns its id."""
+    session_id = await find_session(tx, request.session)
+    session = (await sessions.read(tx, [session_id], lock=True))[session_id]
+    check_etag(request.etag, session.version)
+    await _check_endpoint(tx, session)
+    machine = await restart(tx, session_id, by=current_principal().name, force=request.force)
+    if machine.session.state is SessionState.PENDING:
+        return session_id
+    ended = next((kernel for kernel in machine.session.kernels if kernel.state in ENDED_KERNEL_STATES), None)
+    if machine.session.state is SessionState.RUNNING and ended is not None:
+        wrong = f"{ended.hostname} has ended, and cannot run again with the others"
+    else:
+        wrong = f"it is {machine.session.state}: ask for a new session"
+    metadata = {"state": str(machine.session.state)}
+    raise preconditions.StateForbids(wrong, f"session/{session_id}", metadata)
+
+
+def check_restart(request: pb.RestartSessionRequest) -> None:
+    """Raises InvalidRequest."""
+    violations = Violations()
+    violations.request_id(request.request_id)
+    violations.raise_any()
 
 
 def check_update(request: pb.UpdateSessionRequest) -> None:

@@ -90,6 +90,8 @@ class Session:
     bootstraps: bool = False
     retry: RetryPolicy | None = None
     retries: int = 0
+    # Whether it may have to make way for another session, and then run again.
+    preemptible: bool = False
     network: str = ""
     # Seconds to wait before it is placed again; set by a retry.
     pause: float | None = None
@@ -172,7 +174,7 @@ class SessionMachine:
 
     def preempt(self, winner: str, *, requeue: bool) -> None:
         """Makes a placed session give way to `winner`: ends it, or with `requeue` puts it back into the queue, to run
-        again from its beginning under a higher epoch. One with a kernel that has ended already is ended:
+        again from its beginning under a higher epoch. One with a kernel that has ended for good is ended:
         it could not run again as it was.
         """
         session = self.session
@@ -180,6 +182,18 @@ class SessionMachine:
             return
         message = f"made way for session {winner}, which has a higher priority"
         self._leave_place(SessionReason.PREEMPTED, message, requeue=requeue)
+
+    def restart(self, message: str) -> None:
+        """Puts a placed session back into the queue, to run again from its beginning under a higher epoch and with all
+        its tries. Any other stays as it is, and so does one with a kernel that has ended for good.
+        """
+        session = self.session
+        placed = session.state in STARTING_SESSION_STATES or session.state is SessionState.RUNNING
+        if not placed or any(kernel.state in ENDED_KERNEL_STATES for kernel in session.kernels):
+            return
+        session.retries = session.failed_starts = 0
+        session.failed_agents = []
+        self._leave_place(SessionReason.RESTARTED, message, requeue=True)
 
     def evict(self, agent_id: str) -> None:
         """Takes a placed session off an agent that is drained: one that may be run again, or that no program of ran
@@ -311,7 +325,8 @@ class SessionMachine:
             self._move_kernel(
                 kernel, KernelState.RUNNING if status.exit_code is not None else KernelState.TERMINATING, ""
             )
-        if session.state is not SessionState.TERMINATING and self._may_retry():
+        if session.state is not SessionState.TERMINATING and (self._may_retry() or session.preemptible):
+            # It waits for what becomes of the session: what has ended for good cannot run again with the others.
             if kernel.state is not KernelState.TERMINATING:
                 self._move_kernel(kernel, KernelState.TERMINATING, status.reason)
         else:

@@ -38,6 +38,24 @@ async def test_every_kernel_runs_the_script_before_its_command(client: Client) -
     assert session.result == "SUCCESS"
 
 
+async def test_what_depends_on_a_session_waits_for_its_end_after_a_restart(client: Client) -> None:
+    parent = await client.sessions.create(type="batch", name="parent", command=["sh", "-c", UNTIL_FINISHED])
+    child = await client.sessions.create(type="batch", command=["true"], depends_on=["parent"])
+    later = await client.sessions.create(type="batch", command=["true"], runs_after=["parent"])
+    await parent.wait("RUNNING", timeout=NEVER)
+    restarted = await client.sessions.restart("parent", force=True)
+    assert (restarted.id, restarted.state, restarted.view.reason) == (parent.id, "PENDING", "RESTARTED")
+    await restarted.wait("RUNNING", timeout=NEVER)
+    for waiting in (child, later):
+        assert (await waiting.refresh()).state == "PENDING"
+    await finish(restarted)
+    for waiting in (restarted, child, later):
+        await waiting.wait_ended(NEVER)
+        assert waiting.result == "SUCCESS"
+    with pytest.raises(CallError, match="ask for a new session"):
+        await client.sessions.restart("parent")
+
+
 async def test_a_script_that_fails_ends_the_session_and_says_so(client: Client) -> None:
     session = await client.sessions.create(type="batch", command=["echo", "never"], bootstrap_script="echo no; exit 9")
     await session.wait_ended(NEVER)

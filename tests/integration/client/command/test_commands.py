@@ -473,7 +473,14 @@ async def test_a_session_is_described_with_its_history_and_begins_again(retinue:
     history = (await retinue("history", "again", "-o", "jsonl")).out.splitlines()
     assert "created" in json.loads(history[0])
     assert json.loads(history[-1])["sessionId"] == before
-    after = (await retinue("restart", "again", "--force")).out.strip()
+    assert (await retinue("restart", "again", "--force")).out.strip() == before
+    again = await client.sessions.get(before)
+    await again.wait("RUNNING", timeout=NEVER)
+    reasons = [event.session_moved.reason for event in await client.sessions.history(before)]
+    assert reasons.count("RESTARTED") == 1
+    await again.terminate(force=True)
+    await again.wait_ended(NEVER)
+    after = (await retinue("restart", "again")).out.strip()
     assert after != before
     fresh = await client.sessions.get("again")
     assert (fresh.id, dict(fresh.view.spec.labels)) == (after, {"a": "b"})

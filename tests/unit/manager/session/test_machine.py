@@ -298,6 +298,56 @@ def test_a_preempted_session_ends_or_waits_again() -> None:
     assert starting.session.state is SessionState.PENDING
 
 
+def test_a_preemptible_gang_of_which_a_kernel_has_ended_runs_again() -> None:
+    machine = running(3)
+    machine.session.preemptible = True
+    report(machine, 1, Observed.EXITED, 0, "EXITED")
+    sub = machine.session.kernels[1]
+    assert (machine.session.state, sub.state, sub.exit_code) == (SessionState.RUNNING, KernelState.TERMINATING, 0)
+    machine.preempt("w", requeue=True)
+    session = machine.session
+    assert (session.state, session.reason) == (SessionState.PENDING, "PREEMPTED")
+    assert [(kernel.state, kernel.exit_code) for kernel in session.kernels] == [(KernelState.PENDING, None)] * 3
+
+
+def test_a_preemptible_gang_of_which_a_kernel_has_ended_ends_as_any_other() -> None:
+    machine = running(2)
+    machine.session.preemptible = True
+    report(machine, 1, Observed.EXITED, 0, "EXITED")
+    report(machine, 0, Observed.EXITED, 0, "EXITED")
+    session = machine.session
+    assert (session.state, session.result, session.reason) == (SessionState.TERMINATED, Result.SUCCESS, "COMMAND_ENDED")
+    assert [(kernel.state, kernel.exit_code) for kernel in session.kernels] == [(KernelState.TERMINATED, 0)] * 2
+
+
+def test_a_restarted_session_waits_again_with_all_its_tries() -> None:
+    for machine in (running(2), placed(2)):
+        machine.session.failed_starts, machine.session.retries = 3, 2
+        machine.session.failed_agents = ["n7"]
+        machine.restart("restarted by ada")
+        session = machine.session
+        assert (session.state, session.reason, session.message) == (
+            SessionState.PENDING,
+            "RESTARTED",
+            "restarted by ada",
+        )
+        assert (session.failed_starts, session.retries, session.failed_agents) == (0, 0, [])
+        assert goals(machine) == [Goal.STOPPED] * 2
+        moves = list(machine.moves)
+        machine.restart("once more")
+        assert machine.moves == moves
+
+
+def test_what_has_partly_ended_or_ends_is_not_restarted() -> None:
+    partly, ending = running(2), running(2)
+    report(partly, 1, Observed.EXITED, 0)
+    ending.terminate("TERMINATED_BY_USER")
+    for machine in (partly, ending):
+        moves = list(machine.moves)
+        machine.restart("restarted by ada")
+        assert machine.moves == moves
+
+
 def test_what_has_partly_ended_does_not_run_again() -> None:
     machine = running(2)
     report(machine, 1, Observed.EXITED, 0)
