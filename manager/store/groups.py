@@ -212,7 +212,7 @@ async def remove(tx: AsyncSession, name: str) -> None:
     """Removes a group with its join tokens, its quota, its revoked agents, and what is known of its usage."""
     await usage.forget_group(tx, name)
     await quotas.remove(tx, quotas.RESOURCE_GROUP, name)
-    # An id that enrols anew gets a generation by the clock, so the certificates of before stay worthless.
+    # An id that enrols again gets a generation by the clock, so the certificates of before stay worthless.
     await tx.exec(delete(Agent).where(col(Agent.resource_group) == name, col(Agent.revoked)))
     await tx.exec(delete(ResourceGroup).where(col(ResourceGroup.name) == name))
 
