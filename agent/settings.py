@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from retinue.agent.host.users import UserRange
 from retinue.agent.kubernetes.options import NAMESPACE
+from retinue.agent.resources.core.holdings import CUDA
 from retinue.rpc import direct_port
 from retinue.rpc.enrollment.managers import split_address
 
@@ -83,9 +84,17 @@ class Settings:
 
 
 def check(settings: Settings) -> None:
-    """Raises ValueError on addresses and networks that are none, and on an engine that is not on this node."""
+    """Raises ValueError on addresses and networks that are none, on an engine that is not on this node,
+    and on slots that no kernel would get.
+    """
     if settings.docker_host and not settings.docker_host.startswith("unix:///"):
         raise ValueError(f"{settings.docker_host!r} is not a Docker engine of this node: unix:///PATH is needed")
+    for slot in sorted(settings.slots):
+        # Other names are counted for whatever they stand for; this one would be taken for a part of a device.
+        if slot.startswith("cuda.") and slot != CUDA:
+            raise ValueError(
+                f"slot {slot} cannot be offered: kernels get whole GPUs ({CUDA}), and nothing bounds a share"
+            )
     if settings.kubernetes is not None and not settings.kubernetes.node:
         raise ValueError("the name of this node in the cluster is needed: --kube-node")
     for network in settings.egress_allow:

@@ -27,7 +27,7 @@ _EXAMPLES = (
     (MEMORY, "0.5"),
     ("cuda.device", "1"),
     ("cuda.device", "0.5"),
-    ("cuda.shares", "0.25"),
+    ("licences", "0.25"),
     ("cuda_x", "1"),
 )
 

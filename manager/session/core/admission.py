@@ -24,6 +24,7 @@ from retinue.manager.session.core.spec import (
 )
 from retinue.manager.session.core.ssh_keys import parse_public_key
 from retinue.manager.session.core.states import SessionType
+from retinue.manager.session.core.usage import CUDA
 from retinue.manager.webhooks.core.rules import wrong_secret, wrong_url
 from retinue.rpc.core.amounts import MEMORY, AmountError, format_amount, parse_amount, parse_asked
 
@@ -188,12 +189,8 @@ def completed(spec: SessionSpec) -> SessionSpec:
         kernel = replace(kernel, slots={**kernel.slots, MEMORY: _MUCH_MEMORY})
     if retry is not None and retry.max_attempts == 0:
         retry = replace(retry, max_attempts=1)
-    if kernel.isolation is Isolation.CONTAINER and not kernel.image:
-        kernel = replace(kernel, image=_ANY_IMAGE)
-    roles = {
-        role: replace(own, image=own.image or _ANY_IMAGE) if own.isolation is Isolation.CONTAINER else own
-        for role, own in spec.roles.items()
-    }
+    kernel = _with_image(kernel)
+    roles = {role: _with_image(own) for role, own in spec.roles.items()}
     mounts = spec.mounts
     if spec.type is SessionType.SYSTEM and not mounts:
         mounts = (MountSpec("/srv", "/data"),)
@@ -206,6 +203,13 @@ def completed(spec: SessionSpec) -> SessionSpec:
         agents_strict=spec.agents_strict and bool(spec.agents),
         replica_placement=spec.replica_placement if spec.endpoint else "",
     )
+
+
+def _with_image(kernel: KernelSpec) -> KernelSpec:
+    """Returns a kernel with some image where it names none and only a container can have what it asks for."""
+    if kernel.isolation is Isolation.CONTAINER or (kernel.isolation is None and CUDA in kernel.slots):
+        return replace(kernel, image=kernel.image or _ANY_IMAGE)
+    return kernel
 
 
 def _check_roles(spec: SessionSpec, violations: Violations) -> None:

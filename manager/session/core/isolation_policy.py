@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from retinue.manager.session.core.isolation import KERNELS, Isolation, implied
 from retinue.manager.session.core.spec import KernelSpec, SessionSpec
+from retinue.manager.session.core.usage import CUDA
 from retinue.rpc.core.amounts import MEMORY, MIN_VM_MEMORY, format_amount, parse_amount
 
 Violations = list[tuple[str, str]]
@@ -58,16 +59,27 @@ class IsolationPolicy:
                 violations.append((f"{path}.image", f"is required {why}"))
             elif isolation is Isolation.VM and _is_too_small(kernel):
                 least = format_amount(MEMORY, MIN_VM_MEMORY)
-                slots = (
-                    f"spec.roles[{positions[role]}].kernel"
-                    if own is not None and MEMORY in own.slots
-                    else "spec.kernel"
-                )
-                violations.append((f"{slots}.slots['{MEMORY}']", f"must be at least {least} {why}"))
+                violations.append((_slot_path(spec, role, MEMORY), f"must be at least {least} {why}"))
+            if isolation is not Isolation.CONTAINER and CUDA in kernel.slots:
+                violations.append((_slot_path(spec, role, CUDA), _no_gpus(kernel, isolation, why)))
         return list(dict.fromkeys(violations))
 
     def _words(self) -> str:
         return ", ".join(name.lower() for name in self.allowed)
+
+
+def _slot_path(spec: SessionSpec, role: str, slot: str) -> str:
+    own = spec.roles.get(role)
+    path = "spec.kernel"
+    if own is not None and slot in own.slots:
+        path = f"spec.roles[{list(spec.roles).index(role)}].kernel"
+    return f"{path}.slots['{slot}']"
+
+
+def _no_gpus(kernel: KernelSpec, isolation: Isolation, why: str) -> str:
+    if kernel.isolation is None and not kernel.image:
+        return f"needs an image (`--image`): {KERNELS[isolation]} have no GPUs"
+    return f"must be left out {why}: {KERNELS[isolation]} have no GPUs"
 
 
 def _is_too_small(kernel: KernelSpec) -> bool:

@@ -42,6 +42,7 @@ class Node:
         self.name = name
         self.instance = "i"
         self.capacity = capacity
+        self.backends: tuple[str, ...] = ("process",)
         self.attempts: dict[str, AttemptStatus] = {}
         self.networks: set[str] = set()
         self.conditions: tuple[NodeCondition, ...] = ()
@@ -57,7 +58,7 @@ class Node:
             version="1",
             architecture="x86_64",
             capacity=self.capacity,
-            backends=("process",),
+            backends=self.backends,
             underlay_address="192.0.2.1",
             underlay_mtu=1500,
             attempts=tuple(self.attempts.values()),

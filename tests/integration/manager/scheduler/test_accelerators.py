@@ -10,11 +10,12 @@ from tests.integration.manager.scheduler.world import World, check, kernel, row,
 async def test_cpu_work_leaves_accelerators_to_those_who_ask(database: Database) -> None:
     world = World(database, 5)
     world.nodes[0].capacity["cuda.device"] = 2000
+    world.nodes[0].backends = ("process", "docker")
     async with world.running():
         plain = [await world.submit(**kernel("4")) for _ in range(2)]
         await settle(world)
         assert {(await row(database, each)).agent_id for each in plain} == {"n1", "n2"}
-        spec = KernelSpec(command=("x",), slots={"cpu": "1", "mem": "256m", "cuda.device": "1"})
+        spec = KernelSpec(image="x", command=("x",), slots={"cpu": "1", "mem": "256m", "cuda.device": "1"})
         asking = await world.submit(**{**kernel("1"), "kernel": spec})
         last = await world.submit(**kernel("1"))
         await settle(world)

@@ -15,6 +15,7 @@ from retinue.manager.session.core.stored_spec import StoredSpec
 
 PROCESS, CONTAINER, VM = Isolation.PROCESS, Isolation.CONTAINER, Isolation.VM
 IMAGE = KernelSpec(image="debian:12")
+GPU = {"cpu": "1", "mem": "1g", "cuda.device": "1"}
 
 
 def request(kernel: KernelSpec = IMAGE, **roles: KernelSpec) -> SessionSpec:
@@ -121,6 +122,37 @@ def test_a_virtual_machine_needs_memory_for_its_guest() -> None:
     # A template may leave the memory open, and not ask for too little.
     assert not admit(completed(request(KernelSpec(isolation=VM))))[1]
     assert admit(completed(request(KernelSpec(isolation=VM, slots=small))))[1]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "roles", "path", "words"),
+    [
+        (KernelSpec(), {}, "spec.kernel", "needs an image (`--image`): native processes have no GPUs"),
+        (KernelSpec(isolation=PROCESS), {}, "spec.kernel", "with isolation process: native processes have no GPUs"),
+        (KernelSpec(isolation=VM), {}, "spec.kernel", "with isolation vm: virtual machines have no GPUs"),
+        (replace(IMAGE, isolation=VM), {}, "spec.kernel", "with isolation vm: virtual machines have no GPUs"),
+        (IMAGE, {"sub": KernelSpec(isolation=PROCESS)}, "spec.kernel", "native processes have no GPUs"),
+        (IMAGE, {"sub": KernelSpec(isolation=VM, slots=GPU)}, "spec.roles[0].kernel", "have no GPUs"),
+    ],
+)
+def test_only_containers_have_gpus(kernel: KernelSpec, roles: dict[str, KernelSpec], path: str, words: str) -> None:
+    _, violations = admit(request(replace(kernel, slots=GPU), **roles))
+    assert [field for field, _ in violations] == [f"{path}.slots['cuda.device']"]
+    assert words in violations[0][1]
+
+
+def test_a_container_may_have_gpus_and_so_may_a_template_that_leaves_the_image_open() -> None:
+    assert not admit(request(replace(IMAGE, slots=GPU)))[1]
+    assert not admit(completed(request(KernelSpec(slots=GPU))))[1]
+    assert not admit(completed(request(KernelSpec(), sub=KernelSpec(slots=GPU))))[1]
+    assert admit(completed(request(KernelSpec(isolation=VM, slots=GPU))))[1]
+    # By the default of a group, a request with an image would not run as a container.
+    by_default = wrong(request(replace(IMAGE, slots=GPU)), IsolationPolicy((), "VM"))
+    assert by_default == {
+        "spec.kernel.slots['cuda.device']": (
+            "must be left out in resource group g, whose default isolation is vm: virtual machines have no GPUs"
+        )
+    }
 
 
 def test_a_request_that_asks_for_what_it_was_accepted_with_is_what_it_was() -> None:

@@ -1,0 +1,36 @@
+"""Settings of an agent: what is refused before anything is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from retinue.agent.settings import Settings, check
+
+
+def settings(**values: object) -> Settings:
+    """Returns settings that are fine but for these values."""
+    sound = {
+        "agent_id": "n1",
+        "state_dir": Path("/s"),
+        "scratch_dir": Path("/w"),
+        "managers": ("m:1",),
+        "listen": "h:2",
+    }
+    return Settings(**(sound | values))  # type: ignore[arg-type]  # of any field
+
+
+def test_what_is_enforced_or_only_counted_is_offered_and_shares_of_gpus_are_not() -> None:
+    check(settings(slots={"cpu": 1000, "cuda.device": 2000, "licences": 4000, "cudart": 1}))
+    with pytest.raises(
+        ValueError, match=r"slot cuda\.shares cannot be offered: kernels get whole GPUs \(cuda\.device\)"
+    ):
+        check(settings(slots={"cpu": 1000, "cuda.shares": 4000}))
+
+
+@pytest.mark.parametrize("host", ["tcp://127.0.0.1:2375", "ssh://root@node", "/var/run/docker.sock", "unix://run/s"])
+def test_an_engine_elsewhere_is_refused(host: str) -> None:
+    check(settings(docker_host="unix:///run/docker.sock"))
+    with pytest.raises(ValueError, match="is not a Docker engine of this node"):
+        check(settings(docker_host=host))
