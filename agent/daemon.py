@@ -21,6 +21,7 @@ from retinue.agent.attempts import CPU, Isolation
 from retinue.agent.builds import SSH, NodeBuilds
 from retinue.agent.code.workspaces import Workspaces
 from retinue.agent.conditions import Conditions
+from retinue.agent.docker.credentials import describe_trouble
 from retinue.agent.docker.engine import find_host
 from retinue.agent.docker.options import DockerOptions
 from retinue.agent.docker.registry_addresses import RegistryAddresses
@@ -340,6 +341,8 @@ async def _containers(
     host = await find_host(settings.docker_host, await asyncio.to_thread(has_records, settings.state_dir))
     if host is None:
         return None
+    if trouble := await asyncio.to_thread(describe_trouble, settings.registry_config):
+        log.warning("images of private registries cannot be fetched: %s", trouble)
     options = _options(
         DockerOptions,
         settings,

@@ -9,21 +9,19 @@ import logging
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from retinue.agent.attempts import ImageIdentity, Layer
 from retinue.agent.docker.core.image_bounds import excess
 from retinue.agent.docker.core.pull_progress import fold, worth_reporting
+from retinue.agent.docker.credentials import CredentialsError, encode_login, read_credentials
 from retinue.agent.docker.engine import MAX_ANSWER, MAX_ERROR, EngineError
 from retinue.agent.docker.registries import (
     DENIED,
     FAILED,
-    CredentialsError,
-    encode_login,
     in_words,
     is_named,
     parse_reference,
-    read_credentials,
     reason_of,
 )
 from retinue.agent.docker.registry_addresses import RegistryAddresses, RegistryRefusedError, UnresolvedError
@@ -40,11 +38,14 @@ if TYPE_CHECKING:
     Report = Callable[[tuple[Layer, ...]], None]
 
 log = logging.getLogger(__name__)
+Result = TypeVar("Result")
 
 PULL_TIMEOUT = 3600.0
 """Seconds until the fetching of an image is given up, all tries together."""
 PAUSES = (1.0, 3.0, 9.0)
 """Seconds before another try after trouble that may pass."""
+HELPER_TIMEOUT = 60.0
+"""Seconds that a program may take that holds credentials for registries."""
 DIFFERS = AttemptReason.IMAGE_DIFFERS
 FRESH = 60.0
 """Seconds for which a registry that takes credentials is believed to have let this node have an image."""
@@ -103,17 +104,27 @@ class Images:
         None as well where its registry takes credentials, and has not let this node have it just now: that it is here
         says only that some user was allowed to pull it once.
         """
-        if await asyncio.to_thread(self._is_to_be_asked_for, reference, wanted):
+        if await self._is_to_be_asked_for(reference, wanted):
             return None
         return await self._find(reference, wanted)
 
-    def _is_to_be_asked_for(self, reference: str, wanted: ImageIdentity) -> bool:
+    async def _is_to_be_asked_for(self, reference: str, wanted: ImageIdentity) -> bool:
         if time.monotonic() - self._granted.get((reference, wanted.digest), -FRESH) < FRESH:
             return False
         try:
-            return bool(read_credentials(self._credentials, parse_reference(reference).registry))
+            return bool(await self._login(parse_reference(reference).registry))
         except CredentialsError:
             return True
+
+    async def _login(self, registry: str) -> dict[str, str]:
+        """Returns what the engine needs to log in to a registry. Raises CredentialsError."""
+        if self._credentials is None:
+            return {}
+        try:
+            async with asyncio.timeout(HELPER_TIMEOUT):
+                return await _in_thread(lambda: read_credentials(self._credentials, registry))
+        except TimeoutError as error:
+            raise CredentialsError(f"credentials for {registry} did not come within {HELPER_TIMEOUT:.0f} s") from error
 
     async def _find(self, reference: str, wanted: ImageIdentity) -> Image | None:
         repository = parse_reference(reference).repository
@@ -206,7 +217,7 @@ class Images:
 
     async def _try(self, reference: str, digest: str, fetch: _Fetch) -> None:
         parts = parse_reference(reference)
-        login = await asyncio.to_thread(read_credentials, self._credentials, parts.registry)
+        login = await self._login(parts.registry)
         await _in_thread(lambda: self._addresses.check(parts.registry))
         layers: dict[str, Layer] = {}
         reported, when = tuple[Layer, ...](), 0.0
@@ -281,26 +292,26 @@ def _identities(found: Mapping[str, Any], repository: str) -> list[ImageIdentity
     return [*(ImageIdentity(digest, identifier) for _, _, digest in digests), ImageIdentity("", identifier)]
 
 
-async def _in_thread(action: Callable[[], None]) -> None:
+async def _in_thread(action: Callable[[], Result]) -> Result:
     """Runs something in a thread that neither the process waits for when it ends, nor others:
-    a resolver may be silent for long.
+    a resolver may be silent for long, and so may a program that holds credentials.
     """
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
+    done: asyncio.Future[Result] = loop.create_future()
 
-    def settle(error: Exception | None) -> None:
+    def settle(result: Result | None, error: Exception | None) -> None:
         if not done.done():
-            done.set_result(None) if error is None else done.set_exception(error)
+            done.set_result(cast("Result", result)) if error is None else done.set_exception(error)
 
     def run() -> None:
-        problem: Exception | None = None
+        result, problem = None, None
         try:
-            action()
+            result = action()
         except Exception as error:  # noqa: BLE001 - raised again for the waiter
             problem = error
         # The loop may be closed before the resolver has answered.
         with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(settle, problem)
+            loop.call_soon_threadsafe(settle, result, problem)
 
-    threading.Thread(target=run, name="resolve", daemon=True).start()
-    await done
+    threading.Thread(target=run, name="ask about a registry", daemon=True).start()
+    return await done

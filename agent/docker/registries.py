@@ -1,14 +1,7 @@
-"""Image registries: which one a reference is of, credentials for it, and what went wrong there. Pure but for one file.
-
-Credentials are in a file of the node, in the format of Docker's `config.json` (`auths`), that only the agent reads.
-They are read again for each fetch, stay in its memory for as long as that takes,
-and go to the engine of the same node only.
-"""
+"""Image registries: which one a reference is of, and what went wrong there. Pure."""
 
 from __future__ import annotations
 
-import base64
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +9,6 @@ from retinue.rpc.core.reasons import AttemptReason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 DEFAULT_REGISTRY = "docker.io"
 _ALIASES = {"index.docker.io": DEFAULT_REGISTRY, "registry-1.docker.io": DEFAULT_REGISTRY}
@@ -46,10 +38,6 @@ _WORDS = {
 }
 
 
-class CredentialsError(Exception):
-    """The file of credentials cannot be read; the text holds none of it."""
-
-
 @dataclass(frozen=True, slots=True)
 class Reference:
     """A reference, `[REGISTRY/]REPOSITORY[:TAG][@DIGEST]`, in parts; `repository` is as given, registry included."""
@@ -72,14 +60,14 @@ def parse_reference(text: str) -> Reference:
     last, _, tag = last.partition(":")
     repository = f"{head}{slash}{last}"
     first, slash, _ = repository.partition("/")
-    return Reference(_host(first) if slash and _is_host(first) else DEFAULT_REGISTRY, repository, tag, digest)
+    return Reference(host_of(first) if slash and _is_host(first) else DEFAULT_REGISTRY, repository, tag, digest)
 
 
 def _is_host(first: str) -> bool:
     return "." in first or ":" in first or first == "localhost" or first != first.lower()
 
 
-def _host(name: str) -> str:
+def host_of(name: str) -> str:
     """Returns the host of a registry, from the ways to write it: `https://index.docker.io/v1/` is Docker's own."""
     host = name.removeprefix("https://").removeprefix("http://").partition("/")[0].lower()
     return _ALIASES.get(host, host)
@@ -102,38 +90,6 @@ def is_named(found: Mapping[str, Any], reference: str) -> bool:
     names = found.get("RepoDigests" if parts.digest else "RepoTags") or []
     others = ((canonical(str(name)), parse_reference(str(name)).wanted) for name in names)
     return (canonical(reference), parts.wanted) in set(others)
-
-
-def read_credentials(path: Path | None, registry: str) -> dict[str, str]:
-    """Returns what the engine needs to log in to a registry; empty when there is nothing for it.
-    Raises CredentialsError. Blocks.
-    """
-    if path is None:
-        return {}
-    try:
-        content: Any = json.loads(path.read_bytes())
-        entries = {_host(name): entry for name, entry in content.get("auths", {}).items()}
-        return _login(entries[registry], registry) if registry in entries else {}
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, AttributeError, TypeError, KeyError) as error:
-        # The error's own words may quote the file.
-        raise CredentialsError(f"credentials in {path} cannot be read ({type(error).__name__})") from None
-
-
-def _login(entry: dict[str, str], registry: str) -> dict[str, str]:
-    if "identitytoken" in entry:
-        return {"identitytoken": entry["identitytoken"], "serveraddress": registry}
-    if "auth" in entry:
-        user, _, password = base64.b64decode(entry["auth"], validate=True).decode().partition(":")
-    else:
-        user, password = entry["username"], entry["password"]
-    return {"username": user, "password": password.rstrip("\0"), "serveraddress": registry}
-
-
-def encode_login(login: dict[str, str]) -> str:
-    """Returns the value of the header `X-Registry-Auth` of the Docker Engine API."""
-    return base64.urlsafe_b64encode(json.dumps(login).encode()).decode()
 
 
 def in_words(message: str) -> str:

@@ -8,6 +8,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import os
 import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -277,6 +278,61 @@ async def test_credentials(contract: Contract, engine: TestEngine, tmp_path: Pat
             with pytest.raises(ImageError) as unreadable:
                 await images.fetch(f"{reference}x", NOTHING, lambda _: None)
             assert PASSWORD not in str(unreadable.value)
+        finally:
+            await images.close()
+            await engine_side.close()
+
+
+_HELPER = """#!/bin/sh
+read -r registry
+echo "$1 $registry" >> {directory}/asked
+while test -e {directory}/hang; do sleep 0.1; done
+test "$registry" = {known} || {{ echo "credentials not found in native keychain"; exit 1; }}
+cat {directory}/answer
+"""
+
+
+@pytest.mark.parametrize("member", ["credHelpers", "credsStore"])
+async def test_credentials_of_a_program(
+    member: str, engine: TestEngine, tmp_path: Path, fetched: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that Docker's configuration names is asked at each fetch, in the way that Docker asks it."""
+    secrets, helper, answer = tmp_path / "config.json", tmp_path / "docker-credential-test", tmp_path / "answer"
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with Registry(tmp_path / "closed", closed=True) as closed, Registry(tmp_path / "open") as opened:
+        # The entry is what `docker login` leaves where a program keeps the password.
+        named = {"credHelpers": {closed.address: "test"}, "credsStore": "test"}
+        secrets.write_text(json.dumps({"auths": {closed.address: {}}, member: named[member]}))
+        references = [closed.push(engine, IMAGE, "private"), opened.push(engine, IMAGE, "public")]
+        engine_side = Engine(engine.host)
+        images = Images(engine_side, secrets, LOOPBACK)
+
+        async def refusal() -> str:
+            with pytest.raises(ImageError) as refused:
+                await images.fetch(references[0], NOTHING, lambda _: None)
+            return refused.value.reason
+
+        try:
+            # There is no such program yet.
+            assert await refusal() == "IMAGE_PULL_FAILED"
+            helper.write_text(_HELPER.format(directory=tmp_path, known=closed.address))
+            helper.chmod(0o755)
+            answer.write_text("no JSON")
+            assert await refusal() == "IMAGE_PULL_FAILED"
+            answer.write_text(json.dumps({"ServerURL": closed.address, "Username": USER, "Secret": "former"}))
+            assert await refusal() == "IMAGE_DENIED"
+            answer.write_text(json.dumps({"ServerURL": closed.address, "Username": USER, "Secret": PASSWORD}))
+            for reference in references:
+                await images.fetch(reference, NOTHING, lambda _: None)
+                fetched.append(reference)
+            asked = set((tmp_path / "asked").read_text().splitlines())
+            assert asked == {f"get {closed.address}"} | ({f"get {opened.address}"} if member == "credsStore" else set())
+            # One that hangs costs a try, not the node.
+            monkeypatch.setattr(docker_images, "HELPER_TIMEOUT", 0.05)
+            hang = tmp_path / "hang"
+            hang.touch()
+            assert await refusal() == "IMAGE_PULL_FAILED"
+            hang.unlink()
         finally:
             await images.close()
             await engine_side.close()

@@ -1,9 +1,7 @@
-"""References, credentials, what registries say, how far a fetch has come, and what labels say."""
+"""References, what registries say, how far a fetch has come, and what labels say."""
 
 from __future__ import annotations
 
-import base64
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,10 +11,10 @@ from retinue.agent.docker.core.image_labels import LabelError, Labels, parse_ser
 from retinue.agent.docker.core.pull_progress import fold, totals, worth_reporting
 from retinue.agent.docker.image_defaults import fitted
 from retinue.agent.docker.images import Image, ImageError
-from retinue.agent.docker.registries import CredentialsError, Reference, parse_reference, read_credentials, reason_of
+from retinue.agent.docker.registries import Reference, parse_reference, reason_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    pass
 
 DIGEST = "sha256:" + "a" * 64
 
@@ -38,39 +36,6 @@ DIGEST = "sha256:" + "a" * 64
 def test_references(text: str, expected: Reference) -> None:
     assert parse_reference(text) == expected
     assert expected.wanted == (expected.digest or expected.tag or "latest")
-
-
-def test_credentials_are_found_by_registry(tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    login = base64.b64encode(b"me:pass:word").decode()
-    auths = {
-        "https://index.docker.io/v1/": {"auth": login},
-        "cr.example.org:5000": {"username": "you", "password": "p"},
-        "token.example.org": {"identitytoken": "t"},
-    }
-    path.write_text(json.dumps({"auths": auths}))
-    assert read_credentials(path, "docker.io") == {
-        "username": "me",
-        "password": "pass:word",
-        "serveraddress": "docker.io",
-    }
-    assert read_credentials(path, "cr.example.org:5000")["username"] == "you"
-    assert read_credentials(path, "token.example.org")["identitytoken"] == "t"
-    assert read_credentials(path, "cr.example.org") == {}
-    assert read_credentials(None, "docker.io") == {}
-    assert read_credentials(tmp_path / "none", "docker.io") == {}
-
-
-@pytest.mark.parametrize(
-    "content",
-    ["no json s3cret", "[]", '{"auths": {"r": {"auth": "s3cret!"}}}', '{"auths": {"r": {"username": "s3cret"}}}'],
-)
-def test_unreadable_credentials_are_not_quoted(tmp_path: Path, content: str) -> None:
-    path = tmp_path / "config.json"
-    path.write_text(content)
-    with pytest.raises(CredentialsError) as error:
-        read_credentials(path, "r")
-    assert "s3cret" not in str(error.value)
 
 
 @pytest.mark.parametrize(
