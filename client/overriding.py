@@ -38,6 +38,8 @@ def locate(path: str) -> tuple[str, ...]:
 def set_field(spec: session_pb2.SessionSpec, path: str, text: str) -> None:
     """Sets a field from text: lists are split as a shell would, lengths of time are `90s` or `2h`.
     Raises UsageError.
+
+    A field that is set to nothing cannot be told from one that is not set: it is not taken from a template either.
     """
     message: Any = spec
     parts = list(locate(path))
@@ -63,6 +65,8 @@ def set_field(spec: session_pb2.SessionSpec, path: str, text: str) -> None:
         getattr(message, name).CopyFrom(_well_known(path, field, text))
     else:
         setattr(message, name, _scalar(path, field, text))
+    if spec.HasField("template") and not field.has_presence and not getattr(message, name):
+        remove_field(spec, path)
 
 
 def remove_field(spec: session_pb2.SessionSpec, path: str) -> None:

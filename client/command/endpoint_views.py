@@ -55,19 +55,24 @@ def _traffic(item: epb.Endpoint) -> str:
     return ", ".join(parts) or "-"
 
 
+def _rollout(rollout: epb.Rollout) -> list[tuple[str, str]]:
+    """Returns the rollout that runs, or the last one, which says nothing of the traffic since then."""
+    if not rollout.state:
+        return []
+    state = enum_names.name_of(_ROLLOUT, rollout.state)
+    text = f"{rollout.from_revision} to {rollout.to_revision}: {state}"
+    if rollout.state == epb.ROLLOUT_STATE_DONE:
+        return [("last rollout", text)]
+    name = "last rollout" if rollout.state == epb.ROLLOUT_STATE_ROLLED_BACK else "rollout"
+    return [(name, f"{text}: {safe(rollout.message)}")]
+
+
 def print_endpoint(output: str, item: epb.Endpoint) -> None:
     """Prints an endpoint."""
     now = time.time()
     facts = [(column.title.lower(), column.value(item)) for column in columns(now)]
     facts.append(("host label", safe(item.host_label)))
     facts.append(("wanted because", safe(item.target_reason)))
-    if item.rollout.state:
-        facts.append(
-            (
-                "rollout",
-                f"{item.rollout.from_revision} to {item.rollout.to_revision}: "
-                f"{enum_names.name_of(_ROLLOUT, item.rollout.state)}: {safe(item.rollout.message)}",
-            )
-        )
+    facts += _rollout(item.rollout)
     facts += [(safe(item.type), safe(item.message)) for item in item.conditions]
     print_one(output, item, facts, item.spec.name)

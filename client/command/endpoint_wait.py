@@ -90,9 +90,9 @@ async def wait_scaled(client: Client, changed: epb.Endpoint, seconds: float | No
     """Waits until there are as many replicas as the bounds and the floor of `changed` ask for. Raises WaitTimeout."""
 
     def is_reached(answer: pb.GetEndpointResponse) -> bool:
-        found, scaling = answer.endpoint, answer.endpoint.spec.scaling
-        least = min(max(scaling.min, found.scaling_floor.replicas), scaling.max)
-        return least <= found.target <= scaling.max and found.target == found.replicas == found.ready_replicas
+        found = answer.endpoint
+        in_bounds = _least(found) <= found.target <= found.spec.scaling.max
+        return in_bounds and found.target == found.replicas == found.ready_replicas
 
     return await _wait(client, changed.id, seconds, is_reached)
 
@@ -106,7 +106,15 @@ async def wait_deleted(client: Client, endpoint: str, seconds: float | None) -> 
 
 
 def _is_ready(answer: pb.GetEndpointResponse) -> bool:
-    return answer.endpoint.state in (epb.ENDPOINT_STATE_READY, epb.ENDPOINT_STATE_ASLEEP)
+    """Returns whether it serves with as many replicas as it has at least: its state allows for a lack that is short."""
+    found = answer.endpoint
+    if found.state == epb.ENDPOINT_STATE_ASLEEP:
+        return True
+    return found.state == epb.ENDPOINT_STATE_READY and found.ready_replicas >= _least(found)
+
+
+def _least(found: epb.Endpoint) -> int:
+    return min(max(found.spec.scaling.min, found.scaling_floor.replicas), found.spec.scaling.max)
 
 
 def _goal(rollout: epb.Rollout) -> int:

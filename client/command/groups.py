@@ -122,6 +122,8 @@ def _scheduling(current: SchedulingPolicy, given: dict[str, Any]) -> GroupPolicy
         policy["reservation"] = current.reservation
     if "preemption" in affected:
         policy["preemption"] = current.preemption
+    if "max_kernels_per_agent" in affected:
+        policy["max_kernels_per_agent"] = current.max_kernels_per_agent
     if "pending_timeout" in affected:
         policy["pending_timeout"] = current.pending_timeout.ToTimedelta()
     return policy

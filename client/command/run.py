@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from retinue.manager.v1 import session_pb2
 
 
-_TYPES = ("batch", "interactive", "system")
+_TYPES = ("batch", "interactive", "inference", "system")
 
 
 @click.command("run", context_settings={"allow_interspersed_args": False})

@@ -89,6 +89,27 @@ def test_what_is_left_out_needs_a_template() -> None:
         override(session_spec(type="interactive"), {}, ["command"])
 
 
+@pytest.mark.parametrize(
+    ("path", "text", "mask"),
+    [
+        ("image", "", ["kernel.image"]),
+        ("roles.w.image", "", ["roles.w.kernel.image"]),
+        ("command", "", ["kernel.command"]),
+        ("hold", "no", ["hold"]),
+        ("image", "i", []),
+        ("environment.A", "", []),
+        ("priority", "0", []),
+    ],
+)
+def test_a_field_that_is_set_to_nothing_is_not_taken_from_the_template(path: str, text: str, mask: list[str]) -> None:
+    spec = session_spec(template="t")
+    override(spec, {path: text}, [])
+    assert list(spec.template.override_mask.paths) == mask
+    plain = session_spec(type="interactive")
+    override(plain, {path: text}, [])
+    assert not plain.HasField("template")
+
+
 @pytest.mark.parametrize(("text", "expected"), [("", ("", 0)), ("t", ("t", 0)), ("t@12", ("t", 12))])
 def test_names_with_versions(text: str, expected: tuple[str, int]) -> None:
     assert template_version(text) == expected

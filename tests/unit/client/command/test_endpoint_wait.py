@@ -24,6 +24,7 @@ def answer(
     share: int = 0,
     revisions: tuple[int, int] = (1, 2),
     ready: int = 0,
+    least: int = 0,
     shown: epb.EndpointState.ValueType = epb.ENDPOINT_STATE_UPDATING,
 ) -> pb.GetEndpointResponse:
     """An endpoint in a rollout, which wants two replicas and has `ready` of the new revision."""
@@ -31,7 +32,10 @@ def answer(
         from_revision=revisions[0], to_revision=revisions[1], state=state, spec=spec, message="five failed"
     )
     traffic = [epb.RevisionShare(revision=revisions[1], percent=share)]
-    endpoint = epb.Endpoint(spec=epb.EndpointSpec(name="shop"), rollout=rollout, target=2, state=shown, traffic=traffic)
+    spec_now = epb.EndpointSpec(name="shop", scaling=epb.ScalingPolicy(min=least, max=2))
+    endpoint = epb.Endpoint(
+        spec=spec_now, rollout=rollout, target=2, ready_replicas=ready, state=shown, traffic=traffic
+    )
     replicas = [epb.Replica(revision=revisions[1], state=epb.REPLICA_STATE_READY)] * ready
     return pb.GetEndpointResponse(endpoint=endpoint, replicas=replicas)
 
@@ -46,6 +50,10 @@ BEGUN = answer(MOVING).endpoint
         (answer(MOVING), False, None),
         (answer(DONE, shown=SHORT), False, None),
         (answer(DONE, shown=READY), False, ""),
+        # An endpoint is ready for a while though it has too few replicas.
+        (answer(DONE, shown=READY, least=2, ready=1), False, None),
+        (answer(DONE, shown=READY, least=2, ready=2), False, ""),
+        (answer(DONE, shown=ASLEEP, least=2), False, ""),
         (answer(PAUSED), False, "paused"),
         (answer(MOVING, shown=ASLEEP), False, "asleep"),
         (answer(MOVING, CANARY), False, None),
