@@ -39,8 +39,9 @@ class Attachment:
             print(piece.data.decode(), end="")
         print(command.exit_code)
 
-    Leaving the block before the end ends the command, and all that it started. One task at a time reads; steps that are
-    sent by several are sent one after the other. All methods raise CallError.
+    Leaving the block before the end ends the command, and all that it started, but for processes that are to be kept.
+    A detached command runs apart: its iteration ends as soon as it runs, and then `exit_code` is None. One task at a
+    time reads; steps that are sent by several are sent one after the other. All methods raise CallError.
     """
 
     def __init__(self, stub: kernel_service_pb2_grpc.KernelServiceAsyncStub, start: pb.AttachStart) -> None:
@@ -68,6 +69,8 @@ class Attachment:
         while True:
             response = await self._exchange.receive()
             match response.WhichOneof("step"):
+                case "started" if self._start.detached:
+                    return
                 case "stdout":
                     yield Printed(response.stdout)
                 case "stderr":
@@ -102,6 +105,8 @@ def attach_start(
     terminal: tuple[int, int] | None,
     environment: Mapping[str, str] | None,
     working_directory: str,
+    keep_processes: bool,
+    detached: bool,
 ) -> pb.AttachStart:
     """Returns the first step; `terminal` is rows and columns."""
     size = None if terminal is None else terminal_pb2.TerminalSize(rows=terminal[0], columns=terminal[1])
@@ -112,4 +117,6 @@ def attach_start(
         environment=environment or {},
         working_directory=working_directory,
         terminal=size,
+        keep_processes=keep_processes,
+        detached=detached,
     )

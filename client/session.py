@@ -138,6 +138,8 @@ class Session:
         terminal: tuple[int, int] | None = None,
         environment: Mapping[str, str] | None = None,
         working_directory: str = "",
+        keep_processes: bool = False,
+        detached: bool = False,
     ) -> Attachment:
         """Attaches to a command (default: a shell) in one kernel (default `main1`); see `Sessions.attach`."""
         return self._sessions.attach(
@@ -147,6 +149,8 @@ class Session:
             terminal=terminal,
             environment=environment,
             working_directory=working_directory,
+            keep_processes=keep_processes,
+            detached=detached,
         )
 
     def open_port(self, port: str | int, hostname: str = "", *, direct: bool = False) -> PortConnection:

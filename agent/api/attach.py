@@ -82,8 +82,15 @@ class AttachService:
                         wire.environment | dict(request.environment),
                         request.working_directory or wire.directory,
                         _size(request.terminal) if request.HasField("terminal") else None,
+                        leaves=request.keep_processes,
+                        detached=request.detached,
                     )
                 )
+                if request.detached:
+                    async for event in attachment.events():
+                        yield _response(event)
+                        if not isinstance(event, Printed):
+                            return
                 input_task = asyncio.create_task(_pass_on(requests, attachment), name=f"input of {request.attempt_id}")
                 async with contextlib.aclosing(self._until_stopped(attachment, input_task)) as responses:
                     async for response in responses:

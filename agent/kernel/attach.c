@@ -1,5 +1,5 @@
 /*
- * Runs one command inside a kernel for a caller outside, and leaves nothing of it behind.
+ * Runs one command inside a kernel for a caller outside, and leaves nothing of it behind unless the caller says so.
  *
  * Usage:
  *   attach confine FILTER
@@ -14,9 +14,10 @@
  *
  * Standard input and output carry frames: a letter, four bytes of length, most significant first, and so many bytes.
  * Frames in:
- *   S  start a command: strings that end in NUL (1 for a terminal, 0 for none, 2 for none and with orphans that
- *      survive; rows, columns, directory, number of arguments, arguments, variables as NAME=VALUE)
- *   D  start a detached command: path of its log, directory, number of arguments, arguments, variables
+ *   S  start a command: strings that end in NUL (the sum of 1 for a terminal, 2 for orphans that survive, 4 for a
+ *      command that survives itself and has neither input nor output; rows, columns, directory, number of arguments,
+ *      arguments, variables as NAME=VALUE)
+ *   D  start a command that survives, once: path of its log, directory, number of arguments, arguments, variables
  *   I  input
  *   E  end of input
  *   R  rows and columns, two bytes each
@@ -28,13 +29,14 @@
  *   A  so many bytes of input were written to the command
  *   Q  exit code
  *   F  the command cannot be started, with the reason
- *   U  the detached command runs already: another process holds the lock on its log
+ *   U  the command of `D` runs already: another process holds the lock on its log
  * At most WINDOW bytes of input are unacknowledged, so that a command that does not read
  * delays neither signals nor the end.
  *
  * When the command exits, all its descendants are killed, orphans included; this process then waits for the caller to
  * close the connection. When standard input ends (the caller has closed it, or died) or on SIGTERM (the client of an
- * engine has closed its connection), the command gets SIGHUP, and all of it is killed one second later.
+ * engine has closed its connection), the command gets SIGHUP, and all of it is killed one second later. Orphans that
+ * survive are not touched by either: they are the kernel's, and end with it.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -71,6 +73,10 @@
 #define KILL_MS 5000
 #define END_OF_TERMINAL 4
 #define LAST_CAPABILITY 63
+/* How a command is started. */
+#define ON_TERMINAL 1
+#define ORPHANS_SURVIVE 2
+#define DETACHED 4
 /* Frames read in a row before other descriptors are served. */
 #define TURNS 64
 
@@ -283,13 +289,53 @@ static int open_terminal(unsigned rows, unsigned columns)
 	return slave;
 }
 
+/* Writes the remaining frames, and exits without killing what was started. */
+static void leave(void)
+{
+	fcntl(STDOUT_FILENO, F_SETFL, fcntl(STDOUT_FILENO, F_GETFL) & ~O_NONBLOCK);
+	write_out();
+	exit(0);
+}
+
+/* Reports that a detached command cannot be started, as a command that has ended with an exit code of shells. */
+static void leave_without(const char *what, int problem)
+{
+	char text[256];
+	int length = snprintf(text, sizeof text, "retinue: %s: %s\n", what, strerror(problem));
+
+	put_frame('X', text, (size_t)length < sizeof text ? (size_t)length : sizeof text - 1);
+	put_number('Q', problem == ENOENT ? NOT_FOUND : CANNOT_RUN);
+	leave();
+}
+
+static void start_detached(char **arguments, const char *directory)
+{
+	int null = open("/dev/null", O_RDWR | O_CLOEXEC), failed[2], problem = 0;
+
+	if (null < 0 || pipe2(failed, O_CLOEXEC) != 0)
+		refuse("cannot detach");
+	if (*directory != '\0' && chdir(directory) != 0)
+		leave_without(directory, errno);
+	command = fork();
+	if (command < 0)
+		refuse("cannot start another process");
+	if (command == 0)
+		become(arguments, "", null, null, null, failed[1]);
+	close(failed[1]);
+	/* Closed by a successful exec. */
+	if (read(failed[0], &problem, sizeof problem) != 0)
+		leave_without(arguments[0], problem);
+	put_frame('P', NULL, 0);
+	leave();
+}
+
 static void start(char *position, size_t length)
 {
 	char *end = position + length, **arguments, *directory;
 	int in[2] = {-1, -1}, to[2] = {-1, -1}, err[2] = {-1, -1}, failed[2], slave = -1, problem = 0;
 	unsigned rows, columns, count, at;
-	char manner = *next_string(&position, end);
-	int wanted = manner == '1';
+	int manner = atoi(next_string(&position, end));
+	int wanted = manner & ON_TERMINAL;
 
 	rows = (unsigned)strtoul(next_string(&position, end), NULL, 10);
 	columns = (unsigned)strtoul(next_string(&position, end), NULL, 10);
@@ -304,9 +350,11 @@ static void start(char *position, size_t length)
 		arguments[at] = next_string(&position, end);
 	while (position < end)
 		putenv(next_string(&position, end));
-	if (manner == '2')
+	if (manner & ORPHANS_SURVIVE)
 		/* Orphans of the command are reparented to the kernel's first process, and live as long as the kernel. */
 		prctl(PR_SET_CHILD_SUBREAPER, 0);
+	if (manner & DETACHED)
+		start_detached(arguments, directory);
 	if (wanted)
 		slave = open_terminal(rows, columns);
 	else if (pipe2(in, O_CLOEXEC) != 0 || pipe2(to, O_CLOEXEC) != 0 || pipe2(err, O_CLOEXEC) != 0)
@@ -336,16 +384,8 @@ static void start(char *position, size_t length)
 	close(failed[0]);
 }
 
-/* Writes the remaining frames, and exits without killing what was started. */
-static void leave(void)
-{
-	fcntl(STDOUT_FILENO, F_SETFL, fcntl(STDOUT_FILENO, F_GETFL) & ~O_NONBLOCK);
-	write_out();
-	exit(0);
-}
-
 /*
- * Starts a detached command. Its output goes to a log, on which it holds a lock for as long as it, or a descendant, has
+ * Starts a command that survives, once. Its output goes to a log, on which it holds a lock for as long as it, or a descendant, has
  * the log open: so there is never a second one, and other processes can check whether it runs.
  */
 static void start_apart(char *position, size_t length)

@@ -46,6 +46,7 @@ class _Exec(click.Command):
 @click.command("exec", cls=_Exec)
 @click.option("-i", "--stdin", "interactive", is_flag=True, help="Pass standard input on.")
 @click.option("-t", "--tty", is_flag=True, help="Run it on a terminal, the size of this one.")
+@click.option("-d", "--detach", is_flag=True, help="Start it apart, without input and output, and do not wait for it.")
 @click.option("-k", "--kernel", default="", help="Hostname of the kernel.  [default: main1]")
 @click.option("-e", "--env", multiple=True, callback=options.pairs, metavar="NAME=VALUE", help="Environment variable.")
 @click.option("-w", "--workdir", default="", help="Absolute path.  [default: that of the kernel's command]")
@@ -58,6 +59,7 @@ async def exec_command(
     *,
     interactive: bool,
     tty: bool,
+    detach: bool,
     kernel: str,
     env: dict[str, str],
     workdir: str,
@@ -67,13 +69,17 @@ async def exec_command(
     """Run COMMAND in a kernel of a running session, as the kernel's user, and end with its exit code.
 
     Without a COMMAND it is a shell, on a terminal if this is one. When the command ends, or this program does, nothing
-    that it started is left.
+    that it started is left; on a terminal, what has left the terminal lives on as after a login by ssh (tmux, `nohup`,
+    `setsid`). A command with --detach runs as long as the session, or to its own end.
 
     \b
       retinue exec my-session -- nvidia-smi
       retinue exec -it my-session -k sub1
       tar c . | retinue exec -i my-session -- tar x
+      retinue exec -d my-session -- sh -c 'exec python3 watch.py >watch.log 2>&1'
     """
+    if detach and (interactive or tty or not command):
+        raise click.UsageError("--detach needs a COMMAND, and has neither -i nor -t: it runs without input and output")
     if not command and not interactive and not tty:
         interactive, tty = True, _is_terminal()
     async with connection.client() as client:
@@ -86,6 +92,7 @@ async def exec_command(
             tty=tty,
             environment=env,
             working_directory=workdir,
+            detached=detach,
         )
     return hinted(code, command, f"retinue exec {safe(session)} --")
 
@@ -98,7 +105,8 @@ async def exec_command(
 async def attach_command(connection: Connection, *, kernel: str, session: str) -> int:
     """Open a shell in a running session, and end with its exit code.
 
-    It is `retinue exec -it SESSION`: a new shell beside the session's own command, which continues when the shell ends.
+    It is `retinue exec -it SESSION`: a new shell beside the session's own command, which continues when the shell ends,
+    as does what the shell leaves behind (tmux, `nohup`, `setsid`).
     Several may be open at once. `retinue logs -f` shows what the session's own command prints.
     """
     async with connection.client() as client:
@@ -130,9 +138,11 @@ async def run_attached(
     tty: bool,
     environment: Mapping[str, str] | None = None,
     working_directory: str = "",
+    detached: bool = False,
 ) -> int:
     """Runs a command (default: a shell) in a kernel (default `main1`) with this program's standard streams; returns its
-    exit code. `interactive` passes standard input on, `tty` runs it on a terminal. Raises CallError.
+    exit code. `interactive` passes standard input on, `tty` runs it on a terminal, and what leaves that lives on. One
+    that is `detached` is only started. Raises CallError.
     """
     environment = environment or {}
     size = terminal.size() if tty else None
@@ -143,12 +153,16 @@ async def run_attached(
         terminal=size,
         environment={"TERM": os.environ.get("TERM", "xterm"), **environment} if tty else environment,
         working_directory=working_directory,
+        keep_processes=tty,
+        detached=detached,
     )
     with terminal.handed_over(sys.stdin.fileno()) if tty and interactive else contextlib.nullcontext():
-        return await _attend(attachment, size, interactive=interactive)
+        return await _attend(attachment, size, interactive=interactive, detached=detached)
 
 
-async def _attend(attachment: Attachment, size: tuple[int, int] | None, *, interactive: bool) -> int:
+async def _attend(
+    attachment: Attachment, size: tuple[int, int] | None, *, interactive: bool, detached: bool = False
+) -> int:
     """Returns the exit code; `size` is the one that the command's terminal is started with,
     None for a command without.
     """
@@ -162,7 +176,7 @@ async def _attend(attachment: Attachment, size: tuple[int, int] | None, *, inter
             task.add_done_callback(tasks.discard)
 
         # On a terminal without -i, nothing is said at all: its end would be one more key.
-        if interactive or not tty:
+        if not detached and (interactive or not tty):
             send(lambda: _pass_on(attachment, interactive=interactive))
         with _handlers(attachment, send, tty=tty):
             # Nothing was notified of a change while the connection was made.

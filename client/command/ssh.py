@@ -49,7 +49,8 @@ def ssh_command(
     """Open a shell in a running session by OpenSSH's `ssh`, or run a command there, and end with its exit code.
 
     ARGUMENTS that begin with `-` are options of `ssh`. The server is started for this connection, as the kernel's user,
-    and ends with it; this program's key is added to the user's authorized keys.
+    and ends with it; this program's key is added to the user's authorized keys. What you leave running there (tmux,
+    `nohup`, the server of an IDE) goes on, and you find it again by the next connection.
     `retinue ssh-config` makes the session a host for IDEs.
 
     \b
@@ -102,7 +103,9 @@ async def _carry(connection: Connection, session: str, kernel: str, home: str, g
         if give is not None:
             stack.enter_context(give.client_waits())
         client = await stack.enter_async_context(connection.client())
-        server = client.sessions.attach(session, ssh_access.server_command(home, port), kernel)
+        # As with any ssh server, what users leave running (tmux, `nohup`, an IDE's own server) outlives it.
+        command = ssh_access.server_command(home, port)
+        server = client.sessions.attach(session, command, kernel, keep_processes=True)
         async with server:
             words = bytearray()
             reading = asyncio.create_task(_read_words(server, words))

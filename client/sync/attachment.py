@@ -26,8 +26,9 @@ class Attachment:
             print(piece.data.decode(), end="")
         print(command.exit_code)
 
-    Leaving the block before the end ends the command, and all that it started. One task at a time reads; steps that are
-    sent by several are sent one after the other. All methods raise CallError.
+    Leaving the block before the end ends the command, and all that it started, but for processes that are to be kept.
+    A detached command runs apart: its iteration ends as soon as it runs, and then `exit_code` is None. One task at a
+    time reads; steps that are sent by several are sent one after the other. All methods raise CallError.
     """
 
     def __init__(self, asynchronous: aio_attachment.Attachment) -> None:

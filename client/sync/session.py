@@ -129,11 +129,19 @@ class Session:
         terminal: tuple[int, int] | None = None,
         environment: Mapping[str, str] | None = None,
         working_directory: str = "",
+        keep_processes: bool = False,
+        detached: bool = False,
     ) -> Attachment:
         """Attaches to a command (default: a shell) in one kernel (default `main1`); see `Sessions.attach`."""
         return Attachment(
             self._asynchronous.attach(
-                command, hostname, terminal=terminal, environment=environment, working_directory=working_directory
+                command,
+                hostname,
+                terminal=terminal,
+                environment=environment,
+                working_directory=working_directory,
+                keep_processes=keep_processes,
+                detached=detached,
             )
         )
 

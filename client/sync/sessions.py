@@ -234,11 +234,14 @@ class Sessions:
         terminal: tuple[int, int] | None = None,
         environment: Mapping[str, str] | None = None,
         working_directory: str = "",
+        keep_processes: bool = False,
+        detached: bool = False,
     ) -> Attachment:
         """Attaches to a new command (default: a shell) in a running kernel (default `main1`);
         with `terminal`, on one of so many rows and columns.
 
-        It runs while the block of `async with` lasts.
+        It runs while the block of `async with` lasts; processes that it leaves behind live on with `keep_processes`.
+        With `detached` it runs apart, as long as the kernel, without input and output.
         """
         return Attachment(
             self._asynchronous.attach(
@@ -248,6 +251,8 @@ class Sessions:
                 terminal=terminal,
                 environment=environment,
                 working_directory=working_directory,
+                keep_processes=keep_processes,
+                detached=detached,
             )
         )
 

@@ -73,7 +73,7 @@ function main(place: HTMLElement): void {
   async function shell(): Promise<void> {
     const own = new Outbox<Step>();
     steps = own;
-    own.put({ case: "start", value: { session, hostname: kernel, terminal: size() } });
+    own.put({ case: "start", value: { session, hostname: kernel, terminal: size(), keepProcesses: true } });
     say(t("loading"));
     let undrawn = 0;
     let drawn = () => {};

@@ -25,7 +25,8 @@ class Start:
     """A command to run inside a kernel; with a terminal of `size` rows and columns, or without one.
 
     An empty `directory` is where the helper was started; `environment` is added to what it has there. With `leaves`,
-    processes that the command leaves behind live on, as long as the kernel.
+    processes that the command leaves behind live on, as long as the kernel; with `detached`, the command itself does,
+    without input and output.
     """
 
     command: tuple[str, ...]
@@ -33,14 +34,15 @@ class Start:
     directory: str = ""
     size: tuple[int, int] | None = None
     leaves: bool = False
+    detached: bool = False
 
 
 def start_frame(start: Start) -> bytes:
     """Returns the first frame. Raises ValueError on a text that holds NUL."""
     rows, columns = start.size or (0, 0)
     variables = [f"{name}={value}" for name, value in start.environment.items()]
-    manner = "1" if start.size is not None else "2" if start.leaves else "0"
-    texts = [manner, str(rows), str(columns), start.directory]
+    manner = (start.size is not None) + 2 * start.leaves + 4 * start.detached
+    texts = [str(manner), str(rows), str(columns), start.directory]
     texts += [str(len(start.command)), *start.command, *variables]
     if any("\0" in text for text in texts):
         raise ValueError("texts must not hold NUL")
@@ -48,7 +50,7 @@ def start_frame(start: Start) -> bytes:
 
 
 def apart_frame(start: Start, log: str) -> bytes:
-    """Returns the only frame for a detached command, with its output in a file.
+    """Returns the only frame for a command that runs once and survives, with its output in a file.
     Raises ValueError on a text that holds NUL.
     """
     variables = [f"{name}={value}" for name, value in start.environment.items()]

@@ -65,6 +65,8 @@ def wrong_start(start: pb.AttachStart) -> list[errors.Violation]:
         violations.append(("start.working_directory", f"must be an absolute path of at most {MAX_PATH_BYTES} bytes"))
     if start.HasField("terminal"):
         violations += _wrong_size(start.terminal, "start.terminal")
+        if start.detached:
+            violations.append(("start.detached", "has no terminal"))
     return violations
 
 
@@ -87,6 +89,8 @@ async def _steps(
             environment=start.environment,
             working_directory=start.working_directory,
             terminal=_size(start.terminal) if start.HasField("terminal") else None,
+            keep_processes=start.keep_processes,
+            detached=start.detached,
         )
     )
     async for request in requests:

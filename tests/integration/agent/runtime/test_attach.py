@@ -13,7 +13,7 @@ import pytest
 
 from retinue.agent.attempts import Phase
 from retinue.agent.errors import NotRunningError, UnknownAttemptError
-from retinue.agent.inside.exec_session import AttachmentLostError
+from retinue.agent.inside.exec_session import AttachmentLostError, Started
 from retinue.agent.kernel.core.frames import WINDOW
 from tests.integration.agent.runtime.beside import Seen, attached, members, ran, seen
 from tests.support.eventually import eventually
@@ -133,6 +133,51 @@ async def test_nothing_is_left(contract: Contract) -> None:
 
 def _same(contract: Contract, before: set[int]) -> bool:
     return members(contract) == before
+
+
+@pytest.mark.parametrize("size", [None, (24, 80)])
+async def test_what_leaves_the_command_lives_on_if_the_caller_wants_it(
+    contract: Contract, size: tuple[int, int] | None
+) -> None:
+    await running(contract)
+    await eventually(lambda: len(members(contract)) == 2)
+    before = members(contract)
+    # Its own pipes end with the command: one that has them open would hold up the end.
+    leave = "setsid sh -c '>left; exec sleep 1000' </dev/null >/dev/null 2>&1 &"
+    daemon = f"rm -f left; {leave} until [ -e left ]; do sleep 0.02; done; echo on"
+    result = await ran(contract, "sh", "-c", daemon, size=size, leaves=True)
+    assert result.output.strip() == b"on"
+    await eventually(lambda: len(members(contract)) == len(before) + 1)
+    survivors = members(contract)
+    async with attached(contract, "sh", "-c", f"{daemon}; sleep 1001; true", size=size, leaves=True) as attachment:
+        await seen(attachment, b"on")
+    # The stream has ended: the command has, too, and nothing else.
+    await eventually(lambda: len(members(contract)) == len(survivors) + 1)
+    assert survivors <= members(contract)
+
+
+async def test_a_detached_command(contract: Contract) -> None:
+    await running(contract)
+    await eventually(lambda: len(members(contract)) == 2)
+    before = members(contract)
+    script = 'echo "$A" >here; pwd >>here; readlink /proc/self/fd/0 /proc/self/fd/1 /proc/self/fd/2 >>here; sleep 1000'
+    async with attached(contract, "sh", "-c", script, environment={"A": "b"}, detached=True) as attachment:
+        assert isinstance(await anext(attachment.events()), Started)
+    file = contract.place.directory / "scratch/k.1/here"
+    await eventually(
+        lambda: file.exists() and file.read_text() == "b\n/home/work\n/dev/null\n/home/work/here\n/dev/null\n"
+    )
+    # Its helper has gone by then.
+    await eventually(lambda: len(members(contract)) == len(before) + 2)
+    for command, values, code, words in (
+        ("no-such-command", {}, 127, b"no-such-command: No such file"),
+        ("/etc/hostname", {}, 126, b"Permission denied"),
+        ("true", {"directory": "/nowhere"}, 127, b"/nowhere: No such file"),
+    ):
+        async with attached(contract, command, detached=True, **values) as attachment:
+            missing = await seen(attachment)
+        assert (missing.started, missing.code) == (False, code)
+        assert words in missing.errors
 
 
 async def test_what_is_said_to_a_command_that_has_ended_takes_nothing_of_it_away(contract: Contract) -> None:

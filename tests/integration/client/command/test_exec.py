@@ -61,6 +61,39 @@ async def test_input_through_a_pipe(environment: dict[str, str], name: str) -> N
     assert out == b"a\n" * 20_000 + b"b\n" * 20_000 + b"c\n" * 20_000
 
 
+async def test_a_detached_command_outlives_its_call(retinue: Program, name: str) -> None:
+    assert (await retinue("exec", "-d", name, "--", "sh", "-c", "sleep 1000 & echo $! >number; wait")).code == 0
+    alive = ("exec", name, "--", "sh", "-c", 'kill -0 "$(cat number)"')
+    await eventually(lambda: _ends_well(retinue, *alive))
+    missing = await retinue("exec", "-d", name, "--", "no-such-program")
+    assert (missing.code, missing.out) == (127, "")
+    assert "no-such-program: No such file" in missing.err
+    assert "has neither -i nor -t" in (await retinue("exec", "-dt", name, "--", "true")).err
+
+
+async def _ends_well(retinue: Program, *command: str) -> bool:
+    return (await retinue(*command)).code == 0
+
+
+async def test_what_is_left_running_over_ssh_is_found_again(retinue: Program, name: str) -> None:
+    """As tmux, `nohup` and the servers of IDEs need it; `exec` without a terminal cleans up."""
+    background = "setsid nohup sleep 1000 >/dev/null 2>&1 & echo $!"
+    cleaned = (await retinue("exec", name, "--", "sh", "-c", background)).out.strip()
+    kept = (await retinue("ssh", name, background)).out.strip()
+    assert (await retinue("ssh", name, "tmux new-session -d -s work 'echo $$ >pane; exec sleep 1000'")).code == 0
+    alive = f"kill -0 {kept} && kill -0 $(cat pane) && tmux has-session -t work"
+    await eventually(lambda: _ends_well(retinue, "ssh", name, alive))
+    assert not await _ends_well(retinue, "exec", name, "--", "kill", "-0", cleaned)
+    # A connection that breaks while a client of tmux is on its terminal.
+    broken = await retinue.start("ssh", name, "--", "-tt", "tmux", "attach", "-t", "work", TERM="xterm")
+    await eventually(lambda: _ends_well(retinue, "exec", name, "--", "sh", "-c", "tmux list-clients | grep -q work"))
+    broken.kill()
+    await broken.wait()
+    await eventually(lambda: _ends_well(retinue, "exec", name, "--", "sh", "-c", "! tmux list-clients | grep -q work"))
+    assert (await retinue("ssh", name, alive)).code == 0
+    assert (await retinue("ssh", name, f"tmux kill-server; kill {kept}")).code == 0
+
+
 async def test_an_interrupt_is_the_commands(retinue: Program, name: str) -> None:
     process = await retinue.start(
         "exec", name, "--", "sh", "-c", "trap 'exit 9' INT; echo on; while :; do sleep 0.05; done"
