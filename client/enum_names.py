@@ -63,6 +63,7 @@ LEDGER_KIND = fleet_service_pb2.LedgerKind.DESCRIPTOR
 USER_ROLE = account_service_pb2.UserRole.DESCRIPTOR
 PROJECT_ROLE = account_service_pb2.ProjectRole.DESCRIPTOR
 IDLE_CHECKER = idle_pb2.IdleChecker.DESCRIPTOR
+IDLE_JOIN = idle_pb2.IdleJoin.DESCRIPTOR
 IDLE_STATUS = idle_pb2.IdleStatus.DESCRIPTOR
 
 ENDED_STATES = frozenset({session_pb2.SESSION_STATE_TERMINATED, session_pb2.SESSION_STATE_CANCELLED})

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 FORM = "NAME=VALUE,…"
 HELP = (
     "interaction, lifetime and window with times after which sessions end; grace, warning and extension; cpu and mem with per cent of "
-    "what is held, for the window; operator, all or any."
+    "what is held, for the window; operator, all or any of these; checkers, whether interaction and window end a session together, "
+    "all, or each by itself, any."
 )
 _SPANS = {
     "grace": "grace_period",
@@ -33,6 +34,7 @@ _SPANS = {
     "lifetime": "max_lifetime",
 }
 _OPERATORS = {"all": idle_pb2.UTILIZATION_OPERATOR_ALL, "any": idle_pb2.UTILIZATION_OPERATOR_ANY}
+_JOINS = {"all": idle_pb2.IDLE_JOIN_ALL, "any": idle_pb2.IDLE_JOIN_ANY}
 _EXEMPT = {"interaction": "interaction", "lifetime": "lifetime", "window": "utilization"}
 NONE = "none"
 
@@ -59,6 +61,10 @@ def policy(
             if text not in _OPERATORS:
                 raise click.BadParameter(f"{text!r} is not all or any", param=parameter)
             found.utilization.operator = _OPERATORS[text]
+        elif name == "checkers":
+            if text not in _JOINS:
+                raise click.BadParameter(f"{text!r} is not all or any", param=parameter)
+            found.join = _JOINS[text]
         else:
             try:
                 found.utilization.thresholds[name] = float(text.removesuffix("%"))
@@ -88,6 +94,8 @@ def policy_text(message: idle_pb2.IdlePolicy, exempt: Iterable[int] = ()) -> str
         parts += [f"{slot}={use.thresholds[slot]:g}" for slot in sorted(use.thresholds)]
         if use.operator == idle_pb2.UTILIZATION_OPERATOR_ANY:
             parts.append("operator=any")
+    if message.join:
+        parts.append(f"checkers={enum_names.name_of(enum_names.IDLE_JOIN, message.join).lower()}")
     names = {checker: name for name, checker in _EXEMPT.items()}
     for number in exempt:
         checker = enum_names.name_of(enum_names.IDLE_CHECKER, number).lower()

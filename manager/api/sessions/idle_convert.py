@@ -40,6 +40,8 @@ def checked_policy(message: pb.IdlePolicy, path: str, violations: Violations, *,
         for field, name, lowest, highest in _SPANS
         if message.HasField(field)  # type: ignore[arg-type]  # one of the names above
     }
+    join = violations.enum(f"{path}.join", message.join, pb.IdleJoin.DESCRIPTOR, unspecified=True)
+    spans["any_checker"] = join == pb.IDLE_JOIN_ANY if join else None
     if not message.HasField("utilization"):
         return IdlePolicy(**spans)
     utilization, path = message.utilization, f"{path}.utilization"
@@ -80,6 +82,8 @@ def policy_message(policy: IdlePolicy | Unreadable) -> pb.IdlePolicy | None:
         message.utilization.thresholds[slot] = threshold
     if policy.any_slot is not None:
         message.utilization.operator = pb.UTILIZATION_OPERATOR_ANY if policy.any_slot else pb.UTILIZATION_OPERATOR_ALL
+    if policy.any_checker is not None:
+        message.join = pb.IDLE_JOIN_ANY if policy.any_checker else pb.IDLE_JOIN_ALL
     return message if message.ListFields() else None
 
 

@@ -8,8 +8,8 @@ in which no user could have been heard are added to what is left, and a checker 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from retinue.manager.idle.core.utilization import Reading
@@ -52,6 +52,8 @@ LOOKS_AT: Mapping[Checker, frozenset[SessionType]] = {
     Checker.UTILIZATION: frozenset({SessionType.INTERACTIVE, SessionType.BATCH}),
     Checker.LIFETIME: frozenset({SessionType.INTERACTIVE, SessionType.BATCH}),
 }
+# Checkers that end a session together: one that nobody uses and that does nothing. The lifetime is a limit by itself.
+JOINED = frozenset({Checker.INTERACTION, Checker.UTILIZATION})
 DEFAULT_WARNING = 600.0
 # What is exchanged with a session is noted so many seconds later at the most, where no timeout wants it sooner;
 # and what the note itself may take.
@@ -66,7 +68,7 @@ _NUMBERS = ("grace", "warning", "extension", "interaction", "window", "lifetime"
 @dataclass(frozen=True, slots=True)
 class IdlePolicy:
     """Spans in seconds, thresholds in per cent by slot; None is not set.
-    `any_slot`: one slot under its threshold is enough.
+    `any_slot`: one slot under its threshold is enough; `any_checker`: one of the joined checkers is enough.
     """
 
     grace: float | None = None
@@ -76,6 +78,7 @@ class IdlePolicy:
     window: float | None = None
     thresholds: Mapping[str, float] = field(default_factory=dict)
     any_slot: bool | None = None
+    any_checker: bool | None = None
     lifetime: float | None = None
     exempt: frozenset[Checker] = frozenset()
 
@@ -90,6 +93,7 @@ class IdlePolicy:
             **numbers,
             thresholds={**self.thresholds, **other.thresholds},
             any_slot=self.any_slot if other.any_slot is None else other.any_slot,
+            any_checker=self.any_checker if other.any_checker is None else other.any_checker,
             exempt=self.exempt | other.exempt,
         )
 
@@ -178,12 +182,15 @@ def evaluate(policy: IdlePolicy, seen: Seen, now: float, changed: float | None =
     take_back: set[Checker] = set()
     ends: list[Check] = []
     looking = [checker for checker in Checker if _applies(policy, seen, checker)]
-    for checker in looking:
-        limit = policy.limit(checker)
-        assert limit is not None  # noqa: S101  # it applies
-        check = _check(policy, seen, checker, limit, now)
-        lead, warned = policy.lead(limit), seen.warned.get(checker)
-        known = check.status is not Status.NO_DATA and check.remaining is not None
+    own = [_check(policy, seen, checker, limit, now) for checker in looking if (limit := policy.limit(checker))]
+    joined = [check for check in own if check.checker in JOINED] if not policy.any_checker else []
+    joint = _joint(joined)
+    for alone in own:
+        checker, limit = alone.checker, alone.limit
+        others = joined if alone in joined else [alone]
+        lead, warned = max(policy.lead(other.limit) for other in others), seen.warned.get(checker)
+        known = all(other.status is not Status.NO_DATA and other.remaining is not None for other in others)
+        check = replace(alone, remaining=joint) if alone in joined else alone
         left = check.remaining if check.remaining is not None else limit
         if warned is not None and (left > lead * _SLACK or not known):
             take_back.add(checker)
@@ -199,7 +206,21 @@ def evaluate(policy: IdlePolicy, seen: Seen, now: float, changed: float | None =
         if known and left <= 0 and not (checker is Checker.INTERACTION and maybe_unnoted(seen, now, changed)):
             ends.append(check)
     take_back.update(checker for checker in seen.warned if checker not in looking)
-    return Verdict(tuple(checks), tuple(warn), frozenset(take_back), ends[0] if ends else None)
+    return Verdict(tuple(checks), tuple(warn), frozenset(take_back), _end(ends, len(joined)))
+
+
+def _joint(joined: Sequence[Check]) -> float | None:
+    """Returns the seconds to the end of a session that checkers end together: the last one decides."""
+    left = [check.remaining for check in joined if check.remaining is not None]
+    return max(left) if left and len(left) == len(joined) else None
+
+
+def _end(ends: Sequence[Check], joined: int) -> Check | None:
+    """Returns the check by which a session ends; of checkers that end it together, all have to agree."""
+    together = [check for check in ends if check.checker in JOINED] if joined > 1 else []
+    if len(together) == joined > 1:
+        return replace(together[0], measured=", and ".join(check.measured for check in together))
+    return next((check for check in ends if check not in together), None)
 
 
 def maybe_unnoted(seen: Seen, now: float, changed: float | None) -> bool:

@@ -131,7 +131,7 @@ async def test_the_used_stay_and_the_unused_go_after_a_warning(client: Client, c
 async def test_use_under_thresholds_lifetime_and_overrides(client: Client, cluster: Cluster, group: str) -> None:
     user = await client.users.create("idle-user", projects={"default": "member"})
     token = await client.tokens.create(user=user.name, description="idle")
-    await client.idle_overrides.set(user.name, exempt=["lifetime", "utilization"])
+    await client.idle_overrides.set(user.name, exempt=["interaction", "lifetime", "utilization"])
     try:
         async with cluster.client(token.secret) as other:
             assert [override.user async for override in other.idle_overrides.list()] == [user.name]
@@ -162,6 +162,16 @@ async def test_use_under_thresholds_lifetime_and_overrides(client: Client, clust
 
             # What it uses is not known while its agent is late.
             await eventually(use, lambda check: check.status == pb.IDLE_STATUS_COUNTING)
+
+            async def unused_for() -> float:
+                assert (await busy.refresh()).state == "RUNNING"
+                measured = check_of(busy.view, pb.IDLE_CHECKER_INTERACTION).measured
+                return float(measured.removeprefix("it was not used for ").partition(" ")[0])
+
+            # Nobody uses it, and it computes.
+            policy.interaction_timeout.CopyFrom(seconds(2))
+            await client.resource_groups.update(group, idle_policy=policy)
+            await eventually(unused_for, lambda unused: unused > 6.0, ignoring=StopIteration)
             policy.max_lifetime.CopyFrom(seconds(1))
             await client.resource_groups.update(group, idle_policy=policy)
             assert (await warnings(client, busy))[-1] == "IDLE_LIFETIME"

@@ -23,6 +23,7 @@ policies = st.builds(
     lifetime=limits,
     thresholds=st.dictionaries(st.sampled_from(["cpu", "mem"]), st.floats(0.1, 100)),
     any_slot=st.none() | st.booleans(),
+    any_checker=st.none() | st.booleans(),
     exempt=st.frozensets(st.sampled_from(Checker)),
 )
 
@@ -75,6 +76,8 @@ def test_a_life(policy: IdlePolicy, life: list[tuple[int, str]]) -> None:
             assert what != "silent"
             assert now - interaction - paused >= end.limit
             assert now >= (policy.grace or 0) + end.limit
+            # Nothing says here what it uses: together they would not know.
+            assert policy.any_checker or policy.limit(Checker.UTILIZATION) is None
         else:
             assert (end.checker, now >= end.limit) == (Checker.LIFETIME, True)
         return

@@ -67,7 +67,12 @@ SETTINGS = EndpointSettings(
     labels={"team": "a"},
 )
 POLICY = IdlePolicy(
-    60.0, interaction=600.0, thresholds={"cpu": 5.0}, any_slot=True, exempt=frozenset({Checker.LIFETIME})
+    60.0,
+    interaction=600.0,
+    thresholds={"cpu": 5.0},
+    any_slot=True,
+    any_checker=False,
+    exempt=frozenset({Checker.LIFETIME}),
 )
 READING = Reading(10.0, 5.0, 3.5, {"cpu": 1.25}, 40.0)
 WINDOW = WindowRecord(1.0, 160.0, (Mark(0.0, {}), Mark(10.0, {"cpu": 30.0})))

@@ -10,7 +10,9 @@ from retinue.client.command.groups import groups_command
 from retinue.client.command.idle import check_facts, policy, policy_text
 from retinue.manager.v1 import idle_pb2, session_pb2
 
-WHOLE = "grace=10m,warning=90s,extension=4h,interaction=90m,lifetime=3d,window=2h,cpu=5,mem=2.5,operator=any"
+WHOLE = (
+    "grace=10m,warning=90s,extension=4h,interaction=90m,lifetime=3d,window=2h,cpu=5,mem=2.5,operator=any,checkers=any"
+)
 
 
 def parsed(*values: str) -> tuple[idle_pb2.IdlePolicy, list[str]] | None:
@@ -26,7 +28,10 @@ def test_what_is_written_is_shown_again() -> None:
     assert message.interaction_timeout.seconds == 5400
     assert message.utilization.thresholds == {"cpu": 5, "mem": 2.5}
     text = policy_text(message)
-    assert text == "grace=10m,warning=90s,extension=4h,interaction=90m,lifetime=3d,window=2h,cpu=5,mem=2.5,operator=any"
+    assert (
+        text
+        == "grace=10m,warning=90s,extension=4h,interaction=90m,lifetime=3d,window=2h,cpu=5,mem=2.5,operator=any,checkers=any"
+    )
     assert parsed(text) == found
 
 
@@ -41,7 +46,9 @@ def test_none() -> None:
     assert policy_text(idle_pb2.IdlePolicy()) == "-"
 
 
-@pytest.mark.parametrize("text", ["interaction=x", "operator=some", "cpu=lots", "interaction", "warning=none"])
+@pytest.mark.parametrize(
+    "text", ["interaction=x", "operator=some", "checkers=some", "cpu=lots", "interaction", "warning=none"]
+)
 def test_what_is_wrong(text: str) -> None:
     with pytest.raises(click.BadParameter):
         parsed(text)

@@ -88,6 +88,61 @@ def test_incomplete_and_exempt_checkers_end_nothing() -> None:
     assert evaluate(NOTHING, seen(), START + HOUR).checks == ()
 
 
+BOTH = IdlePolicy(interaction=HOUR, window=HOUR / 2, thresholds={"cpu": 5.0}, warning=600.0)
+
+
+@pytest.mark.parametrize(
+    ("known", "left"),
+    [
+        # It computes, and nobody uses it.
+        (seen(reading=reading(1500, at=START + 2 * HOUR)), 1500),
+        # It does nothing, and somebody uses it.
+        (seen(interaction=START + 2 * HOUR - 60, reading=reading(0, at=START + 2 * HOUR)), HOUR - 60),
+        # One of them is not known.
+        (seen(), None),
+        (seen(reachable=False, reading=reading(0, at=START + 2 * HOUR)), None),
+        (seen(reading=reading(0)), None),
+    ],
+)
+def test_a_session_that_is_used_or_computes_is_not_idle(known: Seen, left: float | None) -> None:
+    verdict = evaluate(BOTH, known, START + 2 * HOUR)
+    assert (verdict.warn, verdict.end) == ((), None)
+    if left is not None:
+        assert [check.remaining for check in verdict.checks] == [left, left]
+    alone = evaluate(BOTH.then(IdlePolicy(any_checker=True, warning=0.0)), known, START + 2 * HOUR)
+    if left is not None:
+        assert alone.end is not None
+
+
+def test_a_session_that_is_neither_used_nor_computes_ends_after_its_warnings() -> None:
+    idle = seen(reading=reading(0, at=START + 2 * HOUR))
+    verdict = evaluate(BOTH, idle, START + 2 * HOUR)
+    assert [(check.checker, check.remaining) for check in verdict.warn] == [(IA, 600.0), (UT, 600.0)]
+    warned = {IA: START + 2 * HOUR, UT: START + 2 * HOUR}
+    later = seen(reading=reading(0, at=START + 2 * HOUR + 600), warned=warned)
+    assert evaluate(BOTH, later, START + 2 * HOUR + 599).end is None
+    end = evaluate(BOTH, later, START + 2 * HOUR + 600).end
+    assert end is not None
+    assert end.checker is IA
+    unused, used_little = "it was not used for 2 h 10 min of at most 1 h", "it used cpu 1.23 % (threshold 5 %)"
+    assert end.measured == f"{unused}, and {used_little} of what it holds over 30 min"
+    used = seen(interaction=START + 2 * HOUR, reading=idle.reading, warned=warned)
+    assert evaluate(BOTH, used, START + 2 * HOUR).take_back == {IA, UT}
+
+
+def test_the_lifetime_is_a_limit_by_itself_and_so_is_a_checker_that_looks_alone() -> None:
+    busy = seen(interaction=START + HOUR, reading=reading(1800, at=START + HOUR))
+    policy = BOTH.then(IdlePolicy(lifetime=HOUR, warning=0.0))
+    end = evaluate(policy, busy, START + HOUR).end
+    assert end is not None
+    assert end.checker is LT
+    for kind, checker in ((SessionType.BATCH, UT), (SessionType.SYSTEM, IA)):
+        alone = seen(kind, reading=reading(0, at=START + HOUR))
+        found = evaluate(policy.then(IdlePolicy(lifetime=10 * HOUR)), alone, START + HOUR).end
+        assert found is not None
+        assert found.checker is checker
+
+
 def test_a_session_is_warned_first_and_ended_no_sooner_than_promised() -> None:
     before = evaluate(POLICY, seen(), START + HOUR - 601)
     assert (before.warn, before.end) == ((), None)

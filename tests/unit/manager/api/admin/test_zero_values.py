@@ -63,7 +63,11 @@ RULES: dict[str, dict[str, str | None]] = {
     "SetMembership": {"role": REFUSED},
     "SetQuota": {"quota.kind": REFUSED},
     # No value: that of the group.
-    "SetIdleOverride": {"override.policy.utilization.operator": None, "override.exempt": REFUSED},
+    "SetIdleOverride": {
+        "override.policy.utilization.operator": None,
+        "override.policy.join": None,
+        "override.exempt": REFUSED,
+    },
     "CreateResourceGroup": {
         **{f"resource_group.scheduling_policy.{path}": rule for path, rule in SCHEDULING.items()},
         "resource_group.egress": "EGRESS_POLICY_ALLOW",
@@ -72,6 +76,8 @@ RULES: dict[str, dict[str, str | None]] = {
         # No value: the image of a kernel decides.
         "resource_group.default_isolation": None,
         "resource_group.idle_policy.utilization.operator": "UTILIZATION_OPERATOR_ALL",
+        # No value: all of them.
+        "resource_group.idle_policy.join": None,
     },
     "UpdateResourceGroup": {
         **{f"resource_group.scheduling_policy.{path}": rule for path, rule in SCHEDULING.items()},
@@ -80,6 +86,8 @@ RULES: dict[str, dict[str, str | None]] = {
         "resource_group.isolations": REFUSED,
         "resource_group.default_isolation": None,
         "resource_group.idle_policy.utilization.operator": "UTILIZATION_OPERATOR_ALL",
+        # No value: all of them.
+        "resource_group.idle_policy.join": None,
     },
 }
 REVISION = {
