@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from retinue.agent.attempts import MEMORY, ImageFacts
 from retinue.agent.docker.core.image_labels import LabelError, core_environment, read_labels, shortfalls
 from retinue.agent.docker.images import ImageError
+from retinue.agent.host.core.limits import thread_variables
 from retinue.rpc.core.amounts import format_amount
 from retinue.rpc.core.reasons import AttemptReason
 
@@ -38,6 +39,7 @@ def fitted(spec: AttemptSpec, image: Image) -> tuple[AttemptSpec, ImageFacts]:
     shared = spec.shared_memory
     if not shared and labels.shared_memory < spec.slots.get(MEMORY, labels.shared_memory + 1):
         shared = labels.shared_memory
-    environment = core_environment(labels, spec.slots) | dict(spec.environment)
+    threads = {name: value for name, value in thread_variables(spec.slots).items() if name not in image.variables}
+    environment = threads | core_environment(labels, spec.slots) | dict(spec.environment)
     facts = ImageFacts(image.identity, labels.service_ports)
     return replace(spec, shared_memory=shared, environment=environment), facts

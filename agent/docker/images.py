@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from retinue.agent.attempts import ImageIdentity, Layer
-from retinue.agent.docker.core.image_bounds import excess
+from retinue.agent.docker.core.image_bounds import excess, variables_of
 from retinue.agent.docker.core.pull_progress import fold, worth_reporting
 from retinue.agent.docker.credentials import CredentialsError, encode_login, read_credentials
 from retinue.agent.docker.engine import MAX_ANSWER, MAX_ERROR, EngineError
@@ -70,6 +70,8 @@ class Image:
     labels: Mapping[str, str]
     excess: str = ""
     """The parts of it that rule out a container, in words; empty when there are none."""
+    variables: frozenset[str] = frozenset()
+    """The names of the variables that it sets."""
 
 
 @dataclass(slots=True)
@@ -143,7 +145,7 @@ class Images:
                 configuration = found.get("Config") or {}
                 labels = {str(key): str(value) for key, value in (configuration.get("Labels") or {}).items()}
                 user = str(configuration.get("User") or "")
-                return Image(identities[0], user, labels, excess(configuration))
+                return Image(identities[0], user, labels, excess(configuration), variables_of(configuration))
         return None
 
     async def fetch(self, reference: str, wanted: ImageIdentity, report: Report) -> Image:

@@ -26,6 +26,7 @@ FAMILY = "retinue"
 MONITORS = "monitors"
 WANTED = ("memory", "cpu", "cpuacct", "pids", "blkio")
 """Controllers of version 1; the last one, and cpuacct, only count."""
+CPUSET = "cpuset"
 
 
 class CgroupError(Exception):
@@ -36,12 +37,16 @@ def memory_group(pid: int, mount: Path = MOUNT) -> Path | None:
     """Returns the group that a process's memory counts in, no matter who made it;
     None when that cannot be found out.
     """
+    return _group(str(pid), "memory", mount)
+
+
+def _group(pid: str, controller: str, mount: Path) -> Path | None:
     unified = (mount / "cgroup.controllers").exists()
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
             _, controllers, directory = line.split(":", 2)
-            if (not controllers) if unified else ("memory" in controllers.split(",")):
-                return (mount if unified else mount / "memory") / directory.lstrip("/")
+            if (not controllers) if unified else (controller in controllers.split(",")):
+                return (mount if unified else mount / controller) / directory.lstrip("/")
     return None
 
 
@@ -75,7 +80,9 @@ class Cgroups:
     def __init__(self, agent_id: str, mount: Path = MOUNT) -> None:
         """Finds out which version the node has; raises CgroupError when a needed controller is missing."""
         self.unified = (mount / "cgroup.controllers").exists()
+        self._mount = mount
         self._roots: dict[str, Path] = {}
+        self._aliases: dict[str, str] = {}
         if self.unified:
             self._roots[""] = mount
         else:
@@ -85,6 +92,7 @@ class Cgroups:
                 raise CgroupError(f"control group controllers missing: {', '.join(sorted(missing))}")
             by_directory = {path.resolve(): name for name, path in reversed(found.items())}
             self._roots = {name: directory for directory, name in by_directory.items()}
+            self._aliases = {name: by_directory[path.resolve()] for name, path in found.items()}
         self._family = Path(FAMILY) / agent_id
         self._lock: int | None = None
 
@@ -154,6 +162,17 @@ class Cgroups:
     def directories(self, attempt_id: str) -> dict[str, Path]:
         """Returns the attempt's directory by controller; in version 2 there is one, under the empty name."""
         return {name: root / self._family / attempt_id for name, root in self._roots.items()}
+
+    def shown(self, attempt_id: str) -> dict[str, Path]:
+        """Returns the directories that the attempt sees, by name below the mount: those of its own groups and, in
+        version 1, that of the processors of this process, which it shares. The JVM takes no limit at all from a
+        system that lacks one of them.
+        """
+        directories = self.directories(attempt_id)
+        shown = directories | {name: directories[other] for name, other in self._aliases.items()}
+        if not self.unified and (processors := _group("self", CPUSET, self._mount)) and processors.is_dir():
+            shown[CPUSET] = processors
+        return shown
 
     def paths(self, attempt_id: str) -> dict[str, str]:
         """Returns the attempt's directory beneath each mounted hierarchy, by controller."""

@@ -24,6 +24,7 @@ from retinue.agent.docker.images import ImageError
 from retinue.agent.docker.kernel_files import area_of
 from retinue.agent.errors import KernelRuntimeError, KernelStartError, NotRunningError, in_words
 from retinue.agent.host.cgroups import memory_group
+from retinue.agent.host.core.limits import thread_variables
 from retinue.agent.host.lanes import KERNELS
 from retinue.agent.host.seccomp import FilterError, build_filter
 from retinue.agent.kernel.build import ATTACH, BuildError, build
@@ -253,6 +254,9 @@ class KubernetesRuntime(ContainerRuntime[KubernetesOptions]):
                 facts = ImageFacts(ImageIdentity())
                 if image is not None:
                     spec, facts = fitted(spec, image)
+                else:
+                    # What the image sets is not known.
+                    spec = replace(spec, environment=thread_variables(spec.slots) | dict(spec.environment))
                 user = "" if image is None else image.user
                 held = await self._pods.start(spec, hosts, self._store.directory(spec.id), user)
                 record = replace(

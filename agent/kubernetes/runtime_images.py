@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
 from retinue.agent.attempts import ImageIdentity
-from retinue.agent.docker.core.image_bounds import excess
+from retinue.agent.docker.core.image_bounds import excess, variables_of
 from retinue.agent.docker.images import Image
 from retinue.agent.docker.registries import parse_reference
 from retinue.agent.errors import KernelRuntimeError
@@ -45,13 +45,14 @@ _MESSAGES: dict[str, dict[int, tuple[str, int | str, bool]]] = {
 
 @dataclass(frozen=True, slots=True)
 class ImageConfig:
-    """An image's user, as `USER[:GROUP]` by number or name, its labels,
-    and what of it rules out a kernel, in words.
+    """An image's user, as `USER[:GROUP]` by number or name, its labels, what of it rules out a kernel, in words,
+    and the names of its variables.
     """
 
     user: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     excess: str = ""
+    variables: frozenset[str] = frozenset()
 
 
 def read_config(text: str) -> ImageConfig:
@@ -75,7 +76,8 @@ def read_config(text: str) -> ImageConfig:
     kinds = ((user, str), (labels, dict), (variables, list), (volumes, dict))
     if not all(isinstance(value, kind) for value, kind in kinds):
         return ImageConfig(excess=NONSENSE)
-    return ImageConfig(user, {str(name): str(value) for name, value in labels.items()}, excess(document))
+    labels = {str(name): str(value) for name, value in labels.items()}
+    return ImageConfig(user, labels, excess(document), variables_of(document))
 
 
 class RuntimeImages:
@@ -108,7 +110,7 @@ class RuntimeImages:
         if not found.HasField("image"):
             return None
         config = read_config(next((entry.value for entry in found.info if entry.key == "info"), ""))
-        return Image(ImageIdentity("", found.image.id), config.user, config.labels, config.excess)
+        return Image(ImageIdentity("", found.image.id), config.user, config.labels, config.excess, config.variables)
 
     async def close(self) -> None:
         """Closes the connection."""

@@ -16,7 +16,7 @@ from stat import S_ISFIFO
 from typing import TYPE_CHECKING
 
 from retinue.agent.host.cgroups import MOUNT
-from retinue.agent.host.core.limits import Limits, MemoryFiles
+from retinue.agent.host.core.limits import Limits, MemoryFiles, thread_variables
 from retinue.agent.host.processes import PROC, Process, command_of, identify, send_signal
 from retinue.agent.host.seccomp import build_filter
 from retinue.agent.inside.output_pump import STDOUT_PIPE, make_pipe, pumping
@@ -92,7 +92,6 @@ class Kernels(SandboxKernels[ProcessOptions]):
         limits = Limits.of(spec.slots, self._options.tasks)
         uid, work = self._make_work(spec.id, spec.mounts), self.work(spec.id)
         os.mkfifo(directory / BARRIER, 0o600)
-        directories = self._cgroups.directories(spec.id)
         ssh = None if spec.sftp is not None else ssh_of(spec, hosts, self._options.cache_dir)
         if spec.sftp is not None:
             kernel, settings = self._jail(spec, work, uid), replace(self._settings, filter=self._jail_filter)
@@ -101,9 +100,9 @@ class Kernels(SandboxKernels[ProcessOptions]):
             kernel = bubblewrap.Sandbox(
                 hostname=spec.hostname,
                 command=spec.command,
-                environment=spec.environment,
+                environment=thread_variables(spec.slots) | dict(spec.environment),
                 files=self._files(spec.hostname, hosts, uid, egress=spec.egress),
-                control_groups={str(MOUNT / name): str(path) for name, path in directories.items()},
+                control_groups={str(MOUNT / name): str(path) for name, path in self._cgroups.shown(spec.id).items()},
                 work=work,
                 uid=uid,
                 memory_files=MemoryFiles.of(spec.slots, spec.shared_memory),

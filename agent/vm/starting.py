@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from retinue.agent.attempts import Phase
 from retinue.agent.docker.images import ImageError
 from retinue.agent.errors import KernelRuntimeError, KernelStartError, in_words
+from retinue.agent.host.core.limits import thread_variables
 from retinue.agent.host.processes import alive
 from retinue.agent.inside.provision import CLIENTS, WITHOUT_RESOLVER, Ssh, ssh_of
 from retinue.agent.kernel.core.accounts import ACCOUNT, Account
@@ -236,6 +237,7 @@ def guest_spec(
     """
     account = Account(uid, options.gid) if user is None else user.account
     defaults = {"PATH": SEARCH_PATH, "HOME": HOME, "USER": account.name or ACCOUNT, "LANG": "C.UTF-8"}
+    defaults |= thread_variables(spec.slots)
     resolver = options.resolver if spec.egress else WITHOUT_RESOLVER
     shared = [SharedDirectory(PROGRAMS, SHARED_PROGRAMS), SharedDirectory(PYTHON, SHARED_PYTHON)]
     for number, mount in enumerate(spec.mounts):

@@ -25,6 +25,11 @@ def excess(configuration: Mapping[str, Any]) -> str:
     return next(filter(None, (_user(configuration), _variables(configuration), _volumes(configuration))), "")
 
 
+def variables_of(configuration: Mapping[str, Any]) -> frozenset[str]:
+    """Returns the names of the variables that an image's configuration sets."""
+    return frozenset(str(variable).partition("=")[0] for variable in configuration.get("Env") or [])
+
+
 def _user(configuration: Mapping[str, Any]) -> str:
     user = str(configuration.get("User") or "")
     if user and not _USER.fullmatch(user):

@@ -6,12 +6,12 @@ that its images work as they are. A label that cannot be read is an error of the
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from retinue.agent.attempts import CPU, MEMORY, ServicePort
+from retinue.agent.attempts import MEMORY, ServicePort
+from retinue.agent.host.core.limits import cores_of
 from retinue.rpc.core.amounts import parse_amount, parse_slots
 
 if TYPE_CHECKING:
@@ -129,5 +129,5 @@ def shortfalls(labels: Labels, slots: Mapping[str, int]) -> list[str]:
 
 def core_environment(labels: Labels, slots: Mapping[str, int]) -> dict[str, str]:
     """Variables with the number of a kernel's cores, rounded up, for libraries that would count those of the node."""
-    cores = str(max(1, math.ceil(slots.get(CPU, 0) / 1000)))
-    return dict.fromkeys(labels.core_variables, cores) if CPU in slots else {}
+    cores = cores_of(slots)
+    return {} if cores is None else dict.fromkeys(labels.core_variables, str(cores))

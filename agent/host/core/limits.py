@@ -1,7 +1,8 @@
-"""Limits of a kernel, and what they are in control groups of version 1 and 2. Pure."""
+"""Limits of a kernel, and what they are in control groups of version 1 and 2 and in variables. Pure."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,27 @@ class Limits:
     def of(cls, slots: Mapping[str, int], tasks: int) -> Limits:
         """Returns the limits that go with an attempt's slots."""
         return cls(slots.get(MEMORY), slots.get(CPU), tasks)
+
+
+THREAD_VARIABLES = (
+    # OpenMP, and `nproc`; the libraries of linear algebra; NumExpr.
+    *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"),
+    # Go before 1.25; Rust's rayon; `os.cpu_count` from Python 3.13 on.
+    *("GOMAXPROCS", "RAYON_NUM_THREADS", "PYTHON_CPU_COUNT"),
+)
+"""Variables of programs that would make a thread for each processor of the node, or as many as it may run on."""
+
+
+def cores_of(slots: Mapping[str, int]) -> int | None:
+    """Returns the number of a kernel's cores, rounded up; None without a limit of processor time."""
+    cpu = slots.get(CPU)
+    return None if cpu is None else max(1, math.ceil(cpu / 1000))
+
+
+def thread_variables(slots: Mapping[str, int]) -> dict[str, str]:
+    """Returns the variables with the number of a kernel's cores, for what neither the user nor the image sets."""
+    cores = cores_of(slots)
+    return {} if cores is None else dict.fromkeys(THREAD_VARIABLES, str(cores))
 
 
 def quota(cpu: int) -> int:

@@ -65,3 +65,13 @@ def test_controllers_mounted_together_are_one_directory(tmp_path: Path) -> None:
     assert directories["cpu"] == (tmp_path / "cpu,cpuacct" / "retinue" / "a" / "k.1")
     assert "cpuacct" not in directories
     assert len(set(directories.values())) == len(directories) == 3
+    shown = Cgroups("a", tmp_path).shown("k.1")
+    assert {name: shown[name] for name in directories} == directories
+    assert shown["cpuacct"] == directories["cpu"]
+
+
+def test_a_kernel_sees_all_controllers_that_the_jvm_needs() -> None:
+    """In version 1, that of processors among them."""
+    cgroups = Cgroups("a")
+    needed = {""} if cgroups.unified else {"memory", "cpu", "cpuacct", "cpuset", "pids"}
+    assert needed <= cgroups.shown("k.1").keys()

@@ -12,6 +12,7 @@ import pytest
 from retinue.agent.attempts import Phase
 from retinue.agent.resources.topology import parse_list
 from retinue.agent.runtime import disk_use
+from tests.integration.agent.runtime.beside import ran
 from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
@@ -94,6 +95,17 @@ async def test_limits(contract: Contract) -> None:
     # The directory of a version 1 hierarchy for tasks may not be shown inside; a limit that is shown is the right one.
     assert output.split()[:3] == [str(64 << 20), str(64 << 20), "150000"]
     assert output.split()[3:] in ([], ["50"])
+
+
+async def test_libraries_make_as_many_threads_as_there_are_cores(contract: Contract) -> None:
+    """Also in commands beside the kernel's own; what the user sets stays."""
+    script = "echo $OMP_NUM_THREADS $MKL_NUM_THREADS $GOMAXPROCS $PYTHON_CPU_COUNT; exec sleep 1000"
+    own = {"MKL_NUM_THREADS": "7", "GOMAXPROCS": ""}
+    slots = {"cpu": 500, "mem": 64 << 20}
+    await contract.started(contract.spec("k", "sh", "-c", script, slots=slots, environment=own))
+    assert await contract.until_printed("k.1", "\n") == "1 7 1\n"
+    beside = await ran(contract, "sh", "-c", "echo $OMP_NUM_THREADS $MKL_NUM_THREADS")
+    assert beside.output == b"1 7\n"
 
 
 async def test_task_limit(contract: Contract) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,7 @@ from retinue.agent.docker.core.pull_progress import fold, totals, worth_reportin
 from retinue.agent.docker.image_defaults import fitted
 from retinue.agent.docker.images import Image, ImageError
 from retinue.agent.docker.registries import Reference, parse_reference, reason_of
+from retinue.agent.host.core.limits import THREAD_VARIABLES
 
 if TYPE_CHECKING:
     pass
@@ -165,7 +167,11 @@ def test_an_attempt_is_fitted_to_its_image() -> None:
         return Image(identity, "", {f"retinue.{name.replace('_', '-')}": value for name, value in labels.items()})
 
     found, facts = fitted(spec, image(shared_memory="16m", core_variables="N,A"))
-    assert (found.shared_memory, dict(found.environment)) == (16 << 20, {"N": "2", "A": "1"})
+    threads = dict.fromkeys(THREAD_VARIABLES, "2")
+    assert (found.shared_memory, dict(found.environment)) == (16 << 20, threads | {"N": "2", "A": "1"})
+    # What the image itself sets stays.
+    tuned = fitted(spec, replace(image(), variables=frozenset({"OMP_NUM_THREADS"})))[0].environment
+    assert tuned.keys() == {*THREAD_VARIABLES, "A"} - {"OMP_NUM_THREADS"}
     assert facts.identity == identity
     # What an image prefers does not take a kernel's whole memory; what the user asked for comes first.
     assert fitted(spec, image(shared_memory="64m"))[0].shared_memory == 0

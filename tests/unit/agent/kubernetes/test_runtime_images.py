@@ -13,9 +13,9 @@ def said(**config: object) -> str:
     return json.dumps({"chainID": "sha256:1", "imageSpec": {"os": "linux", "config": config}})
 
 
-def test_user_and_labels_are_read() -> None:
+def test_user_labels_and_names_of_variables_are_read() -> None:
     text = said(User="1000:app", Labels={"a": "b", "n": 7}, Env=["PATH=/bin"], Volumes={"/data": {}})
-    assert read_config(text) == ImageConfig("1000:app", {"a": "b", "n": "7"})
+    assert read_config(text) == ImageConfig("1000:app", {"a": "b", "n": "7"}, variables=frozenset({"PATH"}))
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"imageSpec": null}', '{"imageSpec": {}}', said(), said(User=None)])
