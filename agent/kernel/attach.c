@@ -385,8 +385,8 @@ static void start(char *position, size_t length)
 }
 
 /*
- * Starts a command that survives, once. Its output goes to a log, on which it holds a lock for as long as it, or a descendant, has
- * the log open: so there is never a second one, and other processes can check whether it runs.
+ * Starts a command that survives, once. Its output goes to a log, on which it holds a lock for as long as it, or a
+ * descendant, has the log open: so there is never a second one, and other processes can check whether it runs.
  */
 static void start_apart(char *position, size_t length)
 {

@@ -96,7 +96,7 @@ BOTH = IdlePolicy(interaction=HOUR, window=HOUR / 2, thresholds={"cpu": 5.0}, wa
     [
         # It computes, and nobody uses it.
         (seen(reading=reading(1500, at=START + 2 * HOUR)), 1500),
-        # It does nothing, and somebody uses it.
+        # It does nothing, and a user is in it.
         (seen(interaction=START + 2 * HOUR - 60, reading=reading(0, at=START + 2 * HOUR)), HOUR - 60),
         # One of them is not known.
         (seen(), None),
