@@ -29,7 +29,6 @@ from retinue.agent.docker.runtime import DockerRuntime, has_records
 from retinue.agent.errors import UnknownAttemptError
 from retinue.agent.fencing.lease import Fence
 from retinue.agent.inside.provision import wants_ssh
-from retinue.agent.joining import identify
 from retinue.agent.kernel.build import CACHE
 from retinue.agent.kubernetes.options import KubernetesOptions
 from retinue.agent.kubernetes.runtime import KubernetesRuntime
@@ -59,6 +58,7 @@ from retinue.agent.vm.options import VmOptions
 from retinue.agent.vm.runtime import VmRuntime
 from retinue.rpc import direct_port
 from retinue.rpc.enrollment.announcement import Announcement, Announcer
+from retinue.rpc.enrollment.enrollment import identify
 from retinue.rpc.enrollment.identity import IdentityStore, instance_of
 from retinue.rpc.enrollment.managers import split_address
 from retinue.rpc.logs import log_tasks
@@ -116,7 +116,7 @@ async def serve(settings: Settings, stopping: asyncio.Event) -> None:
 async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: PLR0915 - one part after the other
     damaged, conditions, disk = _state(settings)
     identities = IdentityStore(settings.state_dir / "identity.json")
-    await identify(settings, identities)
+    await identify(settings.agent_id, settings.managers, settings.join_token, settings.ca_fingerprint, identities)
     node = await asyncio.to_thread(discover)
     uplink = await asyncio.to_thread(find_uplink, settings.underlay_address or None)
     name_servers, search = (

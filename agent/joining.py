@@ -1,41 +1,20 @@
-"""Enrols a node, at the agent's first start or ahead of it, and writes the agent's configuration file."""
+"""Enrols a node ahead of the agent's first start, and writes the agent's configuration file."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from retinue.agent.state.exclusive import lock
 from retinue.rpc.enrollment.enrollment import enroll
-from retinue.rpc.enrollment.identity import Identity, IdentityError, IdentityStore
+from retinue.rpc.enrollment.identity import IdentityError, IdentityStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-
-    from retinue.agent.settings import Settings
-
-_log = logging.getLogger(__name__)
-
-
-async def identify(settings: Settings, identities: IdentityStore) -> Identity:
-    """Loads the identity, or enrols when there is none that is valid.
-    Raises IdentityError, ValueError, OSError, and grpc.aio.AioRpcError.
-    """
-    identity = await asyncio.to_thread(identities.load, settings.agent_id)
-    if identity is not None and not identity.expired(datetime.now(UTC)):
-        return identity
-    if not settings.join_token or not settings.ca_fingerprint:
-        why = "is not enrolled" if identity is None else "has an expired certificate"
-        raise IdentityError(f"agent {settings.agent_id} {why}: a join token and the CA's fingerprint are needed")
-    identity = await enroll(settings.agent_id, settings.managers, settings.join_token, settings.ca_fingerprint)
-    await asyncio.to_thread(identities.save, identity)
-    _log.info("agent %s is enrolled", settings.agent_id)
-    return identity
 
 
 async def join(agent_id: str, directory: Path, managers: Sequence[str], join_token: str, fingerprint: str) -> None:

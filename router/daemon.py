@@ -11,7 +11,6 @@ import random
 import signal
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
@@ -29,8 +28,8 @@ from retinue.router.traffic import read_traffic
 from retinue.router.v1 import router_service_pb2 as pb
 from retinue.router.v1 import router_service_pb2_grpc
 from retinue.rpc.enrollment.announcement import Announcement, Announcer
-from retinue.rpc.enrollment.enrollment import enroll
-from retinue.rpc.enrollment.identity import IdentityError, IdentityStore, instance_of
+from retinue.rpc.enrollment.enrollment import identify
+from retinue.rpc.enrollment.identity import IdentityStore, instance_of
 from retinue.rpc.enrollment.managers import split_address
 from retinue.rpc.enrollment.peers import server_credentials
 from retinue.rpc.logs import log_tasks
@@ -117,22 +116,10 @@ async def _serve(
     settings: Settings, serving: Serving, tables: Tables, own: OwnCertificate | None, stopping: asyncio.Event
 ) -> None:
     identities = IdentityStore(settings.directory / "identity.json")
-    identity = await asyncio.to_thread(identities.load, settings.router_id)
-    if identity is None or identity.expired(datetime.now(UTC)):
-        if not settings.join_token or not settings.ca_fingerprint:
-            raise IdentityError(
-                f"router {settings.router_id} is not enrolled, or its certificate has expired: a join token and the CA's"
-                " fingerprint are needed"
-            )
-        identity = await enroll(
-            settings.router_id,
-            settings.managers,
-            settings.join_token,
-            settings.ca_fingerprint,
-            enrollment_service_pb2.NODE_KIND_ROUTER,
-        )
-        await asyncio.to_thread(identities.save, identity)
-        _log.info("router %s is enrolled", settings.router_id)
+    router = enrollment_service_pb2.NODE_KIND_ROUTER
+    await identify(
+        settings.router_id, settings.managers, settings.join_token, settings.ca_fingerprint, identities, router
+    )
     servicer = SyncServicer(
         serving, tables, functools.partial(_welcome, settings, serving), functools.partial(read_traffic, serving)
     )
@@ -140,7 +127,7 @@ async def _serve(
         instance = await asyncio.to_thread(instance_of, identities.current(), settings.directory)
         address = settings.advertise or f"{settings.listen.rpartition(':')[0]}:{port}"
         about = Announcement(settings.managers, address, instance, metadata.version("retinue"))
-        announcer = Announcer(about, identities, random.SystemRandom())
+        announcer = Announcer(about, identities, random.SystemRandom(), kind=router)
         async with contextlib.AsyncExitStack() as stack:
             if settings.metrics:
                 await stack.enter_async_context(serving_metrics(settings.metrics, serving))

@@ -58,6 +58,16 @@ class Certificate:
     expire_time: dt.datetime
 
 
+@dataclass(frozen=True, slots=True)
+class IssuedNode:
+    """What a certificate that the authority gave to a node says, however long ago."""
+
+    kind: Kind
+    node_id: str
+    generation: int
+    key: _AgentKey
+
+
 def node_uri(kind: Kind, node_id: str, generation: int) -> str:
     """Returns the URI by which a certificate names an agent or a router."""
     return f"{_NODE_URI_PREFIX}{kind.lower()}/{node_id}/{generation}"
@@ -173,6 +183,25 @@ class Authority:
         usages = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
         certificate = self._sign(node_id, names, _requested_key(request), AGENT_LIFETIME, usages)
         return Certificate(certificate.public_bytes(serialization.Encoding.PEM), b"", certificate.not_valid_after_utc)
+
+    def issued(self, pem: str) -> IssuedNode | None:
+        """Returns what a certificate in PEM says, whenever it ends; None when it is none that this authority gave to a
+        node. Never raises.
+        """
+        if len(pem) > _LONGEST_REQUEST:
+            return None
+        try:
+            certificate = x509.load_pem_x509_certificate(pem.encode())
+            certificate.verify_directly_issued_by(self._certificate)
+            names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            key = certificate.public_key()
+        except (ValueError, TypeError, UnsupportedAlgorithm, InvalidSignature, x509.ExtensionNotFound):
+            return None
+        uris = names.get_values_for_type(x509.UniformResourceIdentifier)
+        node = parse_node_uri(uris[0]) if len(uris) == 1 else None
+        if node is None or not isinstance(key, ec.EllipticCurvePublicKey | rsa.RSAPublicKey):
+            return None
+        return IssuedNode(*node, key)
 
     def _issue_with_key(
         self, name: str, names: Iterable[x509.GeneralName], usage: x509.ObjectIdentifier

@@ -154,6 +154,9 @@ METHODS: Mapping[str, Access] = {
         {
             # The join token in the request is the credential.
             "Enroll": Access.ANYONE,
+            # Of a node whose certificate has expired: the proof in the request is the credential.
+            "BeginRecovery": Access.ANYONE,
+            "RecoverCertificate": Access.ANYONE,
             "Announce": Access.NODE,
             "RenewCertificate": Access.NODE,
         },

@@ -11,6 +11,7 @@ from sqlalchemy import text
 from sqlmodel import col, select
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.identity.recovery import Registration
 from retinue.manager.session.core.attempts import AgentCondition, RuntimeStatus
 from retinue.manager.store import shares
 from retinue.manager.store.database import Query
@@ -59,6 +60,7 @@ class AgentRecord:
     underlay_address: str
     generation: int
     certificate: str
+    former_certificate: str
     conditions: tuple[AgentCondition | Unreadable, ...]
     version: int
     create_time: dt.datetime
@@ -121,6 +123,7 @@ def _record(agent: Agent) -> AgentRecord:
         underlay_address=agent.underlay_address,
         generation=agent.generation,
         certificate=agent.certificate,
+        former_certificate=agent.former_certificate,
         conditions=(*decode_conditions(agent.found_conditions), *decode_conditions(agent.reported_conditions)),
         version=agent.version,
         create_time=agent.create_time,
@@ -307,20 +310,34 @@ async def enrol(tx: AsyncSession, secret_hash: bytes, agent_id: str) -> int:
     return generation
 
 
-async def renew(tx: AsyncSession, agent_id: str, generation: int, certificate: str) -> str:
-    """Records the fingerprint of an agent's newest certificate; returns that of the one before. Raises AgentRevoked."""
+async def read_registration(tx: AsyncSession, agent_id: str, *, lock: bool = False) -> Registration | None:
+    """Returns what is known of an agent's certificates; None without an agent, or of one that was revoked."""
+    agent = await get(tx, agent_id, lock=lock)
+    if agent is None:
+        return None
+    return Registration(agent.generation, agent.certificate, agent.former_certificate)
+
+
+async def renew(tx: AsyncSession, agent_id: str, generation: int, certificate: str, *, shown: str = "") -> str:
+    """Records the fingerprints of an agent's newest certificate and of the one that was `shown` for it; returns that of
+    the newest before. Raises AgentRevoked.
+    """
     agent = await get(tx, agent_id, lock=True)
     if agent is None or generation < agent.generation:
         raise AgentRevoked(f"agent {agent_id} is not enrolled")
     before = agent.certificate
     await tx.execute(
-        text("UPDATE agent SET certificate = :certificate WHERE id = :id"), {"id": agent_id, "certificate": certificate}
+        text("UPDATE agent SET certificate = :certificate, former_certificate = :shown WHERE id = :id"),
+        {"id": agent_id, "certificate": certificate, "shown": shown},
     )
     return before
 
 
-async def announce(tx: AsyncSession, agent_id: str, *, address: str, instance: str, version: str) -> bool:
-    """Records where an agent listens; returns whether the address changed.
+async def announce(
+    tx: AsyncSession, agent_id: str, *, address: str, instance: str, version: str, certificate: str
+) -> bool:
+    """Records where an agent listens, and that it has its newest certificate if it shows that; returns whether the
+    address changed.
 
     Raises AgentRevoked, and AgentIdInUse for another instance than the one that came first after the agent enrolled,
     whatever became of that: a copy of an agent has none of its kernels, and would have them taken for ended.
@@ -336,10 +353,11 @@ async def announce(tx: AsyncSession, agent_id: str, *, address: str, instance: s
         )
     await tx.execute(
         text("""
-            UPDATE agent SET address = :address, instance = :instance, software_version = :version, announce_time = now()
+            UPDATE agent SET address = :address, instance = :instance, software_version = :version, announce_time = now(),
+                former_certificate = CASE WHEN certificate = :certificate THEN '' ELSE former_certificate END
             WHERE id = :id
         """),
-        {"id": agent_id, "address": address, "instance": instance, "version": version},
+        {"id": agent_id, "address": address, "instance": instance, "version": version, "certificate": certificate},
     )
     return changed
 

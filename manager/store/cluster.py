@@ -48,9 +48,11 @@ async def write_authority(tx: AsyncSession, fingerprint: str, sealed: bytes) -> 
 
 # Begins another history, of rows that are those of an earlier time. Attempts that are made from here on have ids that
 # none of the lost history can have, however often a backup is restored: their epochs follow the time,
-# in units of ten seconds.
+# in units of ten seconds. Nodes have newer certificates than these rows know.
 BEGIN_INCARNATION = """
-    WITH forgotten AS (DELETE FROM orphan)
+    WITH forgotten AS (DELETE FROM orphan),
+        agents AS (UPDATE agent SET certificate = '', former_certificate = ''),
+        routers AS (UPDATE router SET certificate = '', former_certificate = '')
     UPDATE cluster SET incarnation = gen_random_uuid(), restore_time = now(),
         last_epoch = greatest(last_epoch + 1, (extract(epoch FROM now()) / 10)::int)
     WHERE id = 1 RETURNING incarnation

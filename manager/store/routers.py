@@ -10,6 +10,7 @@ from enum import StrEnum
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.identity.recovery import Registration
 from retinue.manager.store.agents import AgentIdInUse, AgentRevoked, JoinRefused
 
 LIVE_SECONDS = 15
@@ -79,8 +80,22 @@ async def enrol(tx: AsyncSession, secret_hash: bytes, router_id: str) -> int:
     return generation
 
 
-async def renew(tx: AsyncSession, router_id: str, generation: int, certificate: str) -> str:
-    """Records the fingerprint of a router's newest certificate; returns that of the one before. Raises AgentRevoked."""
+async def read_registration(tx: AsyncSession, router_id: str, *, lock: bool = False) -> Registration | None:
+    """Returns what is known of a router's certificates; None without a router, or of one that was revoked."""
+    locking = "FOR UPDATE" if lock else ""
+    columns = "generation, certificate, former_certificate"
+    rows = await tx.execute(
+        text(f"SELECT {columns} FROM router WHERE id = :id AND NOT revoked {locking}"),  # noqa: S608
+        {"id": router_id},
+    )
+    row = rows.one_or_none()
+    return None if row is None else Registration(*row)
+
+
+async def renew(tx: AsyncSession, router_id: str, generation: int, certificate: str, *, shown: str = "") -> str:
+    """Records the fingerprints of a router's newest certificate and of the one that was `shown` for it; returns that of
+    the newest before. Raises AgentRevoked.
+    """
     rows = await tx.execute(
         text("SELECT certificate FROM router WHERE id = :id AND NOT revoked AND generation <= :generation FOR UPDATE"),
         {"id": router_id, "generation": generation},
@@ -89,14 +104,17 @@ async def renew(tx: AsyncSession, router_id: str, generation: int, certificate: 
     if before is None:
         raise AgentRevoked(f"router {router_id} is not enrolled")
     await tx.execute(
-        text("UPDATE router SET certificate = :certificate WHERE id = :id"),
-        {"id": router_id, "certificate": certificate},
+        text("UPDATE router SET certificate = :certificate, former_certificate = :shown WHERE id = :id"),
+        {"id": router_id, "certificate": certificate, "shown": shown},
     )
     return before
 
 
-async def announce(tx: AsyncSession, router_id: str, *, address: str, instance: str, version: str) -> bool:
-    """Records where a router listens; returns whether the address changed.
+async def announce(
+    tx: AsyncSession, router_id: str, *, address: str, instance: str, version: str, certificate: str
+) -> bool:
+    """Records where a router listens, and that it has its newest certificate if it shows that; returns whether the
+    address changed.
 
     Raises AgentRevoked, and AgentIdInUse for another instance than the one that came first after it enrolled.
     """
@@ -110,10 +128,11 @@ async def announce(tx: AsyncSession, router_id: str, *, address: str, instance: 
         raise AgentIdInUse(f"router {router_id} is enrolled with another data directory: a copy is refused")
     await tx.execute(
         text("""
-            UPDATE router SET address = :address, instance = :instance, software_version = :version, announce_time = now()
+            UPDATE router SET address = :address, instance = :instance, software_version = :version, announce_time = now(),
+                former_certificate = CASE WHEN certificate = :certificate THEN '' ELSE former_certificate END
             WHERE id = :id
         """),
-        {"id": router_id, "address": address, "instance": instance, "version": version},
+        {"id": router_id, "address": address, "instance": instance, "version": version, "certificate": certificate},
     )
     return bool(found.address != address)
 

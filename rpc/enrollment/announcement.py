@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 import logging
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc
 
 from retinue.manager.v1 import enrollment_service_pb2, enrollment_service_pb2_grpc
-from retinue.rpc.enrollment.enrollment import channel_options
+from retinue.rpc.enrollment.enrollment import channel_options, recover
 from retinue.rpc.enrollment.identity import new_key
 from retinue.rpc.enrollment.managers import ManagerChoice, agent_endpoints
 
@@ -59,39 +60,61 @@ class Announcer:
         identities: IdentityStore,
         random_numbers: random.Random,
         now: Callable[[], dt.datetime] = now_utc,
+        kind: enrollment_service_pb2.NodeKind.ValueType = enrollment_service_pb2.NODE_KIND_AGENT,
     ) -> None:
-        """`now` is the wall clock, that validity of certificates is checked against."""
+        """`now` is the wall clock, that validity of certificates is checked against; `kind` is that of the node."""
         self._announcement = announcement
         self._identities = identities
         self._random = random_numbers
         self._now = now
+        self._kind = kind
+        self._recovered = asyncio.Event()
         self._choice = ManagerChoice()
         # Of the last call: the managers that failed, and how.
         self._failures: dict[str, grpc.aio.AioRpcError] = {}
 
     async def announce_always(self, wait_disconnected: Callable[[], Awaitable[object]]) -> None:
-        """Announces now, and again while no manager is connected, until cancelled."""
+        """Announces now, and again while no manager is connected, until cancelled; at once with a certificate that was
+        renewed after it had expired.
+        """
         delay = FIRST_DELAY
         while True:
+            if self._identities.current().expired(self._now()):
+                await self._pause(ANNOUNCE_INTERVAL)
+                continue
+            self._recovered.clear()
             try:
                 await self.announce()
                 delay, pause = FIRST_DELAY, ANNOUNCE_INTERVAL
             except (grpc.aio.AioRpcError, ValueError) as error:
                 log.warning("cannot announce this node%s", self._in_words(error))
                 pause, delay = delay, min(ANNOUNCE_INTERVAL, delay * 2)
-            await asyncio.sleep(pause * self._random.uniform(0.8, 1.2))
+            await self._pause(pause)
             await wait_disconnected()
 
+    async def _pause(self, seconds: float) -> None:
+        """Waits about so long, or until a certificate that had expired was renewed."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds * self._random.uniform(0.8, 1.2)):
+                await self._recovered.wait()
+
     async def renew_always(self) -> None:
-        """Renews the certificate after two thirds of its lifetime, until cancelled."""
+        """Renews the certificate after two thirds of its lifetime, until cancelled; one that has expired by a proof."""
+        delay = FIRST_DELAY
         while True:
+            pause = RENEWAL_INTERVAL
             if self._identities.current().due(self._now()):
+                expired = self._identities.current().expired(self._now())
                 try:
                     await self.renew()
                     log.info("the certificate was renewed")
+                    delay = FIRST_DELAY
                 except (grpc.aio.AioRpcError, ValueError, OSError) as error:
-                    log.warning("cannot renew the certificate%s", self._in_words(error))
-            await asyncio.sleep(RENEWAL_INTERVAL * self._random.uniform(0.8, 1.2))
+                    which = "the certificate, which has expired" if expired else "the certificate"
+                    log.warning("cannot renew %s%s", which, self._in_words(error))
+                    if expired:
+                        pause, delay = delay, min(ANNOUNCE_INTERVAL, delay * 2)
+            await asyncio.sleep(pause * self._random.uniform(0.8, 1.2))
 
     async def announce(self) -> None:
         """Announces once. Raises grpc.aio.AioRpcError."""
@@ -110,6 +133,34 @@ class Announcer:
 
     async def renew(self) -> None:
         """Renews once, with a new key. Raises grpc.aio.AioRpcError, and OSError when it cannot be stored."""
+        if self._identities.current().expired(self._now()):
+            await self._recover()
+            return
+        try:
+            await self._renew()
+        except grpc.aio.AioRpcError as error:
+            # So looks a manager by whose clock the certificate has expired.
+            if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                raise
+            failures = dict(self._failures)
+            try:
+                await self._recover()
+            except (grpc.aio.AioRpcError, OSError):
+                self._failures = failures
+                raise error from None
+
+    async def _recover(self) -> None:
+        self._failures.clear()
+        managers = self._announcement.managers
+        try:
+            identity = await recover(self._identities.current(), managers, self._kind)
+        except grpc.aio.AioRpcError as error:
+            self._failures[managers[-1]] = error
+            raise
+        await asyncio.to_thread(self._identities.save, identity)
+        self._recovered.set()
+
+    async def _renew(self) -> None:
         agent_id = self._identities.current().agent_id
         key = new_key(agent_id)
         request = enrollment_service_pb2.RenewCertificateRequest(

@@ -10,19 +10,27 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import secrets
 import socket
 import ssl
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from retinue.manager.v1 import enrollment_service_pb2, enrollment_service_pb2_grpc
+from retinue.rpc.enrollment import recovery
 from retinue.rpc.enrollment.identity import Identity, IdentityError, new_key
-from retinue.rpc.enrollment.managers import ManagerChoice, split_address
+from retinue.rpc.enrollment.managers import ELSEWHERE, ManagerChoice, split_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from retinue.rpc.enrollment.identity import IdentityStore
+
+_log = logging.getLogger(__name__)
 
 MANAGER_NAME = "manager.retinue"
 """Name in the manager's certificate, whatever the address it is dialled by."""
@@ -98,6 +106,81 @@ async def _enroll(
     return Identity(
         agent_id, key.private_key, response.certificate, authority, response.agent_endpoint, secrets.token_hex(16)
     )
+
+
+async def recover(
+    identity: Identity,
+    managers: Sequence[str],
+    kind: enrollment_service_pb2.NodeKind.ValueType = enrollment_service_pb2.NODE_KIND_AGENT,
+) -> Identity:
+    """Gets a new certificate in place of one that managers do not take any more, by a proof that the node has its key.
+
+    Raises ValueError, OSError, and grpc.aio.AioRpcError: UNAUTHENTICATED when the node has to enrol again.
+    """
+    return await ManagerChoice().call(managers, lambda manager: _recover(identity, manager, kind))
+
+
+async def _recover(identity: Identity, manager: str, kind: enrollment_service_pb2.NodeKind.ValueType) -> Identity:
+    credentials = grpc.ssl_channel_credentials(identity.ca_certificate.encode())
+    key = new_key(identity.agent_id)
+    async with grpc.aio.secure_channel(manager, credentials, options=channel_options()) as channel:
+        stub: enrollment_service_pb2_grpc.EnrollmentServiceAsyncStub = (
+            enrollment_service_pb2_grpc.EnrollmentServiceStub(channel)
+        )
+        begin = enrollment_service_pb2.BeginRecoveryRequest(agent_id=identity.agent_id, kind=kind)
+        challenge = (await stub.BeginRecovery(begin, timeout=TIMEOUT)).challenge
+        request = enrollment_service_pb2.RecoverCertificateRequest(
+            agent_id=identity.agent_id,
+            kind=kind,
+            certificate=identity.certificate,
+            certificate_request=key.certificate_request,
+            challenge=challenge,
+            proof=recovery.sign(identity.private_key, challenge, key.certificate_request),
+        )
+        response = await stub.RecoverCertificate(request, timeout=TIMEOUT)
+    return replace(identity, private_key=key.private_key, certificate=response.certificate)
+
+
+async def identify(  # noqa: PLR0917 - what a node is started with
+    node_id: str,
+    managers: Sequence[str],
+    join_token: str,
+    fingerprint: str,
+    identities: IdentityStore,
+    kind: enrollment_service_pb2.NodeKind.ValueType = enrollment_service_pb2.NODE_KIND_AGENT,
+) -> Identity:
+    """Loads the identity of a node, or enrols it when there is none.
+
+    One with an expired certificate is loaded too: an `Announcer` renews it. A join token is used for it only when the
+    managers refuse that. Raises IdentityError, ValueError, OSError, and grpc.aio.AioRpcError.
+    """
+    identity = await asyncio.to_thread(identities.load, node_id)
+    if identity is not None and not await _refused(identity, managers, identities, kind, join_token):
+        return identities.current()
+    if not join_token or not fingerprint:
+        raise IdentityError(f"{node_id} is not enrolled: a join token and the CA's fingerprint are needed")
+    identity = await enroll(node_id, managers, join_token, fingerprint, kind)
+    await asyncio.to_thread(identities.save, identity)
+    _log.info("%s is enrolled", node_id)
+    return identity
+
+
+async def _refused(
+    identity: Identity,
+    managers: Sequence[str],
+    identities: IdentityStore,
+    kind: enrollment_service_pb2.NodeKind.ValueType,
+    join_token: str,
+) -> bool:
+    """Returns whether a join token has to be used in place of an identity with an expired certificate."""
+    if not join_token or not identity.expired(datetime.now(UTC)):
+        return False
+    try:
+        await asyncio.to_thread(identities.save, await recover(identity, managers, kind))
+    except grpc.aio.AioRpcError as error:
+        # A manager that does not answer may do so later.
+        return error.code() not in ELSEWHERE
+    return False
 
 
 def channel_options() -> tuple[tuple[str, str | int], ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 from collections.abc import Callable
 from types import ModuleType
@@ -11,8 +12,9 @@ import grpc.aio
 
 from retinue.manager.identity.authority import Authority, BadCertificateRequest, Certificate, certificate_fingerprint
 from retinue.manager.identity.principal import Kind
+from retinue.manager.identity.recovery import Recoveries, Recovery
 from retinue.manager.identity.tokens import JOIN_TOKEN_PREFIX, hash_secret, is_secret
-from retinue.manager.server.errors import InvalidRequest, JoinTokenInvalid, MethodDenied
+from retinue.manager.server.errors import AgentRevoked, InvalidRequest, JoinTokenInvalid, MethodDenied
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.store import agents, routers
@@ -30,7 +32,12 @@ _LONGEST_INSTANCE, _LONGEST_VERSION = 64, 64
 _Context = grpc.aio.ServicerContext[Any, Any]
 
 
-def checked_kind(request: pb.EnrollRequest | fleet_pb.CreateJoinTokenRequest) -> Kind:
+_NodeRequest = (
+    pb.EnrollRequest | pb.BeginRecoveryRequest | pb.RecoverCertificateRequest | fleet_pb.CreateJoinTokenRequest
+)
+
+
+def checked_kind(request: _NodeRequest) -> Kind:
     """Returns what a request is about; an agent when it does not say. Raises InvalidRequest."""
     violations = Violations()
     kind = violations.enum("kind", request.kind, pb.NodeKind.DESCRIPTOR, unspecified=True)
@@ -48,12 +55,14 @@ class EnrollmentServicer(enrollment_service_pb2_grpc.EnrollmentServiceServicer):
         *,
         agent_endpoint: Callable[[], str],
         moved: Callable[[], None],
+        clock: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
     ) -> None:
         """`agent_endpoint` is where agents reach the manager; `moved` is called when an
-        agent listens somewhere else.
+        agent listens somewhere else; `clock` returns the time with a time zone.
         """
         self._database = database
         self._authority = authority
+        self._recoveries = Recoveries(authority, clock)
         self._agent_endpoint = agent_endpoint
         self._moved = moved
 
@@ -91,8 +100,14 @@ class EnrollmentServicer(enrollment_service_pb2_grpc.EnrollmentServiceServicer):
             violations.add("instance", f"must be 1-{_LONGEST_INSTANCE} printable characters")
         violations.raise_any()
         async with self._database.transaction() as tx:
-            moved = await _store(current_principal().kind).announce(
-                tx, request.agent_id, address=request.address, instance=request.instance, version=request.version
+            caller = current_principal()
+            moved = await _store(caller.kind).announce(
+                tx,
+                request.agent_id,
+                address=request.address,
+                instance=request.instance,
+                version=request.version,
+                certificate=caller.certificate,
             )
         if moved:
             self._moved()
@@ -106,16 +121,47 @@ class EnrollmentServicer(enrollment_service_pb2_grpc.EnrollmentServiceServicer):
         caller = current_principal()
         certificate = self._issue(caller.kind, request.agent_id, caller.generation, request.certificate_request)
         async with self._database.transaction() as tx:
+            fingerprint = certificate_fingerprint(certificate.certificate)
             before = await _store(caller.kind).renew(
-                tx, request.agent_id, caller.generation, certificate_fingerprint(certificate.certificate)
+                tx, request.agent_id, caller.generation, fingerprint, shown=caller.certificate
             )
-        if before != caller.certificate:
+        if before not in {"", caller.certificate}:
             # An answer that was lost looks the same: it is said, and not refused.
             _log.warning(
                 "agent %s renewed a certificate that is not its newest: its answer was lost, or another one has its key",
                 request.agent_id,
             )
         return pb.RenewCertificateResponse(
+            certificate=certificate.certificate.decode(), expire_time=timestamp(certificate.expire_time)
+        )
+
+    async def BeginRecovery(self, request: pb.BeginRecoveryRequest, context: _Context) -> pb.BeginRecoveryResponse:
+        """See the proto."""
+        kind = _checked_node(request)
+        async with self._database.transaction() as tx:
+            registration = await _store(kind).read_registration(tx, request.agent_id)
+        return pb.BeginRecoveryResponse(challenge=self._recoveries.challenge(kind, request.agent_id, registration))
+
+    async def RecoverCertificate(
+        self, request: pb.RecoverCertificateRequest, context: _Context
+    ) -> pb.RecoverCertificateResponse:
+        """See the proto."""
+        kind = _checked_node(request)
+        recovery = Recovery(
+            kind, request.agent_id, request.certificate, request.challenge, request.proof, request.certificate_request
+        )
+        async with self._database.transaction() as tx:
+            # Held until the commit: of two with one challenge, the second finds another newest certificate.
+            registration = await _store(kind).read_registration(tx, request.agent_id, lock=True)
+            generation = self._recoveries.generation(recovery, registration)
+            if generation is None:
+                raise AgentRevoked
+            certificate = self._issue(kind, request.agent_id, generation, request.certificate_request)
+            fingerprint = certificate_fingerprint(certificate.certificate)
+            shown = certificate_fingerprint(request.certificate.encode())
+            await _store(kind).renew(tx, request.agent_id, generation, fingerprint, shown=shown)
+        _log.info("%s %s is back with a new certificate: its former one had expired", kind.lower(), request.agent_id)
+        return pb.RecoverCertificateResponse(
             certificate=certificate.certificate.decode(), expire_time=timestamp(certificate.expire_time)
         )
 
@@ -129,6 +175,14 @@ class EnrollmentServicer(enrollment_service_pb2_grpc.EnrollmentServiceServicer):
 def _store(kind: Kind) -> ModuleType:
     """Returns where nodes of a kind are kept."""
     return routers if kind is Kind.ROUTER else agents
+
+
+def _checked_node(request: pb.BeginRecoveryRequest | pb.RecoverCertificateRequest) -> Kind:
+    """Returns the kind of the node that a request names. Raises InvalidRequest."""
+    violations = Violations()
+    violations.name("agent_id", request.agent_id)
+    violations.raise_any()
+    return checked_kind(request)
 
 
 def _check_self(agent_id: str) -> None:

@@ -97,9 +97,11 @@ class Agent(SQLModel, table=True):
     underlay_address: str = ""
     underlay_mtu: int = 0
     boot_id: str = ""
-    # Which enrolment counts, and the fingerprint of the newest certificate of it.
+    # Which enrolment counts, and the fingerprints of its newest certificate and of the one that asked for that, until
+    # the newest is shown.
     generation: int = Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default=text("0")))
     certificate: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
+    former_certificate: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
     # What is wrong with it, as it says and as managers have found: type, reason, message, since, blocks.
     reported_conditions: list[dict[str, Any]] = json_column("[]")
     found_conditions: list[dict[str, Any]] = json_column("[]")
@@ -124,9 +126,11 @@ class Router(SQLModel, table=True):
     url: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
     instance: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
     software_version: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
-    # Which enrolment counts, and the fingerprint of the newest certificate of it.
+    # Which enrolment counts, and the fingerprints of its newest certificate and of the one that asked for that, until
+    # the newest is shown.
     generation: int = Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default=text("0")))
     certificate: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
+    former_certificate: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
     create_time: dt.datetime = time_column(nullable=False, default_now=True)
     announce_time: dt.datetime | None = time_column()
     heartbeat_time: dt.datetime | None = time_column()

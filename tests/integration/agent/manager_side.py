@@ -7,6 +7,8 @@ import datetime as dt
 from typing import TYPE_CHECKING, Any
 
 import grpc
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
 from google.protobuf import duration_pb2
 
 from retinue.agent.v1 import agent_service_pb2 as pb
@@ -14,6 +16,7 @@ from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
 from retinue.manager.v1 import enrollment_service_pb2 as enrollment_pb2
 from retinue.manager.v1 import enrollment_service_pb2_grpc as enrollment_pb2_grpc
 from retinue.rpc.bidi_call import BidiCall
+from retinue.rpc.enrollment import recovery
 from tests.support.eventually import NEVER
 
 if TYPE_CHECKING:
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from tests.integration.agent.authority import Authority
 
 TOKEN = "join-token-for-tests"
+CHALLENGE = b"challenge-for-tests"
 # After four intervals of silence an agent takes its manager for gone, and the manager here answers only while a test
 # takes messages in. No test that is about something else may get there.
 INTERVAL = 60.0
@@ -36,6 +40,8 @@ class Enrollment(enrollment_pb2_grpc.EnrollmentServiceServicer):
         self.agent_port = 0
         self.announced: asyncio.Queue[enrollment_pb2.AnnounceRequest] = asyncio.Queue()
         self.renewed: asyncio.Queue[str] = asyncio.Queue()
+        self.recovered: asyncio.Queue[str] = asyncio.Queue()
+        self.revoked = False
         self.callers: list[list[bytes]] = []
         self.life = (dt.timedelta(minutes=-1), dt.timedelta(hours=1))
 
@@ -53,6 +59,19 @@ class Enrollment(enrollment_pb2_grpc.EnrollmentServiceServicer):
         self.callers.append(list(context.auth_context()["x509_subject_alternative_name"]))
         await self.announced.put(request)
         return enrollment_pb2.AnnounceResponse()
+
+    async def BeginRecovery(self, request: Any, context: Any) -> Any:
+        return enrollment_pb2.BeginRecoveryResponse(challenge=CHALLENGE)
+
+    async def RecoverCertificate(self, request: Any, context: Any) -> Any:
+        key = x509.load_pem_x509_certificate(request.certificate.encode()).public_key()
+        assert isinstance(key, ec.EllipticCurvePublicKey)
+        if self.revoked or not recovery.proves(key, request.proof, request.challenge, request.certificate_request):
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "revoked")
+        assert request.challenge == CHALLENGE
+        certificate = self.authority.sign_request(request.certificate_request, request.agent_id)
+        await self.recovered.put(certificate)
+        return enrollment_pb2.RecoverCertificateResponse(certificate=certificate)
 
     async def RenewCertificate(self, request: Any, context: Any) -> Any:
         del context

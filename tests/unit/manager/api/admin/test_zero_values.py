@@ -102,6 +102,7 @@ RULES |= {
     "DeployRevision": {f"revision.{path}": rule for path, rule in REVISION.items()},
     "ControlRollout": {"action": REFUSED},
     "Enroll": {"kind": "NODE_KIND_AGENT"},
+    "RecoverCertificate": {"kind": "NODE_KIND_AGENT"},
     "CreateJoinToken": {"kind": "NODE_KIND_AGENT"},
 }
 # Requests that nothing but a zero value makes wrong.
@@ -122,6 +123,7 @@ SOUND: dict[str, dict[str, Any]] = {
     "DeployRevision": {"endpoint": "e", "revision": {"port": 1}},
     "ControlRollout": {"endpoint": "e"},
     "Enroll": {},
+    "RecoverCertificate": {},
     "CreateJoinToken": {},
 }
 
@@ -232,6 +234,7 @@ CHECKS: dict[str, Callable[[Any], Any]] = {
     "DeployRevision": lambda request: _revision(request.revision),
     "ControlRollout": checked_action,
     "Enroll": checked_kind,
+    "RecoverCertificate": checked_kind,
     "CreateJoinToken": checked_kind,
 }
 BY_NAME = {method.name: method for method in methods()}
