@@ -23,6 +23,7 @@ from retinue.agent.code.workspaces import Workspaces
 from retinue.agent.conditions import Conditions
 from retinue.agent.docker.credentials import describe_trouble
 from retinue.agent.docker.engine import find_host
+from retinue.agent.docker.fetched_images import FetchedImages
 from retinue.agent.docker.options import DockerOptions
 from retinue.agent.docker.registry_addresses import RegistryAddresses
 from retinue.agent.docker.runtime import DockerRuntime, has_records
@@ -137,7 +138,8 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
         shared = Shared(await asyncio.to_thread(_holdings, settings), damaged, disk, conditions)
         node = replace(node, gpus=len(shared.holdings.gpus))
         gpus = GpuUse(shared.holdings.gpus_of).read
-        containers = await _containers(settings, node, resolver, shared, registries)
+        fetched = await asyncio.to_thread(FetchedImages, settings.state_dir)
+        containers = await _containers(settings, node, resolver, shared, registries, fetched=fetched)
         others: dict[Isolation, OptionalRuntime] = {}
         missing = []
         if containers is not None:
@@ -147,7 +149,7 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
         machines = _options(
             VmOptions, settings, node, resolver, hidden=settings.hidden, starts=parallel_starts(node.processors)
         )
-        others[Isolation.VM] = await _machines(settings, machines, shared, registries, builds)
+        others[Isolation.VM] = await _machines(settings, machines, shared, registries, builds, fetched=fetched)
         processes = _options(ProcessOptions, settings, node, resolver, hidden=settings.hidden)
         runtime = Runtimes(ProcessRuntime(processes, shared), others, missing)
     networks = NodeNetworks(
@@ -308,19 +310,39 @@ def _options(kind: type[_Options], settings: Settings, node: Node, resolver: str
 
 
 async def _machines(
-    settings: Settings, options: VmOptions, shared: Shared, registries: RegistryAddresses, builds: NodeBuilds
+    settings: Settings,
+    options: VmOptions,
+    shared: Shared,
+    registries: RegistryAddresses,
+    builds: NodeBuilds,
+    *,
+    fetched: FetchedImages,
 ) -> VmRuntime:
     """Returns the runtime for virtual machines; on a node that has none of what they need, it says so."""
     host = await find_host(settings.docker_host, needed=False)
     roots = settings.state_dir / "vm" / "images"
     images = None
     if host is not None:
-        images = ImageRoots(host, settings.agent_id, roots, settings.registry_config, registries, gid=settings.gid)
+        images = ImageRoots(
+            host,
+            settings.agent_id,
+            roots,
+            settings.registry_config,
+            registries,
+            gid=settings.gid,
+            fetched=fetched,
+        )
     return VmRuntime(options, shared, images=images, builds=builds)
 
 
 async def _containers(
-    settings: Settings, node: Node, resolver: str, shared: Shared, registries: RegistryAddresses
+    settings: Settings,
+    node: Node,
+    resolver: str,
+    shared: Shared,
+    registries: RegistryAddresses,
+    *,
+    fetched: FetchedImages,
 ) -> OptionalRuntime | None:
     """Returns the runtime for kernels with an image; None where there is no engine and never was."""
     if (cluster := settings.kubernetes) is not None:
@@ -352,6 +374,8 @@ async def _containers(
         registry_config=settings.registry_config,
         registry_addresses=registries,
         starts=parallel_starts(node.processors),
+        fetched_images=fetched,
+        image_removal=settings.image_removal,
     )
     return DockerRuntime(options, shared)
 

@@ -187,6 +187,20 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
                 help="Credentials for image registries, in the format of Docker's config.json.",
             ),
             click.option(
+                "--unused-image-days",
+                type=click.IntRange(0),
+                default=3,
+                show_default=True,
+                help="Remove images that the agent fetched and no kernel used for so many days, while little of the engine's disk is free; 0: never.",
+            ),
+            click.option(
+                "--image-free-percent",
+                type=click.IntRange(0, 100),
+                default=20,
+                show_default=True,
+                help="The part of the engine's disk that unused images are removed to keep free.",
+            ),
+            click.option(
                 "--registry-allow",
                 multiple=True,
                 metavar="CIDR",
@@ -353,6 +367,8 @@ def _settings(  # noqa: PLR0917 - one per option
     kube_runtime: Path | None,
     null_kernels: bool,
     registry_config: Path | None,
+    unused_image_days: int,
+    image_free_percent: int,
     name_server: tuple[str, ...],
     egress_allow: tuple[str, ...],
     registry_allow: tuple[str, ...],
@@ -360,7 +376,8 @@ def _settings(  # noqa: PLR0917 - one per option
     metrics: str,
 ) -> Settings:
     """Returns the settings that options mean. Raises ClickException."""
-    from retinue.agent.settings import KubernetesSettings, Settings, check  # noqa: PLC0415 - kept out of `--help`
+    from retinue.agent.docker.core.image_removal import RemovalPolicy  # noqa: PLC0415 - kept out of `--help`
+    from retinue.agent.settings import KubernetesSettings, Settings, check  # noqa: PLC0415
 
     settings = Settings(
         agent_id=agent_id,
@@ -391,6 +408,7 @@ def _settings(  # noqa: PLR0917 - one per option
         else None,
         null_kernels=null_kernels,
         registry_config=registry_config,
+        image_removal=RemovalPolicy(unused_image_days, image_free_percent),
         name_servers=name_server,
         egress_allow=egress_allow,
         registry_allow=registry_allow,

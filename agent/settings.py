@@ -6,6 +6,7 @@ import ipaddress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from retinue.agent.docker.core.image_removal import RemovalPolicy
 from retinue.agent.host.users import UserRange
 from retinue.agent.kubernetes.options import NAMESPACE
 from retinue.agent.resources.core.holdings import CUDA
@@ -45,7 +46,7 @@ class Settings:
     one, if it answers. With `kubernetes`, those are pods instead. With `null_kernels`
     nothing runs at all: for tests and benches.
     `registry_config` holds credentials for registries, as Docker's `config.json` does; without it, images are fetched
-    as any caller can.
+    as any caller can. `image_removal` says when images are removed that the agent fetched and no kernel uses.
     `name_servers` are for kernels with egress, by default the node's own; `egress_allow` are networks those may reach
     although they are not public. `registry_allow` are networks that registries of images may be in although they are
     this node's own, link-local, or the fleet's. `metrics` is the `host:port` where Prometheus reads the agent's
@@ -76,6 +77,7 @@ class Settings:
     kubernetes: KubernetesSettings | None = None
     null_kernels: bool = False
     registry_config: Path | None = None
+    image_removal: RemovalPolicy = field(default_factory=RemovalPolicy)
     name_servers: tuple[str, ...] = ()
     egress_allow: tuple[str, ...] = ()
     registry_allow: tuple[str, ...] = ()

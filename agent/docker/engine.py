@@ -26,6 +26,7 @@ from retinue.agent.docker.core.container_state import (
     parse_file,
     parse_state,
 )
+from retinue.agent.docker.core.image_removal import data_directories
 from retinue.agent.errors import KernelRuntimeError
 from retinue.rpc.core.reasons import AgentConditionType
 
@@ -251,6 +252,19 @@ class Engine:
                 return await client.images.inspect(reference)
         except _MissingError:
             return None
+
+    async def remove_image(self, name: str) -> None:
+        """Removes a name of an image, and the image with its last one; nothing to do when there is none.
+        One that a container is of stays.
+        """
+        with contextlib.suppress(_MissingError):
+            async with self._asked() as client:
+                await client.images.delete(name)
+
+    async def data_directories(self) -> tuple[str, ...]:
+        """Returns the directories that the engine writes to, as it sees them."""
+        async with self._asked() as client:
+            return data_directories(await client.system.info())
 
     @contextlib.asynccontextmanager
     async def request(

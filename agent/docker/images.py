@@ -16,6 +16,7 @@ from retinue.agent.docker.core.image_bounds import excess, variables_of
 from retinue.agent.docker.core.pull_progress import fold, worth_reporting
 from retinue.agent.docker.credentials import CredentialsError, encode_login, read_credentials
 from retinue.agent.docker.engine import MAX_ANSWER, MAX_ERROR, EngineError
+from retinue.agent.docker.fetched_images import FetchedImages
 from retinue.agent.docker.registries import (
     DENIED,
     FAILED,
@@ -87,15 +88,20 @@ class Images:
     """The images of one engine."""
 
     def __init__(
-        self, engine: Engine, credentials: Path | None = None, addresses: RegistryAddresses | None = None
+        self,
+        engine: Engine,
+        credentials: Path | None = None,
+        addresses: RegistryAddresses | None = None,
+        fetched: FetchedImages | None = None,
     ) -> None:
         """Asks the engine for nothing yet; `credentials` is a file in the format of Docker's `config.json`.
 
-        `addresses` are those that registries may have.
+        `addresses` are those that registries may have; images that a fetch brought are noted in `fetched`.
         """
         self._engine = engine
         self._credentials = credentials
         self._addresses = addresses or RegistryAddresses()
+        self._fetched = fetched or FetchedImages()
         # When a registry that takes credentials last let this node have an image, by reference and digest.
         self._granted: dict[tuple[str, str], float] = {}
         self._fetches: dict[tuple[str, str], _Fetch] = {}
@@ -145,6 +151,7 @@ class Images:
                 configuration = found.get("Config") or {}
                 labels = {str(key): str(value) for key, value in (configuration.get("Labels") or {}).items()}
                 user = str(configuration.get("User") or "")
+                self._fetched.used((identities[0].id,))
                 return Image(identities[0], user, labels, excess(configuration), variables_of(configuration))
         return None
 
@@ -221,6 +228,8 @@ class Images:
         parts = parse_reference(reference)
         login = await self._login(parts.registry)
         await _in_thread(lambda: self._addresses.check(parts.registry))
+        name = f"{parts.repository}@{digest}" if digest else reference
+        before = await self._engine.image(name)
         layers: dict[str, Layer] = {}
         reported, when = tuple[Layer, ...](), 0.0
         async with contextlib.aclosing(pull(self._engine, parts.repository, digest or parts.wanted, login)) as events:
@@ -231,10 +240,12 @@ class Images:
                     fetch.layers, reported, when = current, current, time.monotonic()
                     for report in list(fetch.reports.values()):
                         report(current)
-        name = f"{parts.repository}@{digest}" if digest else reference
-        if await self._engine.image(name) is None:
+        if (there := await self._engine.image(name)) is None:
             # An engine that is asked to end may report the end of the fetch as well.
             raise EngineError("the Docker engine ended the fetch without having the image")
+        if before is None or before["Id"] != there["Id"]:
+            self._fetched.fetched(str(there["Id"]), name)
+            await self._fetched.save()
         if login:
             now = time.monotonic()
             self._granted = {key: when for key, when in self._granted.items() if now - when < FRESH}

@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retinue.agent.attempts import Phase
+from retinue.agent.docker import fetched_images
 from retinue.agent.docker.attached import attach
 from retinue.agent.docker.barrier import memory_was_used_up
 from retinue.agent.docker.container_runtime import ContainerRuntime
 from retinue.agent.docker.containers import DockerKernels
 from retinue.agent.docker.core.container_state import Written
-from retinue.agent.docker.engine import Engine, watch_engine
+from retinue.agent.docker.engine import Engine, EngineError, watch_engine
+from retinue.agent.docker.fetched_images import on_host
 from retinue.agent.docker.images import Images
 from retinue.agent.docker.kernel_files import area_of, boot_time
 from retinue.agent.docker.options import DockerOptions
@@ -70,7 +72,8 @@ class DockerRuntime(ContainerRuntime[DockerOptions]):
         """Touches nothing before `open`."""
         super().__init__(options, shared)
         self._engine = Engine(options.host)
-        self._images = Images(self._engine, options.registry_config, options.registry_addresses)
+        self._disk = None if shared is None else shared.disk
+        self._images = Images(self._engine, options.registry_config, options.registry_addresses, options.fetched_images)
         self._kernels = DockerKernels(options, self._engine)
         self._trouble = "the Docker engine was not asked yet"
         # Nothing is asked of the engine before.
@@ -190,7 +193,23 @@ class DockerRuntime(ContainerRuntime[DockerOptions]):
             tried.set()
             await asyncio.sleep(RETRY)
         tried.set()
+        self._tasks.spawn(self._watch_images(), "watch the disk of images")
         await watch_engine(self._engine, self._conditions)
+
+    async def _watch_images(self) -> None:
+        """Has the engine's disk watched, and images removed that nothing has used for long while it is nearly full."""
+        while True:
+            with contextlib.suppress(EngineError):
+                names = await self._engine.data_directories()
+                directories = {name: await asyncio.to_thread(on_host, name) for name in names}
+                if self._disk is not None:
+                    self._disk.follow(directories)
+                in_use = {record.image.identity.id for record in self._store if record.image is not None}
+                options = self._options
+                await options.fetched_images.remove_unused(
+                    self._engine, directories.values(), in_use, options.image_removal
+                )
+            await asyncio.sleep(fetched_images.INTERVAL)
 
     async def _recover(self, attempt_id: str) -> None:
         """Makes a record of an attempt that has none, from its container. Raises EngineError."""

@@ -19,7 +19,7 @@ from retinue.agent.conditions import Conditions
 from retinue.rpc.core.reasons import AgentConditionReason, AgentConditionType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ _OBSTRUCTED = {errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENOENT, errno.ENOT
 
 
 class Disk:
-    """The disk under one directory, and those under others that kernels write to. Methods block;
+    """The disk under one directory, and those under others that kernels or their engine write to. Methods block;
     any thread may call them.
     """
 
@@ -52,9 +52,16 @@ class Disk:
         """Touches nothing before the first check."""
         self._directory = directory
         self._reserve = directory / RESERVE
-        self._others = others
+        self._others = dict(zip(map(str, others), others, strict=True))
+        self._followed: dict[str, Path] = {}
         self._conditions = conditions
         self._lock = threading.Lock()
+
+    def follow(self, directories: Mapping[str, Path]) -> None:
+        """Looks at these as well from now on, in place of those followed before: paths to look at,
+        by what the node calls them.
+        """
+        self._followed = dict(directories)
 
     def essential(self, action: Callable[[], Result]) -> Result:
         """Does what writes to the directory and must not fail for want of space:
@@ -82,10 +89,10 @@ class Disk:
         except OSError as error:
             problem = f"cannot be written: {error.strerror}"
         if not problem:
-            for other in self._others:
+            for name, other in (self._others | self._followed).items():
                 with contextlib.suppress(OSError):
                     if problem := self._space(other):
-                        self._report(problem, other)
+                        self._report(problem, name)
                         return
         self._report(problem)
 
@@ -106,7 +113,7 @@ class Disk:
             self._conditions.clear(AgentConditionType.DISK_FULL, HUNG)
             await asyncio.sleep(INTERVAL)
 
-    def _report(self, problem: str, directory: Path | None = None) -> None:
+    def _report(self, problem: str, directory: str = "") -> None:
         message = f"the disk of {directory or self._directory} {problem}" if problem else ""
         self._conditions.update(AgentConditionType.DISK_FULL, message)
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from retinue.agent.attempts import AttemptSpec, ImageFacts, Layer
+    from retinue.agent.docker.fetched_images import FetchedImages
     from retinue.agent.docker.registry_addresses import RegistryAddresses
 
 log = logging.getLogger(__name__)
@@ -102,13 +103,15 @@ class ImageRoots:
         addresses: RegistryAddresses | None,
         *,
         gid: int,
+        fetched: FetchedImages | None = None,
     ) -> None:
         """Asks the engine at `host` for nothing yet. `credentials` are for registries, which may have `addresses`.
 
+        Images that were not there before a fetch are noted in `fetched`.
         `gid` is the group of kernels whose image names no other than root's.
         """
         self._engine = Engine(host)
-        self._images = Images(self._engine, credentials, addresses)
+        self._images = Images(self._engine, credentials, addresses, fetched)
         self._agent_id = agent_id
         self._gid = gid
         self._directory = directory

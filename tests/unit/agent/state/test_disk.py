@@ -39,3 +39,22 @@ def test_a_disk_is_full_before_nothing_can_be_written(
     monkeypatch.setattr(os, "statvfs", lambda _directory: found)
     disk.look()
     assert [condition.type for condition in conditions.all()] == (["DISK_FULL"] if full else [])
+
+
+def test_the_disk_of_an_engine_counts_once_it_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full, free = SimpleNamespace(f_flag=0, f_frsize=1, f_blocks=GIB, f_bavail=0, f_files=0), os.statvfs(tmp_path)
+    engine = tmp_path / "engine"
+    monkeypatch.setattr(os, "statvfs", lambda directory: full if directory == engine else free)
+    conditions = Conditions()
+    disk = Disk(tmp_path, conditions)
+    for directories in ({}, {"/gone": tmp_path / "gone"}):
+        disk.follow(directories)
+        disk.look()
+        assert conditions.all() == ()
+    disk.follow({"/var/lib/docker": engine})
+    disk.look()
+    (condition,) = conditions.all()
+    assert condition.message == "the disk of /var/lib/docker is full: 0 of 1048576 KiB are free"
+    disk.follow({})
+    disk.look()
+    assert conditions.all() == ()
