@@ -15,7 +15,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from retinue.client import enum_names
 from retinue.client.errors import UsageError
-from retinue.client.time_spans import EXAMPLES, as_duration, parse_span
+from retinue.client.time_spans import EXAMPLES, as_duration, parse_span, parse_time
 from retinue.manager.v1 import endpoint_pb2, session_pb2, template_service_pb2
 from retinue.rpc.fields import by_name, fields_of, is_map
 
@@ -315,13 +315,13 @@ class _Reader:
             if (seconds := parse_span(node.value)) is None:
                 raise self._error(node, f"{self._written} must be a time such as {EXAMPLES}, not {node.value!r}")
             return as_duration(seconds).ToJsonString()
-        try:
-            Timestamp().FromJsonString(node.value)
-        except ValueError as error:
+        if (at := parse_time(node.value)) is None:
             raise self._error(
                 node, f"{self._written} must be a moment such as 2026-01-31T12:00:00Z, not {node.value!r}"
-            ) from error
-        return node.value
+            )
+        moment = Timestamp()
+        moment.FromDatetime(at)
+        return moment.ToJsonString()
 
     def _entries(self, node: Any) -> dict[str, tuple[Any, Any]]:
         if not isinstance(node, yaml.MappingNode):

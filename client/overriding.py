@@ -4,6 +4,7 @@ or named in the mask of those that a template's must not be taken.
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 import shlex
 from typing import Any
@@ -13,7 +14,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from retinue.client import enum_names
 from retinue.client.errors import UsageError
-from retinue.client.time_spans import EXAMPLES, as_duration, parse_span
+from retinue.client.time_spans import EXAMPLES, MOMENT_EXAMPLES, as_duration, parse_moment, parse_span
 from retinue.manager.v1 import session_pb2
 from retinue.rpc.fields import is_map, split_path
 
@@ -96,11 +97,10 @@ def _well_known(path: str, field: FieldDescriptor, text: str) -> Any:
         if (seconds := parse_span(text)) is None:
             raise UsageError(f"{path} is a time such as {EXAMPLES}, not {text!r}")
         return as_duration(seconds)
+    if (at := parse_moment(text, dt.datetime.now(dt.UTC), 1)) is None:
+        raise UsageError(f"{path} is a time such as {MOMENT_EXAMPLES}, not {text!r}")
     moment = Timestamp()
-    try:
-        moment.FromJsonString(text)
-    except ValueError as error:
-        raise UsageError(f"{path}: {text!r} is not such a time") from error
+    moment.FromDatetime(at)
     return moment
 
 

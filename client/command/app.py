@@ -10,6 +10,7 @@ from retinue.client.command.connection import Connection, asynchronous, pass_con
 from retinue.client.command.exit_codes import ExitCode
 from retinue.client.command.printable import safe
 from retinue.client.command.terminal_text import Printer, raw_option
+from retinue.client.command.variables import env_options
 from retinue.types.v1 import app_pb2 as pb
 
 _STATE = pb.AppState.DESCRIPTOR
@@ -37,7 +38,7 @@ def app_command() -> None:
 
 
 @app_command.command("start")
-@click.option("-e", "--env", multiple=True, callback=options.pairs, metavar="NAME=VALUE", help="Environment variable.")
+@env_options
 @click.argument("session", shell_complete=completed_names.sessions)
 @click.argument("name")
 @click.argument("arguments", nargs=-1)

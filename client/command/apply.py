@@ -7,7 +7,6 @@ import contextlib
 import json
 import re
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -19,7 +18,8 @@ from retinue.client.command.exit_codes import ExitCode
 from retinue.client.command.output import output_option, print_message, table
 from retinue.client.command.print_error import print_violations
 from retinue.client.command.printable import safe
-from retinue.client.errors import CallError, NotFound, UsageError
+from retinue.client.command.text_files import read_file
+from retinue.client.errors import CallError, NotFound
 from retinue.client.manifest import read_manifest
 from retinue.client.rpc_errors import from_status
 from retinue.manager.v1 import session_service_pb2
@@ -217,15 +217,3 @@ def _print_refusal(
 def field_of(path: str) -> str:
     """Returns the path of a field in one session of a request; where the session is, the line says."""
     return re.sub(r"^specs\[\d+\]\.", "", path)
-
-
-def read_file(file: str) -> tuple[str, str]:
-    """Returns a file's name for errors, and its text; `-` is standard input. Raises UsageError."""
-    try:
-        if file == "-":
-            return "standard input", sys.stdin.buffer.read().decode()
-        return file, Path(file).read_bytes().decode()
-    except OSError as error:
-        raise UsageError(f"{file}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{file}: is not UTF-8") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
@@ -13,7 +12,7 @@ from retinue.client.command.code_prompt import conversation, history, read_code
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exit_codes import ExitCode
 from retinue.client.command.terminal_text import raw_option
-from retinue.client.errors import UsageError
+from retinue.client.command.text_files import read_file
 from retinue.types.v1 import code_pb2
 
 LANGUAGES = {".py": "python", ".sh": "bash", ".r": "r", ".jl": "julia", ".js": "javascript", ".go": "go"}
@@ -99,10 +98,7 @@ def run_command(
     raw: bool,
 ) -> int:
     """Run FILE (`-`: standard input) in a running session, and end with 0, or 1 when the code raised an error."""
-    try:
-        text = sys.stdin.read() if str(file) == "-" else file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {file}: {error}") from error
+    _, text = read_file(str(file))
     language = language or LANGUAGES.get(file.suffix.lower(), "")
     with conversation(connection, session, language) as talk:
         finished = talk.run(text, Output(save_dir, raw=raw), timeout=timeout)

@@ -9,7 +9,8 @@ import click
 
 from retinue.client import enum_names
 from retinue.client.command import completed_names, options
-from retinue.client.command.apply import read_file
+from retinue.client.command.text_files import read_file
+from retinue.client.command.variables import env_options
 from retinue.client.errors import UsageError
 from retinue.client.manifest import read_manifest
 from retinue.client.spec import session_spec
@@ -61,9 +62,7 @@ _REVISION = (
     click.option("--image", help="Default: the root of the agent's own host, read-only."),
     click.option("--isolation", type=options.ISOLATIONS, help="How kernels are isolated."),
     click.option("--slots", multiple=True, callback=options.slots, metavar="cpu=2,mem=1g", help="Amounts of a kernel."),
-    click.option(
-        "-e", "--env", multiple=True, callback=options.pairs, metavar="NAME=VALUE", help="Environment variable."
-    ),
+    env_options,
     click.option(
         "--mount",
         multiple=True,

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from retinue.client.command import completed_names, options, terminal
+from retinue.client.command import completed_names, terminal
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.printable import safe
 from retinue.client.command.signals import handled
+from retinue.client.command.variables import env_options
 from retinue.client.errors import CallError
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class _Exec(click.Command):
 @click.option("-t", "--tty", is_flag=True, help="Run it on a terminal, the size of this one.")
 @click.option("-d", "--detach", is_flag=True, help="Start it apart, without input and output, and do not wait for it.")
 @click.option("-k", "--kernel", default="", help="Hostname of the kernel.  [default: main1]")
-@click.option("-e", "--env", multiple=True, callback=options.pairs, metavar="NAME=VALUE", help="Environment variable.")
+@env_options
 @click.option("-w", "--workdir", default="", help="Absolute path.  [default: that of the kernel's command]")
 @click.argument("session", shell_complete=completed_names.sessions)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)

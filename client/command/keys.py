@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +11,7 @@ from retinue.client.command.connection import Connection, asynchronous, pass_con
 from retinue.client.command.output import Column, list_output_option, output_option, print_list, print_one
 from retinue.client.command.printable import safe
 from retinue.client.command.text import or_dash, since
+from retinue.client.command.text_files import TextFile
 from retinue.manager.v1 import account_service_pb2 as pb
 
 if TYPE_CHECKING:
@@ -47,15 +48,15 @@ async def list_keys(connection: Connection, user: str, output: str) -> None:
 @keys_command.command("add")
 @click.option("--description", default="", help="What it is for.  [default: the comment of the key]")
 @output_option
-@click.argument("file", type=click.File("r"), metavar="FILE.pub")
+@click.argument("text", type=TextFile(), metavar="FILE.pub")
 @pass_connection
 @asynchronous
-async def add_key(connection: Connection, *, file: TextIO, description: str, output: str) -> None:
+async def add_key(connection: Connection, *, text: str, description: str, output: str) -> None:
     """Register the public key in a file, as `~/.ssh/id_ed25519.pub`: it opens your system sessions,
     also those that run.
     """
     async with connection.client() as client:
-        key = await client.ssh_keys.add(file.read(), description=description)
+        key = await client.ssh_keys.add(text, description=description)
     print_one(
         output, key, [(column.title.lower(), column.value(key)) for column in _columns(time.time())], key.fingerprint
     )

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from retinue.client.command.docker_syntax import Mount, is_port, parse_mount, parse_port
 from retinue.client.errors import UsageError
 from retinue.client.overriding import remove_field, set_field
-from retinue.client.time_spans import EXAMPLES, parse_span
+from retinue.client.time_spans import EXAMPLES, MOMENT_EXAMPLES, parse_moment, parse_span
 from retinue.manager.v1 import fleet_service_pb2, session_pb2
 from retinue.rpc.core.amounts import MEMORY, AmountError, parse_amount
 
@@ -19,9 +20,7 @@ if TYPE_CHECKING:
 
 
 def span(_context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    """Returns the seconds of a length of time written `90`, `90s`, `1.5m`, `2h`, `1h30m` or `1d`;
-    usage errors for anything else.
-    """
+    """Returns the seconds of a length of time; usage errors for anything else."""
     if value is None:
         return None
     if (seconds := parse_span(value)) is None:
@@ -48,14 +47,12 @@ def size(_context: click.Context, parameter: click.Parameter, value: str | None)
 
 
 def moment(context: click.Context, parameter: click.Parameter, value: str | None) -> dt.datetime | None:
-    """Returns a moment written as the time that has passed since (`30s`, `2h`) or in RFC 3339;
-    usage errors for anything else.
-    """
+    """Returns a moment, of which a length of time has passed since; usage errors for anything else."""
     return _moment(context, parameter, value, -1)
 
 
 def future(context: click.Context, parameter: click.Parameter, value: str | None) -> dt.datetime | None:
-    """Returns a moment written as the time until then (`30s`, `2h`) or in RFC 3339; usage errors for anything else."""
+    """Returns a moment, of which a length of time is that until then; usage errors for anything else."""
     return _moment(context, parameter, value, 1)
 
 
@@ -64,17 +61,9 @@ def _moment(
 ) -> dt.datetime | None:
     if value is None:
         return None
-    now = dt.datetime.now(dt.UTC)
-    seconds = parse_span(value)
-    try:
-        if seconds is not None:
-            return now + direction * dt.timedelta(seconds=seconds)
-        parsed = dt.datetime.fromisoformat(value)
-    except (ValueError, OverflowError):
-        raise click.BadParameter(
-            f"{value!r} is not a time: write 10m, or 2026-01-31T12:00:00Z", param=parameter
-        ) from None
-    return parsed if parsed.tzinfo is not None else parsed.astimezone()
+    if (parsed := parse_moment(value, dt.datetime.now(dt.UTC), direction)) is None:
+        raise click.BadParameter(f"{value!r} is not a time: write {MOMENT_EXAMPLES}", param=parameter)
+    return parsed
 
 
 def pairs(_context: click.Context, parameter: click.Parameter, values: Iterable[str]) -> dict[str, str]:
@@ -135,30 +124,31 @@ def words(_context: click.Context, parameter: click.Parameter, value: str | None
         raise click.BadParameter(f"{error}", param=parameter) from error
 
 
-def mounts(_context: click.Context, parameter: click.Parameter, values: Iterable[str]) -> list[tuple[str, str, bool]]:
-    """Returns `SRC:DST[:rw]` options as source, target and whether it is writable; usage errors for anything else."""
-    found = []
+def labels(_context: click.Context, parameter: click.Parameter, values: Iterable[str]) -> dict[str, str]:
+    """Returns `NAME[=VALUE]` options as a mapping, as Docker takes labels; usage errors for no name."""
+    found: dict[str, str] = {}
     for value in values:
-        source, _, rest = value.partition(":")
-        target, _, how = rest.partition(":")
-        if not source or not target or how not in {"", "ro", "rw"}:
-            raise click.BadParameter(f"{value!r} is not SRC:DST[:rw]", param=parameter)
-        found.append((source, target, how == "rw"))
+        name, _, content = value.partition("=")
+        if not name:
+            raise click.BadParameter(f"{value!r} is not NAME=VALUE", param=parameter)
+        found[name] = content
     return found
+
+
+def mounts(_context: click.Context, parameter: click.Parameter, values: Iterable[str]) -> list[Mount]:
+    """Returns `SRC:DST[:rw]` options, or those of `docker run --mount`; usage errors for anything else."""
+    try:
+        return [parse_mount(value) for value in values]
+    except UsageError as error:
+        raise click.BadParameter(str(error), param=parameter) from error
 
 
 def ports(_context: click.Context, parameter: click.Parameter, values: Iterable[str]) -> list[tuple[str, str, int]]:
     """Returns `NAME:[PROTOCOL:]NUMBER` options as name, protocol and number; usage errors for anything else."""
-    found = []
-    for value in values:
-        name, *protocol, number = value.rsplit(":", 2) if ":" in value else ("", value)
-        if not name or name.isdecimal() or ":" in name or not _is_port(number):
-            raise click.BadParameter(
-                f"{value!r} is not NAME:[PROTOCOL:]NUMBER, such as web:{number if _is_port(number) else 8000}",
-                param=parameter,
-            )
-        found.append((name, protocol[0] if protocol else "", int(number)))
-    return found
+    try:
+        return [parse_port(value) for value in values]
+    except UsageError as error:
+        raise click.BadParameter(str(error), param=parameter) from error
 
 
 def port_ranges(_context: click.Context, parameter: click.Parameter, values: Iterable[str]) -> list[tuple[int, int]]:
@@ -166,7 +156,7 @@ def port_ranges(_context: click.Context, parameter: click.Parameter, values: Ite
     found = []
     for value in values:
         first, _, last = value.partition("-")
-        if not _is_port(first) or not _is_port(last or first):
+        if not is_port(first) or not is_port(last or first):
             raise click.BadParameter(f"{value!r} is not FIRST[-LAST]", param=parameter)
         found.append((int(first), int(last or first)))
     return found
@@ -178,10 +168,6 @@ def apps(context: click.Context, parameter: click.Parameter, values: Iterable[st
     for name, command in pairs(context, parameter, values).items():
         found.append(session_pb2.AppDefinition(name=name, command=words(context, parameter, command)))
     return found
-
-
-def _is_port(text: str) -> bool:
-    return text.isdecimal() and int(text) in range(1, 65_536)
 
 
 def mount_roots(

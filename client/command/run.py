@@ -17,6 +17,8 @@ from retinue.client.command.printable import safe
 from retinue.client.command.session_follower import SessionFollower
 from retinue.client.command.sessions import session_facts
 from retinue.client.command.spec_options import named_options
+from retinue.client.command.text_files import TextFile
+from retinue.client.command.variables import env_options
 from retinue.client.errors import UsageError
 from retinue.client.spec import session_spec
 from retinue.manager.v1 import session_service_pb2
@@ -54,8 +56,8 @@ _TYPES = ("batch", "interactive", "inference", "system")
 @click.option("--main-slots", multiple=True, callback=options.slots, metavar="…", help="Amounts for main1 instead.")
 @click.option("--sub-slots", multiple=True, callback=options.slots, metavar="…", help="Amounts for subs instead.")
 @click.option("--shared-memory", default="", metavar="SIZE", help="Of /dev/shm, as 1g; a part of mem.")
-@click.option("-e", "--env", multiple=True, callback=options.pairs, metavar="NAME=VALUE", help="Environment variable.")
-@click.option("--label", multiple=True, callback=options.pairs, metavar="NAME=VALUE", help="Label of the session.")
+@env_options
+@click.option("--label", multiple=True, callback=options.labels, metavar="NAME=VALUE", help="Label of the session.")
 @click.option("--image", default="", help="Default: the root of the agent's own host, read-only.")
 @click.option(
     "--isolation",
@@ -135,7 +137,7 @@ _TYPES = ("batch", "interactive", "inference", "system")
 @click.option("--retry-on-failure", is_flag=True, help="With --retry: also when it failed.")
 @click.option("--retry-backoff", callback=options.span, metavar="TIME", help="Before the second try; then doubled.")
 @click.option(
-    "--authorized-keys", type=click.File("r"), metavar="FILE", help="Public keys that a system session lets in, too."
+    "--authorized-keys", type=TextFile(), metavar="FILE", help="Public keys that a system session lets in, too."
 )
 @click.option(
     "--max-file-size",
@@ -143,7 +145,7 @@ _TYPES = ("batch", "interactive", "inference", "system")
     metavar="SIZE",
     help="Of files that are written through a system session, as 20g.",
 )
-@click.option("--bootstrap", type=click.File("r"), metavar="FILE", help="Script that every kernel runs first.")
+@click.option("--bootstrap", type=TextFile(), metavar="FILE", help="Script that every kernel runs first.")
 @click.option("-d", "--detach", is_flag=True, help="Only ask for it; print its id.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress on standard error, only what is wrong.")
 @click.option("--fail-fast", is_flag=True, help="End with 6 if it can never fit as things are configured.")
@@ -265,7 +267,7 @@ def request(given: dict[str, Any]) -> session_pb2.SessionSpec:
         replica_placement=given["replicas"] or "",
         preemptible=given["preemptible"],
         hold=given["hold"],
-        authorized_keys=_lines(given["authorized_keys"].read()) if given["authorized_keys"] is not None else (),
+        authorized_keys=_lines(given["authorized_keys"]) if given["authorized_keys"] is not None else (),
         max_file_bytes=given["max_file_size"] or 0,
         template=template,
         template_version=version,
@@ -291,7 +293,7 @@ def _add_batch_options(spec: session_pb2.SessionSpec, given: dict[str, Any]) -> 
     if given["earliest_start_time"] is not None:
         spec.earliest_start_time.FromDatetime(given["earliest_start_time"])
     if given["bootstrap"] is not None:
-        spec.bootstrap_script = given["bootstrap"].read()
+        spec.bootstrap_script = given["bootstrap"]
     if given["retry"] is None:
         if given["retry_on_failure"] or given["retry_backoff"] is not None:
             raise UsageError("--retry-on-failure and --retry-backoff need --retry")

@@ -27,6 +27,12 @@ _MEMORY = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
 _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 _RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 _GPUS = re.compile(r"(?:gres/)?gpu(?::([A-Za-z][\w.-]*))?(?:[:=](\d+))?")
+# As in a shell, # begins a comment where a word could begin, and not within quotes.
+_QUOTED = r"""\\.|'[^']*'|"(?:[^"\\]|\\.)*\""""
+_COMMENT = re.compile(rf"""((?:[^\s'"\\#]|{_QUOTED})(?:[^\s'"\\]|{_QUOTED})*)|#.*""")
+_HOSTS = re.compile(
+    r"(?P<before>[^\[\],]*)(?:\[(?P<ranges>\d{1,6}(?:-\d{1,6})?(?:,\d{1,6}(?:-\d{1,6})?)*)\](?P<after>[^\[\],]*))?"
+)
 # Short options of sbatch, by letter, and those that take no value.
 _SHORT = {
     "J": "job-name", "t": "time", "c": "cpus-per-task", "n": "ntasks", "N": "nodes", "p": "partition", "A": "account", "a": "array",
@@ -168,7 +174,7 @@ def _lines(text: str, source: str) -> Iterator[tuple[int, str, Sequence[str]]]:
         marker, _, rest = stripped.partition(" ")
         if marker in (_OURS, _SLURM):
             try:
-                yield number, marker, shlex.split(rest, comments=True)
+                yield number, marker, shlex.split(_COMMENT.sub(r"\1", rest))
             except ValueError as error:
                 raise UsageError(f"{source}:{number}: {error}") from error
 
@@ -256,6 +262,8 @@ def _name(slurm: _Slurm, value: str) -> None:
 
 
 def _time(slurm: _Slurm, value: str) -> None:
+    if value.upper() in ("UNLIMITED", "INFINITE"):
+        return
     found = _TIME.fullmatch(value)
     if found is None:
         raise UsageError(f"--time={value}: write minutes, HH:MM:SS, or D-HH:MM:SS")
@@ -344,13 +352,15 @@ def _export(slurm: _Slurm, value: str) -> None:
     if value == "NONE":
         return
     listed = [part for part in value.split(",") if part != "NIL"]
-    if any("=" not in part for part in listed):
-        raise UsageError(f"--export={value}: variables of this machine do not go along; write NAME=VALUE, or NONE")
+    if "ALL" in listed:
+        raise UsageError(
+            f"--export={value}: not all variables of this machine go along; write NAME, NAME=VALUE, or NONE"
+        )
     slurm.set("-e", *_repeated("-e", listed))
 
 
 def _begin(slurm: _Slurm, value: str) -> None:
-    found = re.fullmatch(r"now\+(\d+)(seconds?|minutes?|hours?|days?)?", value)
+    found = re.fullmatch(r"now\+(\d+)(seconds?|minutes?|hours?|days?|weeks?)?", value)
     if found is not None:
         slurm.set("--earliest-start-time", f"{found[1]}{(found[2] or 's')[0]}")
     elif re.fullmatch(r"\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d)?)?", value):
@@ -363,10 +373,38 @@ def _plain(option: str) -> Callable[[_Slurm, str], None]:
     return lambda slurm, value: slurm.set(option, value)
 
 
+def _image(slurm: _Slurm, value: str) -> None:
+    """Takes an image as Pyxis has it, in which # may stand after the registry."""
+    if value.startswith(("/", "./")):
+        raise UsageError(
+            f"--container-image={value}: an image comes from a registry, as nvcr.io/nvidia/pytorch:24.05-py3"
+        )
+    slurm.set("--image", value.removeprefix("docker://").replace("#", "/", 1))
+
+
 def _agents(slurm: _Slurm, value: str) -> None:
-    if "[" in value:
-        raise UsageError(f"--nodelist={value}: name each agent, separated by commas")
-    slurm.set("--agent", *_repeated("--agent", value.split(",")), "--strict-agents")
+    slurm.set("--agent", *_repeated("--agent", _hosts(value)), "--strict-agents")
+
+
+def _hosts(value: str) -> list[str]:
+    """Returns the names of a list such as `n1,gpu[01-03,7]`. Raises UsageError."""
+    names = list[str]()
+    for part in re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+|[,\[\]]", value):
+        if part == ",":
+            continue
+        found = _HOSTS.fullmatch(part)
+        if found is None:
+            raise UsageError(f"--nodelist={value}: write names, separated by commas, or ranges of them as n[1-3,5]")
+        if found["ranges"] is None:
+            names.append(part)
+            continue
+        for item in found["ranges"].split(","):
+            first, _, last = item.partition("-")
+            if not 0 <= int(last or first) - int(first) < _MAX_ELEMENTS:
+                raise UsageError(f"--nodelist={value}: {item} is no range")
+            numbers = range(int(first), int(last or first) + 1)
+            names += [f"{found['before']}{number:0{len(first)}d}{found['after']}" for number in numbers]
+    return names
 
 
 _READERS: Mapping[str, Callable[[_Slurm, str], None]] = {
@@ -384,5 +422,5 @@ _READERS: Mapping[str, Callable[[_Slurm, str], None]] = {
     "requeue": lambda slurm, _: slurm.set("--retry", "3"),
     "wait": lambda slurm, _: slurm.set("--wait"),
     "comment": lambda slurm, value: slurm.set("--label", f"comment={value}"),
-    "container-image": _plain("--image"),
+    "container-image": _image,
 }

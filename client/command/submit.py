@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from retinue.client.command.apply import print_refusals, read_file
+from retinue.client.command.apply import print_refusals
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exit_codes import ExitCode, of_session
 from retinue.client.command.interrupts import said_when_cancelled
@@ -28,6 +28,7 @@ from retinue.client.command.script_options import (
     take_option,
 )
 from retinue.client.command.spec_options import option_of
+from retinue.client.command.text_files import read_file
 from retinue.client.errors import UsageError
 from retinue.manager.v1 import session_pb2
 from retinue.rpc.core.amounts import AmountError, parse_amount

@@ -10,7 +10,6 @@ import click
 import yaml
 
 from retinue.client.command import completed_names, options
-from retinue.client.command.apply import read_file
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.output import (
     Column,
@@ -23,6 +22,7 @@ from retinue.client.command.output import (
 )
 from retinue.client.command.printable import safe
 from retinue.client.command.text import or_dash, since
+from retinue.client.command.text_files import read_file
 from retinue.client.errors import NotFound, UsageError
 from retinue.client.manifest import read_specs, read_templates
 from retinue.manager.v1 import session_pb2

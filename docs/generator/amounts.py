@@ -16,6 +16,8 @@ from retinue.rpc.core.amounts import (
 _EXAMPLES = (
     ("cpu", "2"),
     ("cpu", "0.5"),
+    ("cpu", "500m"),
+    ("cpu", ".5"),
     ("cpu", "1.500"),
     ("cpu", "0.0005"),
     ("cpu", "2k"),
@@ -24,6 +26,7 @@ _EXAMPLES = (
     (MEMORY, "1.5g"),
     (MEMORY, "1024m"),
     (MEMORY, "1000"),
+    (MEMORY, "128e6"),
     (MEMORY, "0.5"),
     ("cuda.device", "1"),
     ("cuda.device", "0.5"),
@@ -42,8 +45,10 @@ one form.
 * The name of a slot begins with a letter; letters `a-z`, digits, `.` and `-` may follow, at most {MAX_SLOT_NAME} characters in all.
 * `{MEMORY}` is a number of bytes. The suffixes k, m, g, t and p are powers of 1,024; an optional `b`, `i` or `ib` may follow, in any case. A
   fraction such as `1.5g` must come to a whole number of bytes.
-* All other slots are decimals with at most three places. Slots whose names end in `{DEVICE_SUFFIX}` are whole numbers.
-* There is no sign, no exponent and no space.
+* All other slots are decimals with at most three places, or thousandths with the suffix m: `500m` is `0.5`, as in Kubernetes.
+* Slots whose names end in `{DEVICE_SUFFIX}` are whole numbers.
+* There is no sign and no space. An exponent is taken, as `2e3`.
+* Kubernetes is different in `{MEMORY}`: there `M` and `G` are powers of 1,000, and `m` is a thousandth of a byte.
 * The largest amount is 2⁵³ bytes, or 2⁵³ thousandths of any other slot. A session asks for more than 0; quotas, `--slots` and labels may
   say 0.
 * Sessions and quotas refuse less than `{format_amount(MEMORY, MIN_MEMORY)}` of `{MEMORY}`: `8` is 8 bytes, and its suffix was forgotten.

@@ -23,8 +23,10 @@ MIN_MEMORY = 1 << 20
 _LIKELY_GIBIBYTES, _LIKELY_MEBIBYTES = 64, 1 << 18
 
 _SLOT = re.compile(r"[a-z][a-z0-9.-]*")
-_DECIMAL = re.compile(r"([0-9]+)(?:\.([0-9]+))?")
-_MEMORY_TEXT = re.compile(r"([0-9]+)(?:\.([0-9]+))?(?:([kmgtp])i?b?|b)?", re.IGNORECASE)
+_NUMBER = r"(?P<whole>[0-9]*)(?:\.(?P<fraction>[0-9]*))?"
+# As Kubernetes has both: one of them.
+_DECIMAL = re.compile(rf"{_NUMBER}(?:e\+?(?P<exponent>[0-9]{{1,2}})|(?P<thousandths>m))?", re.IGNORECASE)
+_MEMORY_TEXT = re.compile(rf"{_NUMBER}(?:e\+?(?P<exponent>[0-9]{{1,2}})|(?P<suffix>[kmgtp])i?b?|b)?", re.IGNORECASE)
 _POWERS = {"k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
 _PLACES = 3
 # Longer numbers are out of range whatever their digits say; this also bounds the work on a hostile text.
@@ -49,7 +51,7 @@ def parse_amount(slot: str, text: str, *, zero: bool = False) -> int:
     """Returns bytes for `mem`, else thousandths: above 0, or with `zero` from 0, and at most 2**53. Raises AmountError.
 
     `mem` takes the suffixes k, m, g, t, p (powers of 1,024) with an optional `b`, `i` or `ib`, in any case. Other slots
-    take up to three decimal places; slots named `….device` are whole.
+    take up to three decimal places, or thousandths as `500m`; slots named `….device` are whole. Both take `2e3`.
     """
     check_slot(slot)
     if not text:
@@ -117,13 +119,13 @@ def _unit(slot: str) -> int:
 
 
 def _parse_memory(text: str) -> int:
-    match = _MEMORY_TEXT.fullmatch(text)
-    if match is None or not text.isascii():
+    found = _digits(_MEMORY_TEXT, text)
+    if found is None:
         raise AmountError(
             "amount of mem must be a positive number of bytes, or one with a suffix k, m, g, t or p, such as 512m or 4g"
         )
-    whole, fraction, suffix = match[1], match[2] or "", match[3]
-    scale = 1 << _POWERS[suffix.lower()] if suffix else 1
+    match, whole, fraction = found
+    scale = 1 << _POWERS[match["suffix"].lower()] if match["suffix"] else 1
     divisor = int("1" + "0" * len(fraction))
     scaled, rest = divmod(int(whole + fraction) * scale, divisor)
     if rest:
@@ -132,13 +134,27 @@ def _parse_memory(text: str) -> int:
 
 
 def _parse_thousandths(slot: str, text: str) -> int:
-    match = _DECIMAL.fullmatch(text)
-    if match is None or not text.isascii():
-        raise AmountError("amount must be a positive decimal number without a suffix, such as 2 or 0.5")
-    whole, fraction = match[1], (match[2] or "").rstrip("0")
-    if len(fraction) > _PLACES:
+    found = _digits(_DECIMAL, text)
+    if found is None:
+        raise AmountError(
+            "amount must be a positive decimal number, or one of thousandths with the suffix m, such as 2, 0.5 or 500m"
+        )
+    match, whole, fraction = found
+    places = 0 if match["thousandths"] else _PLACES
+    fraction = fraction.rstrip("0")
+    if len(fraction) > places:
         raise AmountError(f"amount must have at most {_PLACES} decimal places")
-    amount = int(whole) * THOUSANDTHS + int(fraction.ljust(_PLACES, "0"))
+    amount = int(whole) * (1 if match["thousandths"] else THOUSANDTHS) + int(fraction.ljust(places, "0") or "0")
     if amount % _unit(slot):
         raise AmountError(f"amount of {slot} must be a whole number")
     return amount
+
+
+def _digits(pattern: re.Pattern[str], text: str) -> tuple[re.Match[str], str, str] | None:
+    """Returns the match of a number, and its digits before and after the point; None for text that is none."""
+    match = pattern.fullmatch(text)
+    if match is None or not text.isascii() or not (match["whole"] or match["fraction"]):
+        return None
+    whole, fraction, exponent = match["whole"], match["fraction"] or "", int(match["exponent"] or 0)
+    fraction = fraction.ljust(exponent, "0")
+    return match, whole + fraction[:exponent] or "0", fraction[exponent:]

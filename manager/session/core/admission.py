@@ -242,6 +242,12 @@ def _check_script(script: str, violations: Violations) -> None:
         violations.append(("spec.bootstrap_script", f"must be at most {MAX_SCRIPT_BYTES} bytes"))
     elif "\0" in script:
         violations.append(("spec.bootstrap_script", "must not hold NUL"))
+    elif script.startswith("\ufeff"):
+        violations.append(("spec.bootstrap_script", "must not begin with a byte order mark: save it as plain UTF-8"))
+    elif script.partition("\n")[0].endswith("\r"):
+        violations.append(
+            ("spec.bootstrap_script", "must not have DOS line ends (\\r\\n): convert them, as by dos2unix")
+        )
 
 
 def _check_webhooks(webhooks: Sequence[WebhookSpec], violations: Violations) -> None:

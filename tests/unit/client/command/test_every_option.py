@@ -85,6 +85,8 @@ VALUES = {
     "--retry-on-failure": "--retry 3 |",
     "--retry-backoff": "--retry 3 | 30m",
     "--authorized-keys": "KEYS",
+    "--bootstrap": "FILE",
+    "--env-file": "VARIABLES",
     "--array": "0-3",
     "--all": "",
     "--validate-only": "",
@@ -184,7 +186,7 @@ def commands(group: click.Group, above: str = "") -> Iterator[tuple[str, click.C
 
 
 def options_of(command: click.Command) -> list[click.Option]:
-    return [option for option in command.params if isinstance(option, click.Option) and not option.is_eager]
+    return [option for option in command.params if isinstance(option, click.Option)]
 
 
 ALL = dict(commands(cli))
@@ -209,11 +211,9 @@ def value(option: click.Option) -> str:
         return next(str(choice) for choice in reversed(list(kind.choices)) if choice and choice != option.default)
     if isinstance(kind, click.IntRange):
         return "3"
-    if isinstance(kind, click.File):
-        return "FILE"
     if kind is click.INT:
         return "3"
-    return {"TIME": "30m", "SIZE": "20g", "NAME=VALUE": "a=1"}.get(option.metavar or "", "a")
+    return {"TIME": "30m", "SIZE": "20g", "NAME=VALUE": "a=1", "NAME[=VALUE]": "a=1"}.get(option.metavar or "", "a")
 
 
 @pytest.mark.parametrize(
@@ -228,15 +228,16 @@ def value(option: click.Option) -> str:
 def test_the_option_changes_the_request(
     name: str, option: click.Option, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    script, keys = tmp_path / "script", tmp_path / "keys"
+    script, keys, variables = tmp_path / "script", tmp_path / "keys", tmp_path / "variables"
     script.write_text("#!/bin/sh\n")
     keys.write_text("ssh-ed25519 AAAA\n")
+    variables.write_text("A=1\n")
 
     def asked(words: list[str]) -> tuple[list[tuple[str, bytes]], str]:
         recorder = _Recorder()
         monkeypatch.setattr(retinue.client.channel, "open_channel", lambda *_: recorder)
         line = [new for word in COMMANDS[name].split() for new in (words if word == "@" else [word])]
-        line = [{"FILE": str(script), "KEYS": str(keys)}.get(word, word) for word in line]
+        line = [{"FILE": str(script), "KEYS": str(keys), "VARIABLES": str(variables)}.get(word, word) for word in line]
         result = CliRunner(env={"RETINUE_ENDPOINT": "127.0.0.1:1", "RETINUE_TOKEN": "t"}).invoke(cli, line)
         return recorder.requests, f"{result.output} {result.exception!r}"
 

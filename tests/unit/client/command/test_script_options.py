@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
 from retinue.client.command.script_options import Array, parse_array, read_script
@@ -23,6 +25,16 @@ def arguments(*lines: str) -> list[str]:
         ("--time=2-0", "--time-limit 172800s"),
         ("--time=1-02:03", "--time-limit 93780s"),
         ("--time=0", ""),
+        ("--comment='a # b' --hold # why", "--label 'comment=a # b' --hold"),
+        ("--hold #--time=5", "--hold"),
+        ("--time=UNLIMITED", ""),
+        ("--time=1-02:00:00", "--time-limit 93600s"),
+        ("--container-image=nvcr.io#nvidia/pytorch:24.05-py3", "--image nvcr.io/nvidia/pytorch:24.05-py3"),
+        ("--container-image=docker://busybox", "--image busybox"),
+        ("--nodelist=n[1-3,5],m", "--agent n1 --agent n2 --agent n3 --agent n5 --agent m --strict-agents"),
+        ("--nodelist=gpu[08-10]-a", "--agent gpu08-a --agent gpu09-a --agent gpu10-a --strict-agents"),
+        ("--export=LANG,A=1", "-e LANG -e A=1"),
+        ("--begin=now+2weeks", "--earliest-start-time 2w"),
         ("-c4 --mem=4G", "--slots cpu=4,mem=4g"),
         ("--mem=512", "--slots mem=512m"),
         ("-c 4 --mem-per-cpu=2GB", "--slots cpu=4,mem=8g"),
@@ -44,7 +56,7 @@ def arguments(*lines: str) -> list[str]:
     ],
 )
 def test_options_of_sbatch(line: str, expected: str) -> None:
-    assert arguments(f"#SBATCH {line}") == expected.split()
+    assert arguments(f"#SBATCH {line}") == shlex.split(expected)
 
 
 def test_ours_come_last_and_the_rest_of_the_script_does_not_count() -> None:
@@ -69,6 +81,10 @@ def test_what_has_no_meaning_is_named() -> None:
         ("--frob=1", "--frob"),
         ("job.sh", "is not an option"),
         ("--time=soon", "--time=soon"),
+        ("--container-image=/data/image.sqsh", "comes from a registry"),
+        ("--nodelist=n[1-", "ranges of them"),
+        ("--nodelist=n[a-b]", "ranges of them"),
+        ("--nodelist=n[3-1]", "no range"),
         ("--mem=0", "--mem=0"),
         ("--mem=lots", "--mem=lots"),
         ("-n 4 --mem=1G", "--mem-per-cpu"),
@@ -80,9 +96,8 @@ def test_what_has_no_meaning_is_named() -> None:
         ("--dependency=singleton", "afterok:SESSION"),
         ("--dependency=afterok:a?afterok:b", "all of them"),
         ("--dependency=afternotok:a", "afterany:SESSION"),
-        ("--export=ALL", "do not go along"),
+        ("--export=ALL", "not all variables"),
         ("--begin=tomorrow", "--begin=tomorrow"),
-        ("--nodelist=n[1-3]", "name each agent"),
         ("--job-name=***", "letters or digits"),
         ("--array=0-", "is not an index"),
         ("'", "No closing quotation"),

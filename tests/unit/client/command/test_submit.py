@@ -12,6 +12,7 @@ from retinue.client.command.application import run
 from retinue.client.command.script_options import calls, read_script
 from retinue.client.command.sessions import session_facts
 from retinue.client.command.submit import START, submit_command
+from retinue.client.command.text_files import read_file
 from retinue.client.spec import session_spec
 from retinue.manager.v1 import session_pb2
 from tests.support.eventually import NEVER
@@ -43,6 +44,18 @@ def test_options_of_sbatch_on_the_command_line_go_before_those_of_the_script(scr
     assert found["arguments"] == ("--time=3",)
     assert _parsed("--partition", "day", script)["group"] == "day"
     assert _parsed("--ntasks=4", "-N", "1", script)["size"] == 4
+
+
+def test_a_script_with_dos_line_ends_runs(tmp_path: Path) -> None:
+    path = tmp_path / "job.sh"
+    path.write_bytes(b'\xef\xbb\xbf#!/bin/sh\r\n#RETINUE --size 2\r\necho "$1"\r\n')
+    assert _parsed(str(path))["size"] == 2
+    _, text = read_file(str(path))
+    environment = {"JOB_SCRIPT": text, "HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    ran = subprocess.run(
+        ["/bin/sh", "-c", START, "job.sh", "hi"], env=environment, capture_output=True, timeout=NEVER, check=False
+    )
+    assert (ran.stdout, ran.returncode) == (b"hi\n", 0), ran.stderr
 
 
 def test_wait_quiet_and_wrap_are_as_those_of_sbatch(script: str) -> None:
