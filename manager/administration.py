@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime as dt
 import shutil
 import tempfile
 from collections.abc import Coroutine, Iterator
@@ -124,6 +125,16 @@ async def bring_back(file: Path, data_dir: Path, url: str, *, replace: bool) -> 
                 installation.install_authority(data_dir, archive.read_file(CA_KEY), archive.read_file(CA_CERTIFICATE))
             installation.write_cluster_id(data_dir, manifest.cluster_id)
     click.echo(f"restored {manifest.rows} rows of {manifest.create_time}; start the manager")
+
+
+async def renew_ca(data_dir: Path, url: str) -> None:
+    """Renews the certificate of the authority, and says until when the certificates are good."""
+    async with installation.existing_database(data_dir, url) as database:
+        authority = await installation.renew_authority(database, data_dir, lambda: dt.datetime.now(dt.UTC))
+    click.echo(
+        f"the certificate authority is good until {authority.expire_time.date()}: SHA-256 {authority.fingerprint}"
+    )
+    click.echo(f"copy {data_dir / CA_CERTIFICATE} to clients before the former certificate ends")
 
 
 async def begin_again(data_dir: Path, url: str) -> None:

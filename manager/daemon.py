@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
+import functools
 import logging
 import os
 import socket
@@ -29,11 +30,13 @@ from retinue.manager.dispatch.protected_addresses import HostAddresses, control_
 from retinue.manager.endpoints.controller import EndpointController
 from retinue.manager.identity.authority import MANAGER_DNS, Authority
 from retinue.manager.identity.endpoint_tokens import EndpointDomain
+from retinue.manager.identity.own_certificate import OwnCertificate
 from retinue.manager.idle.activity import ActivityRecorder
 from retinue.manager.installation import (
     alone,
     claim,
     embedded_server,
+    follow_authority,
     prepare_directory,
     read_seal_key,
     refuse_second_cluster,
@@ -196,6 +199,12 @@ async def _run(  # noqa: PLR0917  # what serve has made
             background = [
                 group.create_task(supervise("journal tail", tail.run), name="journal tail"),
                 group.create_task(supervise("interactions", interactions.run), name="interactions"),
+                group.create_task(
+                    supervise(
+                        "certificate authority", lambda: follow_authority(database, settings.data_directory, authority)
+                    ),
+                    name="certificate authority",
+                ),
             ]
         if embedded is not None:
             background.append(group.create_task(embedded.keep(), name="embedded database"))
@@ -286,10 +295,19 @@ def _console(
     return Console(ConsoleAddress(origin), database, authenticator, connect).serving()
 
 
-def client_credentials(authority: Authority) -> grpc.ChannelCredentials:
-    """Those of the manager as a client of agents."""
-    certificate = authority.issue_manager_client()
-    return grpc.ssl_channel_credentials(authority.certificate, certificate.key, certificate.certificate)
+def client_credentials(authority: Authority) -> Callable[[], grpc.ChannelCredentials]:
+    """Returns what gives those of the manager as a client of agents."""
+    own = OwnCertificate(authority, authority.issue_manager_client)
+
+    @functools.lru_cache(maxsize=1)
+    def credentials(roots: bytes, key: bytes, certificate: bytes) -> grpc.ChannelCredentials:
+        return grpc.ssl_channel_credentials(roots, key, certificate)
+
+    def current() -> grpc.ChannelCredentials:
+        certificate = own.current()
+        return credentials(authority.certificate, certificate.key, certificate.certificate)
+
+    return current
 
 
 async def _credentials(

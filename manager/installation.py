@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import datetime as dt
 import fcntl
+import logging
 import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -22,12 +23,16 @@ from cryptography.hazmat.primitives import hashes
 from retinue.manager.identity.authority import Authority, write_whole
 from retinue.manager.identity.sealing import Sealer
 from retinue.manager.store import cluster
-from retinue.manager.store.database import Database
+from retinue.manager.store.database import Database, StoreUnavailable
 from retinue.manager.store.embedded import EmbeddedServer
 from retinue.manager.store.migrations import NoDatabaseError, check, is_empty
 
 CLUSTER_FILE, CA_KEY, CA_CERTIFICATE = "cluster", "ca.key", "ca.pem"
 _MIN_SEAL_KEY_BYTES = 32
+AUTHORITY_SECONDS = 60.0
+"""Pause between two looks for a renewed authority."""
+AUTHORITY_WARNING = dt.timedelta(days=400)
+_log = logging.getLogger(__name__)
 
 
 class BusyError(Exception):
@@ -113,8 +118,9 @@ def refuse_other_authority(directory: Path, fingerprint: str) -> None:
     an empty one is any.
     """
     with contextlib.suppress(FileNotFoundError):
-        certificate = x509.load_pem_x509_certificate((directory / CA_CERTIFICATE).read_bytes())
-        if fingerprint not in {"", certificate.fingerprint(hashes.SHA256()).hex()}:
+        certificates = x509.load_pem_x509_certificates((directory / CA_CERTIFICATE).read_bytes())
+        own = {certificate.fingerprint(hashes.SHA256()).hex() for certificate in certificates}
+        if fingerprint not in {"", *own}:
             raise MismatchError(
                 f"the certificate authority in {directory} is not that of the backup: give an empty data directory"
             )
@@ -136,7 +142,9 @@ async def claim(
         if found.ca_fingerprint and not (directory / CA_KEY).exists():
             _take_sealed(directory, found, seal_key)
         authority = await asyncio.to_thread(Authority.load, directory, clock)
-        if found.ca_fingerprint not in {"", authority.fingerprint}:
+        if found.ca_certificates and authority.adopt(found.ca_certificates.encode()):
+            await asyncio.to_thread(authority.save, directory)
+        if found.ca_fingerprint not in {"", *authority.fingerprints}:
             raise MismatchError(
                 f"the certificate authority in {directory} is not that of cluster {found.id}: copy {CA_KEY} and {CA_CERTIFICATE} from the data "
                 "directory of another manager of this cluster, or from a backup"
@@ -144,10 +152,50 @@ async def claim(
         sealed = b""
         if seal_key and not _opened(found, seal_key):
             sealed = Sealer(seal_key).seal(authority.key_pem + b"\0" + authority.certificate, found.id.bytes)
-        if sealed or not found.ca_fingerprint:
-            await cluster.write_authority(tx, authority.fingerprint, sealed)
+        if sealed or not (found.ca_fingerprint and found.ca_certificates):
+            await cluster.write_authority(tx, authority.fingerprint, authority.certificate, sealed)
     await asyncio.to_thread(write_cluster_id, directory, str(found.id))
     return authority
+
+
+async def renew_authority(database: Database, directory: Path, clock: Callable[[], dt.datetime]) -> Authority:
+    """Gives the cluster's authority a new certificate, which managers take up, beside those that have not ended.
+
+    Raises MismatchError when the data directory does not have the authority.
+    """
+    async with database.transaction() as tx:
+        found = await cluster.read(tx, lock=True)
+        if not (directory / CA_KEY).exists():
+            raise MismatchError(f"{directory} has no certificate authority: give the data directory of a manager")
+        authority = await asyncio.to_thread(Authority.load, directory, clock)
+        if found.ca_certificates:
+            authority.adopt(found.ca_certificates.encode())
+        if found.ca_fingerprint not in authority.fingerprints:
+            raise MismatchError(f"the certificate authority in {directory} is not that of cluster {found.id}")
+        authority.adopt(authority.renewed())
+        await cluster.write_authority(tx, authority.fingerprint, authority.certificate)
+    await asyncio.to_thread(authority.save, directory)
+    return authority
+
+
+async def follow_authority(database: Database, directory: Path, authority: Authority) -> None:
+    """Takes up the certificates of the authority whenever it was renewed, until cancelled; says when it has to be."""
+    said: dt.datetime | None = None
+    while True:
+        with contextlib.suppress(StoreUnavailable):
+            async with database.transaction() as tx:
+                found = await cluster.read(tx)
+            if found.ca_certificates.encode() != authority.certificate and authority.adopt(
+                found.ca_certificates.encode()
+            ):
+                await asyncio.to_thread(authority.save, directory)
+                _log.info("the certificate authority was renewed: it ends on %s", authority.expire_time.date())
+        if authority.expire_time - authority.now < AUTHORITY_WARNING and said != authority.expire_time:
+            said = authority.expire_time
+            _log.warning(
+                "the certificate authority ends on %s: run `retinue-manager renew-ca`", authority.expire_time.date()
+            )
+        await asyncio.sleep(AUTHORITY_SECONDS)
 
 
 @contextlib.asynccontextmanager

@@ -8,7 +8,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -30,6 +30,7 @@ from retinue.manager.endpoints.controller import EndpointController
 from retinue.manager.endpoints.core.hosts import OwnHosts
 from retinue.manager.identity.authority import MANAGER_DNS, Authority
 from retinue.manager.identity.endpoint_tokens import EndpointTokenSigner
+from retinue.manager.identity.own_certificate import OwnCertificate
 from retinue.manager.server import reflection
 from retinue.manager.server.authentication import Authenticator
 from retinue.manager.server.interceptors import CallInterceptor
@@ -160,10 +161,9 @@ async def serving(
     server = grpc.aio.server(interceptors=[CallInterceptor(authenticator, stopping)], options=SERVER_OPTIONS)
     # The authority's certificate is in the chain for nodes that enrol: they know it by its fingerprint only.
     listens, agent_listens = options.listen_addresses(listen), options.listen_addresses(agent_listen)
-    certificate = authority.issue_server([*advertise, *_named_hosts(*listens, *agent_listens)])
-    pairs = [(certificate.key, certificate.certificate + authority.certificate)]
-    users = grpc.ssl_server_credentials(pairs)
-    agents = grpc.ssl_server_credentials(pairs, root_certificates=authority.certificate, require_client_auth=True)
+    named = [*advertise, *_named_hosts(*listens, *agent_listens)]
+    own = OwnCertificate(authority, lambda: authority.issue_server(named))
+    users, agents = _credentials(authority, own, nodes=False), _credentials(authority, own, nodes=True)
     port, agent_port = _bind(server, listens, users), _bind(server, agent_listens, agents)
     health = HealthServicer()
     endpoint = _advertised(listens[0], port, advertise)
@@ -182,9 +182,9 @@ async def serving(
     )
     app_service_pb2_grpc.add_AppServiceServicer_to_server(AppServicer(database, forwarder), server)
     template_service_pb2_grpc.add_TemplateServiceServicer_to_server(TemplateServicer(database), server)
-    named = {*advertise, *_named_hosts(*listens, *agent_listens), socket.gethostname(), MANAGER_DNS}
+    names = {*named, socket.gethostname(), MANAGER_DNS}
     port_domain = "" if gateway is None else gateway.address.domain.lower()
-    hosts = OwnHosts(endpoint_domain, port_domain, frozenset(name.lower() for name in named))
+    hosts = OwnHosts(endpoint_domain, port_domain, frozenset(name.lower() for name in names))
     endpoint_service_pb2_grpc.add_EndpointServiceServicer_to_server(
         EndpointServicer(database, tail, endpoints, EndpointTokenSigner(authority), hosts, prometheus=prometheus),
         server,
@@ -210,6 +210,33 @@ async def serving(
         await direct.close()
         await server.stop(grace_seconds)
         _log.info("ports closed")
+
+
+def _credentials(authority: Authority, own: OwnCertificate, *, nodes: bool) -> grpc.ServerCredentials:
+    """Returns credentials that show the manager's certificate as it is at each handshake; with `nodes`, only agents and
+    routers are let in.
+    """
+
+    def configuration() -> tuple[bytes, bytes, bytes]:
+        certificate, roots = own.current(), authority.certificate
+        return certificate.key, certificate.certificate + roots, roots
+
+    def made(key: bytes, chain: bytes, roots: bytes) -> grpc.ServerCertificateConfiguration:
+        return grpc.ssl_server_certificate_configuration([(key, chain)], roots if nodes else None)
+
+    shown = configuration()
+
+    def fetch() -> grpc.ServerCertificateConfiguration | None:
+        # Called by gRPC before every handshake, in a thread of its own; None says that nothing changed.
+        nonlocal shown
+        if (current := configuration()) == shown:
+            return None
+        shown = current
+        return made(*current)
+
+    # The stubs do not know that None is an answer: https://grpc.github.io/grpc/python/grpc.html says so.
+    fetcher: Any = fetch
+    return grpc.dynamic_ssl_server_credentials(made(*shown), fetcher, require_client_authentication=nodes)
 
 
 def _bind(server: grpc.aio.Server, addresses: Sequence[str], credentials: grpc.ServerCredentials) -> int:

@@ -374,6 +374,22 @@ def _revoke_agent(agent_id: str, data_dir: Path, database_url: str) -> None:
     administration.run(administration.revoke_agent(agent_id, data_dir, database_url))
 
 
+@main.command("renew-ca")
+@options.some_config
+@options.data_directory
+@options.database_url
+def _renew_ca(data_dir: Path, database_url: str) -> None:
+    """Give the certificate authority a new certificate, for ten years.
+
+    Its key stays, and the former certificate is good beside it until it ends: what agents, routers and clients trust
+    now, they trust until then. Managers take the new one up within a minute, agents and routers with their next
+    certificate, within a day. Copy ca.pem to clients before the former one ends.
+    """
+    from retinue.manager import administration  # noqa: PLC0415 - kept out of `--help`
+
+    administration.run(administration.renew_ca(data_dir, database_url))
+
+
 def _is_name(name: str) -> bool:
     return re.fullmatch(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", name) is not None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from enum import Enum, auto
 
 import grpc
@@ -68,7 +68,8 @@ class _Connection:
 class Dialer:
     """Opens channels to agents with the manager's certificate."""
 
-    def __init__(self, credentials: grpc.ChannelCredentials) -> None:
+    def __init__(self, credentials: Callable[[], grpc.ChannelCredentials]) -> None:
+        """`credentials` returns those of the manager as they are now: each connection begins with them."""
         self._credentials = credentials
         self._shared: dict[_Key, list[_Connection]] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -83,7 +84,7 @@ class Dialer:
 
     def _channel(self, name: str, address: str) -> grpc.aio.Channel:
         options = (*OPTIONS, ("grpc.ssl_target_name_override", name), ("grpc.use_local_subchannel_pool", 1))
-        return grpc.aio.secure_channel(address, self._credentials, options=options)
+        return grpc.aio.secure_channel(address, self._credentials(), options=options)
 
     @contextlib.asynccontextmanager
     async def stream(self, agent_id: str, address: str, purpose: Purpose) -> AsyncIterator[grpc.aio.Channel]:

@@ -54,9 +54,6 @@ class RouterEdge:
         self._incarnation = incarnation
         self._term = term
         self._domain = domain
-        self._common = pb.Common(
-            token_key=domain.public_key, certificate=domain.certificate, private_key=domain.private_key
-        )
         self._moved = moved
         self._check_lease = check_lease
         self._clock = clock
@@ -69,6 +66,14 @@ class RouterEdge:
         self._changed = asyncio.Event()
         self._recorded = clock()
         self._looked = False
+
+    def _common(self) -> pb.Common:
+        certificate = self._domain.own.current()
+        return pb.Common(
+            token_key=self._domain.public_key,
+            certificate=certificate.certificate.decode(),
+            private_key=certificate.key.decode(),
+        )
 
     def publish(self, endpoints: Sequence[RoutedEndpoint]) -> int:
         """Takes all endpoints as they are to be served from now on; returns the revision of the table that has them."""
@@ -174,7 +179,7 @@ class RouterEdge:
             incarnation=self._incarnation,
             term=self._term,
             dialer=self._dialer,
-            table=lambda: (self._table, self._common),
+            table=lambda: (self._table, self._common()),
             endpoints=self._messages,
             welcomed=self._welcomed,
             moved=self._moved,

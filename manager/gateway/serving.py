@@ -28,6 +28,7 @@ from retinue.manager.gateway.settings import GatewaySettings
 from retinue.manager.gateway.traffic import TrafficReceiver
 from retinue.manager.gateway.tunnels import NewTunnel, Tunnels, new_tunnel
 from retinue.manager.identity.authority import Authority
+from retinue.manager.identity.own_certificate import OwnCertificate
 from retinue.manager.store.database import Database
 from retinue.manager.store.journal_tail import JournalTail
 from retinue.proxy import messages
@@ -53,6 +54,7 @@ class Gateway:
         self._settings = settings
         self._authority = authority
         self._program = program()
+        self._own = OwnCertificate(authority, lambda: authority.issue_gateway(settings.domain))
         self._certificate = self._read_certificate()
         self._tunnels: Tunnels | None = None
         self._console_name = sockets.new_name()
@@ -179,12 +181,12 @@ class Gateway:
             return found
         if not self._settings.secure:
             return None
-        issued = self._authority.issue_gateway(self._settings.domain)
+        issued = self._own.current()
         return issued.certificate + self._authority.certificate, issued.key
 
     async def _follow_certificate(self, ads: AdsServer) -> None:
         """Takes up a certificate that was renewed."""
-        while self._settings.certificate is not None:
+        while self._settings.secure:
             await asyncio.sleep(_CERTIFICATE_SECONDS)
             try:
                 found = await asyncio.to_thread(self._read_certificate)

@@ -16,7 +16,7 @@ import ipaddress
 import os
 import ssl
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +35,7 @@ _NODE_URI_PREFIX = "spiffe://retinue/"
 AGENT_LIFETIME = dt.timedelta(hours=24)
 
 _CA_LIFETIME = dt.timedelta(days=3650)
-# The manager gives itself new ones at every start.
+# The manager gives itself new ones at every start, and after two thirds of this.
 _MANAGER_LIFETIME = dt.timedelta(days=730)
 # Clocks differ: a certificate is good a little before it was made.
 _BACKDATE = dt.timedelta(minutes=5)
@@ -99,11 +99,14 @@ class Authority:
     """Signs certificates."""
 
     def __init__(
-        self, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate, clock: Callable[[], dt.datetime]
+        self,
+        key: ec.EllipticCurvePrivateKey,
+        certificates: Sequence[x509.Certificate],
+        clock: Callable[[], dt.datetime],
     ) -> None:
-        """`clock` returns the time with a time zone."""
+        """`certificates` are of the key, the newest first; `clock` returns the time with a time zone."""
         self._key = key
-        self._certificate = certificate
+        self._certificates = tuple(certificates)
         self._clock = clock
 
     @classmethod
@@ -120,18 +123,57 @@ class Authority:
                 key = ec.generate_private_key(ec.SECP256R1())
                 write_whole(key_path, _key_pem(key), 0o600)
             if certificate_path.exists():
-                certificate = x509.load_pem_x509_certificate(certificate_path.read_bytes())
+                certificates = x509.load_pem_x509_certificates(certificate_path.read_bytes())
             else:
-                certificate = _self_signed(key, clock())
-                write_whole(certificate_path, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
-        if certificate.public_key() != key.public_key():
+                certificates = [_self_signed(key, clock())]
+                write_whole(certificate_path, _in_pem(certificates), 0o644)
+        if any(certificate.public_key() != key.public_key() for certificate in certificates):
             raise ValueError(f"{certificate_path} does not belong to {key_path}")
-        return cls(key, certificate, clock)
+        return cls(key, certificates, clock)
+
+    def renewed(self) -> bytes:
+        """Returns the authority's certificates in PEM with a new one of the same key before them.
+
+        Those that have ended are left out. Who trusts any of them believes what was issued, and what will be.
+        """
+        now = self._clock()
+        kept = (certificate for certificate in self._certificates if certificate.not_valid_after_utc > now)
+        return _in_pem([_self_signed(self._key, now), *kept])
+
+    def adopt(self, certificates: bytes) -> bool:
+        """Takes certificates in PEM over; returns False when they are not of this authority's key, or none."""
+        try:
+            found = x509.load_pem_x509_certificates(certificates)
+        except ValueError:
+            return False
+        if any(certificate.public_key() != self._key.public_key() for certificate in found):
+            return False
+        self._certificates = tuple(found)
+        return True
+
+    def save(self, directory: Path) -> None:
+        """Keeps the certificates in a directory, blocking. Raises OSError."""
+        with _locked(directory):
+            write_whole(directory / "ca.pem", self.certificate, 0o644)
+
+    @property
+    def now(self) -> dt.datetime:
+        """The time that certificates are issued at."""
+        return self._clock()
+
+    @property
+    def expire_time(self) -> dt.datetime:
+        """When the newest certificate of the authority ends."""
+        return self._certificate.not_valid_after_utc
+
+    @property
+    def _certificate(self) -> x509.Certificate:
+        return self._certificates[0]
 
     @property
     def certificate(self) -> bytes:
-        """The authority's certificate in PEM."""
-        return self._certificate.public_bytes(serialization.Encoding.PEM)
+        """The authority's certificates in PEM, the newest first: several for a while after a renewal."""
+        return _in_pem(self._certificates)
 
     @property
     def key_pem(self) -> bytes:
@@ -140,8 +182,13 @@ class Authority:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the authority's certificate, in hexadecimal."""
-        return self._certificate.fingerprint(hashes.SHA256()).hex()
+        """SHA-256 of the authority's newest certificate, in hexadecimal."""
+        return self.fingerprints[0]
+
+    @property
+    def fingerprints(self) -> tuple[str, ...]:
+        """SHA-256 of each of the authority's certificates, in hexadecimal, the newest first."""
+        return tuple(certificate.fingerprint(hashes.SHA256()).hex() for certificate in self._certificates)
 
     def derive_key(self, purpose: str) -> bytes:
         """A secret of 32 bytes that every holder of the authority's key has too."""
@@ -256,6 +303,10 @@ def _requested_key(request: str) -> _AgentKey:
     if isinstance(key, rsa.RSAPublicKey) and _SMALLEST_RSA_BITS <= key.key_size <= 2 * _SMALLEST_RSA_BITS:
         return key
     raise BadCertificateRequest("must hold a key of P-256, P-384, or RSA with 2,048 to 4,096 bits")
+
+
+def _in_pem(certificates: Iterable[x509.Certificate]) -> bytes:
+    return b"".join(certificate.public_bytes(serialization.Encoding.PEM) for certificate in certificates)
 
 
 def _self_signed(key: ec.EllipticCurvePrivateKey, now: dt.datetime) -> x509.Certificate:

@@ -8,11 +8,12 @@ import base64
 import datetime as dt
 import json
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from retinue.manager.identity.authority import Authority
+from retinue.manager.identity.own_certificate import OwnCertificate
 
 ISSUER = "retinue"
 _PURPOSE = "endpoint tokens"
@@ -52,18 +53,14 @@ def _encoded(value: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class EndpointDomain:
-    """What endpoints are reached by: the domain that their host names are in, its certificate and key in PEM,
-    and the key of tokens.
-    """
+    """What endpoints are reached by: the domain of their host names, its certificate, and the key of tokens."""
 
     domain: str
     public_key: bytes
-    certificate: str
-    private_key: str = field(repr=False)
+    own: OwnCertificate
 
     @classmethod
     def make(cls, authority: Authority, domain: str) -> EndpointDomain:
-        """Returns a domain with a new certificate of the authority."""
-        issued = authority.issue_gateway(domain)
-        key = EndpointTokenSigner(authority).public_key
-        return cls(domain, key, issued.certificate.decode(), issued.key.decode())
+        """Returns a domain with a certificate of the authority."""
+        own = OwnCertificate(authority, lambda: authority.issue_gateway(domain))
+        return cls(domain, EndpointTokenSigner(authority).public_key, own)

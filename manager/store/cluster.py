@@ -12,24 +12,24 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """The identity of a database. `id` stays for good, `incarnation` is another one after each restore. The fingerprint
-    of the certificate authority is empty until the first manager has started;
-    `ca_sealed` is the authority, sealed, or empty.
+    of the certificate authority's newest certificate is empty until the first manager has started, `ca_certificates`
+    are all of them in PEM, or empty; `ca_sealed` is the authority, sealed, or empty.
     """
 
     id: uuid.UUID
     incarnation: uuid.UUID
     ca_fingerprint: str
     ca_sealed: bytes
+    ca_certificates: str = ""
 
 
 async def read(tx: AsyncSession, *, lock: bool = False) -> Cluster:
     """The database's row; with `lock`, held until the commit."""
     locking = "FOR UPDATE" if lock else ""
-    rows = await tx.execute(
-        text(f"SELECT cluster_id, incarnation, ca_fingerprint, ca_sealed FROM cluster WHERE id = 1 {locking}")  # noqa: S608
-    )
+    columns = "cluster_id, incarnation, ca_fingerprint, ca_sealed, ca_certificates"
+    rows = await tx.execute(text(f"SELECT {columns} FROM cluster WHERE id = 1 {locking}"))  # noqa: S608
     row = rows.one()
-    return Cluster(row[0], row[1], row[2], bytes(row[3] or b""))
+    return Cluster(row[0], row[1], row[2], bytes(row[3] or b""), row[4])
 
 
 async def was_restored(tx: AsyncSession) -> bool:
@@ -38,11 +38,14 @@ async def was_restored(tx: AsyncSession) -> bool:
     return bool(rows.scalar_one())
 
 
-async def write_authority(tx: AsyncSession, fingerprint: str, sealed: bytes) -> None:
+async def write_authority(tx: AsyncSession, fingerprint: str, certificates: bytes, sealed: bytes = b"") -> None:
     """Records the certificate authority of the cluster, and the authority itself if `sealed` is not empty."""
     await tx.execute(
-        text("UPDATE cluster SET ca_fingerprint = :fingerprint, ca_sealed = coalesce(:sealed, ca_sealed) WHERE id = 1"),
-        {"fingerprint": fingerprint, "sealed": sealed or None},
+        text("""
+            UPDATE cluster SET ca_fingerprint = :fingerprint, ca_certificates = :certificates,
+                ca_sealed = coalesce(:sealed, ca_sealed) WHERE id = 1
+        """),
+        {"fingerprint": fingerprint, "certificates": certificates.decode(), "sealed": sealed or None},
     )
 
 

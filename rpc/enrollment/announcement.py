@@ -69,6 +69,7 @@ class Announcer:
         self._now = now
         self._kind = kind
         self._recovered = asyncio.Event()
+        self._found_expired = asyncio.Event()
         self._choice = ManagerChoice()
         # Of the last call: the managers that failed, and how.
         self._failures: dict[str, grpc.aio.AioRpcError] = {}
@@ -80,6 +81,8 @@ class Announcer:
         delay = FIRST_DELAY
         while True:
             if self._identities.current().expired(self._now()):
+                # Nobody would hear it. Where no manager is connected, the certificate is looked at before its time.
+                self._found_expired.set()
                 await self._pause(ANNOUNCE_INTERVAL)
                 continue
             self._recovered.clear()
@@ -102,7 +105,7 @@ class Announcer:
         """Renews the certificate after two thirds of its lifetime, until cancelled; one that has expired by a proof."""
         delay = FIRST_DELAY
         while True:
-            pause = RENEWAL_INTERVAL
+            self._found_expired.clear()
             if self._identities.current().due(self._now()):
                 expired = self._identities.current().expired(self._now())
                 try:
@@ -113,8 +116,12 @@ class Announcer:
                     which = "the certificate, which has expired" if expired else "the certificate"
                     log.warning("cannot renew %s%s", which, self._in_words(error))
                     if expired:
-                        pause, delay = delay, min(ANNOUNCE_INTERVAL, delay * 2)
-            await asyncio.sleep(pause * self._random.uniform(0.8, 1.2))
+                        await asyncio.sleep(delay * self._random.uniform(0.8, 1.2))
+                        delay = min(ANNOUNCE_INTERVAL, delay * 2)
+                        continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RENEWAL_INTERVAL * self._random.uniform(0.8, 1.2)):
+                    await self._found_expired.wait()
 
     async def announce(self) -> None:
         """Announces once. Raises grpc.aio.AioRpcError."""
@@ -173,7 +180,7 @@ class Announcer:
             return await stub.RenewCertificate(request, timeout=TIMEOUT)
 
         response = await self._call(renew)
-        await asyncio.to_thread(self._identities.renew, key, response.certificate)
+        await asyncio.to_thread(self._identities.renew, key, response.certificate, response.ca_certificate)
 
     async def _call(self, work: Callable[[enrollment_service_pb2_grpc.EnrollmentServiceAsyncStub], Awaitable[T]]) -> T:
         """Returns what a call says, of the first manager that answers."""

@@ -14,7 +14,6 @@ import logging
 import secrets
 import socket
 import ssl
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -138,7 +137,7 @@ async def _recover(identity: Identity, manager: str, kind: enrollment_service_pb
             proof=recovery.sign(identity.private_key, challenge, key.certificate_request),
         )
         response = await stub.RecoverCertificate(request, timeout=TIMEOUT)
-    return replace(identity, private_key=key.private_key, certificate=response.certificate)
+    return identity.renewed(key, response.certificate, response.ca_certificate)
 
 
 async def identify(  # noqa: PLR0917 - what a node is started with

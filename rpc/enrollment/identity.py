@@ -28,7 +28,7 @@ class IdentityError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Key, certificate and CA certificate are in PEM; `agent_endpoint` is the manager's port for agents, `host:port`.
+    """Key, certificate and those of the CA are in PEM; `agent_endpoint` is the manager's port for agents, `host:port`.
 
     `enrolment` is a random number that goes with the identity from one enrolment to the next.
     """
@@ -48,6 +48,16 @@ class Identity:
     def expired(self, now: dt.datetime) -> bool:
         """Returns whether the certificate is no longer valid."""
         return now >= self.life()[1]
+
+    def renewed(self, key: KeyRequest, certificate: str, authority: str) -> Identity:
+        """Returns it with another key and certificate, and other certificates of the CA unless `authority` is empty.
+
+        The manager that gave these was trusted by the former ones. Raises ValueError when they are none.
+        """
+        if authority:
+            x509.load_pem_x509_certificates(authority.encode())
+        trusted = authority or self.ca_certificate
+        return replace(self, private_key=key.private_key, certificate=certificate, ca_certificate=trusted)
 
     def due(self, now: dt.datetime) -> bool:
         """Returns True after two thirds of the certificate's lifetime: time to renew it."""
@@ -119,10 +129,9 @@ class IdentityStore:
         replace_file(self._path, json.dumps(asdict(identity), indent=1).encode())
         self._identity = identity
 
-    def renew(self, key: KeyRequest, certificate: str) -> None:
-        """Replaces key and certificate."""
-        current = self.current()
-        self.save(replace(current, private_key=key.private_key, certificate=certificate))
+    def renew(self, key: KeyRequest, certificate: str, authority: str) -> None:
+        """Replaces key and certificate, and what is trusted unless `authority` is empty."""
+        self.save(self.current().renewed(key, certificate, authority))
 
     def current(self) -> Identity:
         """Returns the identity in use; safe to call from any thread. Raises IdentityError when there is none yet."""

@@ -132,7 +132,9 @@ class EnrollmentServicer(enrollment_service_pb2_grpc.EnrollmentServiceServicer):
                 request.agent_id,
             )
         return pb.RenewCertificateResponse(
-            certificate=certificate.certificate.decode(), expire_time=timestamp(certificate.expire_time)
+            certificate=certificate.certificate.decode(),
+            expire_time=timestamp(certificate.expire_time),
+            ca_certificate=self._authority.certificate.decode(),
         )
 
     async def BeginRecovery(self, request: pb.BeginRecoveryRequest, context: _Context) -> pb.BeginRecoveryResponse:
@@ -162,7 +164,9 @@ class EnrollmentServicer(enrollment_service_pb2_grpc.EnrollmentServiceServicer):
             await _store(kind).renew(tx, request.agent_id, generation, fingerprint, shown=shown)
         _log.info("%s %s is back with a new certificate: its former one had expired", kind.lower(), request.agent_id)
         return pb.RecoverCertificateResponse(
-            certificate=certificate.certificate.decode(), expire_time=timestamp(certificate.expire_time)
+            certificate=certificate.certificate.decode(),
+            expire_time=timestamp(certificate.expire_time),
+            ca_certificate=self._authority.certificate.decode(),
         )
 
     def _issue(self, kind: Kind, agent_id: str, generation: int, certificate_request: str) -> Certificate:

@@ -27,6 +27,8 @@ class Cluster(SQLModel, table=True):
     last_epoch: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
     # SHA-256 of the authority's certificate, in hexadecimal; empty until the first manager has started.
     ca_fingerprint: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
+    # Its certificates in PEM, the newest first: what managers that have its key go by.
+    ca_certificates: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
     # The authority itself, sealed with a key that the database does not have.
     ca_sealed: bytes | None = Field(default=None, sa_column=Column(LargeBinary, nullable=True))
 

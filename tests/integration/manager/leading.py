@@ -36,7 +36,7 @@ class PlainDialer(Dialer):
     """Dials without TLS."""
 
     def __init__(self) -> None:
-        super().__init__(grpc.ssl_channel_credentials())
+        super().__init__(grpc.ssl_channel_credentials)
 
     def open(self, agent_id: str, address: str) -> grpc.aio.Channel:
         return grpc.aio.insecure_channel(address, options=(("grpc.use_local_subchannel_pool", 1),))

@@ -24,7 +24,7 @@ class PlainDialer(Dialer):
     """Dials without TLS, else as ever; counts."""
 
     def __init__(self) -> None:
-        super().__init__(grpc.ssl_channel_credentials())
+        super().__init__(grpc.ssl_channel_credentials)
         self.opened = 0
 
     def open(self, agent_id: str, address: str) -> grpc.aio.Channel:

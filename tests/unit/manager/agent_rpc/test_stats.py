@@ -51,7 +51,7 @@ class Plain(Dialer):
     """Dials without TLS."""
 
     def __init__(self) -> None:
-        super().__init__(grpc.ssl_channel_credentials())
+        super().__init__(grpc.ssl_channel_credentials)
         self.opened = 0
 
     def open(self, agent_id: str, address: str) -> grpc.aio.Channel:
