@@ -299,6 +299,7 @@ async def explain_command(connection: Connection, session: str, output: str) -> 
         ("room", "" if estimate is None else f"in {span(max(0.0, estimate - now))} at the latest, by time limits"),
         ("agents", ", ".join(f"{count.number} {safe(count.cause)}" for count in answer.agents)),
         ("would start with", safe("; or ".join(answer.would_start_with))),
+        ("advice", safe("; ".join(answer.advice))),
         ("next try", "" if next_try is None else f"in {span(next_try - now)}"),
     ]
     print_facts(facts)

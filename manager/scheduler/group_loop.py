@@ -242,7 +242,12 @@ class GroupLoop:
         if not settings.reserves and settings.preemption == OFF:
             return None
         async with self._database.transaction() as tx:
-            rows = await placements.read_running(tx, self._group, min_runtime=settings.preemption_min_runtime_seconds)
+            rows = await placements.read_running(
+                tx,
+                self._group,
+                min_runtime=settings.preemption_min_runtime_seconds,
+                finishing=settings.reserves,
+            )
         return build_running(rows, snapshot.agents)
 
     async def _replicas(self) -> dict[Endpoint, dict[str, int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -63,12 +64,14 @@ class Preview:
 @dataclass(frozen=True, slots=True)
 class Outlook:
     """The outlook of a waiting session: with what it could start and in how many seconds at the latest running sessions
-    make room for it, neither of them unless it waits for room, and other groups that have room for it now.
+    make room for it, neither of them unless it waits for room, and other groups that have room for it now; and whether
+    others may go ahead of it for as long as they find room.
     """
 
     what_if: WhatIf
     after: float | None
     alternative_groups: Sequence[str]
+    may_be_passed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +124,8 @@ async def outlook(tx: AsyncSession, session: SessionRecord) -> Outlook | None:
     policies = {group.name: group for group in await changes.read_groups(tx)}
     allowed = await _allowed(tx, policies.keys(), session, session.spec.mounts, session.spec.images)
     reading.cache.groups = policies
-    return await asyncio.to_thread(_look, reading, waiting[0], allowed)
+    behind = session.explanation.tier is Tier.POLICY
+    return await asyncio.to_thread(_look, reading, waiting[0], allowed, behind=behind)
 
 
 async def _allowed(
@@ -207,18 +211,21 @@ def _situation(reading: _Reading) -> Situation:
     return Situation(snapshot.agents, snapshot.queue, settings, reading.rotation, reading.running, placer)
 
 
-def _look(reading: _Reading, waiting: PendingSession, others: Sequence[str]) -> Outlook:
+def _look(reading: _Reading, waiting: PendingSession, others: Sequence[str], *, behind: bool) -> Outlook:
+    """`behind` says that a policy holds it back, as the last pass found it: behind another session, for instance."""
     situation = _situation(reading)
     hints = what_if(situation, 0)
     alone = _decide(reading, {waiting.id})[waiting.id].explanation
-    if alone is None or alone.tier is Tier.POLICY or 0 in reading.snapshot.queue.held_back:
+    may_be_passed = False
+    if alone is None or behind or alone.tier is Tier.POLICY or 0 in reading.snapshot.queue.held_back:
         # It waits for its turn, a release, a time, a quota, …: neither another size nor the end of others starts it.
         hints, after = hints.without_changes(), None
     else:
+        may_be_passed = alone.tier is Tier.CAPACITY and not reading.settings.holds_back_others
         reservation = reserve(situation, 0)
-        after = None if reservation is None else reservation.after
+        after = None if reservation is None or math.isinf(reservation.after) else reservation.after
     alternative_groups = groups_with_room(reading.cache, waiting, others, reading.now)
-    return Outlook(hints, after, alternative_groups)
+    return Outlook(hints, after, alternative_groups, may_be_passed)
 
 
 async def _read(
@@ -265,7 +272,8 @@ async def _read(
     replicas = await changes.read_replicas(tx, endpoints) if endpoints else {}
     snapshot = snapshot_of(cache, name, now, past, replicas=replicas)
     min_runtime = settings.preemption_min_runtime_seconds
-    running = build_running(await placements.read_running(tx, name, min_runtime=min_runtime), snapshot.agents)
+    placed = await placements.read_running(tx, name, min_runtime=min_runtime, finishing=settings.reserves)
+    running = build_running(placed, snapshot.agents)
     return _Reading(policy, settings, group.rotation, snapshot, running, cache, now)
 
 

@@ -209,7 +209,8 @@ class Running:
     """The placed sessions of a group, R rows, and what they hold: H rows, one for each kernel,
     one session after the other.
 
-    Their amounts are part of `Agents.used`. Only those that end by a time limit or may be preempted need be here.
+    Their amounts are part of `Agents.used`. Only those that end by a time limit or by themselves, or may be preempted,
+    need be here.
     """
 
     ids: Sequence[str]
@@ -226,6 +227,8 @@ class Running:
     agents: Integers
     # H x S.
     amounts: Integers
+    # Will end by themselves although no time limit says when, as what only computes does; None: no session will.
+    finishing: Mask | None = None
 
 
 @dataclass(frozen=True, slots=True)

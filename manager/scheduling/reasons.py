@@ -8,6 +8,7 @@ that is lacking is smallest; the first id wins a tie.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -36,6 +37,7 @@ KERNELS = "kernels"
 # A gang of a thousand equal kernels needs no thousand equal lines.
 MAX_SHORTFALLS = 16
 MAX_NAMED = 4
+_ONCE_ENDED = "once what runs there has ended, of which no time limits say when"
 
 
 def behind(head: str) -> Explanation:
@@ -45,16 +47,18 @@ def behind(head: str) -> Explanation:
 
 def behind_reservation(head: str, agents: Sequence[str], after: float) -> Explanation:
     """Returns the reason of sessions that there is room for, but not beside what is reserved for session `head`."""
-    message = (
-        f"would delay session {head}, which has a reservation on {_named(agents)} in {after:.0f} s; "
-        "a time limit that ends before then would let it start"
-    )
+    message = f"would delay session {head}, which has a reservation on {_named(agents)} "
+    if math.isfinite(after):
+        message += f"in {after:.0f} s; a time limit that ends before then would let it start"
+    else:
+        message += _ONCE_ENDED
     return Explanation(Tier.POLICY, RESERVED, message)
 
 
 def has_reservation(why: Explanation, agents: Sequence[str], after: float) -> Explanation:
     """Returns the reason of the session that a reservation is for, with it."""
-    return replace(why, message=f"{why.message}; has a reservation on {_named(agents)} in {after:.0f} s at the latest")
+    when = f"in {after:.0f} s at the latest" if math.isfinite(after) else _ONCE_ENDED
+    return replace(why, message=f"{why.message}; has a reservation on {_named(agents)} {when}")
 
 
 def preempting(agents: Sequence[str]) -> Explanation:

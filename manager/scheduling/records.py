@@ -135,7 +135,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class RunningSession:
-    """A placed session that ends by a time limit or may be preempted."""
+    """A placed session that ends by a time limit or by itself, or may be preempted."""
 
     id: uuid.UUID
     priority: int
@@ -145,6 +145,8 @@ class RunningSession:
     # Seconds until the time limit; None without one.
     ends: float | None
     holdings: Sequence[Holding]
+    # Ends with its command.
+    finishing: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,16 @@ The first aged session, by priority and arrival, goes before all others of its p
 room, it is given the earliest that the time limits of running sessions give it: the shadow time, and the agents it will
 have then. Others may go ahead of it only if they end by then, or if they leave it what it needs on those agents (Lifka,
 "The ANL/IBM SP scheduling system", JSSPP'95; Skovira et al., "The EASY-LoadLeveler API project", JSSPP'96). The
-reservation is computed again in each pass, so it only gets better when sessions end early. Without time limits that
-make room for it there is no shadow time, and no reservation.
+reservation is computed again in each pass, so it only gets better when sessions end early.
+
+Where time limits make no room for it, sessions count that end by themselves, those placed first before others. There is
+no shadow time then: its agents take nothing that it needs there until those have ended, as a node is drained for a
+large job. That holds from pass to pass, since what the agents run becomes older than all else.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,10 +32,12 @@ class Reservation:
 
     # Row in the queue.
     session: int
-    # Seconds from now.
+    # Seconds from now; infinite where no time limits say when.
     after: float
     # Row of the agent of each kernel, by rank.
     agents: Integers
+    # Rows of the running sessions that have ended by then.
+    ended: Sequence[int]
 
 
 def aged_head(queue: Queue, rows: Integers, settings: Settings) -> int | None:
@@ -48,15 +54,22 @@ def aged_head(queue: Queue, rows: Integers, settings: Settings) -> int | None:
 
 
 def reserve(situation: Situation, session: int) -> Reservation | None:
-    """Returns the earliest room for a session that time limits of running sessions allow."""
-    ends = situation.running.ends
-    finite = np.flatnonzero(np.isfinite(ends))
-    times = np.unique(ends[finite])
-    steps = [finite[ends[finite] == time].tolist() for time in times.tolist()]
+    """Returns the earliest room for a session that time limits of running sessions allow, or else the ends of those
+    that end by themselves.
+    """
+    running = situation.running
+    finite = np.flatnonzero(np.isfinite(running.ends))
+    times = np.unique(running.ends[finite])
+    steps: list[list[int]] = [finite[running.ends[finite] == time].tolist() for time in times.tolist()]
     room = situation.first(session, steps)
+    if room is None and running.finishing is not None:
+        some_time = np.flatnonzero(running.finishing & ~np.isfinite(running.ends))
+        steps += [[row] for row in some_time[np.argsort(running.placed[some_time], kind="stable")].tolist()]
+        room = situation.first(session, steps)
     if room is None:
         return None
-    return Reservation(session, float(times[room.step - 1]) if room.step else 0.0, room.agents)
+    after = 0.0 if not room.step else float(times[room.step - 1]) if room.step <= len(times) else np.inf
+    return Reservation(session, after, room.agents, [row for step in steps[: room.step] for row in step])
 
 
 class Backfill:
@@ -70,7 +83,8 @@ class Backfill:
         """`view` is of all sessions, `rows` are those still to be placed."""
         queue, limits = situation.queue, situation.queue.limits
         self.open = view
-        long = np.array([limits.get(row, np.inf) > reservation.after for row in rows.tolist()], np.bool_)
+        known = np.isfinite(reservation.after)
+        long = np.array([not known or limits.get(row, np.inf) > reservation.after for row in rows.tolist()], np.bool_)
         self.closed = View(
             situation.agents,
             queue,
@@ -122,8 +136,7 @@ class Backfill:
 
     def _left_over(self, situation: Situation, reservation: Reservation) -> dict[int, list[int]]:
         """Returns by agent of the reservation, and by lane, what is free when it begins, without what it takes."""
-        ended = np.flatnonzero(situation.running.ends <= reservation.after).tolist()
-        agents = situation.without(ended)
+        agents = situation.without(reservation.ended)
         left = np.maximum(agents.capacity - agents.used, 0)
         np.subtract.at(left, reservation.agents, requests_of(situation.queue, reservation.session))
         kernels = agents.kernels.copy()

@@ -142,6 +142,11 @@ class Settings:
         """Returns whether an aged session may get a reservation."""
         return bool(self.reserve_after_tries or self.reserve_after_seconds)
 
+    @property
+    def holds_back_others(self) -> bool:
+        """Returns whether a session that finds no room holds back those that come after it, at once or in time."""
+        return self.reserves or (self.session_strategy == FIFO and not self.max_tries_before_skip)
+
 
 def validate_policy(policy: Policy) -> Settings:
     """Returns the policy with its options read. Raises PolicyError on unknown strategies,

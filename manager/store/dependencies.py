@@ -49,6 +49,7 @@ class ParentRecord:
     is_purged: bool
     state: SessionState | None
     result: Result | None
+    priority: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +170,8 @@ async def read(
     """Returns, by session, those it depends on in the order asked for."""
     found = await tx.execute(
         text("""
-            SELECT d.child_id, d.parent_id, coalesce(p.name, '') AS name, coalesce(p.state, '') AS state, coalesce(p.result, '') AS result
+            SELECT d.child_id, d.parent_id, coalesce(p.name, '') AS name, coalesce(p.state, '') AS state, coalesce(p.result, '') AS result,
+                p.priority
             FROM session_dependency d LEFT JOIN session p ON p.id = d.parent_id
             WHERE d.child_id = ANY(:ids) AND NOT (:unsettled AND d.settled)
             ORDER BY d.child_id, d.position LIMIT :limit
@@ -179,7 +181,12 @@ async def read(
     dependencies: dict[uuid.UUID, list[ParentRecord]] = {}
     for row in fetched(found):
         parent = ParentRecord(
-            row["parent_id"], row["name"], not row["state"], STATES.get(row["state"]), RESULTS.get(row["result"])
+            row["parent_id"],
+            row["name"],
+            not row["state"],
+            STATES.get(row["state"]),
+            RESULTS.get(row["result"]),
+            row["priority"],
         )
         dependencies.setdefault(row["child_id"], []).append(parent)
     return dependencies

@@ -15,6 +15,7 @@ from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.scheduling.records import Holding, Nomination, QuotaRecord, RunningSession
+from retinue.manager.session.core.spec import DEFAULT_GRACE_SECONDS
 from retinue.manager.store import journal, leadership, shares
 from retinue.manager.store.changes import UNMARKED
 from retinue.manager.store.database import Query, Statement, Transaction
@@ -282,34 +283,46 @@ def _recording(placed: Sessions) -> Statement:
     )
 
 
-async def read_running(tx: AsyncSession, group: str, *, min_runtime: int) -> list[RunningSession]:
-    """Returns placed sessions of a group that end by a time limit or may be preempted: seconds until the limit (counted
-    from now for those that are starting; None without one), when they were placed, and what each live attempt holds.
+async def read_running(
+    tx: AsyncSession, group: str, *, min_runtime: int, finishing: bool = False
+) -> list[RunningSession]:
+    """Returns placed sessions of a group that end by a time limit or may be preempted and, with `finishing`, those that
+    end with their command or are ending: seconds until the limit (counted from now for those that are starting; None
+    without one), when they were placed, and what each live attempt holds.
     Those placed for less than `min_runtime` seconds may not be preempted yet.
     """
     rows = await tx.execute(
         text(f"""
             SELECT s.id, s.priority, extract(epoch FROM s.schedule_time)::float8 AS placed,
-                s.spec->'preemptible' IS NOT DISTINCT FROM 'true' AND s.schedule_time <= now() - make_interval(secs => :min_runtime)
+                s.state <> 'TERMINATING' AND s.spec->'preemptible' IS NOT DISTINCT FROM 'true'
+                    AND s.schedule_time <= now() - make_interval(secs => :min_runtime)
                     AS preemptible,
-                greatest(0, coalesce(extract(epoch FROM s.expire_time - now()), {json_number("s.spec->'time_limit_seconds'")}))::float8 AS ends,
-                jsonb_agg(jsonb_build_object('agent', h.agent_id, 'slots', h.slots)) AS holdings
+                CASE WHEN s.state = 'TERMINATING' THEN coalesce({json_number("s.spec->'grace_seconds'")}, {DEFAULT_GRACE_SECONDS})
+                    ELSE coalesce(extract(epoch FROM s.expire_time - now()), {json_number("s.spec->'time_limit_seconds'")}) END::float8 AS ends,
+                jsonb_agg(jsonb_build_object('agent', h.agent_id, 'slots', h.slots)) AS holdings, s.type = 'BATCH' AS finishing
             FROM session s JOIN LATERAL (
                 SELECT a.agent_id, (SELECT jsonb_object_agg(c.slot, c.amount) FROM claim c
                     WHERE c.kernel_id = a.kernel_id AND c.epoch = a.epoch AND c.release_time IS NULL) AS slots
                 FROM attempt a WHERE a.session_id = s.id AND a.end_time IS NULL
             ) h ON h.slots IS NOT NULL
-            WHERE s.resource_group = :group AND s.state IN ('SCHEDULED', 'PREPARING', 'RUNNING')
-              AND (s.spec->>'time_limit_seconds' IS NOT NULL OR s.spec->'preemptible' = 'true')
+            WHERE s.resource_group = :group AND (s.state IN ('SCHEDULED', 'PREPARING', 'RUNNING')
+                AND (s.spec->>'time_limit_seconds' IS NOT NULL OR s.spec->'preemptible' = 'true' OR (:finishing AND s.type = 'BATCH'))
+                OR (:finishing AND s.state = 'TERMINATING'))
             GROUP BY s.id ORDER BY s.id
         """),  # noqa: S608  # our own words
-        {"group": group, "min_runtime": min_runtime},
+        {"group": group, "min_runtime": min_runtime, "finishing": finishing},
     )
     return [
         RunningSession(
-            id_, priority, placed, preemptible, ends, [Holding(held["agent"], held["slots"]) for held in holdings]
+            id_,
+            priority,
+            placed,
+            preemptible,
+            None if ends is None else max(0.0, ends),
+            [Holding(held["agent"], held["slots"]) for held in holdings],
+            finishing=by_itself,
         )
-        for id_, priority, placed, preemptible, ends, holdings in rows
+        for id_, priority, placed, preemptible, ends, holdings, by_itself in rows
     ]
 
 

@@ -214,6 +214,10 @@ def show_unmade(session: pb.Session, preview: Preview) -> None:
     session.reason, session.message = preview.reason, preview.message
 
 
+# Sessions that advice is given on.
+MAX_ADVISED = 3
+
+
 def explanation_message(
     session: SessionRecord, position: int, parents: Sequence[ParentRecord]
 ) -> service_pb.ExplainSessionResponse:
@@ -236,6 +240,23 @@ def explanation_message(
     if (next_try := timestamp(session.next_try_time)) is not None:
         message.next_try_time.CopyFrom(next_try)
     return message
+
+
+def advice_of(priority: int, group: str, parents: Sequence[ParentRecord], *, may_be_passed: bool) -> Iterable[str]:
+    """Returns what can be done for a session of this priority, `may_be_passed` by others for as long as they find room;
+    a session does not lend its priority to those that it waits for.
+    """
+    lower = [parent for parent in parents if parent.state is SessionState.PENDING and (parent.priority or 0) < priority]
+    for parent in lower[:MAX_ADVISED]:
+        yield (
+            f"{parent.name}, which it waits for, waits itself, with priority {parent.priority}; to have it go as far "
+            f"ahead as this one: retinue priority {parent.id} {priority}"
+        )
+    if may_be_passed:
+        yield (
+            "smaller sessions go ahead of it for as long as they find room; for a bound on that, an administrator has "
+            f"room kept for what waits long: retinue groups update {group} --reserve-after 1h"
+        )
 
 
 def conditions(found: Iterable[Condition]) -> list[pb.Condition]:

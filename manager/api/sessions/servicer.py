@@ -13,6 +13,7 @@ import grpc.aio
 
 from retinue.manager.api.sessions.convert import (
     accepted_message,
+    advice_of,
     explanation_message,
     graph_message,
     preview_message,
@@ -305,6 +306,10 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         message = explanation_message(session, position, parents.get(session_id, ()))
         if length is not None and outlook is not None:
             message.queue_length = length
+            known = parents.get(session_id, ())
+            message.advice.extend(
+                advice_of(session.priority, session.resource_group, known, may_be_passed=outlook.may_be_passed)
+            )
             message.would_start_with.extend(outlook.what_if.hints)
             message.would_start_with.extend(f"resource group {name}" for name in outlook.alternative_groups)
             message.agents.extend(pb.AgentCount(cause=cause, number=number) for cause, number in outlook.what_if.agents)

@@ -182,7 +182,9 @@ def evaluate(policy: IdlePolicy, seen: Seen, now: float, changed: float | None =
     take_back: set[Checker] = set()
     ends: list[Check] = []
     looking = [checker for checker in Checker if _applies(policy, seen, checker)]
-    own = [_check(policy, seen, checker, limit, now) for checker in looking if (limit := policy.limit(checker))]
+    own = [
+        _check(policy, seen, checker, limit, now) for checker in looking if (limit := policy.limit(checker)) is not None
+    ]
     joined = [check for check in own if check.checker in JOINED] if not policy.any_checker else []
     joint = _joint(joined)
     for alone in own:

@@ -204,6 +204,7 @@ def build_running(sessions: Sequence[RunningSession], agents: Agents) -> Running
         offsets=offsets,
         agents=np.array([agent_row[holding.agent] for holding in holdings], dtype=np.int64),
         amounts=amounts,
+        finishing=np.array([row.finishing for row in sessions], dtype=np.bool_),
     )
 
 

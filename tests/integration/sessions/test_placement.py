@@ -118,6 +118,8 @@ async def test_an_explanation_says_what_would_start_now(client: Client, cluster:
     assert (explanation.queue_position, explanation.queue_length) == (1, 1)
     (hint,) = explanation.would_start_with
     assert hint.startswith("cpu of ")
+    # It can never start: no reservation would help.
+    assert list(explanation.advice) == []
     await session.terminate()
     smaller = await client.sessions.check(type="interactive", slots={"cpu": hint.split()[2], "mem": "64m"})
     assert smaller.kernels, "what the hint says is true"

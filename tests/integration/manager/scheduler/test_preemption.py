@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import text
 
+from retinue.manager.session.core.admission import MAX_GRACE_SECONDS
+from retinue.manager.session.core.states import SessionType
 from retinue.manager.store.database import Database
 from tests.integration.manager.scheduler.world import World, check, kernel, row, settle
 
@@ -102,5 +104,74 @@ async def test_an_aged_session_is_not_starved_by_backfill(database: Database) ->
         short = await world.submit(**kernel("1"), time_limit_seconds=500.0)
         await settle(world)
         assert (await row(database, short)).state == "RUNNING", "it ends before the reservation begins"
+        await world.come_to_rest()
+        await check(database)
+
+
+async def test_an_aged_session_is_not_starved_where_nothing_has_a_time_limit(database: Database) -> None:
+    async with World(database, 4).running() as world:
+        await configure(database, reserve_after_tries="1")
+        batch = {"type": SessionType.BATCH, "retry": None}
+        kept = await world.submit(**kernel("4"), type=SessionType.INTERACTIVE)
+        await settle(world)
+        filling = []
+        for _ in range(2):
+            filling.append(await world.submit(**kernel("3"), **batch))
+            await settle(world)
+        assert {(await row(database, each)).state for each in (kept, *filling)} == {"RUNNING"}
+        head = await world.submit(**kernel("4"))
+        await settle(world)
+        await settle(world)
+        oldest = await row(database, filling[0])
+        drained = f"has a reservation on agent {oldest.agent_id} once what runs there has ended"
+        assert drained in (await row(database, head)).message
+        # Each would fit beside what runs there, whatever its time limit.
+        small = [await world.submit(**kernel("1"), **batch, time_limit_seconds=limit) for limit in (500.0, None, 900.0)]
+        await settle(world)
+        found = [await row(database, each) for each in small]
+        assert {each.agent_id for each in found if each.state == "RUNNING"} == {
+            (await row(database, filling[1])).agent_id
+        }
+        assert {each.reason for each in found if each.state == "PENDING"} >= {"RESERVED"}
+        await world.end(filling[0])
+        await settle(world)
+        started = await row(database, head)
+        assert (started.state, started.agent_id) == ("RUNNING", oldest.agent_id)
+        await world.come_to_rest()
+        await check(database)
+
+
+async def test_room_is_held_for_the_winner_until_the_last_victim_has_had_its_grace(database: Database) -> None:
+    async with World(database, 5).running() as world:
+        await configure(database, preemption="requeue", preemption_hold_seconds="30")
+        victims = [
+            await world.submit(**kernel("4"), priority=5, preemptible=True, retry=None, grace_seconds=grace)
+            for grace in (5.0, MAX_GRACE_SECONDS, 10.0)
+        ]
+        await settle(world)
+        slow = (await row(database, victims[1])).agent_id
+        winner = await world.submit(**{**kernel("4"), "cluster_size": 3, "single_node": False}, priority=50, retry=None)
+        await world.schedule()
+        async with database.transaction() as tx:
+            held = await tx.execute(
+                text("""
+                    SELECT (nomination->>'until')::float8 - extract(epoch FROM now())::float8 FROM session WHERE id = :id
+                """),
+                {"id": winner},
+            )
+            # The clock has gone on since it was written, by far less than the hold.
+            assert held.scalar_one() > MAX_GRACE_SECONDS
+        # The first victims have ended, and are not placed where room is held.
+        quick = [node for node in world.nodes if node.name != slow]
+        for _ in range(3):
+            for node in quick:
+                await node.step()
+            await world.schedule()
+        assert [(found.state, found.epoch) for found in [await row(database, each) for each in victims]] == [
+            ("PENDING", 1)
+        ] * 3
+        assert (await row(database, winner)).state == "PENDING"
+        await settle(world)
+        assert (await row(database, winner)).state == "RUNNING"
         await world.come_to_rest()
         await check(database)

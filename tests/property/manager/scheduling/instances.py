@@ -116,7 +116,10 @@ def add_running(choice: random.Random, cluster: Cluster) -> Cluster:
             agent.free = {slot: free - amounts[slot] for slot, free in agent.free.items()}
             kernels.append((agent.id, amounts))
         end = choice.choice([math.inf, 10.0, 20.0, 20.0, 30.5])
-        cluster.running.append(Placed(f"r{number}", choice.choice([0, 10, 15]), choice.random() < 0.7, kernels, end))
+        finishing = choice.random() < 0.5
+        cluster.running.append(
+            Placed(f"r{number}", choice.choice([0, 10, 15]), choice.random() < 0.7, kernels, end, finishing)
+        )
     cluster.reserve_after = choice.choice([0, 1, 1, 1])
     cluster.preemption_order = choice.choice(["", "newest", "oldest"])
     for session in cluster.sessions:
@@ -141,6 +144,7 @@ def running_of(cluster: Cluster) -> Running:
         amounts=np.array([[amounts[slot] for slot in cluster.slots] for _, amounts in kernels], np.int64).reshape(
             len(kernels), len(cluster.slots)
         ),
+        finishing=np.array([placed.finishing for placed in cluster.running], np.bool_),
     )
 
 

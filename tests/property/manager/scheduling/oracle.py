@@ -59,6 +59,8 @@ class Placed:
     preemptible: bool
     kernels: list[tuple[str, dict[str, int]]]
     end: float = math.inf
+    # Ends by itself some time.
+    finishing: bool = False
 
 
 @dataclass
@@ -164,8 +166,12 @@ class Cluster:
         return self.decisions[-1][1] if self._has_agents(session) and self._try(session) else None
 
     def _reserve(self, head: Session) -> None:
-        for time in sorted({placed.end for placed in self.running if placed.end < math.inf}):
-            gone = [placed for placed in self.running if placed.end <= time]
+        times = sorted({placed.end for placed in self.running if placed.end < math.inf})
+        steps = [(time, [placed for placed in self.running if placed.end <= time]) for time in times]
+        limited = [placed for placed in self.running if placed.end < math.inf]
+        some_time = [placed for placed in self.running if placed.finishing and placed.end == math.inf]
+        steps += [(math.inf, limited + some_time[: count + 1]) for count in range(len(some_time))]
+        for time, gone in steps:
             agents = self._if_gone(gone, head)
             if agents is not None:
                 self.reservation = (head.id, time, agents)
@@ -245,9 +251,13 @@ class Cluster:
             for slot in self.slots:
                 held[slot] += kernel[slot]
 
+    def _is_long(self, session: Session) -> bool:
+        """Whether a session may not end before the reservation begins."""
+        return self.reservation is not None and (self.reservation[1] == math.inf or session.limit > self.reservation[1])
+
     def _seen(self, agent: Agent, session: Session) -> dict[str, int]:
         """What is free on an agent for a session, which may have to leave what is reserved."""
-        long = self.reservation is not None and session.limit > self.reservation[1]
+        long = self._is_long(session)
         spare = self.spare.get(agent.id, agent.free) if long else agent.free
         return {slot: max(0, min(agent.free[slot], spare[slot])) for slot in self.slots}
 
@@ -310,7 +320,7 @@ class Cluster:
                 chosen = min(fitting, key=key)
             for slot in self.slots:
                 chosen.free[slot] -= request[slot]
-                if chosen.id in self.spare and self.reservation and session.limit > self.reservation[1]:
+                if chosen.id in self.spare and self._is_long(session):
                     self.spare[chosen.id][slot] -= request[slot]
             return chosen.id
         return ""
