@@ -242,7 +242,9 @@ class ObservedAttempt:
     `end_time` are seconds since the epoch, for display. `stop_grace` is in seconds; `kill_at` is on the monotonic
     clock, and set from the time it is asked to end to the time it is killed. `log_size` is in bytes, and known of ended
     ones. `rebuilt` says that its record was lost and was rebuilt from its processes; `session_id` is then empty until a
-    manager names the attempt. `usage` is known of ended ones that were measured.
+    manager names the attempt. `usage` is known of ended ones that were measured. `memory_kills` are processes that were
+    killed for want of memory, the first at `memory_kill_time`; while it runs, the number is rounded down to a power of
+    two, so that one that is killed again and again is not reported each time.
     """
 
     id: str
@@ -264,6 +266,8 @@ class ObservedAttempt:
     layers: tuple[Layer, ...] = ()
     rebuilt: bool = False
     usage: FinalUsage | None = None
+    memory_kills: int = 0
+    memory_kill_time: float | None = None
 
     @property
     def held(self) -> bool:

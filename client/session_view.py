@@ -5,6 +5,8 @@ from __future__ import annotations
 from retinue.manager.v1 import session_pb2
 
 _ENDED = frozenset({session_pb2.SESSION_STATE_TERMINATED, session_pb2.SESSION_STATE_CANCELLED})
+_LASTING = "OOM_KILLED"
+"""Type of the conditions that stay when a session has ended."""
 
 
 def fold(session: session_pb2.Session | None, event: session_pb2.SessionEvent) -> session_pb2.Session | None:
@@ -62,6 +64,15 @@ def _move_session(session: session_pb2.Session, event: session_pb2.SessionEvent)
         session.ClearField("exit_code")
     elif move.to_state in _ENDED:
         session.end_time.CopyFrom(event.create_time)
+    _end_conditions(session)
+
+
+def _end_conditions(session: session_pb2.Session) -> None:
+    """Takes off the conditions that do not outlive a move, as the server does."""
+    if session.state in {*_ENDED, session_pb2.SESSION_STATE_PENDING}:
+        kept = [item for item in session.conditions if item.type == _LASTING]
+        session.ClearField("conditions")
+        session.conditions.extend(kept if session.state == session_pb2.SESSION_STATE_TERMINATED else ())
 
 
 def _pull(session: session_pb2.Session, pull: session_pb2.ImagePull) -> None:

@@ -224,6 +224,8 @@ def attempt_status(
         ],
         health=_health(routed),
         usage=None if attempt.usage is None else _final_usage(attempt.usage),
+        memory_kills=attempt.memory_kills,
+        memory_kill_time=_timestamp(attempt.memory_kill_time),
         published=None
         if routed.location is None or attempt.phase.ended
         else agent_service_pb2.PublishedAddress(address=routed.location[0], port=routed.location[1]),

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _ENDED, _RELEASED, _USED_UP, _EXIT_CODE = 0o1000, 0o2000, 0o400, 0o377
 """Bits of the mode of a barrier, as `agent/kernel/init.c` has them."""
+_MOST_KILLS = 100_000_000
+"""In seconds since the epoch, before there were containers."""
 
 
 @contextlib.contextmanager
@@ -58,12 +60,12 @@ def waits_at_barrier(directory: Path, init: Process) -> bool:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How a command ended, as its first process recorded it: exit code, time in seconds since the epoch,
-    whether memory was used up.
+    how many processes were killed as memory was used up.
     """
 
     exit_code: int
     end_time: float
-    used_up: bool
+    memory_kills: int
 
 
 def outcome(directory: Path) -> Outcome | None:
@@ -74,20 +76,24 @@ def outcome(directory: Path) -> Outcome | None:
         return None
     if not found.st_mode & _ENDED:
         return None
-    return Outcome(found.st_mode & _EXIT_CODE, found.st_ctime, bool(found.st_mode & _USED_UP))
+    kills = 0
+    if found.st_mode & _USED_UP:
+        # First processes of former versions left the time as it was.
+        kills = int(found.st_mtime) if 0 < found.st_mtime < _MOST_KILLS else 1
+    return Outcome(found.st_mode & _EXIT_CODE, found.st_ctime, kills)
 
 
-def memory_was_used_up(directory: Path) -> bool:
-    """Returns whether the first process reported it before its end: an engine that was away does not know,
-    and the group may be gone.
+def memory_kills(directory: Path) -> int | None:
+    """Returns how many processes were killed as memory was used up, as the first process reported it before its end: an
+    engine that was away does not know, and the group may be gone. None when it reported nothing.
     """
     if (found := outcome(directory)) is not None:
-        return found.used_up
+        return found.memory_kills
     try:
         # The way of first processes of former versions.
-        return stat.S_IMODE((directory / BARRIER).stat().st_mode) == 0
+        return 1 if stat.S_IMODE((directory / BARRIER).stat().st_mode) == 0 else None
     except OSError:
-        return False
+        return None
 
 
 def start_server(directory: Path, init: Process | None) -> None:

@@ -22,6 +22,7 @@ from retinue.agent.host.cgroups import out_of_memory_kills
 from retinue.agent.host.lanes import KERNELS
 from retinue.agent.host.processes import send_signal
 from retinue.agent.inside.host_kernel import HostKernel
+from retinue.agent.runtime.attempt_records import with_memory_kills
 from retinue.agent.runtime.attempt_runtime import AttemptRuntime
 from retinue.agent.runtime.options import RuntimeOptions
 
@@ -120,5 +121,6 @@ class ContainerRuntime(AttemptRuntime[Options], Generic[Options]):
                 return
             killed = await asyncio.to_thread(out_of_memory_kills, Path(record.memory_group))
             if killed:
+                record = replace(with_memory_kills(record, killed, time.time()), out_of_memory=True)
                 with contextlib.suppress(OSError):
-                    await self._store.write(replace(record, out_of_memory=True))
+                    await self._store.write(record)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from retinue.agent.attempts import Phase
 from retinue.agent.docker import fetched_images
 from retinue.agent.docker.attached import attach
-from retinue.agent.docker.barrier import memory_was_used_up
+from retinue.agent.docker.barrier import memory_kills
 from retinue.agent.docker.container_runtime import ContainerRuntime
 from retinue.agent.docker.containers import DockerKernels
 from retinue.agent.docker.core.container_state import Written
@@ -233,14 +233,14 @@ async def _end(
     state = await _end_container(kernels, record, init)
     if state is None or state.end_time is None or record.start_time is None:
         return Remains()
-    used_up = state.out_of_memory or record.out_of_memory
-    used_up = used_up or await asyncio.to_thread(memory_was_used_up, directory)
+    kills = await asyncio.to_thread(memory_kills, directory)
+    used_up = state.out_of_memory or record.out_of_memory or bool(kills)
     code: int | None = state.exit_code
     if rebooted and state.end_time >= await asyncio.to_thread(boot_time):
         # The engine reports attempts that a restart of the node ended as ended when it came up;
         # their exit code means nothing.
         code = None
-    return Remains(code, state.end_time, OUT_OF_MEMORY if used_up else "")
+    return Remains(code, state.end_time, OUT_OF_MEMORY if used_up else "", kills)
 
 
 async def _end_container(kernels: DockerKernels, record: Record, init: Process | None) -> ContainerState | None:

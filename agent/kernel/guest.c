@@ -3,8 +3,8 @@
  * then becomes the parent of the user's command.
  *
  * It is reached over virtio-serial ports, by name: `control` (the agent's frames), `output` (what the command prints),
- * `status` (one line at the end, `exit CODE OOM`) and `stream.N` (a connection starts the program `attach` on it). The
- * last line of the kernel's console says why it gave up.
+ * `status` (lines `killed KILLS` as memory is used up, and at the end `exit CODE KILLS`) and `stream.N` (a connection
+ * starts the program `attach` on it). The last line of the kernel's console says why it gave up.
  *
  * Frames are a letter, four bytes of length, most significant first, and so many bytes. Each frame in begins with four
  * bytes that its answer repeats, followed by fields: four bytes of length, so many bytes, and a NUL. Frames in:
@@ -880,7 +880,11 @@ static void greet(struct stream *stream)
 
 /* ---- the end ---- */
 
-static int memory_was_used_up(void)
+/* Most lines that tell of it before the end. */
+#define KILLED_LINES 1000
+
+/* Returns the number of processes that were killed as memory was used up. */
+static long killed_for_memory(void)
 {
 	FILE *file = fopen("/proc/vmstat", "re");
 	char line[100];
@@ -891,7 +895,22 @@ static int memory_was_used_up(void)
 			break;
 	if (file != NULL)
 		fclose(file);
-	return kills > 0;
+	return kills;
+}
+
+/* Tells of what was killed since the last time. */
+static void tell_of_killed(void)
+{
+	static long told = 0, lines = 0;
+	long kills = killed_for_memory();
+	char line[64];
+
+	if (kills <= told || lines >= KILLED_LINES)
+		return;
+	told = kills;
+	lines++;
+	snprintf(line, sizeof line, "killed %ld\n", kills);
+	(void)!write(status, line, strlen(line));
 }
 
 /* Ends all that is left, has the output taken to its end, writes how the command ended, and powers off. */
@@ -906,7 +925,7 @@ static void end(int code)
 			continue;
 		usleep(1000);
 	}
-	snprintf(line, sizeof line, "exit %d %d\n", code, memory_was_used_up());
+	snprintf(line, sizeof line, "exit %d %ld\n", code, killed_for_memory());
 	(void)!write(status, line, strlen(line));
 	power_off();
 }
@@ -982,6 +1001,7 @@ int main(void)
 		while (read(signals, &information, sizeof information) == sizeof information)
 			continue;
 		reap();
+		tell_of_killed();
 		send_unsent();
 		read_control();
 		for (at = 0; at < (count > 0 ? count : 0); at++)

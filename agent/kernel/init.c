@@ -17,10 +17,11 @@
  * the command exits, so does this process, and with it everything in the container. Exit code: the command's, 128 + n
  * after signal n, 127 when it is not found, 126 when it cannot be executed.
  *
- * How the command ended is kept in the mode of BARRIER, if it belongs to this process' user: ENDED, the exit code, and
- * USED_UP after an out-of-memory kill in here. The agent may be down at that time, and nothing else may record it. No
- * kernel can fill the node's disk with that. A first process that finds ENDED, or RELEASED, which the agent sets before
- * it releases the command, ends at once: whatever starts a container again, its command does not run a second time.
+ * How the command ended is kept in the mode of BARRIER, if it belongs to this process' user: ENDED, the exit code,
+ * and USED_UP after an out-of-memory kill in here; then, its time of modification is their number, in seconds. The
+ * agent may be down at that time, and nothing else may record it. No kernel can fill the node's disk with that. A
+ * first process that finds ENDED, or RELEASED, which the agent sets before it releases the command, ends at once:
+ * whatever starts a container again, its command does not run a second time.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -100,7 +101,13 @@ static long killed_for_memory(void)
 /* Keeps the exit code where it outlives everything here, and returns it. */
 static int ended(const char *barrier, int code)
 {
-	chmod(barrier, ENDED | code | (code > 0 && killed_for_memory() > 0 ? USED_UP : 0));
+	long killed = killed_for_memory();
+	struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = killed}};
+
+	/* First: once it has ENDED, all of it is there. */
+	if (killed > 0)
+		utimensat(AT_FDCWD, barrier, times, 0);
+	chmod(barrier, ENDED | code | (killed > 0 ? USED_UP : 0));
 	return code;
 }
 

@@ -294,7 +294,8 @@ class Pods:
         found = await KERNELS.run(outcome, directory)
         code = None if found is None else found.exit_code
         end_time = None if found is None else found.end_time
-        used_up = (found is not None and found.used_up) or record.out_of_memory
+        kills = None if found is None else found.memory_kills
+        used_up = bool(kills) or record.out_of_memory
         pod = self._watch.get(record.id)
         own = record.phase is not Phase.RUNNING or record.reason != "" or record.boot_id != self._options.boot_id
         if not own and not used_up and (code is None or code in _SIGNALLED):
@@ -304,7 +305,7 @@ class Pods:
         if pod is not None and pod.ended is not None and code is None:
             code, end_time = pod.ended.exit_code, pod.ended.time
             used_up = used_up or pod.ended.reason == OUT_OF_MEMORY
-        return Remains(code, end_time, USED_UP if used_up else "", evicted=evicted)
+        return Remains(code, end_time, USED_UP if used_up else "", kills, evicted=evicted)
 
     async def _witness(self, attempt_id: str) -> PodState | None:
         """Returns the pod once kubelet has said that it ended, or as it is known when that takes too long."""

@@ -147,10 +147,13 @@ class ProcessRuntime(SandboxRuntime[ProcessOptions, Kernels]):
         await KERNELS.run(self._kernels.ask_to_end, init)
 
     async def _end(self, record: Record, init: Process | None) -> Remains | None:
-        used_up = await KERNELS.run(self._kernels.end, record.id, init)
-        return None if used_up is None else await asyncio.to_thread(self._look, record.id, used_up)
+        kills = await KERNELS.run(self._kernels.end, record.id, init)
+        return None if kills is None else await asyncio.to_thread(self._look, record.id, kills)
 
-    def _look(self, attempt_id: str, used_up: bool) -> Remains:
+    def _memory_kills(self, record: Record) -> int:
+        return self._kernels.memory_kills(record.id)
+
+    def _look(self, attempt_id: str, kills: int) -> Remains:
         directory, when = self._store.directory(attempt_id), None
         # The child's own code is the same, should the file be lost; a negative one is not the command's.
         code, own = self._kernels.status(directory).exit_code, self._reap(attempt_id)
@@ -158,7 +161,7 @@ class ProcessRuntime(SandboxRuntime[ProcessOptions, Kernels]):
             when = self._kernels.status_time(directory)
         elif own is not None and own >= 0:
             code = own
-        return Remains(code, when, OUT_OF_MEMORY if used_up else "")
+        return Remains(code, when, OUT_OF_MEMORY if kills else "", kills)
 
 
 def _lines(output: Output) -> Iterator[str]:

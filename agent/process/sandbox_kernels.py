@@ -137,17 +137,21 @@ class SandboxKernels(Generic[Options]):
             send_signal(init, SIGKILL)
         self._cgroups.kill(attempt_id)
 
-    def end(self, attempt_id: str, init: Process | None) -> bool | None:
+    def memory_kills(self, attempt_id: str) -> int:
+        """Returns how many processes the node has killed in the kernel as its memory was used up."""
+        return self._cgroups.out_of_memory_kills(attempt_id)
+
+    def end(self, attempt_id: str, init: Process | None) -> int | None:
         """Ends what is left in the kernel and removes its control groups; None when something does not end in time.
 
-        Else, says whether the node ended something in it because its memory was used up.
+        Else, returns how many processes the node has killed in it as its memory was used up.
         """
         if init is not None:
             send_signal(init, SIGKILL)
             if not wait_end(init, END_TIMEOUT):
                 return None
-        out_of_memory = self._cgroups.out_of_memory_kills(attempt_id) > 0
-        return out_of_memory if self._cgroups.remove(attempt_id, END_TIMEOUT) else None
+        kills = self.memory_kills(attempt_id)
+        return kills if self._cgroups.remove(attempt_id, END_TIMEOUT) else None
 
     def remove(self, attempt_id: str) -> None:
         """Removes all of a kernel but the directory of its record. Raises

@@ -47,8 +47,10 @@ class Record:
 
     `start_time` is set just before the command is released. `monitor` is the process that watches over the kernel
     and writes its exit code, `init` the first process inside. `memory_group` is the directory of
-    the control group that a container's memory counts in, `out_of_memory` what it said at the end. `rebuilt` marks a
-    record that was lost and made again from the processes; its `session_id` is empty until a manager names the attempt.
+    the control group that a container's memory counts in, `out_of_memory` what it said at the end. `memory_kills` are
+    the processes that Linux was seen to kill for want of memory, `first_memory_kill` and `last_memory_kill` when it was
+    seen. `rebuilt` marks a record that was lost and made again from the processes; its `session_id` is empty until a
+    manager names the attempt.
     `usage` is known once the attempt has ended, if it ever was measured.
     """
 
@@ -74,6 +76,9 @@ class Record:
     gpus: tuple[str, ...] = ()
     memory_group: str = ""
     out_of_memory: bool = False
+    memory_kills: int = 0
+    first_memory_kill: float | None = None
+    last_memory_kill: float | None = None
     rebuilt: bool = False
     usage: FinalUsage | None = None
 
@@ -366,6 +371,14 @@ class Records:
 def ended(record: Record, phase: Phase, reason: str, message: str, end_time: float) -> Record:
     """Returns the record of an attempt of which nothing runs any more."""
     return replace(record, phase=phase, reason=reason, message=message, end_time=end_time)
+
+
+def with_memory_kills(record: Record, kills: int, when: float) -> Record:
+    """Returns the record after a look that found so many processes killed for want of memory."""
+    if kills <= record.memory_kills:
+        return record
+    first = when if record.first_memory_kill is None else record.first_memory_kill
+    return replace(record, memory_kills=kills, first_memory_kill=first, last_memory_kill=when)
 
 
 def identified(record: Record, spec: AttemptSpec) -> Record:

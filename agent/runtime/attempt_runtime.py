@@ -13,14 +13,17 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from retinue.agent.attempts import Phase
 from retinue.agent.errors import KernelRuntimeError, KernelStartError
 from retinue.agent.fencing.watchdog import was_ended
+from retinue.agent.host.cgroups import out_of_memory_kills
+from retinue.agent.host.lanes import KERNELS
 from retinue.agent.inside.host_kernel import groups_of
 from retinue.agent.kernel.build import PUMP, built_path
-from retinue.agent.runtime.attempt_records import Record, Records, ended, identified
+from retinue.agent.runtime.attempt_records import Record, Records, ended, identified, with_memory_kills
 from retinue.agent.runtime.attempt_store import AttemptStore
 from retinue.agent.runtime.disk_use import DISK_EXCEEDED, DiskWatch, bounds_of
 from retinue.agent.runtime.exit_reason import verdict
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
     from retinue.agent.runtime.disk_use import Area
     from retinue.agent.runtime.exit_reason import Remains
 
+MEMORY_INTERVAL = 1.0
+"""Seconds between two looks at what was killed for want of memory."""
 RETRY = 1.0
 """Seconds before the end of an attempt is recorded again after that failed."""
 TAIL = 2_000
@@ -118,6 +123,10 @@ class AttemptRuntime(ABC, Generic[Options]):
     @abstractmethod
     async def areas(self) -> Mapping[str, Area]:
         """Returns the disk areas of running attempts, by id."""
+
+    def _memory_kills(self, record: Record) -> int:
+        """Returns how many processes of a running attempt were killed for want of memory. Blocks."""
+        return out_of_memory_kills(Path(record.memory_group)) if record.memory_group else 0
 
     async def _cancel_create(self, attempt_id: str) -> None:
         """Waits no more for what an attempt needs before it can be created."""
@@ -257,8 +266,25 @@ class AttemptRuntime(ABC, Generic[Options]):
         spawn(self._store.bound_outputs(options.output_limit, pump), "bound outputs")
         spawn(self._store.write_late(), "write records late")
         spawn(self._usage.run(), "measure attempts")
+        spawn(self._watch_memory(), "watch the memory of attempts")
         spawn(self._killed.watch(self._kill_again, self._store.show_unkillable), "watch killed attempts")
         spawn(DiskWatch(self, options.scratch_dir, bounds).run(), "bound work directories")
+
+    async def _watch_memory(self) -> None:
+        """Records what Linux kills for want of memory in attempts that run on; does not return."""
+        while True:
+            await asyncio.sleep(MEMORY_INTERVAL)
+            for record in self._store:
+                if record.init is None or record.start_time is None or record.phase.ended:
+                    continue
+                kills = await KERNELS.run(self._memory_kills, record)
+                if kills > record.memory_kills:
+                    await self._note_memory_kills(record.id, kills)
+
+    async def _note_memory_kills(self, attempt_id: str, kills: int) -> None:
+        async with self._store.lock(attempt_id):
+            if attempt_id in self._store and not (record := self._store.record(attempt_id)).phase.ended:
+                await self._store.note(with_memory_kills(record, kills, time.time()))
 
     async def _kill_again(self, attempt_id: str) -> None:
         # Without the lock: what waits for the end may have it.
@@ -377,6 +403,8 @@ class AttemptRuntime(ABC, Generic[Options]):
         # Times of files are coarse; an end never lies before its start.
         when = time.time() if remains.end_time is None else max(remains.end_time, record.start_time or 0.0)
         usage = self._usage.take(record.id)
+        kills = max(record.memory_kills, remains.memory_kills or 0, 1 if remains.out_of_memory else 0)
+        record = with_memory_kills(record, kills, when)
         record = replace(
             record,
             exit_code=remains.exit_code,

@@ -18,6 +18,10 @@ KILLED = 128 + 9
 _ENDED_FOR = {DISK_EXCEEDED, AttemptReason.GUEST_FAILED}
 """Reasons for which an agent ends what runs."""
 OUT_OF_MEMORY = "its memory was used up"
+RECENT = 10.0
+"""Seconds before its end in which a process of a kernel was killed for want of memory, if that is why it ended: what
+waits for a worker may take a while to notice.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +29,8 @@ class Remains:
     """What was found of an attempt of which nothing runs any more. `end_time` is in seconds since the epoch,
     None when it is not known.
 
-    `out_of_memory` says whose memory was used up, if any was; `evicted` why the cluster that the node belongs to has
+    `out_of_memory` says whose memory was used up, if any was, and `memory_kills` how many processes were killed for it,
+    None when that is not known; `evicted` why the cluster that the node belongs to has
     ended it, or someone by that; `failure` how the kernel ended without its command's doing, and `said` what
     its own system said last.
     """
@@ -33,6 +38,7 @@ class Remains:
     exit_code: int | None = None
     end_time: float | None = None
     out_of_memory: str = ""
+    memory_kills: int | None = None
     failure: str = ""
     said: str = ""
     evicted: str = ""
@@ -57,12 +63,23 @@ def verdict(record: Record, remains: Remains, *, rebooted: bool, fenced: bool) -
     return Phase.EXITED, *_end_of_run(record, remains)
 
 
+def _ended_for_memory(record: Record, remains: Remains) -> bool:
+    """Returns whether a command ended as memory was used up: not by itself, long after another process was killed."""
+    if not remains.out_of_memory or remains.exit_code == 0:
+        return False
+    if remains.exit_code is None or (remains.memory_kills is None and remains.exit_code == KILLED):
+        return True
+    if record.last_memory_kill is None or (remains.memory_kills or 0) > record.memory_kills or remains.end_time is None:
+        return True
+    return remains.end_time - record.last_memory_kill <= RECENT
+
+
 def _end_of_run(record: Record, remains: Remains) -> tuple[str, str]:
     """Returns why a command that ran ended, by itself or by an action on it: reason and the same in words."""
     exit_code = remains.exit_code
     if record.reason in _ENDED_FOR and exit_code in {None, KILLED}:
         return record.reason, record.message
-    if remains.out_of_memory and exit_code != 0:
+    if _ended_for_memory(record, remains):
         return AttemptReason.OOM_KILLED, remains.out_of_memory
     if remains.evicted and exit_code != 0:
         return AttemptReason.EVICTED, f"it was evicted: {remains.evicted}"

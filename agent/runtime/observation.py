@@ -69,4 +69,10 @@ def _observe(record: Record, kill_at: float | None, layers: tuple[Layer, ...]) -
         layers=layers,
         rebuilt=record.rebuilt,
         usage=record.usage,
+        memory_kills=record.memory_kills if record.phase.ended else _power_of_two(record.memory_kills),
+        memory_kill_time=record.first_memory_kill,
     )
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << number.bit_length() - 1 if number else 0

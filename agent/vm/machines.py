@@ -31,7 +31,7 @@ from retinue.agent.runtime.bwrap_status import parse_status as parse_monitor_sta
 from retinue.agent.runtime.exit_reason import KILLED, Remains
 from retinue.agent.runtime.rebuild import Found
 from retinue.agent.vm.channels import opened_socket
-from retinue.agent.vm.core.guest_frames import parse_status
+from retinue.agent.vm.core.guest_frames import GuestStatus, parse_status
 from retinue.agent.vm.core.machine import CONTROL, SHARE, SHARED_PROGRAMS, STREAMS, TooSmallError, machine_of, stream
 from retinue.agent.vm.guest_linux import NoLinuxError, find
 from retinue.agent.vm.options import VmOptions
@@ -49,7 +49,6 @@ CONSOLE_LIMIT, STATUS_LIMIT = 64 << 10, 64 << 10
 CONSOLE_TAIL = 2_000
 DRAIN_TIMEOUT = 5.0
 """Seconds that a process which takes what the guest said may take for the rest."""
-_LONGEST = 64
 CLOSE_TIMEOUT = 1.0
 START_TIMEOUT, START_POLL = 30.0, 0.01
 END_TIMEOUT = 5.0
@@ -189,15 +188,15 @@ class Machines(SandboxKernels[VmOptions]):
         """Notes on the node that the command is about to be released, in case the record is lost."""
         self._released(attempt_id).touch(mode=0o600)
 
-    def end(self, attempt_id: str, init: Process | None) -> bool | None:
+    def end(self, attempt_id: str, init: Process | None) -> int | None:
         """Ends what is left of the machine, its sockets as well; None when something does not end in time.
 
-        Else, says whether the node ended QEMU because the kernel's memory was used up.
+        Else, returns how often the node ended QEMU because the kernel's memory was used up.
         """
-        out_of_memory = super().end(attempt_id, init)
-        if out_of_memory is not None:
+        kills = super().end(attempt_id, init)
+        if kills is not None:
             self._remove_sockets(attempt_id)
-        return out_of_memory
+        return kills
 
     def remove(self, attempt_id: str) -> None:
         """Removes all of a machine but the directory of its record.
@@ -255,7 +254,16 @@ def console(directory: Path) -> str:
     return "".join(character for character in said if character.isprintable() or character == "\n").strip()
 
 
-def look_at_end(directory: Path, killed: bool) -> Remains:
+def said_of_guest(directory: Path) -> GuestStatus:
+    """Returns what the guest of a machine has said of itself so far. Blocks."""
+    try:
+        with (directory / MACHINE_STATUS / OUTPUT).open("rb") as file:
+            return parse_status(file.read(STATUS_LIMIT))
+    except OSError:
+        return GuestStatus()
+
+
+def look_at_end(directory: Path, *, killed: bool) -> Remains:
     """Returns what is left of a machine that has ended; `directory` has its files. Blocks.
 
     `killed` says that the node ended QEMU for its memory.
@@ -263,17 +271,15 @@ def look_at_end(directory: Path, killed: bool) -> Remains:
     for pipe, _ in pipes(directory):
         drain(pipe, DRAIN_TIMEOUT)
     said = directory / MACHINE_STATUS / OUTPUT
-    code, when, used_up = None, None, False
-    with contextlib.suppress(OSError), said.open("rb") as file:
-        code, used_up = parse_status(file.read(_LONGEST))
-        if code is not None:
-            when = os.fstat(file.fileno()).st_mtime
+    status, when = said_of_guest(directory), None
+    with contextlib.suppress(OSError):
+        when = None if status.exit_code is None else said.stat().st_mtime
     words = console(directory)
     whose = "its node ended its virtual machine: the machine used more than its memory" if killed else ""
-    if used_up:
+    if status.memory_kills:
         whose = "the memory of its virtual machine was used up"
     failure = f"its virtual machine failed: {words}" if _ended_by_itself(directory) else ""
-    return Remains(code, when, whose, failure, words)
+    return Remains(status.exit_code, when, whose, status.memory_kills or int(killed), failure, words)
 
 
 def _ended_by_itself(directory: Path) -> bool:

@@ -35,7 +35,7 @@ from retinue.agent.vm.core import guest_frames
 from retinue.agent.vm.guest_linux import find, why_not
 from retinue.agent.vm.images import can_pack
 from retinue.agent.vm.kernel import VmKernel
-from retinue.agent.vm.machines import Machines, have_groups, look_at_end, pipes, sockets_of
+from retinue.agent.vm.machines import Machines, have_groups, look_at_end, pipes, said_of_guest, sockets_of
 from retinue.agent.vm.network import join
 from retinue.agent.vm.options import VmOptions
 from retinue.agent.vm.starting import Starts
@@ -287,7 +287,10 @@ class VmRuntime(SandboxRuntime[VmOptions, Machines]):
         if killed is None:
             return None
         await asyncio.to_thread(self._reap, record.id)
-        return await asyncio.to_thread(look_at_end, self._store.directory(record.id), killed)
+        return await asyncio.to_thread(look_at_end, self._store.directory(record.id), killed=bool(killed))
+
+    def _memory_kills(self, record: Record) -> int:
+        return said_of_guest(self._store.directory(record.id)).memory_kills
 
     async def _remove(self, attempt_id: str) -> None:
         await super()._remove(attempt_id)

@@ -301,6 +301,7 @@ async def explain_command(connection: Connection, session: str, output: str) -> 
         ("would start with", safe("; or ".join(answer.would_start_with))),
         ("advice", safe("; ".join(answer.advice))),
         ("next try", "" if next_try is None else f"in {span(next_try - now)}"),
+        *((safe(condition.type), safe(condition.message)) for condition in answer.conditions),
     ]
     print_facts(facts)
     if answer.shortfalls:

@@ -204,6 +204,8 @@ def _status(status: pb.AttemptStatus) -> AttemptStatus | None:
         end_time=values.moment(status.end_time) if status.HasField("end_time") else None,
         published=_published_status(status),
         usage=_final_usage(status.usage) if status.HasField("usage") else None,
+        memory_kills=values.byte_count(status.memory_kills),
+        memory_kill_time=values.moment(status.memory_kill_time) if status.HasField("memory_kill_time") else None,
     )
 
 

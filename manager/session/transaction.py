@@ -9,15 +9,17 @@ import uuid
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from retinue.manager.reasons import SessionReason
+from retinue.manager.reasons import ConditionType, SessionReason
 from retinue.manager.session.core.attempts import LayerReport
 from retinue.manager.session.core.events import (
+    Condition,
     Happening,
     ImagePulled,
     KernelMoved,
     PulledBytes,
     ReasonChanged,
     SessionMoved,
+    with_memory_kills,
 )
 from retinue.manager.session.core.images import SeenImage
 from retinue.manager.session.core.state_machine import (
@@ -139,6 +141,7 @@ async def save(tx: Transaction, work: WorkingSet, *others: Statement, commit: bo
     moved_sessions, changed_kernels = list[SessionUpdate](), list[KernelUpdate]()
     changed_attempts, entries = list[AttemptUpdate](), list[journal.Entry]()
     pulling: list[uuid.UUID] = []
+    changed_conditions: dict[uuid.UUID, tuple[Condition, ...]] = {}
     # Groups and owners of what is released.
     releasing: set[tuple[str, str]] = set()
     for session_id, machine in work.machines.items():
@@ -146,8 +149,7 @@ async def save(tx: Transaction, work: WorkingSet, *others: Statement, commit: bo
         moved_kernels = {move.kernel_id for move in machine.moves if isinstance(move, KernelMoved)}
         # One that was put back for another session's sake need not wait: its start did not fail.
         failed = session.failed_starts > record.failed_starts and session.state is SessionState.PENDING
-        noted = session.message != _last_message(machine, record)
-        if machine.moves or noted or session_id in work.forced:
+        if machine.moves or _is_noted(machine, record) or session_id in work.forced:
             backoff = _BACKOFF_SECONDS[min(session.failed_starts, len(_BACKOFF_SECONDS)) - 1]
             moved_sessions.append(
                 SessionUpdate(
@@ -195,18 +197,17 @@ async def save(tx: Transaction, work: WorkingSet, *others: Statement, commit: bo
                         usage=kernel.usage,
                     )
                 )
-        happened: list[Happening] = [*machine.moves]
-        if session_id in work.forced and not machine.moves:
-            # Without an entry, the leader would not learn that its agents have less time for it.
-            happened.append(ReasonChanged(session.reason, session.message, record.conditions, forced=True))
-        elif noted:
-            happened.append(ReasonChanged(session.reason, session.message, record.conditions))
+        conditions = _conditions(machine, record)
+        if conditions != record.conditions:
+            changed_conditions[session_id] = conditions
+        happened = _happened(machine, record, conditions, forced=session_id in work.forced)
         if pulls := _pulls(session, work.pulls):
             happened += pulls
             pulling.append(session_id)
         entries += [journal.Entry(session_id, record.owner, record.project, what) for what in happened]
     writing, appending = attempts.writing(changed_attempts), journal.appending(entries)
     statements: list[Statement] = [
+        *((sessions.condition_statement(changed_conditions),) if changed_conditions else ()),
         *(sessions.update_statements(moved_sessions, changed_kernels) if moved_sessions or changed_kernels else ()),
         *((sessions.pull_statement(pulling),) if pulling else ()),
         *((writing,) if changed_attempts else ()),
@@ -221,6 +222,37 @@ async def save(tx: Transaction, work: WorkingSet, *others: Statement, commit: bo
     if entries:
         journal.appended(tx, entries, answers.of(appending))
     return answers
+
+
+def _conditions(machine: SessionMachine, record: SessionRecord) -> tuple[Condition, ...]:
+    """Returns the conditions of a session with what its kernels' agents have said of their memory."""
+    conditions = record.conditions
+    for hostname, kills, since in machine.memory_kills:
+        conditions = with_memory_kills(conditions, hostname, kills, since)
+    return conditions
+
+
+def _happened(
+    machine: SessionMachine, record: SessionRecord, conditions: tuple[Condition, ...], *, forced: bool
+) -> list[Happening]:
+    """Returns what the journal says of a session but the progress of image pulls."""
+    session = machine.session
+    happened: list[Happening] = []
+    if conditions != record.conditions:
+        # Before the end that may come with it: watchers of the session leave then.
+        happened.append(ReasonChanged(record.reason, record.message, conditions, (ConditionType.OOM_KILLED,)))
+    happened += machine.moves
+    if forced and not machine.moves:
+        # Without an entry, the leader would not learn that its agents have less time for it.
+        happened.append(ReasonChanged(session.reason, session.message, conditions, forced=True))
+    elif _is_noted(machine, record):
+        happened.append(ReasonChanged(session.reason, session.message, conditions))
+    return happened
+
+
+def _is_noted(machine: SessionMachine, record: SessionRecord) -> bool:
+    """Returns whether a session has another message than its watchers know once they know of its moves."""
+    return machine.session.message != _last_message(machine, record)
 
 
 def _last_message(machine: SessionMachine, record: SessionRecord) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -13,6 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.reasons import ConditionType
 from retinue.manager.session.core.events import PulledBytes
 from retinue.manager.session.core.images import SeenImage
 from retinue.manager.session.core.isolation_policy import IsolationPolicy
@@ -407,7 +408,9 @@ def update_statements(
                 network = CASE WHEN r.state = 'PENDING' THEN '' ELSE network END,
                 nomination = CASE WHEN r.state = 'PENDING' THEN nomination ELSE '{{}}' END,
                 explanation = CASE WHEN r.state = 'PENDING' THEN explanation ELSE '{{}}' END,
-                conditions = CASE WHEN r.state IN ('TERMINATED', 'CANCELLED', 'PENDING') THEN '[]' ELSE conditions END,
+                conditions = CASE WHEN r.state IN ('CANCELLED', 'PENDING') THEN '[]'
+                    WHEN r.state = 'TERMINATED' THEN jsonb_path_query_array(conditions, '$[*] ? (@.type == "{ConditionType.OOM_KILLED}")')
+                    ELSE conditions END,
                 next_try_time = CASE WHEN r.delay IS NULL THEN next_try_time ELSE now() + make_interval(secs => r.delay) END
             FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(id uuid, state text, result text, exit_code int, reason text, message text,
                 failed_starts int, retries int, failed_agents jsonb, delay double precision, force boolean)
@@ -463,12 +466,18 @@ async def set_conditions(
     tx: AsyncSession, session_ids: Iterable[uuid.UUID], conditions: Iterable[Sequence[object]]
 ) -> None:
     """Replaces the conditions of sessions; each is a Condition, or as it is stored."""
-    await tx.execute(
-        text("""
+    statement = condition_statement(dict(zip(session_ids, conditions, strict=True)))
+    await tx.execute(text(statement.sql), dict(statement.params))
+
+
+def condition_statement(conditions: Mapping[uuid.UUID, Sequence[object]]) -> Statement:
+    """Returns the statement that replaces the conditions of sessions; each is a Condition, or as it is stored."""
+    return Statement(
+        """
             UPDATE session SET conditions = r.conditions, version = version + 1
             FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(id uuid, conditions jsonb) WHERE session.id = r.id
-        """),
-        {"rows": recordset({"id": id_, "conditions": of} for id_, of in zip(session_ids, conditions, strict=True))},
+        """,
+        {"rows": recordset({"id": id_, "conditions": of} for id_, of in conditions.items())},
     )
 
 

@@ -6,6 +6,7 @@ and costs the channel.
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -164,22 +165,31 @@ def parse_answer(data: bytes) -> tuple[bytes, int]:
     return number, error
 
 
-_STATUS_WORDS = 3
+_STATUS = re.compile(rb"killed (\d{1,18})|exit (\d{1,3}) (\d{1,18})")
+_LARGEST_CODE = 255
+"""What a process cannot have was not written by our first process."""
 
 
-def parse_status(data: bytes) -> tuple[int | None, bool]:
-    """Returns the exit code of the command, None while there is none, and whether the guest's memory was used up.
+@dataclass(frozen=True, slots=True)
+class GuestStatus:
+    """What a guest says of itself: the exit code of the command, None while there is none, and how many processes were
+    killed as its memory was used up.
+    """
+
+    exit_code: int | None = None
+    memory_kills: int = 0
+
+
+def parse_status(data: bytes) -> GuestStatus:
+    """Returns what a guest has said so far: lines `killed KILLS`, and as the last one `exit CODE KILLS`.
     Never raises.
     """
-    line, newline, _ = data[:64].partition(b"\n")
-    words = line.split(b" ")
-    if (
-        not newline
-        or len(words) != _STATUS_WORDS
-        or words[0] != b"exit"
-        or not all(word.isdigit() for word in words[1:])
-    ):
-        return None, False
-    code, memory = int(words[1]), int(words[2])
-    # What a process cannot have was not written by our first process.
-    return (code, bool(memory)) if code <= 255 else (None, False)  # noqa: PLR2004
+    kills = 0
+    for line in data.split(b"\n")[:-1]:
+        match = _STATUS.fullmatch(line)
+        if match is None or int(match[2] or 0) > _LARGEST_CODE:
+            break
+        kills = int(match[1] or match[3])
+        if match[2] is not None:
+            return GuestStatus(int(match[2]), kills)
+    return GuestStatus(None, kills)

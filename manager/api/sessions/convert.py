@@ -224,7 +224,9 @@ def explanation_message(
     """Returns why a session waits, in the queue or for its agents; little for one that does not. `parents` are those
     it still waits for.
     """
-    message = service_pb.ExplainSessionResponse(state=session_state(session.state))
+    message = service_pb.ExplainSessionResponse(
+        state=session_state(session.state), conditions=conditions(session.conditions)
+    )
     if session.state is SessionState.PENDING or session.state in STARTING_SESSION_STATES:
         message.reason, message.message = session.reason, session.message
     if session.state is not SessionState.PENDING:

@@ -249,6 +249,9 @@ class AttemptStatus:
     published: PublishedStatus | None = None
     # None before the end, and when it was never measured.
     usage: FinalUsage | None = None
+    # Processes that were killed as its memory was used up, at least; and when the first was, by the clock of the agent.
+    memory_kills: int = 0
+    memory_kill_time: dt.datetime | None = None
 
     @property
     def attempt_id(self) -> str:

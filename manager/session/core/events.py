@@ -197,6 +197,17 @@ def parse_pulled_bytes(stored: object) -> PulledBytes | None:
         return None
 
 
+def with_memory_kills(
+    conditions: tuple[Condition, ...], hostname: str, kills: int, since: dt.datetime | None
+) -> tuple[Condition, ...]:
+    """Returns the conditions with the one that says how many processes of a kernel were killed for want of memory."""
+    what = "1 process was" if kills == 1 else f"{kills} processes or more were"
+    prefix = f"{hostname}: "
+    new = Condition(ConditionType.OOM_KILLED, f"{prefix}{what} killed, as its memory was used up", since)
+    others = (item for item in conditions if item.type != new.type or not item.message.startswith(prefix))
+    return conditions if new in conditions else (*others, new)
+
+
 def parse_conditions(stored: object) -> tuple[Condition, ...]:
     """Returns the conditions of a session, in their order; one that cannot be read is UNREADABLE. Never raises."""
     return tuple(map(_condition, stored if isinstance(stored, list) else [stored]))

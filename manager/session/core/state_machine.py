@@ -108,11 +108,16 @@ _KERNEL_PROGRESS = {state: rank for rank, state in enumerate(KernelState)}
 
 
 class SessionMachine:
-    """Moves one session. `moves` are the moves made, in order; `session` holds the values after them."""
+    """Moves one session. `moves` are the moves made, in order; `session` holds the values after them.
+
+    `memory_kills` is what was said of processes that were killed for want of memory, which moves nothing.
+    """
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.moves: list[SessionMoved | KernelMoved] = []
+        # Hostname, number, and time of the first.
+        self.memory_kills: list[tuple[str, int, dt.datetime | None]] = []
 
     def observe(self, status: AttemptStatus) -> None:
         """Takes in the status of an attempt; that of an older attempt, or of one that has ended, changes nothing."""
@@ -121,6 +126,8 @@ class SessionMachine:
         if kernel is None or kernel.epoch != epoch or kernel.attempt_ended:
             return
         kernel.observed = status.state
+        if status.memory_kills and kernel.state not in ENDED_KERNEL_STATES:
+            self.memory_kills.append((kernel.hostname, status.memory_kills, status.memory_kill_time))
         if status.image:
             self._find_image(kernel, status.image)
         if status.state in ENDED_OBSERVATIONS:

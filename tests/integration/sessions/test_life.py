@@ -164,6 +164,29 @@ async def test_memory_limit_kills_with_its_reason(client: Client) -> None:
     assert (session.result, session.exit_code, session.view.reason) == ("FAILED", 137, "OOM_KILLED")
 
 
+async def test_a_child_that_is_killed_for_want_of_memory_is_a_condition(client: Client) -> None:
+    """While the session runs, when it has succeeded, and in its history, where it comes before the end."""
+    eat = "/usr/bin/python3 -c 'bytearray(200 * 1024 * 1024)'"
+    session = await client.sessions.create(
+        type="batch", command=["sh", "-c", f"{eat}; {UNTIL_FINISHED}"], slots={"cpu": "1", "mem": "64m"}
+    )
+    said = [("OOM_KILLED", "main1: 1 process was killed, as its memory was used up")]
+
+    def conditions() -> list[tuple[str, str]]:
+        return [(item.type, item.message) for item in session.view.conditions]
+
+    await eventually(session.refresh, lambda found: found.state == "RUNNING" and conditions() == said)
+    await finish(session)
+    await session.wait_ended(NEVER)
+    await session.refresh()
+    assert (session.result, session.view.reason, conditions()) == ("SUCCESS", "COMMAND_ENDED", said)
+    assert session.view.conditions[0].HasField("since_time")
+    assert (await client.sessions.explain(session.id)).conditions == session.view.conditions
+    kinds = [event.WhichOneof("change") for event in await client.sessions.history(session.id)]
+    assert kinds.index("pending_reason_changed") < len(kinds) - 1
+    assert kinds[-1] == "session_moved"
+
+
 async def test_repeated_create_answers_with_the_first_session(client: Client) -> None:
     request_id = str(uuid.uuid4())
     spec: dict[str, Any] = {"type": "batch", "command": ["true"], "slots": {"cpu": "64"}}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from retinue.client.aio import fold
 from retinue.manager.v1 import session_pb2 as pb
 from tests.unit.client.journal import ID, Journal, session
@@ -76,6 +78,25 @@ def test_a_pending_reason_replaces_reason_and_conditions() -> None:
     gone = fold(after, pb.SessionEvent(revision=5, session_id=ID, pending_reason_changed=again))
     assert gone is not None
     assert (gone.reason, gone.message, len(gone.conditions)) == ("NO_CAPACITY", "", 0)
+
+
+@pytest.mark.parametrize(
+    ("state", "left"),
+    [
+        (pb.SESSION_STATE_TERMINATING, ["AGENT_LOST", "OOM_KILLED"]),
+        (pb.SESSION_STATE_TERMINATED, ["OOM_KILLED"]),
+        (pb.SESSION_STATE_CANCELLED, []),
+        (pb.SESSION_STATE_PENDING, []),
+    ],
+)
+def test_what_was_killed_for_want_of_memory_outlives_the_end(state: pb.SessionState.ValueType, left: list[str]) -> None:
+    before = session()
+    for kind in ("AGENT_LOST", "OOM_KILLED"):
+        before.conditions.add(type=kind)
+    move = pb.SessionEvent(revision=4, session_id=ID, session_moved=pb.SessionMove(to_state=state))
+    after = fold(before, move)
+    assert after is not None
+    assert [condition.type for condition in after.conditions] == left
 
 
 def test_an_update_replaces_name_priority_and_hold() -> None:

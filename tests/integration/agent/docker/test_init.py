@@ -112,7 +112,7 @@ async def test_the_exit_code_outlives_the_process(start: Start, command: tuple[s
     assert run.process.wait(NEVER) == code
     found = outcome(run.barrier.parent)
     assert found is not None
-    assert (found.exit_code, found.used_up) == (code, False)
+    assert (found.exit_code, found.memory_kills) == (code, 0)
 
 
 @pytest.mark.parametrize("released", [True, False])

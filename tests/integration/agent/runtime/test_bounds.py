@@ -122,6 +122,29 @@ async def test_out_of_memory(contract: Contract) -> None:
     assert (observed.exit_code, observed.reason) == (137, "OOM_KILLED")
 
 
+KILLED_CHILD = "(x=x; while :; do x=$x$x; done)"
+
+
+async def test_a_child_that_is_killed_for_want_of_memory_is_counted(contract: Contract) -> None:
+    """While the command goes on, and when it ends well."""
+    slots = {"cpu": 1000, "mem": 32 << 20}
+    script = f"{KILLED_CHILD}; until [ -e go ]; do sleep 0.05; done"
+    backend = await contract.started(contract.spec("k", "sh", "-c", script, slots=slots))
+    await eventually(lambda: backend.observe()["k.1"].memory_kills == 1)
+    assert backend.observe()["k.1"].phase is Phase.RUNNING
+    go = contract.place.directory / "scratch" / "k.1" / "go"
+    go.touch()
+    ended = await contract.until("k.1", Phase.EXITED)
+    assert (ended.exit_code, ended.reason, ended.memory_kills) == (0, "EXITED", 1)
+    assert ended.memory_kill_time is not None
+
+
+async def test_an_end_soon_after_a_kill_has_it_as_its_reason(contract: Contract) -> None:
+    slots = {"cpu": 1000, "mem": 32 << 20}
+    observed, _ = await contract.ran(contract.spec("k", "sh", "-c", f"{KILLED_CHILD}; exit 3", slots=slots))
+    assert (observed.exit_code, observed.reason, observed.memory_kills) == (3, "OOM_KILLED", 1)
+
+
 async def test_killed_by_itself_is_not_out_of_memory(contract: Contract) -> None:
     observed, _ = await contract.ran(contract.spec("k", "sh", "-c", "kill -9 $$"))
     assert (observed.exit_code, observed.reason) == (137, "EXITED")

@@ -247,6 +247,30 @@ def test_limits() -> None:
     assert memory_settings(Limits.of({}, 7), unified=True) == [("", "pids.max", 7, True)]
 
 
+@pytest.mark.parametrize(
+    ("seen", "last", "code", "kills", "reason"),
+    [
+        # Known since long before the end, and no more came.
+        (1, 100.0, 3, 1, "EXITED"),
+        (1, 100.0, 137, 1, "EXITED"),
+        (1, 195.0, 3, 1, "OOM_KILLED"),
+        (1, 100.0, 3, 2, "OOM_KILLED"),
+        (0, None, 3, 1, "OOM_KILLED"),
+        # The first process was killed before it could say how many.
+        (1, 100.0, 137, None, "OOM_KILLED"),
+        (1, 100.0, None, None, "OOM_KILLED"),
+        (1, 100.0, 3, None, "EXITED"),
+        (1, 199.0, 0, 1, "EXITED"),
+    ],
+)
+def test_an_older_kill_does_not_name_a_later_end(
+    seen: int, last: float | None, code: int | None, kills: int | None, reason: str
+) -> None:
+    record = replace(RUNNING, memory_kills=seen, last_memory_kill=last)
+    remains = Remains(code, 200.0, "its memory was used up", kills)
+    assert verdict(record, remains, rebooted=False, fenced=False)[:2] == (Phase.EXITED, reason)
+
+
 def test_arguments_never_name_what_the_user_set() -> None:
     variables, files = {"SECRET": "hush", "LD_PRELOAD": "/evil.so"}, MemoryFiles(1 << 20, 2 << 20)
     kernel = Sandbox("h", ("run", "$(x)"), variables, {}, {}, Path("/w"), 7, files)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from retinue.agent.attempts import CPU, MEMORY
 from retinue.agent.vm.core import guest_frames
-from retinue.agent.vm.core.guest_frames import File, GuestFrameError, GuestSpec, SharedDirectory
+from retinue.agent.vm.core.guest_frames import File, GuestFrameError, GuestSpec, GuestStatus, SharedDirectory
 from retinue.agent.vm.core.machine import Descriptors, Machine, TooSmallError, arguments, machine_of
 
 
@@ -26,25 +26,30 @@ def test_what_a_guest_sends_is_a_frame_or_none(data: bytes) -> None:
         number, error = guest_frames.parse_answer(data)
         assert len(number) == 4
         assert 0 <= error < 1 << 32
-    code, _ = guest_frames.parse_status(data)
+    code = guest_frames.parse_status(data).exit_code
     assert code is None or 0 <= code <= 255
 
 
 @pytest.mark.parametrize(
-    ("said", "known"),
+    ("said", "code", "kills"),
     [
-        (b"exit 0 0\n", (0, False)),
-        (b"exit 137 1\n", (137, True)),
-        (b"exit 5 0\nexit 6 0\n", (5, False)),
-        (b"exit 5 0", (None, False)),
-        (b"exit 256 0\n", (None, False)),
-        (b"exit -1 0\n", (None, False)),
-        (b"\0" * 64, (None, False)),
-        (b"", (None, False)),
+        (b"exit 0 0\n", 0, 0),
+        (b"exit 137 1\n", 137, 1),
+        (b"exit 5 0\nexit 6 0\n", 5, 0),
+        (b"killed 1\nkilled 3\n", None, 3),
+        (b"killed 1\nkilled 3\nexit 0 4\n", 0, 4),
+        (b"killed 1\nkilled", None, 1),
+        (b"killed 1\nkilled 2 2\nexit 0 4\n", None, 1),
+        (b"exit 5 0", None, 0),
+        (b"exit 256 0\n", None, 0),
+        (b"exit -1 0\n", None, 0),
+        (b"killed " + 60 * b"9" + b"\n", None, 0),
+        (b"\0" * 64, None, 0),
+        (b"", None, 0),
     ],
 )
-def test_the_last_word_of_a_guest(said: bytes, known: tuple[int | None, bool]) -> None:
-    assert guest_frames.parse_status(said) == known
+def test_what_a_guest_says_of_itself(said: bytes, code: int | None, kills: int) -> None:
+    assert guest_frames.parse_status(said) == GuestStatus(code, kills)
 
 
 def fields_of(frame: bytes) -> list[bytes]:

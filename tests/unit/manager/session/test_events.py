@@ -27,6 +27,7 @@ from retinue.manager.session.core.events import (
     parse_conditions,
     parse_event,
     parse_pulled_bytes,
+    with_memory_kills,
 )
 from retinue.manager.session.core.images import SeenImage
 from retinue.manager.session.core.new_session import NewKernel, NewSession
@@ -77,3 +78,17 @@ def test_a_condition_that_cannot_be_read_stands_in_its_place(stored: object) -> 
 @pytest.mark.parametrize("stored", [None, {}, [], {"bytes": 1}, {"bytes": "x", "total": 1}, 7])
 def test_progress_that_cannot_be_read_is_none(stored: object) -> None:
     assert parse_pulled_bytes(stored) is None
+
+
+def test_each_kernel_has_one_condition_of_its_memory() -> None:
+    lost = Condition("AGENT_LOST", "gone", NOW, "n1")
+    first = with_memory_kills((lost,), "main1", 1, NOW)
+    assert [item.message for item in first] == ["gone", "main1: 1 process was killed, as its memory was used up"]
+    both = with_memory_kills(first, "main11", 4, NOW)
+    more = with_memory_kills(both, "main1", 2, NOW)
+    assert [item.message for item in more] == [
+        "gone",
+        "main11: 4 processes or more were killed, as its memory was used up",
+        "main1: 2 processes or more were killed, as its memory was used up",
+    ]
+    assert with_memory_kills(more, "main1", 2, NOW) is more
