@@ -72,11 +72,15 @@ class ClusterError(KernelRuntimeError):
 
 
 class ClusterUnavailableError(ClusterError):
-    """The API does not answer, or not now; it may have done what it was asked. `pause` is in seconds."""
+    """The API does not answer, or not now; it may have done what it was asked.
 
-    def __init__(self, message: str, pause: float = 0.0) -> None:
+    `pause` is in seconds; `credentials` says whether these may be why.
+    """
+
+    def __init__(self, message: str, pause: float = 0.0, *, credentials: bool = False) -> None:
         super().__init__(message)
         self.pause = min(max(pause, 0.0), MAX_PAUSE)
+        self.credentials = credentials
 
 
 class _BackoffError(ClusterUnavailableError):
@@ -106,6 +110,8 @@ class Cluster:
         self._namespace = namespace
         self._clock = clock
         self._client: AsyncClient | None = None
+        # Whose credentials were refused, still to be closed.
+        self._former: list[AsyncClient] = []
         self._backoff = 0.0
         self._paused_until = float("-inf")
         self._why = ""
@@ -114,9 +120,9 @@ class Cluster:
 
     async def close(self) -> None:
         """Closes the connections."""
-        client, self._client = self._client, None
-        if client is not None:
-            await client.close()
+        self._forget_credentials()
+        while self._former:
+            await self._former.pop().close()
 
     async def list_all(self, kind: type[_Kind], fields: Mapping[str, str]) -> tuple[list[_Kind], str]:
         """Returns the objects of a kind with these fields in the whole cluster, and the version of the list."""
@@ -207,10 +213,18 @@ class Cluster:
     @contextlib.asynccontextmanager
     async def _asked(self) -> AsyncIterator[AsyncClient]:
         with self._failures_noted(), _explained():
+            while self._former:
+                await self._former.pop().close()
             client = self._connected()
             async with asyncio.timeout(CALL_TIMEOUT):
                 yield client
         self._backoff = 0.0
+
+    def _forget_credentials(self) -> None:
+        """Has the configuration, and the files that it names, read again by the next call."""
+        client, self._client = self._client, None
+        if client is not None:
+            self._former.append(client)
 
     @contextlib.contextmanager
     def _failures_noted(self) -> Iterator[None]:
@@ -219,6 +233,9 @@ class Cluster:
         except _BackoffError:
             raise
         except ClusterUnavailableError as error:
+            # Certificates and tokens are replaced in time by others, whose files have the same names.
+            if error.credentials:
+                self._forget_credentials()
             now = self._clock()
             # Calls that failed together count once.
             if now >= self._paused_until or error.pause > 0:
@@ -306,7 +323,9 @@ def _explained() -> Iterator[None]:
         raise ClusterUnavailableError(f"the Kubernetes API does not answer within {CALL_TIMEOUT:.0f} s") from error
     except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
         why = str(error)[:MAX_MESSAGE] or type(error).__name__
-        raise ClusterUnavailableError(f"the Kubernetes API does not answer: {why}") from error
+        # A certificate that has ended, of one side or of the other, breaks the handshake or the first reading.
+        broken = isinstance(error, httpx2.NetworkError)
+        raise ClusterUnavailableError(f"the Kubernetes API does not answer: {why}", credentials=broken) from error
     except (ConfigError, YAMLError) as error:
         raise ClusterUnavailableError(f"the configuration of the cluster cannot be read: {error}") from error
     except UNREADABLE as error:
@@ -343,5 +362,8 @@ def _refusal(error: httpx2.HTTPStatusError) -> ClusterError:
     if status in _PASSING or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         pause = response.headers.get("Retry-After", "") if response is not None else ""
         seconds = float(pause) if pause.isascii() and pause.isdigit() else 0.0
-        return ClusterUnavailableError(f"the Kubernetes API does not serve now: {message}", seconds)
+        unknown = status == HTTPStatus.UNAUTHORIZED
+        return ClusterUnavailableError(
+            f"the Kubernetes API does not serve now: {message}", seconds, credentials=unknown
+        )
     return ClusterError(message, status)

@@ -16,6 +16,7 @@ from lightkube.resources.core_v1 import Pod
 
 from retinue.agent.conditions import Conditions
 from retinue.agent.kubernetes.cluster import (
+    MAX_BACKOFF,
     Cluster,
     ClusterError,
     ClusterUnavailableError,
@@ -24,6 +25,7 @@ from retinue.agent.kubernetes.cluster import (
 )
 from retinue.agent.kubernetes.pod_watch import PodWatch
 from tests.support.eventually import NEVER
+from tests.unit.agent.kubernetes.fake_api import VirtualClock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -56,8 +58,10 @@ class Api:
     def __init__(self) -> None:
         self.answers: list[tuple[int, dict[str, str], object]] = []
         self.asked: list[str] = []
+        self.tokens: list[str] = []
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.tokens.append(request.headers.get("Authorization", ""))
         self.asked.append(f"{request.method} {request.query.get('resourceVersion', '')}".strip())
         if not self.answers:
             await asyncio.Event().wait()
@@ -123,6 +127,23 @@ async def test_a_refusal_is_reported_by_its_kind(
     if status == 429:
         assert isinstance(raised.value, ClusterUnavailableError)
         assert raised.value.pause == 7
+
+
+@pytest.mark.usefixtures("cluster")
+async def test_a_replaced_token_is_taken_up(api: tuple[Api, int], tmp_path: Path) -> None:
+    api[0].will(401, refusal(401, "Unauthorized"))
+    api[0].will(200, {"items": [], "metadata": {"resourceVersion": "1"}})
+    clock, config = VirtualClock(), tmp_path / "config"
+    running = Cluster(config, "kernels", clock.time)
+    try:
+        with pytest.raises(ClusterUnavailableError, match="Unauthorized"):
+            await running.list_all(Pod, {})
+        config.write_text(config.read_text().replace('"token": "t"', '"token": "replaced"'))
+        await clock.sleep(MAX_BACKOFF)
+        await running.list_all(Pod, {})
+    finally:
+        await running.close()
+    assert api[0].tokens == ["Bearer t", "Bearer replaced"]
 
 
 async def test_what_is_gone_is_no_error_of_its_end(api: tuple[Api, int], cluster: Cluster) -> None:
