@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _ENDED, _RELEASED, _USED_UP, _EXIT_CODE = 0o1000, 0o2000, 0o400, 0o377
 """Bits of the mode of a barrier, as `agent/kernel/init.c` has them."""
-_MOST_KILLS = 100_000_000
+_MAX_KILLS = 100_000_000
 """In seconds since the epoch, before there were containers."""
 
 
@@ -79,7 +79,7 @@ def outcome(directory: Path) -> Outcome | None:
     kills = 0
     if found.st_mode & _USED_UP:
         # First processes of former versions left the time as it was.
-        kills = int(found.st_mtime) if 0 < found.st_mtime < _MOST_KILLS else 1
+        kills = int(found.st_mtime) if 0 < found.st_mtime < _MAX_KILLS else 1
     return Outcome(found.st_mode & _EXIT_CODE, found.st_ctime, kills)
 
 
