@@ -5,7 +5,10 @@ from __future__ import annotations
 import enum
 import re
 from dataclasses import dataclass, field
+from signal import SIGTERM, Signals
 from typing import TYPE_CHECKING
+
+from retinue.agent.kernel.core.signals import Delivery, Target
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -186,6 +189,14 @@ class SftpServer:
 
 
 @dataclass(frozen=True, slots=True)
+class TimeWarning:
+    """A signal before an attempt's time limit, so many seconds after its start."""
+
+    delivery: Delivery
+    after: float
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptSpec:
     """The specification of an attempt; never changes, but for `image_identity`, which is known better with every try.
 
@@ -193,7 +204,8 @@ class AttemptSpec:
     root, an empty `command` means idle until stopped. `shared_memory` is in bytes, 0 for the default. `networked` is a
     link to the session's network, `egress` leads to the outside by an egress link. From `session_secret` follow the
     keys by which the session's kernels reach each other; it is never recorded.
-    With `sftp`, the attempt is that server instead of a command.
+    With `sftp`, the attempt is that server instead of a command. `stop_signal` is what asks it to end, by default the
+    image's, else SIGTERM; with `stops_all`, all that the command has started gets it, too.
     """
 
     id: str
@@ -214,6 +226,16 @@ class AttemptSpec:
     sftp: SftpServer | None = None
     published: PublishedPort | None = None
     isolation: Isolation = Isolation.PROCESS
+    stop_signal: Signals | None = None
+    stops_all: bool = False
+    warning: TimeWarning | None = None
+
+    @property
+    def stop(self) -> Delivery:
+        """Returns what asks it to end."""
+        if not self.command:
+            return Delivery()
+        return Delivery(self.stop_signal or SIGTERM, Target.ALL if self.stops_all else Target.COMMAND)
 
     @property
     def has_egress_link(self) -> bool:

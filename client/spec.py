@@ -23,7 +23,9 @@ class SessionOptions(TypedDict, total=False):
     one role, in place of the above. `labels`: free. `mounts`: directories of the nodes as source, target and whether it
     is writable. `ports`: of `main1` that clients reach, each a name, `tcp` or `http`,
     and a number; `preopen_ports`: first and last number of ranges; `apps`: programs to be started on demand, as
-    messages. `termination_grace`, `time_limit`: seconds. `agents`: to run on, `agent_choice`: `preferred` or `strict`.
+    messages. `termination_grace`, `time_limit`: seconds. `stop_signal`: in place of `TERM`. `time_warning`: a signal
+    for the command, and how many seconds before the time limit. `agents`: to run on, `agent_choice`: `preferred` or
+    `strict`.
     `architecture`: that the agents must have. `endpoint`: that it is a replica of,
     `replica_placement`: `spread` or `pack`. `preemptible`: may be preempted by sessions of higher priority.
     `authorized_keys` and `max_file_bytes`: of a system session, public keys that are let in, and the maximum size of a
@@ -63,6 +65,8 @@ class SessionOptions(TypedDict, total=False):
     preopen_ports: Sequence[tuple[int, int]]
     apps: Sequence[session_pb2.AppDefinition]
     termination_grace: float
+    stop_signal: str
+    time_warning: tuple[str, float]
     agents: Sequence[str]
     agent_choice: str
     architecture: str
@@ -150,6 +154,10 @@ def _spec(options: SessionOptions) -> session_pb2.SessionSpec:
         spec.priority = priority
     if (grace := options.get("termination_grace")) is not None:
         spec.termination_grace.FromNanoseconds(round(grace * 1e9))
+    spec.stop_signal = options.get("stop_signal", "")
+    if (warning := options.get("time_warning")) is not None:
+        spec.time_warning.signal = warning[0]
+        spec.time_warning.before.FromNanoseconds(round(warning[1] * 1e9))
     if choice := options.get("agent_choice"):
         spec.agent_choice = session_pb2.AgentChoice.ValueType(enum_names.number(enum_names.AGENT_CHOICE, choice))
     if placement := options.get("replica_placement"):

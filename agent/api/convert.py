@@ -26,7 +26,9 @@ from retinue.agent.attempts import (
     ProbeKind,
     PublishedPort,
     SftpServer,
+    TimeWarning,
 )
+from retinue.agent.kernel.core.signals import Delivery, Target, signal_named
 from retinue.agent.network.core.topology import Member, Network, check
 from retinue.agent.probes.core.machine import HealthState
 from retinue.agent.probes.prober import NOT_ROUTED
@@ -114,10 +116,21 @@ def desired_attempt(message: agent_service_pb2.Attempt) -> DesiredAttempt:
         sftp=_sftp_server(message) if message.HasField("sftp") else None,
         published=_published(message) if message.HasField("published") else None,
         isolation=_isolation(message),
+        stop_signal=signal_named(message.stop_signal),
+        stops_all=message.stops_all,
+        warning=_warning(message.time_warning) if message.HasField("time_warning") else None,
     )
     grace = message.stop_grace.seconds + message.stop_grace.nanos / 1e9
     fence = message.fence_timeout.seconds + message.fence_timeout.nanos / 1e9
     return DesiredAttempt(spec, goal, max(0.0, grace), max(0.0, fence))
+
+
+def _warning(message: agent_service_pb2.TimeWarning) -> TimeWarning | None:
+    """Returns a warning; None when its signal is one that only later versions know."""
+    if (signal := signal_named(message.signal)) is None:
+        return None
+    target = Target.STARTED if message.started_only else Target.COMMAND
+    return TimeWarning(Delivery(signal, target), max(0.0, message.after.seconds + message.after.nanos / 1e9))
 
 
 def _isolation(message: agent_service_pb2.Attempt) -> Isolation:

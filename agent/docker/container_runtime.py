@@ -11,7 +11,7 @@ import time
 from abc import abstractmethod
 from dataclasses import replace
 from pathlib import Path
-from signal import SIGKILL, SIGTERM
+from signal import SIGKILL
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from retinue.agent.attempts import Phase
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from retinue.agent.docker.core.container_state import ContainerState
     from retinue.agent.host.processes import Process
     from retinue.agent.inside.exec_session import Wire
+    from retinue.agent.kernel.core.signals import Delivery
     from retinue.agent.runtime.attempt_records import Record
     from retinue.agent.runtime.kernel import Kernel
     from retinue.agent.runtime.options import Shared
@@ -100,10 +101,10 @@ class ContainerRuntime(AttemptRuntime[Options], Generic[Options]):
     async def _release(self, record: Record) -> None:
         await asyncio.to_thread(open_barrier, self._store.directory(record.id), record.init)
 
-    async def _ask_to_end(self, attempt_id: str, init: Process) -> None:
+    async def _signal(self, attempt_id: str, init: Process, delivery: Delivery) -> None:
         del attempt_id
         # Its first process passes it on to the command.
-        await KERNELS.run(send_signal, init, SIGTERM)
+        await KERNELS.run(send_signal, init, delivery.code)
 
     async def _kill(self, attempt_id: str, init: Process | None) -> None:
         del attempt_id

@@ -42,4 +42,5 @@ def fitted(spec: AttemptSpec, image: Image) -> tuple[AttemptSpec, ImageFacts]:
     threads = {name: value for name, value in thread_variables(spec.slots).items() if name not in image.variables}
     environment = threads | core_environment(labels, spec.slots) | dict(spec.environment)
     facts = ImageFacts(image.identity, labels.service_ports)
-    return replace(spec, shared_memory=shared, environment=environment), facts
+    stop = spec.stop_signal or image.stop_signal
+    return replace(spec, shared_memory=shared, environment=environment, stop_signal=stop), facts

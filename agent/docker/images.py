@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from dataclasses import dataclass, field
+from signal import Signals
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from retinue.agent.attempts import ImageIdentity, Layer
@@ -26,6 +27,7 @@ from retinue.agent.docker.registries import (
     reason_of,
 )
 from retinue.agent.docker.registry_addresses import RegistryAddresses, RegistryRefusedError, UnresolvedError
+from retinue.agent.kernel.core.signals import signal_named
 from retinue.rpc.core.reasons import AttemptReason
 
 if TYPE_CHECKING:
@@ -73,6 +75,7 @@ class Image:
     """The parts of it that rule out a container, in words; empty when there are none."""
     variables: frozenset[str] = frozenset()
     """The names of the variables that it sets."""
+    stop_signal: Signals | None = None
 
 
 @dataclass(slots=True)
@@ -152,7 +155,9 @@ class Images:
                 labels = {str(key): str(value) for key, value in (configuration.get("Labels") or {}).items()}
                 user = str(configuration.get("User") or "")
                 self._fetched.used((identities[0].id,))
-                return Image(identities[0], user, labels, excess(configuration), variables_of(configuration))
+                stop = signal_named(str(configuration.get("StopSignal") or ""))
+                variables = variables_of(configuration)
+                return Image(identities[0], user, labels, excess(configuration), variables, stop)
         return None
 
     async def fetch(self, reference: str, wanted: ImageIdentity, report: Report) -> Image:

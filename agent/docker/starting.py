@@ -127,6 +127,7 @@ class Starts:
                 self._store.record(spec.id),
                 phase=Phase.CREATING,
                 image=facts,
+                stop=spec.stop.code,
                 cores=holding.cores,
                 gpus=holding.gpus,
             )

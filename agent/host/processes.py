@@ -8,6 +8,10 @@ import select
 import signal
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 PROC = Path("/proc")
 _DEAD = frozenset("ZXx")
@@ -70,7 +74,7 @@ def open_pidfd(process: Process) -> int | None:
     return descriptor
 
 
-def send_signal(process: Process, number: signal.Signals) -> bool:
+def send_signal(process: Process, number: int) -> bool:
     """Sends a signal to this very process; False when it has ended."""
     descriptor = open_pidfd(process)
     if descriptor is None:
@@ -95,6 +99,24 @@ def wait_end(process: Process, timeout: float) -> bool:
         return bool(poller.poll(timeout * 1000))
     finally:
         os.close(descriptor)
+
+
+def descended(session: int, pids: Iterable[int]) -> list[Process]:
+    """Returns those of the processes that belong to a session, and the descendants of these."""
+    parents: dict[Process, int] = {}
+    ours: set[int] = set()
+    for pid in pids:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            text = _read(pid, "stat")
+            state, parent, start = parse_stat(text)
+            if state not in _DEAD:
+                parents[Process(pid, start)] = parent
+                # Field 6.
+                if int(text[text.rindex(")") + 2 :].split()[3]) == session:
+                    ours.add(pid)
+    while more := {process.pid for process, parent in parents.items() if parent in ours} - ours:
+        ours |= more
+    return [process for process in parents if process.pid in ours]
 
 
 def command_of(init: Process) -> Process | None:

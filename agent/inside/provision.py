@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from retinue.agent.host import syscalls
 from retinue.agent.host.id_mapped import user_namespace
 from retinue.agent.host.launch_threads import in_own_thread
-from retinue.agent.kernel.core.accounts import SHELL, with_group, with_user
+from retinue.agent.kernel.core.accounts import BASH, SHELL, with_group, with_user
 from retinue.agent.kernel.core.ssh import CONFIG, HOST_KEY, IDENTITY, KNOWN_HOSTS, host_names, ssh_files
 from retinue.agent.kernel.paths import FILES, HOME, PROGRAMS, SHELL_PROGRAM
 from retinue.agent.kernel.ssh_programs import find_programs
@@ -264,7 +264,8 @@ def _make_directories(path: Path, provision: Provision) -> None:
 def _set_up_account(provision: Provision) -> None:
     """Gives the kernel's user a name, in what the image knows of users: without one, many programs do not start."""
     uid, gid, named = provision.uid, provision.gid, provision.ssh is not None
-    _edit(Path("/etc/passwd"), lambda text: with_user(text, uid, gid, named=named))
+    shell = BASH if Path(BASH).exists() else SHELL
+    _edit(Path("/etc/passwd"), lambda text: with_user(text, uid, gid, named=named, shell=shell))
     _edit(Path("/etc/group"), lambda text: with_group(text, gid))
 
 

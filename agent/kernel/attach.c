@@ -61,6 +61,7 @@
 #include <unistd.h>
 
 #include "filter.h"
+#include "shell.h"
 
 #define CANNOT_RUN 126
 #define NOT_FOUND 127
@@ -350,6 +351,7 @@ static void start(char *position, size_t length)
 		arguments[at] = next_string(&position, end);
 	while (position < end)
 		putenv(next_string(&position, end));
+	name_shell();
 	if (manner & ORPHANS_SURVIVE)
 		/* Orphans of the command are reparented to the kernel's first process, and live as long as the kernel. */
 		prctl(PR_SET_CHILD_SUBREAPER, 0);

@@ -16,7 +16,7 @@
  *      client, v argument of the server, a argument of the command, e variable
  *   N  an interface: hardware address as the device has it, the address it shall have, IP address, prefix, MTU, and
  *      gateway with its hardware address, or both empty
- *   V  start the server    K  send the command a signal
+ *   V  start the server    K  send the command a signal, as command.h says
  *   G  start the command, at the time of the node in seconds and nanoseconds, if that is given
  * Frames out: B the machine has booted; A answer: the four bytes, and an error number.
  *
@@ -51,6 +51,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "command.h"
+#include "shell.h"
+
 #define STREAMS 24
 #define HEADER 5
 #define GREETING 9
@@ -61,6 +64,7 @@
 /* Most open files of a process, as in containers. */
 #define OPEN_FILES 65536
 #define HOME "/home/work"
+#define SH ":/bin/sh\n"
 #define OWN "/run/kernel"
 /* Ports are found, and the last output is taken, within this many tries of a millisecond. */
 #define TRIES 5000
@@ -83,6 +87,8 @@ struct stream {
 static struct stream streams[STREAMS];
 static int events = -1, control = -1, status = -1, output = -1, printed[2] = {-1, -1};
 static pid_t command, server;
+/* Of the command, once it has ended; whether it was asked to. */
+static int exit_code = -1, asked;
 static volatile int drained;
 
 static uid_t user = 60000;
@@ -351,6 +357,28 @@ static void prepend(const char *path, const char *line)
 		close(file);
 }
 
+/* Gives bash to the users whose home is the kernel's. */
+static void use_bash(void)
+{
+	static char text[1 << 20];
+	int file = open("/etc/passwd", O_RDONLY | O_CLOEXEC);
+	ssize_t length = file < 0 ? -1 : read(file, text, sizeof text - 1);
+	char *from = text, *found;
+	FILE *out;
+
+	close(file);
+	if (length <= 0)
+		return;
+	text[length] = '\0';
+	out = fopen("/etc/passwd", "we");
+	if (out == NULL)
+		return complain("/etc/passwd");
+	for (; (found = strstr(from, HOME SH)) != NULL; from = found + strlen(HOME SH))
+		fprintf(out, "%.*s" HOME ":" BASH "\n", (int)(found - from), from);
+	fputs(from, out);
+	fclose(out);
+}
+
 static int bind_share(const char *target, const char *name, int writable)
 {
 	char source[300];
@@ -490,7 +518,7 @@ static int specify(unsigned char *body, size_t length)
 	error = assemble(kind, shared_memory);
 	if (error != 0)
 		return error;
-	snprintf(line, sizeof line, "work:x:%u:%u::" HOME ":/bin/sh\n", user, group);
+	snprintf(line, sizeof line, "work:x:%u:%u::" HOME SH, user, group);
 	prepend("/etc/passwd", line);
 	snprintf(line, sizeof line, "work:x:%u:\n", group);
 	prepend("/etc/group", line);
@@ -510,6 +538,8 @@ static int specify(unsigned char *body, size_t length)
 			plant(value);
 		}
 	}
+	if (has_bash())
+		use_bash();
 	assembled = error == 0;
 	return error;
 }
@@ -653,6 +683,7 @@ static void become_user(void)
 	if (chdir(HOME) != 0)
 		_exit(126);
 	environ = variables;
+	name_shell();
 }
 
 static void run(char **words, int to)
@@ -798,7 +829,11 @@ static void take_frame(unsigned char kind, unsigned char *body, size_t length)
 	} else if (kind == 'G') {
 		error = go(fields, split(body, length, fields));
 	} else if (kind == 'K' && length == 5) {
-		error = command > 0 && kill(command, body[4]) != 0 ? errno : 0;
+		error = 0;
+		if (command > 0 && exit_code < 0) {
+			asked |= is_to_end(body[4]);
+			pass_on(command, body[4]);
+		}
 	}
 	answer(saved, error);
 }
@@ -937,7 +972,7 @@ static void reap(void)
 
 	while ((pid = waitpid(-1, &state, WNOHANG)) > 0) {
 		if (pid == command)
-			end(WIFSIGNALED(state) ? 128 + WTERMSIG(state) : WEXITSTATUS(state));
+			exit_code = WIFSIGNALED(state) ? 128 + WTERMSIG(state) : WEXITSTATUS(state);
 		for (at = 0; at < STREAMS; at++)
 			if (pid == streams[at].attach) {
 				streams[at].attach = 0;
@@ -946,6 +981,9 @@ static void reap(void)
 				open_stream(&streams[at]);
 			}
 	}
+	/* What the command has left may not be done yet, if it was asked to end. */
+	if (exit_code >= 0 && (!asked || signal_processes(command, 0, 0) == 0))
+		end(exit_code);
 }
 
 int main(void)

@@ -13,9 +13,10 @@
  * besides the engine's.
  * COUNT is the number of words after it that make up a server: it is started at the first `s`, without input and
  * output, and its end changes nothing.
- * Without a COMMAND, the process waits for a signal. Signals are forwarded to the command and orphans are reaped; when
- * the command exits, so does this process, and with it everything in the container. Exit code: the command's, 128 + n
- * after signal n, 127 when it is not found, 126 when it cannot be executed.
+ * Without a COMMAND, the process waits for a signal. Signals are forwarded to the command, as command.h says, and
+ * orphans are reaped; when the command exits, so does this process, and with it everything in the container. A command
+ * that was asked to end may leave processes that are not yet done: this process waits for them, too, until it is
+ * killed. Exit code: the command's, 128 + n after signal n, 127 when it is not found, 126 when it cannot be executed.
  *
  * How the command ended is kept in the mode of BARRIER, if it belongs to this process' user: ENDED, the exit code,
  * and USED_UP after an out-of-memory kill in here; then, its time of modification is their number, in seconds. The
@@ -38,7 +39,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "command.h"
 #include "filter.h"
+#include "shell.h"
 
 #define CANNOT_RUN 126
 #define NOT_FOUND 127
@@ -48,6 +51,8 @@
 /* Arguments before the server, with the name of the program. */
 #define COMMON 5
 #define NOTHING -1
+/* Processes that others have adopted end without a signal to this one. */
+#define LOOK_MS 1000
 #define NETWORK 's'
 /* Bits of the barrier's mode; the lowest eight are the exit code. */
 #define ENDED 01000
@@ -61,16 +66,14 @@ static void complain(const char *what)
 	dprintf(output, "init: %s: %s\n", what, strerror(errno));
 }
 
-static int ends(int number)
-{
-	return number == SIGTERM || number == SIGINT || number == SIGHUP || number == SIGQUIT;
-}
-
-/* The next signal, as a number. */
-static int take_signal(int descriptor)
+/* The next signal, as a number; SIGCHLD after `wait` milliseconds, unless they are negative. */
+static int take_signal(int descriptor, int wait)
 {
 	struct signalfd_siginfo information;
+	struct pollfd ready = {.fd = descriptor, .events = POLLIN};
 
+	if (wait >= 0 && poll(&ready, 1, wait) == 0)
+		return SIGCHLD;
 	while (read(descriptor, &information, sizeof information) != sizeof information)
 		if (errno != EINTR && errno != EAGAIN)
 			return SIGKILL;
@@ -124,10 +127,10 @@ static char wait_at(int barrier, const char *path, int signals)
 		if (poll(ready, 2, -1) < 0)
 			continue;
 		if (ready[0].revents != 0) {
-			int number = take_signal(signals);
+			int number = take_signal(signals, -1);
 
-			if (ends(number))
-				exit(ended(path, BY_SIGNAL + number));
+			if (is_to_end(number))
+				exit(ended(path, BY_SIGNAL + (number < TO_ALL ? number : SIGTERM)));
 		}
 		if (ready[1].revents != 0 && read(barrier, &byte, 1) == 1)
 			return byte;
@@ -147,6 +150,7 @@ static void become(char **command, int to, int errors, const sigset_t *mask)
 		_exit(CANNOT_RUN);
 	}
 	sigprocmask(SIG_SETMASK, mask, NULL);
+	name_shell();
 	execvp(command[0], command);
 	complain(command[0]);
 	_exit(errno == ENOENT ? NOT_FOUND : CANNOT_RUN);
@@ -179,7 +183,7 @@ int main(int count, char **arguments)
 	sigset_t all, before;
 	struct stat found;
 	char path[PATH_MAX];
-	int barrier, signals, printed, number, code, words, served = 0;
+	int barrier, signals, printed, number, code, words, served = 0, exit_code = -1, asked = 0;
 	pid_t command = 0;
 
 	words = count < COMMON ? -1 : atoi(arguments[4]);
@@ -226,15 +230,17 @@ int main(int count, char **arguments)
 		}
 	}
 	for (;;) {
-		number = take_signal(signals);
+		number = take_signal(signals, exit_code >= 0 ? LOOK_MS : -1);
 		if (number == SIGCHLD) {
 			code = reap(command);
-			if (code >= 0)
-				return ended(arguments[1], code);
-		} else if (command > 0) {
-			kill(command, number);
-		} else if (ends(number)) {
-			return ended(arguments[1], BY_SIGNAL + number);
+			exit_code = code >= 0 ? code : exit_code;
+			if (exit_code >= 0 && (!asked || signal_processes(command, 0, 0) == 0))
+				return ended(arguments[1], exit_code);
+		} else if (command > 0 && exit_code < 0) {
+			asked |= is_to_end(number);
+			pass_on(command, number);
+		} else if (command == 0 && is_to_end(number)) {
+			return ended(arguments[1], BY_SIGNAL + (number < TO_ALL ? number : SIGTERM));
 		}
 	}
 }

@@ -265,6 +265,7 @@ class KubernetesRuntime(ContainerRuntime[KubernetesOptions]):
                     init=held.init,
                     memory_group=str(memory_group(held.init.pid) or ""),
                     image=replace(facts, identity=identity_of(held.pod.image_id)),
+                    stop=spec.stop.code,
                 )
                 # A later agent could not reach a kernel that is not recorded.
                 await self._store.write(record)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from signal import Signals
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -19,6 +20,7 @@ from retinue.agent.docker.core.image_bounds import excess, variables_of
 from retinue.agent.docker.images import Image
 from retinue.agent.docker.registries import parse_reference
 from retinue.agent.errors import KernelRuntimeError
+from retinue.agent.kernel.core.signals import signal_named
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,13 +48,14 @@ _MESSAGES: dict[str, dict[int, tuple[str, int | str, bool]]] = {
 @dataclass(frozen=True, slots=True)
 class ImageConfig:
     """An image's user, as `USER[:GROUP]` by number or name, its labels, what of it rules out a kernel, in words,
-    and the names of its variables.
+    the names of its variables, and the signal that it is to be ended by.
     """
 
     user: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     excess: str = ""
     variables: frozenset[str] = frozenset()
+    stop_signal: Signals | None = None
 
 
 def read_config(text: str) -> ImageConfig:
@@ -77,7 +80,8 @@ def read_config(text: str) -> ImageConfig:
     if not all(isinstance(value, kind) for value, kind in kinds):
         return ImageConfig(excess=NONSENSE)
     labels = {str(name): str(value) for name, value in labels.items()}
-    return ImageConfig(user, labels, excess(document), variables_of(document))
+    stop = signal_named(str(document.get("StopSignal") or ""))
+    return ImageConfig(user, labels, excess(document), variables_of(document), stop)
 
 
 class RuntimeImages:
@@ -110,7 +114,8 @@ class RuntimeImages:
         if not found.HasField("image"):
             return None
         config = read_config(next((entry.value for entry in found.info if entry.key == "info"), ""))
-        return Image(ImageIdentity("", found.image.id), config.user, config.labels, config.excess, config.variables)
+        identity = ImageIdentity("", found.image.id)
+        return Image(identity, config.user, config.labels, config.excess, config.variables, config.stop_signal)
 
     async def close(self) -> None:
         """Closes the connection."""

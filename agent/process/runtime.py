@@ -28,12 +28,13 @@ from retinue.rpc.core.reasons import AttemptReason
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from retinue.agent.attempts import AttemptSpec
     from retinue.agent.host.processes import Process
     from retinue.agent.inside.exec_session import Wire
     from retinue.agent.inside.log_file import Output
+    from retinue.agent.kernel.core.signals import Delivery
     from retinue.agent.runtime.kernel import Kernel
 
 log = logging.getLogger(__name__)
@@ -142,9 +143,11 @@ class ProcessRuntime(SandboxRuntime[ProcessOptions, Kernels]):
     async def _release(self, record: Record) -> None:
         await asyncio.to_thread(self._kernels.open_barrier, record.init, self._store.directory(record.id))
 
-    async def _ask_to_end(self, attempt_id: str, init: Process) -> None:
-        del attempt_id
-        await KERNELS.run(self._kernels.ask_to_end, init)
+    async def _signal(self, attempt_id: str, init: Process, delivery: Delivery) -> None:
+        await KERNELS.run(self._kernels.signal, attempt_id, init, delivery)
+
+    def _left_by_command(self, record: Record) -> Sequence[Process]:
+        return () if record.init is None else self._kernels.of_command(record.id, record.init)
 
     async def _end(self, record: Record, init: Process | None) -> Remains | None:
         kills = await KERNELS.run(self._kernels.end, record.id, init)

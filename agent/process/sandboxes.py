@@ -11,13 +11,12 @@ import os
 import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
-from signal import SIGTERM
 from stat import S_ISFIFO
 from typing import TYPE_CHECKING
 
 from retinue.agent.host.cgroups import MOUNT
 from retinue.agent.host.core.limits import Limits, MemoryFiles, thread_variables
-from retinue.agent.host.processes import PROC, Process, command_of, identify, send_signal
+from retinue.agent.host.processes import PROC, Process, command_of, descended, identify, send_signal
 from retinue.agent.host.seccomp import build_filter
 from retinue.agent.inside.output_pump import STDOUT_PIPE, make_pipe, pumping
 from retinue.agent.inside.provision import (
@@ -28,6 +27,8 @@ from retinue.agent.inside.provision import (
     ssh_of,
 )
 from retinue.agent.kernel.build import JAIL, build
+from retinue.agent.kernel.core.accounts import BASH, SHELL
+from retinue.agent.kernel.core.signals import Delivery, Target
 from retinue.agent.kernel.core.ssh import server_command
 from retinue.agent.kernel.paths import HOME
 from retinue.agent.process import authorized_keys, bubblewrap, jail
@@ -100,7 +101,9 @@ class Kernels(SandboxKernels[ProcessOptions]):
             kernel = bubblewrap.Sandbox(
                 hostname=spec.hostname,
                 command=spec.command,
-                environment=thread_variables(spec.slots) | dict(spec.environment),
+                environment=thread_variables(spec.slots)
+                | ({"SHELL": BASH} if _has_bash() else {})
+                | dict(spec.environment),
                 files=self._files(spec.hostname, hosts, uid, egress=spec.egress),
                 control_groups={str(MOUNT / name): str(path) for name, path in self._cgroups.shown(spec.id).items()},
                 work=work,
@@ -174,7 +177,7 @@ class Kernels(SandboxKernels[ProcessOptions]):
     def _files(self, hostname: str, hosts: str, uid: int, *, egress: bool) -> dict[str, str]:
         """Returns the files of the kernel's own under /etc: its names, and a user beside those of the host."""
         gid = self._settings.gid
-        user = f"{bubblewrap.USER_NAME}:x:{uid}:{gid}::{HOME}:/bin/sh\n"
+        user = f"{bubblewrap.USER_NAME}:x:{uid}:{gid}::{HOME}:{BASH if _has_bash() else SHELL}\n"
         group = f"{bubblewrap.USER_NAME}:x:{gid}:\n"
         return {
             "etc/hostname": f"{hostname}\n",
@@ -217,11 +220,24 @@ class Kernels(SandboxKernels[ProcessOptions]):
                 finally:
                     os.close(descriptor)
 
-    def ask_to_end(self, init: Process) -> None:
-        """Sends SIGTERM to the command, and to it only."""
+    def signal(self, attempt_id: str, init: Process, delivery: Delivery) -> None:
+        """Sends a signal to the command, to what it has started, or to both."""
         command = command_of(init)
-        if command is not None:
-            send_signal(command, SIGTERM)
+        started = [] if delivery.target is Target.COMMAND else self.of_command(attempt_id, init)
+        if delivery.target is Target.STARTED:
+            started = [process for process in started if process != command]
+        for process in started or filter(None, (command,)):
+            send_signal(process, delivery.signal)
+
+    def of_command(self, attempt_id: str, init: Process) -> list[Process]:
+        """Returns the processes of the command: those of its session, which its first process leads, and their
+        descendants.
+        """
+        return descended(init.pid, self._cgroups.processes(attempt_id) - {init.pid})
+
+
+def _has_bash() -> bool:
+    return os.access(BASH, os.X_OK)
 
 
 def _barriers(init: Process | None, directory: Path) -> Iterator[Path]:

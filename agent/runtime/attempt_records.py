@@ -14,6 +14,7 @@ import os
 import shutil
 import threading
 from dataclasses import asdict, dataclass, field, fields, replace
+from signal import SIGTERM
 from typing import TYPE_CHECKING, Any
 
 from retinue.agent.attempts import ATTEMPT_ID, AttemptSpec, ImageFacts, ImageIdentity, Phase, ServicePort
@@ -50,7 +51,8 @@ class Record:
     the control group that a container's memory counts in, `out_of_memory` what it said at the end. `memory_kills` are
     the processes that Linux was seen to kill for want of memory, `first_memory_kill` and `last_memory_kill` when it was
     seen. `rebuilt` marks a record that was lost and made again from the processes; its `session_id` is empty until a
-    manager names the attempt.
+    manager names the attempt. `stop` and `warning` are codes of signals, of what asks the command to end and of what it
+    gets `warn_after` seconds after its start, and 0 once it got that or if there is none.
     `usage` is known once the attempt has ended, if it ever was measured.
     """
 
@@ -80,6 +82,9 @@ class Record:
     first_memory_kill: float | None = None
     last_memory_kill: float | None = None
     rebuilt: bool = False
+    stop: int = SIGTERM
+    warning: int = 0
+    warn_after: float = 0.0
     usage: FinalUsage | None = None
 
     @property
@@ -90,7 +95,18 @@ class Record:
     @classmethod
     def of(cls, spec: AttemptSpec, boot_id: str) -> Record:
         """Returns the first record of an attempt."""
-        return cls(spec.id, spec.session_id, spec.kernel_id, boot_id, spec.networked, spec.has_egress_link)
+        warning = spec.warning
+        return cls(
+            spec.id,
+            spec.session_id,
+            spec.kernel_id,
+            boot_id,
+            spec.networked,
+            spec.has_egress_link,
+            stop=spec.stop.code,
+            warning=0 if warning is None else warning.delivery.code,
+            warn_after=0.0 if warning is None else warning.after,
+        )
 
 
 def encode(record: Record) -> bytes:

@@ -23,6 +23,7 @@ from retinue.agent.host.cgroups import out_of_memory_kills
 from retinue.agent.host.lanes import KERNELS
 from retinue.agent.inside.host_kernel import groups_of
 from retinue.agent.kernel.build import PUMP, built_path
+from retinue.agent.kernel.core.signals import delivery_of
 from retinue.agent.runtime.attempt_records import Record, Records, ended, identified, with_memory_kills
 from retinue.agent.runtime.attempt_store import AttemptStore
 from retinue.agent.runtime.disk_use import DISK_EXCEEDED, DiskWatch, bounds_of
@@ -35,11 +36,12 @@ from retinue.agent.state.damaged import DIRECTORY, DamagedFiles
 from retinue.rpc.core.reasons import AgentConditionReason, AttemptReason
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from retinue.agent.attempts import AttemptSpec, ObservedAttempt
     from retinue.agent.host.processes import Process
     from retinue.agent.inside.log_file import Output
+    from retinue.agent.kernel.core.signals import Delivery
     from retinue.agent.runtime.disk_use import Area
     from retinue.agent.runtime.exit_reason import Remains
 
@@ -98,8 +100,8 @@ class AttemptRuntime(ABC, Generic[Options]):
         """Releases the command; a second time does no harm."""
 
     @abstractmethod
-    async def _ask_to_end(self, attempt_id: str, init: Process) -> None:
-        """Asks the command to end."""
+    async def _signal(self, attempt_id: str, init: Process, delivery: Delivery) -> None:
+        """Sends the command a signal."""
 
     @abstractmethod
     async def _kill(self, attempt_id: str, init: Process | None) -> None:
@@ -206,6 +208,24 @@ class AttemptRuntime(ABC, Generic[Options]):
             await self._store.save(record)
             await self._release(record)
             self._store.show(record)
+            self._warn_in_time(record)
+
+    def _warn_in_time(self, record: Record) -> None:
+        """Has an attempt that runs get the signal before its time limit."""
+        if record.warning and record.phase is Phase.RUNNING and record.start_time is not None:
+            pause = max(0.0, record.start_time + record.warn_after - time.time())
+            self._tasks.spawn(self._warn(record.id, pause), f"warn {record.id}")
+
+    async def _warn(self, attempt_id: str, pause: float) -> None:
+        await asyncio.sleep(pause)
+        if attempt_id not in self._store:
+            return
+        async with self._store.lock(attempt_id):
+            record = self._store.record(attempt_id)
+            if record.phase is Phase.RUNNING and record.init is not None:
+                # Before: a later agent must not send it again.
+                await self._store.note(replace(record, warning=0))
+                await self._signal(attempt_id, record.init, delivery_of(record.warning))
 
     async def stop(self, attempt_id: str, grace: float) -> None:
         """Asks the command to end; after `grace` seconds it is due to be killed. One that is held is due at once."""
@@ -223,7 +243,7 @@ class AttemptRuntime(ABC, Generic[Options]):
             self._store.kill_at[attempt_id] = self._clock() + grace
             await self._store.note(replace(record, phase=Phase.STOPPING, stop_grace=grace))
             if record.init is not None and grace > 0:
-                await self._ask_to_end(attempt_id, record.init)
+                await self._signal(attempt_id, record.init, delivery_of(record.stop))
             if record.phase is Phase.CREATING:
                 # Nothing of it was started yet, or it could not be.
                 self._finish_soon(attempt_id)
@@ -321,6 +341,7 @@ class AttemptRuntime(ABC, Generic[Options]):
         self._usage.begin(record.id, self._groups(record))
         self._watch(record)
         self._protect(record)
+        self._warn_in_time(record)
 
     def _watch(self, record: Record) -> None:
         """Waits for the end of the attempt: of its watching process or, when that is gone too early, of its init."""
@@ -329,7 +350,17 @@ class AttemptRuntime(ABC, Generic[Options]):
                 return
             if self._command_has_ended(record.id):
                 break
+        if record.phase is Phase.STOPPING and self._clock() < self._store.kill_at.get(record.id, 0.0):
+            # What the command has started has that time, too.
+            for process in self._left_by_command(record):
+                if self._watches.begin(record.id, process):
+                    return
         self._finish_soon(record.id)
+
+    def _left_by_command(self, record: Record) -> Sequence[Process]:
+        """Returns what is left of a command that has ended before what it has started."""
+        del record
+        return ()
 
     def _command_has_ended(self, attempt_id: str) -> bool:
         """Returns whether the watching process said so: what else is left does not count."""

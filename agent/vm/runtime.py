@@ -12,7 +12,6 @@ import contextlib
 import logging
 import time
 from dataclasses import replace
-from signal import SIGTERM
 from typing import TYPE_CHECKING
 
 from retinue.agent.attempts import Phase
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from retinue.agent.builds import NodeBuilds
     from retinue.agent.host.processes import Process
     from retinue.agent.inside.exec_session import Wire
+    from retinue.agent.kernel.core.signals import Delivery
     from retinue.agent.runtime.exit_reason import Remains
     from retinue.agent.runtime.kernel import Kernel
     from retinue.agent.runtime.options import Shared
@@ -248,16 +248,16 @@ class VmRuntime(SandboxRuntime[VmOptions, Machines]):
         if record.phase is Phase.RUNNING and record.init is not None:
             self._tasks.spawn(self._release(record), f"release {record.id}")
 
-    async def _ask_to_end(self, attempt_id: str, init: Process) -> None:
+    async def _signal(self, attempt_id: str, init: Process, delivery: Delivery) -> None:
         del init
         # Not waited for: a guest that does not answer is killed when its time has come.
-        self._tasks.spawn(self._send_sigterm(attempt_id), f"stop {attempt_id}")
+        self._tasks.spawn(self._send_signal(attempt_id, delivery), f"signal {attempt_id}")
 
-    async def _send_sigterm(self, attempt_id: str) -> None:
+    async def _send_signal(self, attempt_id: str, delivery: Delivery) -> None:
         try:
-            await channels.send_signal(self._kernels.control(attempt_id), SIGTERM)
+            await channels.send_signal(self._kernels.control(attempt_id), delivery.code)
         except (GuestError, OSError) as error:
-            log.warning("attempt %s cannot be asked to end: %s", attempt_id, error)
+            log.warning("attempt %s gets no %s: %s", attempt_id, delivery.signal.name, error)
 
     async def stop(self, attempt_id: str, grace: float) -> None:
         """Asks the command to end; after `grace` seconds it is due to be killed.

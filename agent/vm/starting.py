@@ -163,7 +163,9 @@ class Starts:
     async def _start(self, spec: AttemptSpec, hosts: str, root: Root | None, machines: Machines) -> None:
         cores = self._holdings.take(spec.id, spec.slots).cores
         facts = None if root is None else root.facts
-        record = replace(self._store.record(spec.id), phase=Phase.CREATING, cores=cores, image=facts)
+        record = replace(
+            self._store.record(spec.id), phase=Phase.CREATING, cores=cores, image=facts, stop=spec.stop.code
+        )
         # Lasting before anything is released: what is not recorded must not run.
         await self._store.write(record)
         await self._store.make_lasting(spec.id)

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
+STARTED = "started"
+"""Before a signal that is for what a command has started."""
+
+
 def span(_context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
     """Returns the seconds of a length of time; usage errors for anything else."""
     if value is None:
@@ -26,6 +30,24 @@ def span(_context: click.Context, parameter: click.Parameter, value: str | None)
     if (seconds := parse_span(value)) is None:
         raise click.BadParameter(f"{value!r} is not a time: write {EXAMPLES}", param=parameter)
     return seconds
+
+
+def time_warning(
+    _context: click.Context, parameter: click.Parameter, value: str | None
+) -> session_pb2.TimeWarning | None:
+    """Returns the signal and the time written `USR1@60s`, `B:USR1@60s` as Slurm has it, which is the same, or
+    `started:USR1@2m`; usage errors for anything else.
+    """
+    if value is None:
+        return None
+    whom, colon, rest = value.rpartition(":")
+    name, _, before = rest.partition("@")
+    seconds = parse_span(before)
+    if not name or seconds is None or (colon and whom not in (STARTED, "B")):
+        raise click.BadParameter(f"{value!r} is not a signal and a time: write USR1@60s", param=parameter)
+    warning = session_pb2.TimeWarning(signal=name, started_only=whom == STARTED)
+    warning.before.FromNanoseconds(round(seconds * 1e9))
+    return warning
 
 
 def positive_span(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:

@@ -101,6 +101,16 @@ _TYPES = ("batch", "interactive", "inference", "system")
 @click.option("--project", default="", help="Project.")
 @click.option("--priority", type=click.IntRange(0, 100), help="0 is last, 100 first.")
 @click.option("--grace", callback=options.span, metavar="TIME", help="Between the polite and the final stop signal.")
+@click.option(
+    "--stop-signal", default="", metavar="NAME", help="The polite stop signal.  [default: the image's, or TERM]"
+)
+@click.option(
+    "--signal",
+    "time_warning",
+    callback=options.time_warning,
+    metavar="[started:]NAME@TIME",
+    help="Signal before the time limit, to the command or to what it has started.",
+)
 @click.option("--time-limit", callback=options.span, metavar="TIME", help="Longest time it may run; then it is ended.")
 @click.option(
     "--agent",
@@ -279,6 +289,9 @@ def request(given: dict[str, Any]) -> session_pb2.SessionSpec:
         spec.priority = given["priority"]
     if given["grace"] is not None:
         spec.termination_grace.FromNanoseconds(round(given["grace"] * 1e9))
+    spec.stop_signal = given["stop_signal"]
+    if given["time_warning"] is not None:
+        spec.time_warning.CopyFrom(given["time_warning"])
     options.override(spec, given["assignments"], given["unset"])
     return spec
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import signal
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ _CALL = r"(?:^|[;&|(`{{]|\$\(|\b(?:then|do|else|exec|time|if|while|until|!))\s*{
 _MAX_ELEMENTS = 10_000
 _MEMORY = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
 _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
+_SIGNAL = re.compile(r"(?:(B):)?((?:SIG)?[A-Z0-9]+)(?:@(\d+))?", re.IGNORECASE)
 _RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 _GPUS = re.compile(r"(?:gres/)?gpu(?::([A-Za-z][\w.-]*))?(?:[:=](\d+))?")
 # As in a shell, # begins a comment where a word could begin, and not within quotes.
@@ -275,6 +277,21 @@ def _time(slurm: _Slurm, value: str) -> None:
         slurm.set("--time-limit", f"{seconds}s")
 
 
+def _signal(slurm: _Slurm, value: str) -> None:
+    found = _SIGNAL.fullmatch(value)
+    if found is None:
+        raise UsageError(f"--signal={value}: write USR1@60, or B:USR1@60 for the script alone")
+    # Without B, Slurm signals what the script runs, and not its shell.
+    whom = "" if found[1] else "started:"
+    name = found[2].upper().removeprefix("SIG")
+    if name.isdecimal():
+        try:
+            name = signal.Signals(int(name)).name.removeprefix("SIG")
+        except ValueError:
+            raise UsageError(f"--signal={value}: there is no signal {name}") from None
+    slurm.set("--signal", f"{whom}{name}@{found[3] or 60}s")
+
+
 def _shape(given: Mapping[str, str]) -> list[str]:
     """Returns the kernels that tasks, nodes and amounts stand for: one kernel for each task.
     Raises UsageError where they stand for none.
@@ -410,6 +427,7 @@ def _hosts(value: str) -> list[str]:
 _READERS: Mapping[str, Callable[[_Slurm, str], None]] = {
     "job-name": _name,
     "time": _time,
+    "signal": _signal,
     "partition": _plain("--group"),
     "account": _plain("--project"),
     "array": lambda slurm, value: slurm.array(value),

@@ -45,6 +45,8 @@ _OPTIONS = {
     "earliest_start_time": "--earliest-start-time",
     "time_limit": "--time-limit",
     "termination_grace": "--grace",
+    "stop_signal": "--stop-signal",
+    "time_warning": "--signal",
     "retry.max_attempts": "--retry",
     "retry.on_failure": "--retry-on-failure",
     "retry.backoff": "--retry-backoff",

@@ -27,6 +27,7 @@ from retinue.manager.session.core.attempts import (
     AttemptUsage,
     DesiredNetwork,
     DesiredState,
+    DesiredWarning,
     Difference,
     LayerReport,
     NodeCondition,
@@ -422,6 +423,12 @@ def _probe(probe: Probe | None) -> probe_pb2.Probe | None:
     return message
 
 
+def _time_warning(warning: DesiredWarning) -> pb.TimeWarning:
+    message = pb.TimeWarning(signal=warning.signal, started_only=warning.started_only)
+    message.after.FromTimedelta(dt.timedelta(seconds=warning.after_seconds))
+    return message
+
+
 def _attempt(attempt: AttemptSpec) -> pb.Attempt:
     grace, fence = Duration(), Duration()
     grace.FromTimedelta(dt.timedelta(seconds=attempt.grace_seconds))
@@ -452,6 +459,9 @@ def _attempt(attempt: AttemptSpec) -> pb.Attempt:
         session_secret=attempt.session_secret,
         isolation=isolation_pb2.Isolation.Value(f"ISOLATION_{attempt.isolation or 'UNSPECIFIED'}"),
         published=None if attempt.published is None else _published_port(attempt.published),
+        stop_signal=attempt.stop_signal,
+        stops_all=attempt.stops_all,
+        time_warning=None if attempt.time_warning is None else _time_warning(attempt.time_warning),
         sftp=None
         if attempt.sftp is None
         else pb.SftpServer(

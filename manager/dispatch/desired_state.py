@@ -12,6 +12,7 @@ from retinue.manager.session.core.attempts import (
     DesiredMount,
     DesiredNetwork,
     DesiredState,
+    DesiredWarning,
     NetworkMember,
     SftpServer,
 )
@@ -27,7 +28,7 @@ from retinue.manager.session.core.spec import (
 )
 from retinue.manager.session.core.ssh_authority import SshAuthority, principal
 from retinue.manager.session.core.ssh_keys import readable_lines
-from retinue.manager.session.core.states import ENDED_OBSERVATIONS, Goal, Observed
+from retinue.manager.session.core.states import ENDED_OBSERVATIONS, Goal, Observed, SessionType
 from retinue.manager.store import attempts, orphans
 from retinue.manager.store.attempts import DesiredAttemptRecord, NetworkMemberRecord
 from retinue.manager.store.database import Database
@@ -113,6 +114,13 @@ def _unreadable_attempt(row: DesiredAttemptRecord, fence_seconds: float) -> Atte
     )
 
 
+def _time_warning(spec: SessionSpec) -> DesiredWarning | None:
+    warning, limit = spec.time_warning, spec.time_limit_seconds
+    if warning is None or limit is None:
+        return None
+    return DesiredWarning(warning.signal, max(0.0, limit - warning.before_seconds), warning.started_only)
+
+
 def _attempt(
     row: DesiredAttemptRecord, spec: SessionSpec, secrets: SessionSecrets, fence_seconds: float
 ) -> AttemptSpec:
@@ -147,6 +155,9 @@ def _attempt(
         fence_seconds=fence_seconds if spec.retry is not None and spec.retry.max_attempts > 1 else 0.0,
         egress=row.egress == "ALLOW",
         published=row.published,
+        stop_signal=spec.stop_signal if command else "",
+        stops_all=spec.type is SessionType.BATCH,
+        time_warning=_time_warning(spec) if command else None,
         mounts=tuple(DesiredMount(mount.root, mount.below_root, mount.target, mount.writable) for mount in spec.mounts),
         session_secret=secrets.of(row.session_id, row.epoch) if networked else b"",
         sftp=None if spec.sftp is None else _sftp_server(row, spec.sftp, secrets.ssh),

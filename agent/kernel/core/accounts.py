@@ -12,6 +12,8 @@ from retinue.agent.kernel.paths import HOME
 ACCOUNT = "work"
 """Name of the account that every kernel of a cluster session has."""
 SHELL = "/bin/sh"
+BASH = "/bin/bash"
+"""The shell of the account where the root has it."""
 MAX_ID = 2**31 - 1
 """The largest number of a user or a group that an image may name."""
 MAX_GROUPS = 1024
@@ -94,18 +96,18 @@ def _groups_of(name: str, groups: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def with_user(text: str, uid: int, gid: int, *, named: bool) -> str:
+def with_user(text: str, uid: int, gid: int, *, named: bool, shell: str = SHELL) -> str:
     """Returns the users of an image with the kernel's among them; with `named`,
     under the name that is the same everywhere.
 
     What the image calls its user stays the first answer for the number, and ours becomes the first for the name.
     """
-    line = f"{ACCOUNT}:x:{uid}:{gid}::{HOME}:{SHELL}\n"
+    line = f"{ACCOUNT}:x:{uid}:{gid}::{HOME}:{shell}\n"
     entries = _entries(text)
     same_name = [entry for entry in entries if entry[0] == ACCOUNT]
     same_number = [entry for entry in entries if entry[_NUMBER:][:1] == [str(uid)]]
     if named and same_name:
-        fits = same_name[0] in same_number and same_name[0][5:] == [HOME, SHELL]
+        fits = same_name[0] in same_number and same_name[0][5:] == [HOME, shell]
         return text if fits else line + text
     return text if same_number and not named else _terminated(text) + line
 

@@ -47,6 +47,7 @@ _NOT_OF_REPLICAS = (
     "earliest_start_time",
     "hold",
     "time_limit",
+    "time_warning",
     "retry",
     "webhooks",
 )

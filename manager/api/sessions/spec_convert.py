@@ -24,6 +24,7 @@ from retinue.manager.session.core.spec import (
     SessionSpec,
     SftpSpec,
     TemplateOrigin,
+    TimeWarning,
     WebhookSpec,
     role_counts,
 )
@@ -143,6 +144,14 @@ def to_spec(message: pb.SessionSpec, *, default_name: str, default_project: str)
         hold=message.hold,
         depends_on=tuple(message.depends_on),
         runs_after=tuple(message.runs_after),
+        stop_signal=_signal(message.stop_signal),
+        time_warning=TimeWarning(
+            _signal(message.time_warning.signal),
+            _seconds("spec.time_warning.before", message.time_warning.before),
+            message.time_warning.started_only,
+        )
+        if message.HasField("time_warning")
+        else None,
         mounts=tuple(MountSpec(mount.source, mount.target, mount.writable) for mount in message.mounts),
         retry=_retry_policy(message.retry) if message.HasField("retry") else None,
         webhooks=tuple(_webhook(position, webhook) for position, webhook in enumerate(message.webhooks)),
@@ -202,6 +211,10 @@ def _seconds(path: str, duration: Duration) -> float:
     return duration.seconds + duration.nanos / 1e9
 
 
+def _signal(name: str) -> str:
+    return name.upper().removeprefix("SIG")
+
+
 def _kernel_spec(message: pb.KernelSpec, path: str) -> KernelSpec:
     if message.isolation and message.isolation not in ISOLATIONS:
         raise ValueError(f"{path}.isolation", "must be a known isolation")
@@ -247,6 +260,12 @@ def spec_message(stored: StoredSpec, view: SpecView) -> pb.SessionSpec:
         hold=spec.hold,
         depends_on=spec.depends_on,
         runs_after=spec.runs_after,
+        stop_signal=spec.stop_signal,
+        time_warning=None
+        if (warning := spec.time_warning) is None
+        else pb.TimeWarning(
+            signal=warning.signal, before=_duration(warning.before_seconds), started_only=warning.started_only
+        ),
         retry=None if spec.retry is None else _retry_message(spec.retry),
         mounts=[pb.Mount(source=mount.source, target=mount.target, writable=mount.writable) for mount in spec.mounts],
         webhooks=[

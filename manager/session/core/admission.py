@@ -31,7 +31,10 @@ from retinue.rpc.core.amounts import MEMORY, AmountError, format_amount, parse_a
 MAX_CLUSTER_SIZE = 1024
 MAX_ROLES = 32
 MAX_PRIORITY = 100
-MAX_GRACE_SECONDS = 300.0
+MAX_GRACE_SECONDS = 86_400.0
+# Others wait for its room meanwhile.
+MAX_PREEMPTIBLE_GRACE_SECONDS = 300.0
+SIGNALS = ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "ALRM", "WINCH", "KILL")
 MAX_ARGUMENTS, MAX_ARGUMENT_BYTES = 1024, 64 * 1024
 MAX_ENVIRONMENT, MAX_ENVIRONMENT_BYTES = 512, 128 * 1024
 MAX_PATH_BYTES = 4096
@@ -82,7 +85,13 @@ def admit(spec: SessionSpec) -> tuple[SessionSpec, Violations]:
     if not 0 <= spec.priority <= MAX_PRIORITY:
         violations.append(("spec.priority", f"must be from 0 to {MAX_PRIORITY}"))
     if not 0 <= spec.grace_seconds <= MAX_GRACE_SECONDS:
-        violations.append(("spec.termination_grace", f"must be from 0 to {MAX_GRACE_SECONDS:.0f} s"))
+        violations.append(("spec.termination_grace", "must be from 0 to 24 hours"))
+    elif spec.preemptible and spec.grace_seconds > MAX_PREEMPTIBLE_GRACE_SECONDS:
+        most = f"{MAX_PREEMPTIBLE_GRACE_SECONDS:.0f} s"
+        violations.append(("spec.termination_grace", f"must be at most {most} for a preemptible session"))
+    if spec.stop_signal and spec.stop_signal not in SIGNALS:
+        violations.append(("spec.stop_signal", f"must be one of {', '.join(SIGNALS)}"))
+    _check_time_warning(spec, violations)
     _check_roles(spec, violations)
     _check_labels(spec.labels, violations)
     _check_placement(spec, violations)
@@ -111,6 +120,19 @@ def admit(spec: SessionSpec) -> tuple[SessionSpec, Violations]:
     if spec.type is SessionType.BATCH and not admitted.of_role(MAIN).command:
         violations.append(("spec.kernel.command", "is required for a batch session"))
     return admitted, violations
+
+
+def _check_time_warning(spec: SessionSpec, violations: Violations) -> None:
+    if (warning := spec.time_warning) is None:
+        return
+    if warning.signal not in SIGNALS:
+        violations.append(("spec.time_warning.signal", f"must be one of {', '.join(SIGNALS)}"))
+    if warning.before_seconds <= 0:
+        violations.append(("spec.time_warning.before", "must be longer than 0"))
+    elif spec.time_limit_seconds is None:
+        violations.append(("spec.time_warning", "needs a time limit"))
+    elif warning.before_seconds >= spec.time_limit_seconds:
+        violations.append(("spec.time_warning.before", "must be shorter than the time limit"))
 
 
 def is_other_system(spec: SessionSpec) -> bool:
@@ -194,8 +216,12 @@ def completed(spec: SessionSpec) -> SessionSpec:
     mounts = spec.mounts
     if spec.type is SessionType.SYSTEM and not mounts:
         mounts = (MountSpec("/srv", "/data"),)
+    limit = spec.time_limit_seconds
+    if limit is None and spec.time_warning is not None:
+        limit = LONGEST_TIME_LIMIT
     return replace(
         spec,
+        time_limit_seconds=limit,
         kernel=kernel,
         roles=roles,
         retry=retry,

@@ -55,6 +55,15 @@ class SftpServer:
 
 
 @dataclass(frozen=True, slots=True)
+class DesiredWarning:
+    """A signal so many seconds after an attempt's start; to its command, or to what that has started."""
+
+    signal: str
+    after_seconds: float
+    started_only: bool
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptSpec:
     """One try to run a kernel. Amounts are in smallest units; `id` is `KERNEL_ID.EPOCH`.
 
@@ -83,6 +92,10 @@ class AttemptSpec:
     mounts: tuple[DesiredMount, ...] = ()
     session_secret: bytes = field(default=b"", repr=False)
     published: PublishedPort | None = None
+    # Empty: as the image says; with `stops_all`, to all that the command has started as well.
+    stop_signal: str = ""
+    stops_all: bool = False
+    time_warning: DesiredWarning | None = None
     sftp: SftpServer | None = None
     # None, of one that is only to be stopped: as the image implies.
     isolation: Isolation | None = None

@@ -93,6 +93,15 @@ class WebhookSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class TimeWarning:
+    """A signal so many seconds before the time limit; to the command, or to what it has started."""
+
+    signal: str
+    before_seconds: float
+    started_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class TemplateOrigin:
     """The version of a template that a session was made from, as it was called then;
     without project: one of all projects.
@@ -163,6 +172,9 @@ class SessionSpec:
     hold: bool = False
     # As `depends_on`, but any end of them will do.
     runs_after: tuple[str, ...] = ()
+    # Names without SIG; empty: as the image says, or TERM.
+    stop_signal: str = ""
+    time_warning: TimeWarning | None = None
 
     def of_role(self, role: str) -> KernelSpec:
         """Returns what a kernel of `role` runs. A command for all roles is the main kernel's;
@@ -236,6 +248,8 @@ class SessionSpec:
             **({"isolations": dict(self.isolations)} if self.isolations else {}),
             **({"hold": True} if self.hold else {}),
             **({"runs_after": self.runs_after} if self.runs_after else {}),
+            **({"stop_signal": self.stop_signal} if self.stop_signal else {}),
+            **({} if self.time_warning is None else {"time_warning": asdict(self.time_warning)}),
         }
 
     @classmethod
@@ -272,13 +286,16 @@ class SessionSpec:
         if (sftp := values.get("sftp")) is not None:
             # Sessions of earlier versions have no maximum.
             values["sftp"] = SftpSpec(tuple(sftp["authorized_keys"]), sftp.get("max_file_bytes", 0))
+        if (warning := values.get("time_warning")) is not None:
+            values["time_warning"] = TimeWarning(**warning)
         values["isolations"] = {role: Isolation(name) for role, name in values.get("isolations", {}).items()}
         return cls(**values)
 
 
 def _check_types(spec: SessionSpec) -> None:
     """Raises TypeError unless what becomes messages to agents is of the types that these have."""
-    texts = [spec.name, spec.project, spec.resource_group, spec.bootstrap_script, spec.architecture]
+    texts = [spec.name, spec.project, spec.resource_group, spec.bootstrap_script, spec.architecture, spec.stop_signal]
+    texts += [spec.time_warning.signal] if spec.time_warning is not None else []
     for kernel in (spec.kernel, *spec.roles.values()):
         texts += [kernel.image, kernel.shared_memory, *kernel.command]
         for mapping in (kernel.environment, kernel.slots):
@@ -290,7 +307,8 @@ def _check_types(spec: SessionSpec) -> None:
         if not isinstance(text, str):
             raise TypeError(f"{text!r} is no text")
     largest = spec.sftp.max_file_bytes if spec.sftp is not None else 0
-    for number in (spec.cluster_size, spec.priority, spec.grace_seconds, largest):
+    before = spec.time_warning.before_seconds if spec.time_warning is not None else 0
+    for number in (spec.cluster_size, spec.priority, spec.grace_seconds, largest, before):
         if isinstance(number, bool) or not isinstance(number, int | float):
             raise TypeError(f"{number!r} is no number")
 
@@ -314,6 +332,8 @@ _PLAIN = tuple(
         "isolations",
         "hold",
         "runs_after",
+        "stop_signal",
+        "time_warning",
     )
 )
 _RETRY = tuple(field.name for field in fields(RetryPolicy))

@@ -153,3 +153,42 @@ async def test_webhooks_are_sent_over_the_death_of_the_manager(client: Client, c
     finally:
         server.close()
         await server.wait_closed()
+
+
+TRAINER = "trap 'sleep 0.3; echo saved; exit' {}; echo on; while :; do sleep 0.02; done"
+
+
+async def test_what_a_script_runs_is_asked_to_end_and_has_the_grace(client: Client) -> None:
+    """A shell does not pass a signal on, and ends by it at once."""
+    # Shells say when a signal ends what they run.
+    script = f'sh -c "{TRAINER.format("TERM")}" 2>/dev/null; true'
+    session = await client.sessions.create(type="batch", command=["sh", "-c", script], termination_grace=86_400)
+    await session.wait("RUNNING", timeout=NEVER)
+    await eventually(partial(printed, session, "main1"), "on\n".__eq__)
+    await session.terminate()
+    await session.wait_ended(NEVER)
+    assert await printed(session, "main1") == "on\nsaved\n"
+
+
+async def test_other_sessions_are_asked_to_end_by_their_command_and_by_a_signal_of_choice(client: Client) -> None:
+    script = f"trap 'echo asked; wait; exit' INT; sh -c \"{TRAINER.format('INT')}\" & wait"
+    session = await client.sessions.create(
+        type="interactive", command=["sh", "-c", script], stop_signal="SIGINT", termination_grace=1
+    )
+    await session.wait("RUNNING", timeout=NEVER)
+    await eventually(partial(printed, session, "main1"), "on\n".__eq__)
+    await session.terminate()
+    await session.wait_ended(NEVER)
+    assert (await printed(session, "main1"), session.view.spec.stop_signal) == ("on\nasked\n", "INT")
+
+
+async def test_a_script_is_warned_before_its_time_limit(client: Client) -> None:
+    session = await client.sessions.create(
+        type="batch",
+        command=["sh", "-c", "trap 'echo warned; exit 0' USR1; while :; do sleep 0.02; done"],
+        time_limit=86_400,
+        # Long enough for the trap to be there.
+        time_warning=("USR1", 86_397),
+    )
+    await session.wait_ended(NEVER)
+    assert (session.result, await printed(session, "main1")) == ("SUCCESS", "warned\n")

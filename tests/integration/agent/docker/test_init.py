@@ -14,7 +14,8 @@ import pytest
 from retinue.agent.docker.barrier import bar, open_barrier, outcome
 from retinue.agent.host.seccomp import build_container_filter
 from retinue.agent.kernel import build as building
-from retinue.agent.kernel.build import BuildError, build, built_path
+from retinue.agent.kernel.build import BuildError, build, built_path, source_of
+from retinue.agent.kernel.core.signals import MEANT, Delivery, Target
 from tests.integration.agent.docker.engine import install
 from tests.support.eventually import NEVER, eventually
 
@@ -209,3 +210,39 @@ def test_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(building, "COMPILERS", ("no-such-compiler",))
     with pytest.raises(BuildError, match="no C compiler"):
         build(tmp_path / "cache")
+
+
+CHILD = "trap 'echo child; exit' TERM USR1; echo on; while :; do sleep 0.02; done"
+
+
+async def test_all_that_a_command_runs_is_asked_to_end_and_has_the_time_for_it(start: Start) -> None:
+    """A shell that waits for what it runs ends at once; its child does not, nor does a child in another group."""
+    trainer = "sh -c \"trap 'sleep 0.3; echo saved; exit' TERM; echo on; while :; do sleep 0.02; done\" 2>/dev/null"
+    run = start("sh", "-c", f"timeout 1000 {trainer}; true")
+    await run.release()
+    await run.printed("on\n")
+    run.process.send_signal(Delivery(signal.SIGTERM, Target.ALL).code)
+    assert run.process.wait(NEVER) == 128 + signal.SIGTERM
+    assert run.output.read_text() == "on\nsaved\n"
+
+
+async def test_signals_for_what_a_command_has_started(start: Start) -> None:
+    run = start("sh", "-c", f'sh -c "{CHILD}" 2>/dev/null & trap "echo parent" USR1; wait; wait; exit 4')
+    await run.release()
+    await run.printed("on\n")
+    run.process.send_signal(Delivery(signal.SIGUSR1, Target.STARTED).code)
+    assert run.process.wait(NEVER) == 4
+    assert run.output.read_text() == "on\nchild\n"
+
+
+async def test_signals_for_what_was_started_are_the_commands_if_that_is_nothing(start: Start) -> None:
+    run = start("sh", "-c", "trap 'echo term; exit 3' USR1; echo on; while :; do :; done")
+    await run.release()
+    await run.printed("on\n")
+    run.process.send_signal(Delivery(signal.SIGUSR1, Target.STARTED).code)
+    assert run.process.wait(NEVER) == 3
+
+
+def test_the_order_of_signals_is_that_of_the_program() -> None:
+    text = source_of("command").with_suffix(".h").read_text()
+    assert f"meant[] = {{{', '.join(one.name for one in MEANT)}}};" in text

@@ -24,6 +24,8 @@ head -c 300000 /dev/zero > zeros && scp -q zeros sub2: && ssh sub2 wc -c zeros
 for number in $(seq 40); do ssh sub$((number % 2 + 1)) "echo $number" >>answers & done; wait
 sort -n answers | uniq | wc -l
 ssh -o BatchMode=yes -o ConnectionAttempts=1 127.0.0.1 true 2>/dev/null || echo no stranger
+ssh sub1 'echo $SHELL ${BASH:+bash}'; echo $SHELL
+echo 'shopt -q login_shell && echo is-login; exit' | ssh -tt sub1 2>&1 | tr -d '\\r' | grep -o -e 'work@sub1:~' -e '^is-login' | sort -u
 ssh -tt sub1 tty </dev/null | tr -d '\\r'
 """
 ANSWERS = [
@@ -36,6 +38,11 @@ ANSWERS = [
     "300000 zeros",
     "40",
     "no stranger",
+    # As the node's Debian has it.
+    "/bin/bash bash",
+    "/bin/bash",
+    "is-login",
+    "work@sub1:~",
 ]
 
 

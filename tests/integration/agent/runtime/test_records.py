@@ -170,7 +170,7 @@ async def test_node_restart(contract: Contract) -> None:
         for key in ("monitor", "init"):
             process = values[key]
             if isinstance(process, dict):
-                send_signal(Process(**process), 9)  # type: ignore[arg-type]
+                send_signal(Process(**process), 9)
     backend = await contract.open(boot_id="another-boot")
     observed = {name: await contract.until(f"{name}.1", Phase.EXITED) for name in ("held", "running", "done")}
     assert {name: (attempt.reason, attempt.exit_code) for name, attempt in observed.items()} == {

@@ -99,5 +99,5 @@ def test_a_message_names_a_few_slots() -> None:
 def test_an_attempt_is_not_fitted_to_too_much() -> None:
     spec = AttemptSpec("k.1", "s", "k", 1, "main1", "i:1")
     with pytest.raises(ImageError, match="image i:1 cannot be used: it has a volume at /") as refused:
-        fitted(spec, Image(ImageIdentity(), "", {}, "it has a volume at /"))
+        fitted(spec, Image(ImageIdentity(), "", {}, excess="it has a volume at /"))
     assert refused.value.reason == "IMAGE_INVALID"

@@ -91,6 +91,7 @@ VALUES = {
     "--all": "",
     "--validate-only": "",
     "--grace": "5m",
+    "--signal": "USR1@60s",
     "--max-tries-before-skip": "--sessions fifo | 3",
     "--half-life": "--sessions fair-share | 30m",
     "--look-back": "--sessions fair-share | 30m",

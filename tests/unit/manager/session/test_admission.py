@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from retinue.manager.session.core.admission import admit
-from retinue.manager.session.core.spec import KernelSpec, SessionSpec
+from retinue.manager.session.core.spec import KernelSpec, SessionSpec, TimeWarning
 from retinue.manager.session.core.states import SessionType
 
 GOOD = SessionSpec(
@@ -51,7 +51,15 @@ def test_a_variable_has_any_name_that_a_process_can_have(name: str) -> None:
         ),
         *(({"cluster_size": size}, "spec.cluster_size") for size in (-1, 1025, 10**9)),
         *(({"priority": priority}, "spec.priority") for priority in (-1, 101)),
-        *(({"grace_seconds": seconds}, "spec.termination_grace") for seconds in (-0.1, 300.1)),
+        *(({"grace_seconds": seconds}, "spec.termination_grace") for seconds in (-0.1, 86_400.1)),
+        ({"grace_seconds": 300.1, "preemptible": True}, "spec.termination_grace"),
+        ({"stop_signal": "STOP"}, "spec.stop_signal"),
+        ({"time_warning": TimeWarning("USR1", 1.0)}, "spec.time_warning"),
+        *(
+            ({"time_limit_seconds": 60.0, "time_warning": TimeWarning("USR1", before)}, "spec.time_warning.before")
+            for before in (-1.0, 0.0, 60.0)
+        ),
+        ({"time_limit_seconds": 60.0, "time_warning": TimeWarning("CHLD", 1.0)}, "spec.time_warning.signal"),
         ({"labels": {"": "x"}}, "spec.labels['']"),
         ({"labels": {"a": "x" * 257}}, "spec.labels['a']"),
         ({"labels": {"a": "x\ny"}}, "spec.labels['a']"),

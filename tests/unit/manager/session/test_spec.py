@@ -13,6 +13,7 @@ from retinue.manager.session.core.isolation import Isolation
 from retinue.manager.session.core.spec import (
     KernelSpec,
     SessionSpec,
+    TimeWarning,
     UnreadableSpecError,
     cluster_environment,
     kernel_plans,
@@ -116,15 +117,19 @@ def test_the_stored_form_holds_every_field() -> None:
         isolations={"main": Isolation.VM},
         hold=True,
         runs_after=("other",),
+        stop_signal="INT",
+        time_warning=TimeWarning("USR1", 60.0, started_only=True),
     )
     assert asked.to_json() == asdict(asked)
 
 
 def test_the_store_knows_all_members_of_a_stored_request() -> None:
-    stored = replace(spec(2), isolations={"sub": Isolation.VM}, hold=True, runs_after=("other",)).to_json()
+    own = {"isolations": {"sub": Isolation.VM}, "hold": True, "runs_after": ("other",)}
+    own |= {"stop_signal": "INT", "time_warning": TimeWarning("USR1", 1.0)}
+    stored = replace(spec(2), **own).to_json()  # type: ignore[arg-type]
     assert set(spec_fields.KNOWN) == {field.name for field in fields(SessionSpec)} == set(stored)
     # Versions that do not know these leave a session alone that has them, and run all others as they always did.
-    assert set(spec(2).to_json()) == set(spec_fields.KNOWN) - {"isolations", "hold", "runs_after"}
+    assert set(spec(2).to_json()) == set(spec_fields.KNOWN) - set(own)
     assert set(spec_fields.REQUIRED) < set(spec_fields.KNOWN)
 
 
