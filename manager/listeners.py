@@ -8,6 +8,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -163,7 +164,7 @@ async def serving(
     listens, agent_listens = options.listen_addresses(listen), options.listen_addresses(agent_listen)
     named = [*advertise, *_named_hosts(*listens, *agent_listens)]
     own = OwnCertificate(authority, lambda: authority.issue_server(named))
-    users, agents = _credentials(authority, own, nodes=False), _credentials(authority, own, nodes=True)
+    users, agents = (partial(_credentials, authority, own, nodes=nodes) for nodes in (False, True))
     port, agent_port = _bind(server, listens, users), _bind(server, agent_listens, agents)
     health = HealthServicer()
     endpoint = _advertised(listens[0], port, advertise)
@@ -239,14 +240,17 @@ def _credentials(authority: Authority, own: OwnCertificate, *, nodes: bool) -> g
     return grpc.dynamic_ssl_server_credentials(made(*shown), fetcher, require_client_authentication=nodes)
 
 
-def _bind(server: grpc.aio.Server, addresses: Sequence[str], credentials: grpc.ServerCredentials) -> int:
-    """Listens at each address, and returns the port of the first. Raises OSError."""
+def _bind(server: grpc.aio.Server, addresses: Sequence[str], credentials: Callable[[], grpc.ServerCredentials]) -> int:
+    """Listens at each address, and returns the port of the first. Raises OSError.
+
+    Each address has `credentials` of its own: gRPC takes the first configuration of them once.
+    """
     first = 0
     for address in addresses:
         # Port 0 is any that is free, the same at all addresses.
         wanted = f"{_host(address)}:{first}" if first and address.endswith(":0") else address
         try:
-            port = server.add_secure_port(wanted, credentials)
+            port = server.add_secure_port(wanted, credentials())
         except RuntimeError as error:
             raise listen_error(wanted) from error
         if port == 0:
