@@ -17,7 +17,17 @@ from retinue.client.backoff import Backoff, RetryBudget
 from retinue.client.bidi_stream import BidiStream
 from retinue.client.calls import resumed
 from retinue.client.errors import REQUEST_ID_KEY, CallError
-from retinue.client.local_files import Copied, IncomingFiles, Progress, Upload, check_room, found, local_paths, pieces
+from retinue.client.local_files import (
+    Copied,
+    IncomingFiles,
+    Progress,
+    Upload,
+    check_room,
+    found,
+    local_links,
+    local_paths,
+    pieces,
+)
 from retinue.client.rpc_errors import from_rpc
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.types.v1 import file_pb2
@@ -73,8 +83,8 @@ class Files:
     async def upload(
         self, source: str | os.PathLike[str], path: str, *, recursive: bool = False, progress: Progress | None = None
     ) -> Copied:
-        """Copies a local file to `path`, or with `recursive` a directory and all beneath it. Links are left out, and
-        what cannot be sent is, too; the answer lists both.
+        """Copies a local file to `path`, or with `recursive` a directory and all beneath it. Links that lead out of it
+        and what is no regular file are left out, and what cannot be sent is, too; the answer lists both.
 
         A file is in its place once it is whole. Raises CallError, TransferError, OSError.
         """
@@ -88,7 +98,7 @@ class Files:
                         left.popleft()
             except CallError as error:
                 await backoff.failed(error)
-        files = [upload for upload in uploads if not upload.directory]
+        files = [upload for upload in uploads if not upload.directory and not upload.link]
         return Copied(len(files), sum(upload.size for upload in files), tuple(skipped), tuple(missing))
 
     async def _sent(
@@ -130,6 +140,9 @@ class Files:
                 if upload.directory:
                     new = file_pb2.NewDirectory(path=upload.path, mode=upload.mode)
                     await exchange.send(pb.UploadFilesRequest(directory=new))
+                elif upload.link:
+                    link = file_pb2.NewLink(path=upload.path, target=upload.link)
+                    await exchange.send(pb.UploadFilesRequest(link=link))
                 else:
                     await _write_file(exchange, upload, ready, progress)
             await exchange.end_requests()
@@ -151,12 +164,14 @@ class Files:
         """Copies a file of the kernel to a local one, or with `recursive` a directory and all
         beneath it into a local one.
 
-        Links and what is no regular file are left out and listed. What a kernel says of its files is not trusted:
-        nothing is written outside of `target`. Raises CallError, TransferError, OSError.
+        Links that lead out of it and what is no regular file are left out and listed. What a kernel says of its files
+        is not trusted: nothing is written outside of `target`, and no link leads there. Raises CallError,
+        TransferError, OSError.
         """
         target = Path(target)
         entries = await self.list(path, recursive=recursive)
         paths = local_paths(entries, path, target, recursive=recursive)
+        links, skipped = local_links(entries, path, target) if recursive else ({}, [])
         await asyncio.to_thread(check_room, sum(entry.size for entry in entries), target)
         incoming = IncomingFiles(target, paths, progress)
         try:
@@ -164,10 +179,10 @@ class Files:
             regular = [entry.path for entry in entries if entry.type == file_pb2.FILE_TYPE_REGULAR]
             for begin in range(0, len(regular), BATCH):
                 await self._fetch(incoming, regular[begin : begin + BATCH])
+            await asyncio.to_thread(incoming.make_links, links)
         finally:
             await asyncio.to_thread(incoming.close)
-        others = [(entry.path, "is no regular file") for entry in entries if entry.type >= file_pb2.FILE_TYPE_LINK]
-        return Copied(incoming.files, incoming.bytes, tuple(others), tuple(incoming.missing))
+        return Copied(incoming.files, incoming.bytes, tuple(skipped), tuple(incoming.missing))
 
     async def _fetch(self, incoming: IncomingFiles, paths: Sequence[str]) -> None:
         def request() -> pb.DownloadFilesRequest:

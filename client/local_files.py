@@ -1,7 +1,8 @@
 """The local half of copying files from and to kernels. All blocks.
 
 What a kernel says of its files is not believed: a name that would lead out of the target ends the copy before anything
-is written, no link is made, and a file gets its name only when it is whole and has the digest that was announced.
+is written, no link is made that leads out of it, and a file gets its name only when it is whole and has the digest that
+was announced.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 20
 _PERMISSIONS = 0o777
+NO_FILE = "is no regular file"
+LEADS_OUT = "is a link that leads out of what is copied"
 
 Progress: TypeAlias = "Callable[[str, int, int], None]"
 """Called with the path of a file in the kernel, how many of its bytes are there, and how many it has."""
@@ -33,8 +36,8 @@ Progress: TypeAlias = "Callable[[str, int, int], None]"
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """The result of a copy, and (path, why) of what was not copied: `skipped` is no regular file,
-    `missing` is one and could not be copied.
+    """The result of a copy, and (path, why) of what was not copied: `skipped` is no regular file or a link that leads
+    elsewhere, `missing` could not be copied.
     """
 
     files: int
@@ -45,13 +48,14 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A file or directory to send, with its size when it was listed."""
+    """A file, directory or link to send, with its size when it was listed; `link` is where a link points."""
 
     source: Path
     path: str
     mode: int
     size: int = 0
     directory: bool = False
+    link: str = ""
 
     def digest(self) -> bytes:
         """Returns the SHA-256 of its content. Raises OSError."""
@@ -63,7 +67,7 @@ def found(
     source: Path, path: str, *, recursive: bool
 ) -> tuple[list[Upload], list[tuple[str, str]], list[tuple[str, str]]]:
     """Returns the files to send, directories before their contents, and (path, why) of those left out: what is no
-    regular file, and what cannot be sent. Raises TransferError, OSError.
+    regular file or leads elsewhere, and what cannot be sent. Raises TransferError, OSError.
     """
     status = source.stat()
     if not stat.S_ISDIR(status.st_mode):
@@ -89,9 +93,24 @@ def found(
                 uploads.append(Upload(local, destination, mode, directory=True))
             elif stat.S_ISREG(status.st_mode):
                 uploads.append(Upload(local, destination, mode, status.st_size))
+            elif not stat.S_ISLNK(status.st_mode):
+                skipped.append((destination, NO_FILE))
+            elif stays_within(link := str(local.readlink()), len(local.relative_to(source).parts) - 1):
+                uploads.append(Upload(local, destination, mode, link=link))
             else:
-                skipped.append((destination, "is no regular file"))
+                skipped.append((destination, LEADS_OUT))
     return uploads, skipped, missing
+
+
+def stays_within(target: str, depth: int) -> bool:
+    """Returns whether a link leads to something within a tree, by its target and how many directories of the tree are
+    above it, whatever other links of the same kind are in the tree.
+
+    Where each goes up first, and then only down, none leads out through another.
+    """
+    parts = [part for part in target.split("/") if part not in ("", ".")]
+    up = next((number for number, part in enumerate(parts) if part != ".."), len(parts))
+    return not target.startswith("/") and up <= depth and ".." not in parts[up:] and _is_text(target) and bool(target)
 
 
 def _raise(error: OSError) -> None:
@@ -136,6 +155,26 @@ def local_paths(
         for entry in entries
         if entry.type in {file_pb2.FILE_TYPE_REGULAR, file_pb2.FILE_TYPE_DIRECTORY}
     }
+
+
+def local_links(
+    entries: Sequence[file_pb2.FileEntry], path: str, target: Path
+) -> tuple[Mapping[Path, str], list[tuple[str, str]]]:
+    """Returns the links to be made, and (path, why) of what is neither link, file nor directory, or leads elsewhere.
+    Raises TransferError on a name that would lead out of the target.
+    """
+    links: dict[Path, str] = {}
+    skipped: list[tuple[str, str]] = []
+    for entry in entries:
+        if entry.type == file_pb2.FILE_TYPE_LINK:
+            parts = _below(path.rstrip("/"), entry.path)
+            if "\0" not in entry.target and stays_within(entry.target, len(parts) - 1):
+                links[target.joinpath(*parts)] = entry.target
+            else:
+                skipped.append((entry.path, LEADS_OUT))
+        elif entry.type > file_pb2.FILE_TYPE_LINK:
+            skipped.append((entry.path, NO_FILE))
+    return links, skipped
 
 
 def _below(directory: str, path: str) -> tuple[str, ...]:
@@ -184,6 +223,20 @@ class IncomingFiles:
                 destination = self._left.pop(entry.path)
                 self._check(destination)
                 destination.mkdir(parents=True, exist_ok=True)
+
+    def make_links(self, links: Mapping[Path, str]) -> None:
+        """Makes links, once all files are there: nothing is written through one. Raises TransferError."""
+        for destination, link in links.items():
+            self._check(destination)
+            made = destination.with_name(f".{uuid.uuid4().hex}.partial")
+            try:
+                destination.parent.mkdir(parents=True, exist_ok=True)
+                made.symlink_to(link)
+                made.replace(destination)
+            except OSError as error:
+                with contextlib.suppress(OSError):
+                    made.unlink()
+                self.missing.append((str(destination), f"cannot be made as a link: {error.strerror}"))
 
     def wanted(self, paths: Sequence[str]) -> Sequence[file_pb2.FileRange]:
         """Returns the parts of these that are still missing."""

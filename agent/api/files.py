@@ -76,9 +76,10 @@ class FileService:
                             current = await _begun(files, announced)
                             if announced.resume:
                                 yield pb.UploadFilesResponse(ready=file_pb2.FileReady(offset=current.offset))
-                        case "directory":
-                            announced = file_pb2.NewFile(path=request.directory.path)
-                            await files.make_directory(announced.path, request.directory.mode)
+                        case "directory" | "link":
+                            new = request.directory if step == "directory" else request.link
+                            announced = file_pb2.NewFile(path=new.path)
+                            await _make(files, request)
                             yield pb.UploadFilesResponse(stored=file_pb2.FileStored(path=announced.path))
                         case "data" if current is not None and len(request.data) <= LARGEST_PIECE:
                             await current.write(request.data)
@@ -132,6 +133,14 @@ async def _next(requests: AsyncIterator[pb.UploadFilesRequest]) -> pb.UploadFile
             return await anext(requests, None)
     except TimeoutError as error:
         raise _unavailable(f"nothing came for {SILENCE:.0f} s") from error
+
+
+async def _make(files: WorkDirectory, request: pb.UploadFilesRequest) -> None:
+    """Makes what has no content: a directory or a link."""
+    if request.HasField("link"):
+        await files.make_link(request.link.path, request.link.target)
+    else:
+        await files.make_directory(request.directory.path, request.directory.mode)
 
 
 async def _begun(files: WorkDirectory, new: file_pb2.NewFile) -> Upload:

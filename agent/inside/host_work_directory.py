@@ -114,6 +114,10 @@ class HostWorkDirectory:
         """
         await asyncio.to_thread(self._make_directory, path, mode)
 
+    async def make_link(self, path: str, target: str) -> None:
+        """Makes a symbolic link, in place of a file or link. Raises MissingError, RefusedError, PathError, OSError."""
+        await asyncio.to_thread(self._make_link, path, target)
+
     async def open(self, path: str) -> HostFile:
         """Opens a regular file for reading. Raises MissingError, RefusedError, PathError, OSError."""
         opening = asyncio.ensure_future(asyncio.to_thread(self._open, path))
@@ -142,6 +146,10 @@ class HostWorkDirectory:
             if not workdir.parts_of(path):
                 raise PathError("is required")
             workdir.make_directory(home, path, mode)
+
+    def _make_link(self, path: str, target: str) -> None:
+        with workdir.opened(self._path) as home:
+            workdir.make_link(home, path, target)
 
     def _open(self, path: str) -> HostFile:
         with workdir.opened(self._path) as home:

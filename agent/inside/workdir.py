@@ -14,6 +14,7 @@ import os
 import shutil
 import stat
 import subprocess
+import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -184,6 +185,33 @@ def make_directory(home: int, path: str, mode: int) -> None:
         os.fchmod(descriptor, (mode or DIRECTORY_MODE) & PERMISSIONS | OWNER_OF_DIRECTORY)
     finally:
         os.close(descriptor)
+
+
+def make_link(home: int, path: str, target: str) -> None:
+    """Makes a symbolic link, in place of a file or link that is there. Raises MissingError, RefusedError, PathError,
+    OSError.
+    """
+    parts = parts_of(path)
+    if not parts:
+        raise PathError("is required")
+    if not target or "\0" in target or len(target.encode(errors="replace")) > LONGEST_PATH:
+        raise PathError(f"must point to a path of 1 to {LONGEST_PATH} bytes")
+    directory = open_directory(home, parts[:-1], create=True)
+    made = f".{uuid.uuid4().hex}"
+    try:
+        owner = os.fstat(home)
+        os.symlink(target, made, dir_fd=directory)
+        try:
+            os.chown(made, owner.st_uid, owner.st_gid, dir_fd=directory, follow_symlinks=False)
+            os.rename(made, parts[-1], src_dir_fd=directory, dst_dir_fd=directory)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(made, dir_fd=directory)
+            raise
+    except OSError as error:
+        raise file_error(error, path) from error
+    finally:
+        os.close(directory)
 
 
 def describe(path: str, descriptor: int) -> Entry:

@@ -85,6 +85,10 @@ class WorkDirectory(Protocol):
         """Makes a directory with those above it; one that is there gets the permissions."""
         ...
 
+    async def make_link(self, path: str, target: str) -> None:
+        """Makes a symbolic link with the directories above it, in place of a file or link that is there."""
+        ...
+
     async def open(self, path: str) -> OpenFile:
         """Opens a regular file for reading."""
         ...

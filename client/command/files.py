@@ -73,8 +73,8 @@ async def cp_command(
     """Copy files to or from the work directory of a running session; one of SOURCE and TARGET is SESSION:PATH.
 
     A PATH is beneath the work directory, with or without its name. A target that is a directory, or ends with `/`, is
-    copied into. Each file comes whole or not at all, and a copy continues over broken connections; symbolic links are
-    left out. When a file could not be copied, the others are, and the code is 1.
+    copied into. Each file comes whole or not at all, and a copy continues over broken connections. Symbolic links are
+    copied as links, unless they lead out of what is copied. What is left out is named, and the code is 1.
 
     \b
       retinue cp train.py my-session:
@@ -109,7 +109,7 @@ async def cp_command(
         click.echo(f"left out: {len(left_out) - _MAX_LISTED} more", err=True)
     if not quiet:
         click.echo(f"{copied.files} {'file' if copied.files == 1 else 'files'}, {copied.bytes} bytes", err=True)
-    return ExitCode.FAILURE if copied.missing else ExitCode.OK
+    return ExitCode.FAILURE if left_out else ExitCode.OK
 
 
 def _name_of(local: Path) -> str:

@@ -38,8 +38,8 @@ class Files:
     def upload(
         self, source: str | os.PathLike[str], path: str, *, recursive: bool = False, progress: Progress | None = None
     ) -> Copied:
-        """Copies a local file to `path`, or with `recursive` a directory and all beneath it. Links are left out, and
-        what cannot be sent is, too; the answer lists both.
+        """Copies a local file to `path`, or with `recursive` a directory and all beneath it. Links that lead out of it
+        and what is no regular file are left out, and what cannot be sent is, too; the answer lists both.
 
         A file is in its place once it is whole. Raises CallError, TransferError, OSError.
         """
@@ -51,7 +51,8 @@ class Files:
         """Copies a file of the kernel to a local one, or with `recursive` a directory and all
         beneath it into a local one.
 
-        Links and what is no regular file are left out and listed. What a kernel says of its files is not trusted:
-        nothing is written outside of `target`. Raises CallError, TransferError, OSError.
+        Links that lead out of it and what is no regular file are left out and listed. What a kernel says of its files
+        is not trusted: nothing is written outside of `target`, and no link leads there. Raises CallError,
+        TransferError, OSError.
         """
         return run(self._asynchronous.download(path, target, recursive=recursive, progress=progress))

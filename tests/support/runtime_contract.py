@@ -284,6 +284,8 @@ async def test_a_work_directory_is_listed_read_and_written(harness: Harness) -> 
     await upload.store()
     await upload.close()
     assert await listed(files) == {"made", "src", "src/main.py"}
+    await files.make_link("made/latest", "../src/main.py")
+    assert await listed(files) == {"made", "made/latest", "src", "src/main.py"}
     file = await files.open("src/main.py")
     try:
         assert (file.entry.size, file.entry.mode) == (len(content), 0o640)

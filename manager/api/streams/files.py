@@ -26,6 +26,7 @@ MAX_DATA_BYTES = 1 << 20
 MAX_PATH_BYTES, MAX_PART_BYTES, MAX_PARTS = 4096, 255, 100
 MAX_FILES = 1000
 MAX_MODE = 0o777
+MAX_TARGET_BYTES = 4096
 DIGEST_BYTES = 32
 
 
@@ -116,6 +117,10 @@ def agent_step(request: pb.UploadFilesRequest) -> agent_pb.UploadFilesRequest:
             if violations := wrong_new("directory", request.directory.path, request.directory.mode):
                 raise errors.InvalidRequest(violations)
             return agent_pb.UploadFilesRequest(directory=request.directory)
+        case "link":
+            if violations := wrong_link(request.link):
+                raise errors.InvalidRequest(violations)
+            return agent_pb.UploadFilesRequest(link=request.link)
         case "start":
             raise errors.InvalidRequest([("start", "must come once")])
         case _:
@@ -139,6 +144,14 @@ def wrong_new(field: str, path: str, mode: int) -> list[errors.Violation]:
     violations = [(f"{field}.path", violation)] if (violation := wrong_path(path)) else []
     if mode > MAX_MODE:
         violations.append((f"{field}.mode", "must be nine bits of permissions"))
+    return violations
+
+
+def wrong_link(new: file_pb2.NewLink) -> list[errors.Violation]:
+    """Returns the error in a link to be made."""
+    violations = wrong_new("link", new.path, 0)
+    if not new.target or "\0" in new.target or len(new.target.encode()) > MAX_TARGET_BYTES:
+        violations.append(("link.target", f"must be 1 to {MAX_TARGET_BYTES} bytes without NUL"))
     return violations
 
 

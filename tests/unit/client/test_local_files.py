@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from retinue.client.errors import TransferError
-from retinue.client.local_files import IncomingFiles, check_room, found, local_paths
+from retinue.client.local_files import IncomingFiles, check_room, found, local_links, local_paths, stays_within
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.types.v1 import file_pb2
 
@@ -34,6 +34,54 @@ def test_local_paths(tmp_path: Path) -> None:
         local_paths([link], "a", tmp_path, recursive=True)
     with pytest.raises(TransferError):
         local_paths([regular("a/b")], "a", tmp_path, recursive=False)
+
+
+@pytest.mark.parametrize(
+    ("target", "depth", "within"),
+    [
+        ("x", 0, True),
+        ("a/b/../c", 0, False),
+        ("../x", 1, True),
+        ("../x", 0, False),
+        ("../../blobs/x", 2, True),
+        ("./../x", 1, True),
+        (".", 0, True),
+        ("..", 1, True),
+        ("a/../../x", 1, False),
+        ("/etc/passwd", 9, False),
+        ("", 0, False),
+        ("x\udcff", 0, False),
+    ],
+)
+def test_links_that_stay_within_a_tree(target: str, depth: int, within: bool) -> None:
+    assert stays_within(target, depth) is within
+
+
+def link(path: str, target: str) -> file_pb2.FileEntry:
+    return file_pb2.FileEntry(path=path, type=file_pb2.FILE_TYPE_LINK, target=target)
+
+
+def test_links_of_a_kernel_are_made_last_and_lead_out_of_nothing(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    entries = [link("out/a/up", ".."), link("out/b", "a/up/../secret"), link("out/c", "../x"), link("out/a/d", "../x")]
+    links, skipped = local_links(entries, "out", target)
+    assert links == {target / "a" / "up": "..", target / "a" / "d": "../x"}
+    assert [path for path, _ in skipped] == ["out/b", "out/c"]
+    incoming = IncomingFiles(target, {}, None)
+    incoming.make_directories([])
+    (target / "a").mkdir()
+    (target / "a" / "d").write_text("before")
+    incoming.make_links(links)
+    incoming.make_links(links)
+    assert (target / "a" / "d").readlink() == Path("../x")
+    assert sorted(path.name for path in (target / "a").iterdir()) == ["d", "up"]
+    incoming.close()
+    with pytest.raises(TransferError):
+        local_links([link("../x", "y")], "out", target)
+    # A link that is there already leads nothing out either.
+    (target / "e").symlink_to(tmp_path)
+    with pytest.raises(TransferError):
+        incoming.make_links({target / "e" / "f": "x"})
 
 
 def begin(path: str, offset: int = 0) -> pb.DownloadFilesResponse:
@@ -110,7 +158,7 @@ def test_what_is_sent(tmp_path: Path) -> None:
         ("to/e", True, 0),
         ("to/e/f", False, 3),
     ]
-    assert skipped == [("to/link", "is no regular file")]
+    assert skipped == [("to/link", "is a link that leads out of what is copied")]
     assert missing == [("to/bad\\xff", "has a name that is not UTF-8")]
     with pytest.raises(TransferError):
         found(tmp_path / "d", "to", recursive=False)

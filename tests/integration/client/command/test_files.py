@@ -37,8 +37,9 @@ async def test_copies(retinue: Program, name: str, tmp_path: Path) -> None:
     (tmp_path / "tree" / "sub" / "x").write_text("hello\n")
     (tmp_path / "tree" / "link").symlink_to("/etc/passwd")
     ran = await retinue("cp", "-r", str(tmp_path / "tree"), f"{name}:")
-    assert (ran.code, ran.out) == (0, "")
-    assert ran.err.splitlines() == ["left out: tree/link is no regular file", "1 file, 6 bytes"]
+    assert (ran.code, ran.out) == (1, "")
+    left_out = "left out: tree/link is a link that leads out of what is copied"
+    assert ran.err.splitlines() == [left_out, "1 file, 6 bytes"]
     assert (await retinue("exec", name, "--", "cat", "/home/work/tree/sub/x")).out == "hello\n"
     # Into a directory that is there, and to a name that is not.
     assert (await retinue("cp", "-q", str(tmp_path / "tree" / "sub" / "x"), f"{name}:/home/work/tree")).code == 0
@@ -60,6 +61,32 @@ async def test_copies(retinue: Program, name: str, tmp_path: Path) -> None:
     ran = await retinue("cp", "-r", str(tmp_path / "tree"), f"{name}:")
     assert (ran.code, ran.err.splitlines()[0]) == (1, "left out: tree/bad\\xff has a name that is not UTF-8")
     assert ran.err.splitlines()[-1] == "1 file, 6 bytes"
+
+
+async def test_links_within_a_tree_are_copied(retinue: Program, name: str, tmp_path: Path) -> None:
+    tree = tmp_path / "hub"
+    (tree / "blobs").mkdir(parents=True)
+    (tree / "snapshots" / "1").mkdir(parents=True)
+    (tree / "blobs" / "abc").write_text("config\n")
+    (tree / "snapshots" / "1" / "config.json").symlink_to("../../blobs/abc")
+    (tree / "latest").symlink_to("snapshots/1")
+    ran = await retinue("cp", "-r", str(tree), f"{name}:")
+    assert (ran.code, ran.err) == (0, "1 file, 7 bytes\n")
+    # Again over what is there.
+    assert (await retinue("cp", "-rq", str(tree), f"{name}:")).code == 0
+    assert (await retinue("exec", name, "--", "cat", "hub/latest/config.json")).out == "config\n"
+    assert (await retinue("exec", name, "--", "sh", "-c", "cd hub && ln -s /etc/hosts out && ln -s .. up")).code == 0
+    back = tmp_path / "back"
+    ran = await retinue("cp", "-r", f"{name}:hub", str(back))
+    assert ran.code == 1
+    assert ran.err.splitlines() == [
+        "left out: hub/out is a link that leads out of what is copied",
+        "left out: hub/up is a link that leads out of what is copied",
+        "1 file, 7 bytes",
+    ]
+    assert (back / "latest" / "config.json").read_text() == "config\n"
+    assert str((back / "latest").readlink()) == "snapshots/1"
+    assert not {"out", "up"} & set(os.listdir(back))
 
 
 async def test_what_cannot_be_copied(retinue: Program, name: str, tmp_path: Path) -> None:

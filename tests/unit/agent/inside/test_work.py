@@ -105,6 +105,25 @@ def test_links_lead_nowhere(home: Path, tmp_path: Path) -> None:
     assert not left(home)
 
 
+def test_links_are_made_and_never_followed(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (home / "out").symlink_to(tmp_path / "elsewhere")
+    (home / "directory").mkdir()
+    with workdir.opened(home) as descriptor:
+        for target in ("one", "/etc/passwd"):
+            workdir.make_link(descriptor, "a/link", target)
+            assert os.readlink(home / "a" / "link") == target
+        for path in ("out/link", "directory"):
+            with pytest.raises(RefusedError):
+                workdir.make_link(descriptor, path, "x")
+        for path, target in (("", "x"), ("../x", "x"), ("x", ""), ("x", "a\0b"), ("x", "a" * 4097)):
+            with pytest.raises(PathError):
+                workdir.make_link(descriptor, path, target)
+    assert os.listdir(tmp_path / "elsewhere") == []
+    assert os.listdir(home / "a") == ["link"]
+    assert sorted(os.listdir(home)) == ["a", "directory", "out"]
+
+
 def test_what_is_no_file(home: Path) -> None:
     os.mkfifo(home / "fifo")
     (home / "directory").mkdir()

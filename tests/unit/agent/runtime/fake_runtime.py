@@ -342,6 +342,9 @@ class FakeWorkDirectory:
         self._files[path] = None
         self._state.modes[path] = mode
 
+    async def make_link(self, path: str, target: str) -> None:
+        self._files[path] = f"-> {target}".encode()
+
     async def open(self, path: str) -> FakeFile:
         parts_of(path)
         content = self._files.get(path)

@@ -310,7 +310,7 @@ def test_slots(text: str, slots: dict[str, int]) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("cpu", "cpu=", "cpu=-1", "cpu=4g", "cpu=1,cpu=2", "=1", "mem=1e9", "CPU=1", "cpu=1.2345"),
+        *("cpu", "cpu=", "cpu=-1", "cpu=4g", "cpu=1,cpu=2", "=1", "mem=1e9k", "CPU=1", "cpu=1.2345"),
         # No session could ask for these.
         *("cuda_shares=1", "cuda.device=0.5", "mem=0.5", "cpu=9007199254740993"),
     ],
