@@ -8,6 +8,7 @@ attempts only, and what cannot be committed costs the attempt that it is about.
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import logging
 import time
 import uuid
@@ -17,12 +18,14 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from retinue.manager.dispatch.convert import Rejected
-from retinue.manager.dispatch.core.agent_conditions import QUARANTINED, kept, with_found
+from retinue.manager.dispatch.core.agent_conditions import QUARANTINED, STARTS_FAILING, kept, with_found
 from retinue.manager.dispatch.core.pull_progress import PROGRESS_SECONDS, Progress, PullProgress
+from retinue.manager.dispatch.core.start_failures import StartFailures
 from retinue.manager.dispatch.desired_state import Affected
 from retinue.manager.dispatch.orphans import Orphans
 from retinue.manager.scheduling.records import AgentState
 from retinue.manager.session.core.attempts import (
+    AgentCondition,
     AttemptKey,
     AttemptStatus,
     ListenerBrokenError,
@@ -63,6 +66,18 @@ async def _record_quarantine(tx: Transaction, agent_id: str, condition: NodeCond
     )
 
 
+async def _record_start_failures(tx: Transaction, agent_id: str, why: str | None) -> None:
+    condition = None if why is None else NodeCondition(STARTS_FAILING, "", why)
+    # A fault of all nodes, such as a registry that is away, must not leave none.
+    blocks = why is not None and await agent_conditions.may_block(tx, agent_id, STARTS_FAILING)
+
+    def changed(before: Sequence[AgentCondition], now: dt.datetime) -> Sequence[AgentCondition]:
+        found = with_found(STARTS_FAILING, condition, before, now)
+        return [replace(each, blocks=blocks) if each.type == STARTS_FAILING else each for each in found]
+
+    await agent_conditions.change(tx, agent_id, "found", changed)
+
+
 class Reports:
     """The listener behind all links of a leader. `committed` is called with the agents that a commit affects, `orphans`
     with each report once it is committed, `out_of_bounds` with an agent that reports on attempts of others,
@@ -83,6 +98,7 @@ class Reports:
         self._clock = clock
         self._sleep = sleep
         self._progress = PullProgress()
+        self._start_failures = StartFailures()
         # When conditions of agents changed last.
         self._conditions_changed: dict[str, float] = {}
         self._database = database
@@ -188,9 +204,31 @@ class Reports:
 
     async def run(self) -> None:
         """Commits reports as they come until cancelled. Raises NotLeader."""
+        await self._forget_start_failures()
         while True:
             await self.write_progress()
             await self._queue.commit_next(PROGRESS_SECONDS)
+            await self.review_starts()
+
+    async def _forget_start_failures(self) -> None:
+        """Tries agents again that a former leader avoided: what it counted is not known."""
+        async with self._database.transaction() as tx:
+            await leadership.check(tx, self._term)
+            for agent_id in await agent_conditions.with_condition(tx, STARTS_FAILING):
+                await _record_start_failures(tx, agent_id, None)
+
+    async def review_starts(self) -> None:
+        """Has agents avoided on which starts fail again and again, or no longer. Raises NotLeader."""
+        for agent_id, why in self._start_failures.changes(self._clock()).items():
+            async with self._database.transaction() as tx:
+                await leadership.check(tx, self._term)
+                await _record_start_failures(tx, agent_id, why)
+            if why is None:
+                _log.info("agent %s is tried again, or sessions start there", agent_id)
+            else:
+                _log.error("agent %s is avoided: %s", agent_id, why)
+            # Nothing new for any agent to do; the scheduler looks again.
+            self._committed({})
 
     async def write_progress(self) -> None:
         """Writes the last progress of fetches that changed too often to be written at once. Raises NotLeader."""
@@ -242,6 +280,8 @@ class Reports:
             ]
             finding_agents = attempts.finding_affected_agents(list(taken.machines))
             affected = (await save(tx, taken, *recording, *dropping, finding_agents, commit=True)).of(finding_agents)
+        for who, session_id in of_session.items():
+            self._start_failures.note(who[0], session_id, statuses[who], self._clock())
         # An agent with nothing more to do for a session has to be notified too.
         for (agent_id, _), session_id in of_session.items():
             affected.setdefault(agent_id, set()).add(session_id)

@@ -16,6 +16,30 @@ from retinue.manager.store.agents import decode_conditions
 from retinue.manager.store.documents import Unreadable
 
 
+async def may_block(tx: AsyncSession, agent_id: str, kind: str) -> bool:
+    """Returns whether at least half of the agents of an agent's group that are alive remain without such a condition
+    that blocks placements, once the agent has it.
+    """
+    rows = await tx.execute(
+        text("""
+            SELECT 2 * (1 + count(*) FILTER (WHERE other.id <> agent.id AND other.found_conditions @> CAST(:blocking AS jsonb))) <= count(*)
+            FROM agent JOIN agent other USING (resource_group)
+            WHERE agent.id = :id AND other.state = 'ALIVE' AND NOT other.revoked GROUP BY agent.id
+        """),
+        {"id": agent_id, "blocking": orjson.dumps([{"type": kind, "blocks": True}]).decode()},
+    )
+    return bool(rows.scalar_one_or_none())
+
+
+async def with_condition(tx: AsyncSession, kind: str) -> Sequence[str]:
+    """Returns the agents with a condition of this type that managers have found."""
+    rows = await tx.execute(
+        text("SELECT id FROM agent WHERE found_conditions @> CAST(:kind AS jsonb)"),
+        {"kind": orjson.dumps([{"type": kind}]).decode()},
+    )
+    return list(rows.scalars())
+
+
 async def change(
     tx: AsyncSession,
     agent_id: str,

@@ -71,6 +71,7 @@ class AgentConditionType(StrEnum):
     OUT_OF_BOUNDS = "OUT_OF_BOUNDS"
     UNREADABLE = "UNREADABLE"
     ORPHANS = "ORPHANS"
+    STARTS_FAILING = "STARTS_FAILING"
 
 
 class ErrorReason(StrEnum):

@@ -11,6 +11,7 @@ from retinue.rpc.core.reasons import AgentConditionReason, AgentConditionType
 QUARANTINED = AgentConditionType.QUARANTINED
 OUT_OF_BOUNDS = AgentConditionType.OUT_OF_BOUNDS
 ORPHANS = AgentConditionType.ORPHANS
+STARTS_FAILING = AgentConditionType.STARTS_FAILING
 # An agent that is out of bounds is drained as well, until an administrator puts it back.
 BLOCKING = frozenset(
     {
@@ -20,6 +21,7 @@ BLOCKING = frozenset(
         AgentConditionType.ENGINE_UNRESPONSIVE,
         QUARANTINED,
         ORPHANS,
+        STARTS_FAILING,
     }
 )
 

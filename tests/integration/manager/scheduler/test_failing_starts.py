@@ -1,0 +1,62 @@
+"""An agent on which no session can start does not draw one after the other."""
+
+from __future__ import annotations
+
+import uuid
+from functools import partial
+from typing import Any
+
+from sqlalchemy import text
+
+from retinue.manager.session.core.states import SessionType
+from retinue.manager.store.database import Database
+from tests.integration.manager.scheduler.world import World, check, kernel, row, settle
+from tests.support.eventually import eventually
+
+
+async def conditions(database: Database, agent_id: str) -> list[tuple[str, bool]]:
+    async with database.transaction() as tx:
+        found: Any = await tx.execute(text("SELECT found_conditions FROM agent WHERE id = :id"), {"id": agent_id})
+        return [(each["type"], each["blocks"]) for each in found.scalar_one()]
+
+
+async def fail_three(world: World, database: Database, name: str) -> None:
+    """Has three sessions fail to start on an agent."""
+    (node,) = [node for node in world.nodes if node.name == name]
+    made: list[uuid.UUID] = []
+    for _ in range(3):
+        session = await world.submit(
+            **kernel("1"), type=SessionType.BATCH, retry=None, agents=(name,), agents_strict=True
+        )
+        made.append(session)
+        await world.schedule()
+        while (await row(database, session)).state != "PENDING":
+            await node.step(fail=True)
+    for session in made:
+        await world.end(session)
+
+
+async def test_an_agent_on_which_starts_fail_is_avoided_but_not_more_than_half(database: Database) -> None:
+    async with World(database, 7).running() as world:
+        await fail_three(world, database, "n0")
+        await eventually(partial(conditions, database, "n0"), [("STARTS_FAILING", True)].__eq__)
+        # More than there would be room for on the others, if it took part.
+        sessions = [await world.submit(**kernel("2"), type=SessionType.BATCH, retry=None) for _ in range(6)]
+        await settle(world)
+        places = [(await row(database, session)).agent_id for session in sessions]
+        assert sorted(map(str, places)) == ["None", "None", "n1", "n1", "n2", "n2"]
+        for session in sessions:
+            await world.end(session)
+        await settle(world)
+        # The fault is not the agents', or not theirs alone.
+        await fail_three(world, database, "n1")
+        await eventually(partial(conditions, database, "n1"), [("STARTS_FAILING", False)].__eq__)
+        started = await world.submit(
+            **kernel("1"), type=SessionType.BATCH, retry=None, agents=("n1",), agents_strict=True
+        )
+        await settle(world)
+        assert (await row(database, started)).state == "RUNNING"
+        await eventually(partial(conditions, database, "n1"), [].__eq__)
+        assert await conditions(database, "n0") == [("STARTS_FAILING", True)]
+        await world.come_to_rest()
+        await check(database)
