@@ -99,6 +99,8 @@ class Reports:
         self._sleep = sleep
         self._progress = PullProgress()
         self._start_failures = StartFailures()
+        # Whether agents may still be avoided that a former leader found.
+        self._former_avoidances = True
         # When conditions of agents changed last.
         self._conditions_changed: dict[str, float] = {}
         self._database = database
@@ -204,25 +206,32 @@ class Reports:
 
     async def run(self) -> None:
         """Commits reports as they come until cancelled. Raises NotLeader."""
-        await self._forget_start_failures()
         while True:
             await self.write_progress()
             await self._queue.commit_next(PROGRESS_SECONDS)
             await self.review_starts()
 
-    async def _forget_start_failures(self) -> None:
-        """Tries agents again that a former leader avoided: what it counted is not known."""
-        async with self._database.transaction() as tx:
-            await leadership.check(tx, self._term)
-            for agent_id in await agent_conditions.with_condition(tx, STARTS_FAILING):
-                await _record_start_failures(tx, agent_id, None)
-
     async def review_starts(self) -> None:
         """Has agents avoided on which starts fail again and again, or no longer. Raises NotLeader."""
+        if self._former_avoidances:
+            # What a former leader counted is not known: they are tried again.
+            try:
+                async with self._database.transaction() as tx:
+                    await leadership.check(tx, self._term)
+                    for agent_id in await agent_conditions.with_condition(tx, STARTS_FAILING):
+                        await _record_start_failures(tx, agent_id, None)
+            except StoreUnavailable:
+                return
+            self._former_avoidances = False
         for agent_id, why in self._start_failures.changes(self._clock()).items():
-            async with self._database.transaction() as tx:
-                await leadership.check(tx, self._term)
-                await _record_start_failures(tx, agent_id, why)
+            try:
+                async with self._database.transaction() as tx:
+                    await leadership.check(tx, self._term)
+                    await _record_start_failures(tx, agent_id, why)
+            except StoreUnavailable as error:
+                self._start_failures.put_back(agent_id)
+                _log.warning("the condition of agent %s is not written: %r", agent_id, error)
+                continue
             if why is None:
                 _log.info("agent %s is tried again, or sessions start there", agent_id)
             else:

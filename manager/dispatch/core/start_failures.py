@@ -70,6 +70,10 @@ class StartFailures:
         self._changed.clear()
         return changed
 
+    def put_back(self, agent_id: str) -> None:
+        """Has a change returned again, as it could not be written."""
+        self._changed.add(agent_id)
+
     def _why(self, agent_id: str) -> str | None:
         record = self._records.get(agent_id)
         if record is None or record.until is None:
