@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from retinue.client.logs import LogChunk
 
+# Bytes of a line that is shown before it ends: more is no progress.
+_LIVE = 4096
+
 
 @click.command("logs")
 @click.option("-f", "--follow", is_flag=True, help="Continue until the kernels have ended.")
@@ -90,24 +93,73 @@ async def logs_command(
 
 
 class HostLines:
-    """Output of several kernels as whole lines with the hostname in front."""
+    """Output of several kernels as whole lines with the hostname in front. A line that writes over itself, as progress
+    bars do by carriage returns, is shown as it grows.
+    """
 
     def __init__(self) -> None:
         """Keeps nothing yet."""
-        self._unfinished: dict[str, bytes] = {}
+        self._unfinished: dict[str, _Unfinished] = {}
+        # Whose line is shown, and may go on.
+        self._shown = ""
 
     def take(self, chunk: LogChunk) -> bytes:
-        """Returns the lines that the chunk finishes; what it begins is kept."""
-        *whole, rest = (self._unfinished.pop(chunk.hostname, b"") + chunk.data).split(b"\n")
+        """Returns the lines that the chunk finishes, and what a line that writes over itself says now;
+        other beginnings are kept.
+        """
+        *whole, rest = chunk.data.split(b"\n")
+        written = [self._finish(chunk.hostname, line) for line in whole]
         if rest:
-            self._unfinished[chunk.hostname] = rest
-        return b"".join(_line(chunk.hostname, line) for line in whole)
+            kept = self._unfinished.setdefault(chunk.hostname, _Unfinished())
+            kept.add(rest)
+            if kept.overwrites and kept.size <= _LIVE:
+                written.append(self._before(chunk.hostname) + _line(chunk.hostname, kept.text()))
+                kept.keep_last()
+                self._shown = chunk.hostname
+        return b"".join(written)
 
     def rest(self) -> bytes:
         """Returns the lines that were begun and not finished."""
-        unfinished, self._unfinished = self._unfinished, {}
-        return b"".join(_line(hostname, line) for hostname, line in unfinished.items())
+        return b"".join([self._finish(hostname, b"") for hostname in list(self._unfinished)])
+
+    def _finish(self, hostname: str, text: bytes) -> bytes:
+        before = self._before(hostname)
+        self._shown = ""
+        if (kept := self._unfinished.pop(hostname, None)) is not None:
+            kept.add(text)
+            text = kept.text()
+        return before + _line(hostname, text) + b"\n"
+
+    def _before(self, hostname: str) -> bytes:
+        if not self._shown:
+            return b""
+        return b"\r" if self._shown == hostname else b"\n"
 
 
-def _line(hostname: str, line: bytes) -> bytes:
-    return safe(hostname).ljust(6).encode() + b" | " + line + b"\n"
+class _Unfinished:
+    """The beginning of a line, in the pieces that came."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self.size = 0
+        self.overwrites = False
+
+    def add(self, text: bytes) -> None:
+        self._pieces.append(text)
+        self.size += len(text)
+        self.overwrites = self.overwrites or b"\r" in text
+
+    def text(self) -> bytes:
+        return b"".join(self._pieces)
+
+    def keep_last(self) -> None:
+        """Forgets all but what is to be seen now, which the next piece may continue."""
+        text = self.text()
+        last = text.rstrip(b"\r").rpartition(b"\r")[2] + (b"\r" if text.endswith(b"\r") else b"")
+        self._pieces, self.size = [last], len(last)
+
+
+def _line(hostname: str, text: bytes) -> bytes:
+    """Returns a line without its end, with the hostname in front of each text that writes over the one before."""
+    front = safe(hostname).ljust(6).encode() + b" | "
+    return b"\r".join([front + part for part in text.rstrip(b"\r").split(b"\r")])

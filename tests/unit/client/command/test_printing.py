@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import click
@@ -216,6 +217,50 @@ def test_output_of_several_kernels_comes_in_whole_lines() -> None:
     assert lines.take(LogChunk("main1", 6, b"o\n\nrest")) == b"main1  | two\nmain1  | \n"
     assert lines.rest() == b"main1  | rest\n"
     assert lines.rest() == b""
+
+
+@pytest.mark.parametrize(
+    ("pieces", "shown"),
+    [
+        # As it grows, over itself.
+        ([b"1 %\r", b"2 %\r", b"done\n"], [b"m | 1 %", b"\rm | 1 %\rm | 2 %", b"\rm | 2 %\rm | done\n"]),
+        ([b"\r1 %", b"\r2 %"], [b"m | \rm | 1 %", b"\rm | 1 %\rm | 2 %"]),
+        ([b"\r1", b"0 %\n"], [b"m | \rm | 1", b"\rm | 10 %\n"]),
+        # One that does not is kept until it ends; so is one that is no progress for its length.
+        ([b"1", b"2\n"], [b"", b"m | 12\n"]),
+        ([b"a\r" + b"x" * 5000, b"\n"], [b"", b"m | a\rm | " + b"x" * 5000 + b"\n"]),
+        # Line ends of DOS are no progress.
+        ([b"one\r\ntwo\r\n"], [b"m | one\nm | two\n"]),
+        ([b"one\r", b"\ntwo"], [b"m | one", b"\rm | one\n"]),
+    ],
+)
+def test_a_line_that_writes_over_itself_is_shown_as_it_grows(pieces: list[bytes], shown: list[bytes]) -> None:
+    lines = HostLines()
+    written = [lines.take(LogChunk("m", 0, piece)).replace(b"m      |", b"m |") for piece in pieces]
+    assert written == shown
+
+
+def test_another_kernels_line_does_not_write_over_progress() -> None:
+    lines = HostLines()
+    assert lines.take(LogChunk("main1", 0, b"1 %\r")) == b"main1  | 1 %"
+    assert lines.take(LogChunk("sub1", 0, b"hello\n")) == b"\nsub1   | hello\n"
+    assert lines.take(LogChunk("main1", 4, b"2 %\r")) == b"main1  | 1 %\rmain1  | 2 %"
+    assert lines.take(LogChunk("sub1", 6, b"5 %\r")) == b"\nsub1   | 5 %"
+    assert lines.rest() == b"\nmain1  | 2 %\nsub1   | 5 %\n"
+
+
+def test_a_long_line_is_copied_once() -> None:
+    """Each piece is copied as often as it is joined: never before its line ends."""
+    lines = HostLines()
+    pieces = [b"x" * 1000 for _ in range(1000)]
+    tracemalloc.start()
+    try:
+        assert not any(lines.take(LogChunk("m", 0, piece)) for piece in pieces)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 500_000
+    assert len(lines.rest()) == 1_000_000 + len(b"m      | \n")
 
 
 def test_option_values() -> None:
