@@ -42,9 +42,9 @@ from retinue.agent.process.options import ProcessOptions
 from retinue.agent.process.runtime import ProcessRuntime
 from retinue.agent.reconcile.loop import Reconciler
 from retinue.agent.resources.core.holdings import Holdings
-from retinue.agent.resources.discovery import capacity, discover, parallel_starts
+from retinue.agent.resources.discovery import capacity, cores_by_node, discover, parallel_starts
+from retinue.agent.resources.gpus import Driver, GpuUse, GpuWatch
 from retinue.agent.resources.sampler import Sampler
-from retinue.agent.resources.topology import GpuUse, cores_by_node, find_gpus
 from retinue.agent.runtime.contract import RuntimeStatus
 from retinue.agent.runtime.null import NullRuntime
 from retinue.agent.runtime.options import RuntimeOptions, Shared
@@ -128,6 +128,7 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
     registries = RegistryAddresses(settings.registry_allow, managers)
     builds = NodeBuilds(CACHE, builds=settings.builds, changed=lambda _: reconciler.changed())
     runtime: Runtimes | NullRuntime
+    gpu_watch: GpuWatch | None = None
     if settings.null_kernels:
         log.warning(
             "kernels of this agent do nothing: it is for tests and benches, and for managers in development mode"
@@ -136,8 +137,10 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
         gpus: GpuReader = _no_gpus
     else:
         shared = Shared(await asyncio.to_thread(_holdings, settings), damaged, disk, conditions)
-        node = replace(node, gpus=len(shared.holdings.gpus))
-        gpus = GpuUse(shared.holdings.gpus_of).read
+        driver = Driver()
+        gpu_watch = GpuWatch(driver, shared.holdings, conditions)
+        gpu_watch.take(await asyncio.to_thread(gpu_watch.look))
+        gpus = GpuUse(shared.holdings.gpus_of, driver).read
         fetched = await asyncio.to_thread(FetchedImages, settings.state_dir)
         containers = await _containers(settings, node, resolver, shared, registries, fetched=fetched)
         others: dict[Isolation, OptionalRuntime] = {}
@@ -201,7 +204,12 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
         terms,
         about=_about(settings, node, uplink, instance),
         runtimes=lambda: runtime.statuses,
-        capacity=lambda: capacity(node, settings.reserve, settings.slots, runtime.capacity),
+        capacity=lambda: capacity(
+            node if gpu_watch is None else replace(node, gpus=gpu_watch.count),
+            settings.reserve,
+            settings.slots,
+            runtime.capacity,
+        ),
         protect=functools.partial(_protect, networks, registries),
         route=networks.route,
         routed=prober.status,
@@ -236,6 +244,7 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
                 group.create_task(fence.keep_watched(), name="watchdog"),
                 group.create_task(fence.keep_written(), name="fence"),
                 group.create_task(disk.watch(), name="disk"),
+                *([] if gpu_watch is None else [group.create_task(gpu_watch.run(reconciler.changed), name="GPUs")]),
                 group.create_task(report_damage(damaged, conditions), name="damaged files"),
             ]
             notify_ready()
@@ -279,7 +288,7 @@ def _no_gpus(attempt_ids: Iterable[str]) -> Mapping[str, float]:
 
 def _holdings(settings: Settings) -> Holdings:
     """Returns what attempts may hold exclusively: cores only when the node offers the cores it has. Blocks."""
-    return Holdings({} if CPU in settings.slots else cores_by_node(), find_gpus())
+    return Holdings({} if CPU in settings.slots else cores_by_node())
 
 
 def _state(settings: Settings) -> tuple[DamagedFiles, Conditions, Disk]:

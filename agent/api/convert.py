@@ -82,6 +82,7 @@ CONDITIONS = {
     AgentConditionType.NETWORK_DEGRADED: agent_service_pb2.NODE_CONDITION_TYPE_NETWORK_DEGRADED,
     AgentConditionType.ENGINE_UNRESPONSIVE: agent_service_pb2.NODE_CONDITION_TYPE_ENGINE_UNRESPONSIVE,
     AgentConditionType.STATE_DAMAGED: agent_service_pb2.NODE_CONDITION_TYPE_STATE_DAMAGED,
+    AgentConditionType.DEVICE_LOST: agent_service_pb2.NODE_CONDITION_TYPE_DEVICE_LOST,
     AgentConditionType.OTHER: agent_service_pb2.NODE_CONDITION_TYPE_OTHER,
 }
 HOSTNAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?")

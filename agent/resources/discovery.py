@@ -1,4 +1,4 @@
-"""Discovers the resources of a node: processors, memory, kind of machine, and the id of this boot."""
+"""Discovers the resources of a node: processors by memory node, memory, kind of machine, and the id of this boot."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ STARTS_PER_PROCESSOR, MIN_STARTS, MAX_STARTS = 2, 4, 32
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node: `processors` this process may use, `memory` in bytes, all before any reserve."""
+    """A node: `processors` this process may use, `memory` in bytes, all before any reserve. `gpus` is None where
+    nothing has looked for any.
+    """
 
     processors: int
     memory: int
     architecture: str
     boot_id: str
-    gpus: int = 0
+    gpus: int | None = None
 
 
 def discover(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> Node:
@@ -44,11 +46,37 @@ def capacity(
 ) -> dict[str, int]:
     """Amounts to offer, in the smallest unit: what was found less the reserve, then what was given by hand.
 
-    `left` is what the cluster that the node belongs to leaves of it, in place of what was found.
+    `left` is what the cluster that the node belongs to leaves of it, in place of what was found. No more GPUs are
+    offered than there are, whatever was given.
     """
     found = {CPU: node.processors * 1000, MEMORY: node.memory} | ({CUDA: node.gpus * 1000} if node.gpus else {})
     found = found if left is None else dict(left)
-    return {name: max(0, amount - reserve.get(name, 0)) for name, amount in found.items()} | dict(override)
+    given = dict(override)
+    if CUDA in given and node.gpus is not None:
+        given[CUDA] = min(given[CUDA], found.get(CUDA, 0))
+    return {name: max(0, amount - reserve.get(name, 0)) for name, amount in found.items()} | given
+
+
+def cores_by_node(
+    system: Path = Path("/sys/devices/system/node"), allowed: set[int] | None = None
+) -> dict[int, list[int]]:
+    """Cores this process may use, by memory node; all on one where the system reports none."""
+    usable = os.sched_getaffinity(0) if allowed is None else allowed
+    found: dict[int, list[int]] = {}
+    for directory in sorted(system.glob("node[0-9]*"), key=lambda directory: int(directory.name.removeprefix("node"))):
+        cores = parse_list((directory / "cpulist").read_text())
+        if here := [core for core in cores if core in usable]:
+            found[int(directory.name.removeprefix("node"))] = here
+    return found or {0: sorted(usable)}
+
+
+def parse_list(text: str) -> list[int]:
+    """Returns the numbers from the kernel's `0-3,8`."""
+    numbers: list[int] = []
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        numbers += range(int(first), int(last or first) + 1)
+    return numbers
 
 
 def parallel_starts(processors: int) -> int:

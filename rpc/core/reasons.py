@@ -72,6 +72,7 @@ class AgentConditionType(StrEnum):
     UNREADABLE = "UNREADABLE"
     ORPHANS = "ORPHANS"
     STARTS_FAILING = "STARTS_FAILING"
+    DEVICE_LOST = "DEVICE_LOST"
 
 
 class ErrorReason(StrEnum):

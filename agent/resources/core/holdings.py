@@ -37,7 +37,7 @@ class Holding:
 
 @dataclass(slots=True)
 class Holdings:
-    """All holdings of a node. `cores` are by memory node."""
+    """All holdings of a node. `cores` are by memory node; `gpus` are those that answer, which may change."""
 
     cores: Mapping[int, Sequence[int]] = field(default_factory=dict)
     gpus: Sequence[Gpu] = ()
@@ -65,6 +65,14 @@ class Holdings:
         """Returns the ids of the GPUs that an attempt holds."""
         held = self._held.get(attempt_id)
         return () if held is None else held.gpus
+
+    @property
+    def gpu_count(self) -> int:
+        """Returns how many GPUs are offered, those that attempts hold included: a manager counts these as held,
+        also when one is lost meanwhile.
+        """
+        held = {gpu for holding in self._held.values() for gpu in holding.gpus}
+        return len(held | {gpu.id for gpu in self.gpus})
 
     def release(self, attempt_id: str) -> None:
         """Gives back what an attempt holds; nothing to do when that is nothing."""

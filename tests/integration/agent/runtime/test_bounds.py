@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from retinue.agent.attempts import Phase
-from retinue.agent.resources.topology import parse_list
+from retinue.agent.resources.discovery import parse_list
 from retinue.agent.runtime import disk_use
 from tests.integration.agent.runtime.beside import ran
 from tests.support.eventually import eventually

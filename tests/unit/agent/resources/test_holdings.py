@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,7 @@ from retinue.agent.attempts import Phase
 from retinue.agent.docker.core.container_spec import devices
 from retinue.agent.resources.core.allocation import InsufficientError, choose_cores
 from retinue.agent.resources.core.holdings import Gpu, Holding, Holdings
-from retinue.agent.resources.topology import GpuUse, cores_by_node, find_gpus, parse_list
+from retinue.agent.resources.discovery import cores_by_node, parse_list
 from retinue.agent.runtime.attempt_records import Record, decode, encode
 
 if TYPE_CHECKING:
@@ -92,64 +92,3 @@ def test_nodes_of_memory(tmp_path: Path) -> None:
     assert cores_by_node(tmp_path, {0, 2, 3, 4}) == {0: [0, 4], 1: [2, 3]}
     assert parse_list("") == []
     assert sum(map(len, cores_by_node().values())) > 0
-
-
-class Table:
-    """NVML as it answers on a node with some GPUs, or with no driver."""
-
-    class NVMLError(Exception):
-        pass
-
-    def __init__(self, gpus: list[tuple[Any, int | None, int]] | None) -> None:
-        self.gpus = gpus
-        self.closed = False
-
-    def nvmlInit(self) -> None:
-        if self.gpus is None:
-            raise self.NVMLError("Driver Not Loaded")
-
-    def nvmlShutdown(self) -> None:
-        self.closed = True
-
-    def nvmlDeviceGetCount(self) -> int:
-        return len(self.gpus or ())
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> Any:
-        assert self.gpus is not None
-        return self.gpus[index]
-
-    def nvmlDeviceGetUUID(self, handle: Any) -> Any:
-        return handle[0]
-
-    def nvmlDeviceGetNumaNodeId(self, handle: Any) -> int:
-        if handle[1] is None:
-            raise self.NVMLError("Not Supported")
-        return int(handle[1])
-
-    def nvmlDeviceGetHandleByUUID(self, identifier: str) -> Any:
-        for gpu in self.gpus or ():
-            if gpu[0] == identifier:
-                return gpu
-        raise self.NVMLError("Not Found")
-
-    def nvmlDeviceGetUtilizationRates(self, handle: Any) -> Any:
-        return type("Rates", (), {"gpu": handle[2]})
-
-    def nvmlDeviceGetMemoryInfo(self, handle: Any) -> Any:
-        return type("Memory", (), {"total": handle[2]})
-
-
-def test_gpus_by_nvml() -> None:
-    table = Table([(b"GPU-a", 1, 80), ("GPU-b", None, 40)])
-    assert find_gpus(table) == [Gpu("GPU-a", 1, 80), Gpu("GPU-b", -1, 40)]
-    assert table.closed
-    assert find_gpus(Table(None)) == []
-    # This machine's own, whatever it has; without a driver there are none.
-    assert all(gpu.id for gpu in find_gpus())
-
-
-def test_the_use_of_gpus_is_the_mean_of_those_that_an_attempt_holds() -> None:
-    held = {"a": ("GPU-a", "GPU-b"), "b": ("GPU-b",), "c": ("GPU-lost",), "d": ()}
-    use = GpuUse(held.__getitem__, Table([("GPU-a", 1, 80), ("GPU-b", None, 40)]))
-    assert use.read(held) == {"a": 60.0, "b": 40.0}
-    assert GpuUse(held.__getitem__, Table(None)).read(held) == {}
