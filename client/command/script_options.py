@@ -347,18 +347,22 @@ def _gpus(name: str, value: str) -> str:
     return found[2] or "1"
 
 
+_DEPENDENCIES = {"afterok": "--depends-on", "afterany": "--after", "aftercorr": "--depends-on-each"}
+
+
 def _dependency(slurm: _Slurm, value: str) -> None:
     if "?" in value:
         raise UsageError(f"--dependency={value}: all of them are waited for, not any")
-    succeeded, ended = list[str](), list[str]()
+    found: dict[str, list[str]] = {}
     for part in value.split(","):
         kind, *jobs = part.split(":")
-        if not jobs or not all(jobs) or kind not in ("afterok", "afterany"):
-            raise UsageError(f"--dependency={part}: afterok:SESSION and afterany:SESSION have a counterpart")
-        (succeeded if kind == "afterok" else ended).extend(jobs)
-    for option, jobs in (("--depends-on", succeeded), ("--after", ended)):
-        if jobs:
-            slurm.set(option, *_repeated(option, jobs))
+        if not jobs or not all(jobs) or kind not in _DEPENDENCIES:
+            raise UsageError(
+                f"--dependency={part}: afterok:SESSION, afterany:SESSION and aftercorr:ARRAY have a counterpart"
+            )
+        found.setdefault(_DEPENDENCIES[kind], []).extend(jobs)
+    for option, jobs in found.items():
+        slurm.set(option, *_repeated(option, jobs))
 
 
 def _repeated(option: str, values: Sequence[str]) -> list[str]:

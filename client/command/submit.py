@@ -27,9 +27,10 @@ from retinue.client.command.script_options import (
     read_script,
     take_option,
 )
+from retinue.client.command.selecting import selected, term
 from retinue.client.command.spec_options import option_of
 from retinue.client.command.text_files import read_file
-from retinue.client.errors import UsageError
+from retinue.client.errors import NotFound, UsageError
 from retinue.manager.v1 import session_pb2
 from retinue.rpc.core.amounts import AmountError, parse_amount
 
@@ -163,6 +164,12 @@ def _name(_context: click.Context, parameter: click.Parameter, value: str) -> st
 )
 @click.option("--job-name", default="", help="How the name begins.  [default: as the script is called]")
 @click.option("-a", "--array", metavar="INDICES", help="A session for each: 0-9, 1,3,7-11:2, or 0-99%5, 5 at a time.")
+@click.option(
+    "--depends-on-each",
+    multiple=True,
+    metavar="ARRAY",
+    help="With --array: each session after the success of the one of ARRAY with its index.",
+)
 @click.option("--request-id", default="", metavar="UUID", help="The same one again makes nothing twice.")
 @click.option("--wrap", metavar="COMMAND", help="Run COMMAND by /bin/sh in place of a script.")
 @click.option("--wait", is_flag=True, help="Wait for the end, and end with its exit code; of an array, the highest.")
@@ -182,6 +189,7 @@ async def submit_command(  # its options
     name: str,
     job_name: str,
     array: str | None,
+    depends_on_each: tuple[str, ...],
     request_id: str,
     dry_run: bool,
     wrap: str | None,
@@ -198,7 +206,8 @@ async def submit_command(  # its options
     `retinue run`; options given here count before them. Lines `#SBATCH OPTIONS`, and options of sbatch given here, are
     read as far as they mean the same; what would mean something else is refused. The script finds $SLURM_JOB_ID,
     $SLURM_NTASKS and others of Slurm, and an srun for one task. Of an array, each session has its number in
-    $ARRAY_INDEX and $SLURM_ARRAY_TASK_ID, and the label `array`; all of them are made, or none.
+    $ARRAY_INDEX and $SLURM_ARRAY_TASK_ID, and the label `array`; all of them are made, or none. The name of an array
+    stands for all of its sessions in --depends-on and --after.
 
     \b
       #!/bin/bash
@@ -228,8 +237,12 @@ async def submit_command(  # its options
         )
     _main(spec).environment[SCRIPT_VARIABLE] = text
     _set_variables(spec, job_name)
-    specs = [spec] if asked is None else _elements(spec, asked)
+    if depends_on_each and asked is None:
+        raise click.UsageError("--depends-on-each is for an --array: --depends-on waits for all of one")
     async with connection.client() as client:
+        for references in (spec.depends_on, spec.runs_after):
+            references[:] = [one for name in references for one in await _elements_of(client, name)]
+        specs = [spec] if asked is None else _elements(spec, asked, depends_on_each)
         answer = await client.sessions.create_many(specs, request_id=made, validate_only=dry_run, all_or_nothing=True)
         if print_refusals([(one, source) for one in specs], answer, option_of):
             return ExitCode.FAILURE
@@ -289,9 +302,26 @@ def _main(spec: session_pb2.SessionSpec) -> session_pb2.KernelSpec:
     return (found or spec.roles.add(role="main")).kernel
 
 
-def _elements(spec: session_pb2.SessionSpec, array: Array) -> Sequence[session_pb2.SessionSpec]:
-    """Returns the sessions of an array. So many run at a time as there are chains of sessions of which each runs
-    after the one before.
+async def _elements_of(client: Client, name: str) -> Sequence[str]:
+    """Returns the ids of the sessions of an array, of each index the newest; what is none stands for itself."""
+    try:
+        await client.sessions.get(name)
+    except NotFound:
+        caller = (await client.users.caller()).name
+        named = selected(term("owner", caller), [term("labels.array", name)])
+        newest: dict[str, str] = {}
+        async for session in client.sessions.list(filter=named, show_ended=True):
+            newest.setdefault(session.name, session.id)
+        # In the order of their indices.
+        return [newest[one] for one in sorted(newest, key=lambda one: (len(one), one))] or [name]
+    return [name]
+
+
+def _elements(
+    spec: session_pb2.SessionSpec, array: Array, parents: Sequence[str] = ()
+) -> Sequence[session_pb2.SessionSpec]:
+    """Returns the sessions of an array, each after the one of the arrays `parents` with its index. So many run at a
+    time as there are chains of sessions of which each runs after the one before.
     """
     name, made = spec.name, list[session_pb2.SessionSpec]()
     for position, index in enumerate(array.indices):
@@ -299,6 +329,7 @@ def _elements(spec: session_pb2.SessionSpec, array: Array) -> Sequence[session_p
         one.CopyFrom(spec)
         one.name = f"{name}-{index}"
         one.labels["array"] = name
+        one.depends_on.extend(f"{parent}-{index}" for parent in parents)
         variables = _main(one).environment
         variables["ARRAY_INDEX"] = variables["SLURM_ARRAY_TASK_ID"] = str(index)
         variables["SLURM_ARRAY_JOB_ID"] = name

@@ -70,6 +70,35 @@ async def test_a_job_as_slurms_users_submit_it(retinue: Program, client: Client,
     assert session.view.spec.kernel.slots["cpu"] == "1"
 
 
+async def test_an_array_is_depended_on_as_a_whole_and_index_by_index(
+    retinue: Program, client: Client, tmp_path: Path
+) -> None:
+    first, then = tmp_path / "first.sh", tmp_path / "then.sh"
+    first.write_text("#!/bin/sh\n#SBATCH --array=1-3 --hold\n#RETINUE --slots cpu=0.1,mem=64m\ntrue\n")
+    then.write_text("#!/bin/sh\n#RETINUE --slots cpu=0.1,mem=64m\ntrue\n")
+    ids = (await retinue("submit", "-n", "parts", str(first))).out.split()
+    whole = (await retinue("submit", "--dependency=afterok:parts", str(then))).out.strip()
+    ended = (await retinue("submit", "--after", "parts", str(then))).out.strip()
+    assert list((await client.sessions.get(whole)).view.spec.depends_on) == ids
+    assert list((await client.sessions.get(ended)).view.spec.runs_after) == ids
+    made = await retinue("submit", "-n", "more", "--array", "2-3", "--dependency=aftercorr:parts", str(then))
+    each = [await client.sessions.get(identity) for identity in made.out.split()]
+    assert [list(session.view.spec.depends_on) for session in each] == [[ids[1]], [ids[2]]]
+    refused = await retinue("submit", "--dependency=aftercorr:parts", str(then))
+    assert (refused.code, refused.out) == (2, "")
+    await client.sessions.update(ids[1], hold=False)
+    await each[0].wait_ended(NEVER)
+    assert each[0].result == "SUCCESS"
+    for waiting in (whole, ended, each[1].id):
+        assert (await client.sessions.get(waiting)).state == "PENDING"
+    for identity in (ids[0], ids[2]):
+        await client.sessions.update(identity, hold=False)
+    for waiting in (whole, ended, each[1].id):
+        session = await client.sessions.get(waiting)
+        await session.wait_ended(NEVER)
+        assert session.result == "SUCCESS"
+
+
 async def test_an_array_runs_so_many_at_a_time(retinue: Program, client: Client, tmp_path: Path) -> None:
     script = tmp_path / "sweep.sh"
     script.write_text(

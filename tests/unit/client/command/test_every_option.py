@@ -111,6 +111,7 @@ VALUES_OF = {
     "groups update --egress": "allow",
     "run --port": "web:8000",
     "submit --port": "web:8000",
+    "submit --depends-on-each": "--array 0-3 | parts",
     "endpoint scale --for": "--floor 3 | 30m",
     "users create --project": "p=member",
     "app stop --grace": "5s",

@@ -46,6 +46,7 @@ def arguments(*lines: str) -> list[str]:
         ("--nodes=2 --mem=1G", "--slots mem=1g --size 2 --mode multi-node"),
         ("--nodes=2 --ntasks-per-node=1", "--size 2 --mode multi-node"),
         ("--dependency=afterok:a:b,afterany:c", "--depends-on a --depends-on b --after c"),
+        ("--dependency=aftercorr:a,afterok:b", "--depends-on-each a --depends-on b"),
         ("--begin=now+1hour", "--earliest-start-time 1h"),
         ("-H", "--hold"),
         ("--signal=USR1", "--signal started:USR1@60s"),
