@@ -183,7 +183,7 @@ async def test_a_pod_that_is_deleted_by_others_is_evicted(pods: KubePods) -> Non
 @pytest.mark.usefixtures("patient")
 async def test_a_killed_kernel_is_distinguished_from_one_without_memory(pods: KubePods) -> None:
     observed, _ = await pods.ran(pods.spec("k", "sh", "-c", "x=x; while :; do x=$x$x; done"))
-    assert observed.reason == "OOM_KILLED"
+    assert (observed.reason, observed.memory_kills) == ("OOM_KILLED", 1)
     runtime = await pods.held(pods.spec("j", "sleep", "1000"))
     await runtime.start("j.1")
     target = runtime.kernel("j.1").fence_target()

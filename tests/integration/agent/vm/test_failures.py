@@ -196,11 +196,16 @@ echo; rm /dev/shm/all ~/file; echo filled
 async def test_memory(vms: Vms) -> None:
     await vms.open(output_limit=1 << 20)
     # All of the guest's memory and the node's cache are used, and the node ends nothing for it.
-    wanted = vms.spec("k", "sh", "-c", FILL + "tail /dev/zero")
+    again = "(tail /dev/zero); until [ -e go ]; do sleep 0.1; done; exec tail /dev/zero"
+    wanted = vms.spec("k", "sh", "-c", FILL + again)
     runtime = await vms.held(wanted)
     await runtime.start("k.1")
+    # A child is killed first, and the command goes on.
+    await eventually(lambda: runtime.observe()["k.1"].memory_kills == 1)
+    assert runtime.observe()["k.1"].phase is Phase.RUNNING
+    (vms.place.directory / "scratch" / "k.1" / "go").touch()
     ended = await vms.until("k.1", Phase.EXITED)
-    assert (ended.reason, ended.exit_code) == ("OOM_KILLED", 137), ended
+    assert (ended.reason, ended.exit_code, ended.memory_kills) == ("OOM_KILLED", 137, 2), ended
     assert "of its virtual machine" in ended.message, ended
     tail = await asyncio.to_thread(runtime.output("k.1").tail, 40)
     assert "filled" in tail, tail
