@@ -68,6 +68,7 @@ $(INSTALLED): $(DEV) $(STUBS) $(TOOLCHAINS)
 	scripts/install packages test
 	scripts/install jupyterlab
 	scripts/install model
+	scripts/install distributed
 	@touch $(NODE) $@
 
 proto: $(STUBS) ## the gRPC stubs, into gen/

@@ -33,7 +33,8 @@ from retinue.agent.inside.provision import wants_ssh
 from retinue.agent.kernel.build import CACHE
 from retinue.agent.kubernetes.options import KubernetesOptions
 from retinue.agent.kubernetes.runtime import KubernetesRuntime
-from retinue.agent.network.node import NodeNetworks, addresses_of, read_name_servers, resolver_text
+from retinue.agent.network.name_servers import NameServers
+from retinue.agent.network.node import NodeNetworks, addresses_of
 from retinue.agent.network.underlay import find_uplink
 from retinue.agent.probes.prober import Prober
 from retinue.agent.probes.questions import ask, say_ready
@@ -67,7 +68,7 @@ from retinue.rpc.metrics import serving_metrics
 from retinue.rpc.service_manager import notify_ready
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from retinue.agent.attempts import AttemptSpec
     from retinue.agent.network.core.observed import Uplink
@@ -120,10 +121,10 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
     await identify(settings.agent_id, settings.managers, settings.join_token, settings.ca_fingerprint, identities)
     node = await asyncio.to_thread(discover)
     uplink = await asyncio.to_thread(find_uplink, settings.underlay_address or None)
-    name_servers, search = (
-        (settings.name_servers, ()) if settings.name_servers else await asyncio.to_thread(read_name_servers)
-    )
-    resolver = resolver_text(name_servers, search)
+    name_servers = NameServers(settings.name_servers)
+    if (found := await asyncio.to_thread(name_servers.changed)) is not None:
+        name_servers.take(*found)
+    resolver = name_servers.resolver
     managers = await asyncio.to_thread(_addresses_of_managers, settings)
     registries = RegistryAddresses(settings.registry_allow, managers)
     builds = NodeBuilds(CACHE, builds=settings.builds, changed=lambda _: reconciler.changed())
@@ -238,6 +239,7 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
                 group.create_task(announcer.announce_always(sync.wait_idle), name="announce"),
                 group.create_task(announcer.renew_always(), name="renew"),
                 group.create_task(networks.guard.watch(), name="guard"),
+                group.create_task(networks.follow(), name="name servers"),
                 group.create_task(prober.run(), name="probes"),
                 group.create_task(scraper.run(), name="metrics"),
                 group.create_task(workspaces.keep_swept(), name="workspaces"),
@@ -300,7 +302,9 @@ def _state(settings: Settings) -> tuple[DamagedFiles, Conditions, Disk]:
 _Options = TypeVar("_Options", bound=RuntimeOptions)
 
 
-def _options(kind: type[_Options], settings: Settings, node: Node, resolver: str, **more: Any) -> _Options:
+def _options(
+    kind: type[_Options], settings: Settings, node: Node, resolver: Callable[[], str], **more: Any
+) -> _Options:
     return kind(
         agent_id=settings.agent_id,
         state_dir=settings.state_dir,
@@ -347,7 +351,7 @@ async def _machines(
 async def _containers(
     settings: Settings,
     node: Node,
-    resolver: str,
+    resolver: Callable[[], str],
     shared: Shared,
     registries: RegistryAddresses,
     *,

@@ -104,7 +104,7 @@ class KernelFiles:
         os.mkfifo(directory / BARRIER, 0o600)
         (directory / BARRIER).chmod(0o666)
         output, stdout = make_pipe(directory, 0o666), make_pipe(directory, 0o666, STDOUT_PIPE)
-        resolver = self._options.resolver if spec.egress else WITHOUT_RESOLVER
+        resolver = self._options.resolver() if spec.egress else WITHOUT_RESOLVER
         for name, text in ((HOSTS, hosts), (RESOLVER, resolver)):
             (directory / name).write_text(text)
             (directory / name).chmod(0o644)

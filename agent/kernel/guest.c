@@ -14,8 +14,8 @@
  *      f file (three more fields: mode, owner or empty for root, content), m mount (two more fields: name in the share,
  *      `r` or `w`), p program of ours that gets a name unless there is one, c text before the configuration of an ssh
  *      client, v argument of the server, a argument of the command, e variable
- *   N  an interface: hardware address as the device has it, the address it shall have, IP address, prefix, MTU, and
- *      gateway with its hardware address, or both empty
+ *   N  an interface: hardware address as the device has it, the address it shall have, IP address or empty, prefix,
+ *      MTU, and gateway with its hardware address, or both empty
  *   V  start the server    K  send the command a signal, as command.h says
  *   G  start the command, at the time of the node in seconds and nanoseconds, if that is given
  * Frames out: B the machine has booted; A answer: the four bytes, and an error number.
@@ -611,8 +611,9 @@ static int join_network(struct field *fields, int count)
 	request.ifr_mtu = atoi(fields[4].text);
 	if (ioctl(sock, SIOCSIFMTU, &request) != 0)
 		error = errno;
-	if (set_address(sock, &request, SIOCSIFADDR, inet_addr(fields[2].text)) != 0 ||
-	    set_address(sock, &request, SIOCSIFNETMASK, htonl(prefix == 0 ? 0 : ~0u << (32 - prefix))) != 0)
+	if (*fields[2].text != '\0' &&
+	    (set_address(sock, &request, SIOCSIFADDR, inet_addr(fields[2].text)) != 0 ||
+	     set_address(sock, &request, SIOCSIFNETMASK, htonl(prefix == 0 ? 0 : ~0u << (32 - prefix))) != 0))
 		error = errno;
 	request.ifr_flags = IFF_UP | IFF_RUNNING;
 	if (ioctl(sock, SIOCSIFFLAGS, &request) != 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import random
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +21,8 @@ from retinue.agent.network.core.egress_plan import (
 )
 from retinue.agent.network.core.labels import agent_label
 from retinue.agent.network.core.operations import CreateVeth, DeleteLink, Namespace
-from retinue.agent.network.core.rules import inner_table
+from retinue.agent.network.core.plan import KERNEL_LINK
+from retinue.agent.network.core.rules import inner_table, link_translation
 from retinue.agent.network.errors import InvalidNetworkError, NetworkError
 from retinue.agent.network.observation import find_link, observe_inside, observe_kernel, observe_outside
 from retinue.agent.network.rtnl_encode import encode
@@ -52,13 +54,14 @@ class Egress:
         """Removes egress links of attempts other than these. Raises NetworkError."""
         await NETWORK.run(self._open, attempt_ids)
 
-    async def attach(self, attempt_id: str, namespace: NetworkNamespace) -> int:
-        """Creates the egress link of an attempt; `namespace` is its own network namespace.
+    async def attach(self, attempt_id: str, namespace: NetworkNamespace, session_address: str = "") -> int:
+        """Creates the egress link of an attempt; `namespace` is its own network namespace,
+        `session_address` its address in its session's network, if it has one.
 
         The answer is how many steps that took, 0 when it had one. Raises NetworkError, also when the kernel is gone
         already.
         """
-        return await NETWORK.run(self._attach, attempt_id, namespace)
+        return await NETWORK.run(self._attach, attempt_id, namespace, session_address)
 
     async def remove(self, attempt_id: str) -> None:
         """Removes an attempt's egress link, if it is not gone with its namespace. Raises NetworkError.
@@ -102,7 +105,7 @@ class Egress:
         with netlink.connected() as node:
             return [link for name, link in observe_kernel(node).links.items() if name.startswith(prefix)]
 
-    def _attach(self, attempt_id: str, namespace: NetworkNamespace) -> int:
+    def _attach(self, attempt_id: str, namespace: NetworkNamespace, session_address: str) -> int:
         name = link_name(self._label, attempt_id)
         _forward()
         with namespace.opened() as kernel:
@@ -111,20 +114,23 @@ class Egress:
             namespaces.run_inside(kernel, lambda: namespaces.write_settings(_KERNEL_SETTINGS))
             with netlink.connected() as outside, netlink.connected(kernel) as inside:
                 for _ in range(_TRIES):
-                    steps = self._plan(name, observe_outside(outside, name), observe_inside(inside, OUT_LINK))
+                    node = observe_outside(outside, name)
+                    link = self._desired(name, node, session_address)
+                    steps = plan_egress_link(link, node, observe_inside(inside, OUT_LINK))
                     try:
                         _apply(steps, outside, inside, kernel)
                     except _TakenError:
                         continue
+                    if session_address:
+                        commands = link_translation(OUT_LINK, KERNEL_LINK, session_address, link.address)
+                        namespaces.run_inside(kernel, functools.partial(nftables.run, commands))
                     return len(steps)
         raise NetworkError("no free address for the kernel's egress link was found")
 
-    def _plan(self, name: str, node: Observed, kernel: Observed) -> tuple[Step, ...]:
+    def _desired(self, name: str, node: Observed, session_address: str) -> EgressLink:
         outer = node.links.get(name)
         slot = None if outer is None else slot_of(outer)
-        return plan_egress_link(
-            EgressLink(name, self._source.randrange(SLOTS) if slot is None else slot, self._mtu), node, kernel
-        )
+        return EgressLink(name, self._source.randrange(SLOTS) if slot is None else slot, self._mtu, session_address)
 
 
 def _redirect(namespace: NetworkNamespace, ports: Mapping[int, int]) -> None:

@@ -12,12 +12,14 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from retinue.agent.host.lanes import NETWORK
 from retinue.agent.network.core.labels import agent_label
 from retinue.agent.network.egress import Egress
 from retinue.agent.network.errors import NetworkError
 from retinue.agent.network.links import SessionNetworks
+from retinue.agent.network.name_servers import NameServers
 from retinue.agent.network.publisher import Publisher
-from retinue.agent.network.rules_guard import Guard
+from retinue.agent.network.rules_guard import LOOK_INTERVAL, Guard
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -25,18 +27,6 @@ if TYPE_CHECKING:
     from retinue.agent.network.core.observed import Uplink
 
 _log = logging.getLogger(__name__)
-
-RESOLVER_FILES = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))
-"""Files that list the node's name servers. The first may name only a relay on the node;
-the second then has the relay's servers.
-"""
-MAX_NAME_SERVERS = 3
-"""More are not read by the resolvers of C libraries."""
-RESOLVER_OPTIONS = "options no-aaaa timeout:2"
-"""Egress is IPv4, so no other addresses are needed. Names of the session come from /etc/hosts, which has IPv4 addresses
-alone: who asks for IPv6 first, as `getent hosts` does, asks name servers, too,
-and must not wait long for servers that do not answer. Two tries are made.
-"""
 
 
 class NodeNetworks:
@@ -48,7 +38,7 @@ class NodeNetworks:
         uplink: Uplink,
         state_dir: Path,
         *,
-        name_servers: tuple[str, ...] = (),
+        name_servers: NameServers | None = None,
         allowed: tuple[str, ...] = (),
         always: Iterable[str] = (),
     ) -> None:
@@ -57,7 +47,8 @@ class NodeNetworks:
         """
         self.address = uplink.address
         self._always = frozenset({uplink.address, *always})
-        self.guard = Guard(agent_label(agent_id), name_servers, allowed)
+        self._name_servers = name_servers or NameServers()
+        self.guard = Guard(agent_label(agent_id), self._name_servers.servers, allowed)
         self.links = SessionNetworks(agent_id, uplink.address, self.guard)
         self.egress = Egress(agent_id, uplink.mtu)
         self.publisher = Publisher(state_dir / "published", uplink.address, self.guard, self.egress)
@@ -80,6 +71,24 @@ class NodeNetworks:
         own = {address for address in routers if ipaddress.ip_address(address).is_loopback}
         self.guard.route(routers | {self.address} if own else routers)
 
+    async def follow(self) -> None:
+        """Follows the node's name servers until cancelled: kernels that are created later ask those it has then."""
+        while True:
+            await asyncio.sleep(LOOK_INTERVAL)
+            try:
+                await NETWORK.run(self.look_for_name_servers)
+            except NetworkError:
+                _log.exception("kernels cannot be let to the node's new name servers")
+
+    def look_for_name_servers(self) -> None:
+        """Looks for other name servers. Blocks. Raises NetworkError."""
+        if (found := self._name_servers.changed()) is not None:
+            servers, search = found
+            # A kernel that knows them is to reach them.
+            self.guard.answer(servers)
+            self._name_servers.take(servers, search)
+            _log.info("kernels ask these name servers from now on: %s", ", ".join(servers))
+
     async def close(self) -> None:
         """Releases everything; the rules stay as long as a network or an egress link does."""
         try:
@@ -94,42 +103,3 @@ def addresses_of(host: str) -> set[str]:
     with contextlib.suppress(OSError):
         return {str(found[4][0]).partition("%")[0] for found in socket.getaddrinfo(host, None)}
     return set()
-
-
-def parse_resolver(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns the IPv4 name servers in a resolv.conf that others than the node itself can reach,
-    and the domains to search.
-    """
-    servers: list[str] = []
-    search: tuple[str, ...] = ()
-    for line in text.splitlines():
-        words = line.split()
-        if len(words) < 2:  # noqa: PLR2004 - a word and its value
-            continue
-        if words[0] == "nameserver":
-            with contextlib.suppress(ValueError):
-                address = ipaddress.IPv4Address(words[1])
-                if not address.is_loopback and not address.is_unspecified:
-                    servers.append(str(address))
-        elif words[0] in {"search", "domain"}:
-            search = tuple(words[1:])
-    return tuple(dict.fromkeys(servers))[:MAX_NAME_SERVERS], search
-
-
-def resolver_text(servers: Iterable[str], search: Iterable[str] = ()) -> str:
-    """Returns the resolv.conf of kernels that may ask these servers."""
-    lines = [f"nameserver {server}\n" for server in servers]
-    if not lines:
-        return "# This node has no name server that kernels can reach.\n"
-    domains = " ".join(search)
-    return "".join(lines) + (f"search {domains}\n" if domains else "") + f"{RESOLVER_OPTIONS}\n"
-
-
-def read_name_servers() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns the name servers of this node that kernels can reach, and its search domains; blocks."""
-    for path in RESOLVER_FILES:
-        with contextlib.suppress(OSError):
-            servers, search = parse_resolver(path.read_text())
-            if servers:
-                return servers, search
-    return (), ()

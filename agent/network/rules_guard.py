@@ -53,7 +53,8 @@ class Guard:
         although they are not public.
         """
         self._table = f"retinue-{label}"
-        self._settings = Guarded(self._table, link_prefix(label), name_servers=name_servers, allowed=allowed)
+        self._settings = Guarded(self._table, link_prefix(label), allowed=allowed)
+        self._name_servers = name_servers
         self._networks: dict[str, Carried] = {}
         self._fleet: frozenset[str] = frozenset()
         self._routers: frozenset[str] = frozenset()
@@ -106,6 +107,12 @@ class Guard:
             self._leased = frozenset(leased)
             self._update()
 
+    def answer(self, name_servers: tuple[str, ...]) -> None:
+        """Lets kernels ask these name servers, and no others. Blocks. Raises NetworkError."""
+        with self._lock:
+            self._name_servers = name_servers
+            self._update()
+
     def look(self) -> bool:
         """Restores the table if it was changed; returns whether it was unchanged. Blocks. Raises NetworkError."""
         with self._lock:
@@ -147,6 +154,7 @@ class Guard:
             ),
             fleet=self._fleet,
             connected=connected,
+            name_servers=self._name_servers,
             routers=self._routers,
             published=self._published,
             leased=self._leased,

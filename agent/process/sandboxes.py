@@ -182,7 +182,7 @@ class Kernels(SandboxKernels[ProcessOptions]):
         return {
             "etc/hostname": f"{hostname}\n",
             "etc/hosts": hosts,
-            "etc/resolv.conf": self._options.resolver if egress else WITHOUT_RESOLVER,
+            "etc/resolv.conf": self._options.resolver() if egress else WITHOUT_RESOLVER,
             "etc/passwd": user + Path("/etc/passwd").read_text(),
             "etc/group": group + Path("/etc/group").read_text(),
         }

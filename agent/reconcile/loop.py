@@ -444,12 +444,15 @@ class Reconciler:
         return steps
 
     async def _attach(self, spec: AttemptSpec, namespace: NetworkNamespace) -> None:
-        """Joins a kernel to its session and to the outside, both at once: they have nothing in common."""
+        """Joins a kernel to its session and to the outside, both at once: neither needs the other's link."""
         steps: list[Awaitable[object]] = []
+        session_address = ""
         if spec.networked:
-            steps.append(self._links.attach(self._networks[spec.session_id], spec.kernel_id, namespace))
+            network = self._networks[spec.session_id]
+            session_address = network.member(spec.kernel_id).address
+            steps.append(self._links.attach(network, spec.kernel_id, namespace))
         if spec.has_egress_link:
-            steps.append(self._egress.attach(spec.id, namespace))
+            steps.append(self._egress.attach(spec.id, namespace, session_address))
         # None continues while the attempt is tried again, or ended.
         for outcome in await asyncio.gather(*steps, return_exceptions=True):
             if isinstance(outcome, BaseException):

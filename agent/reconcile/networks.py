@@ -46,8 +46,10 @@ class Links(Protocol):
 class Egress(Protocol):
     """The egress links of kernels on this node. Every method may be repeated after a crash at any point."""
 
-    async def attach(self, attempt_id: str, namespace: NetworkNamespace) -> object:
-        """Creates an attempt's egress link in its network namespace."""
+    async def attach(self, attempt_id: str, namespace: NetworkNamespace, session_address: str = "") -> object:
+        """Creates an attempt's egress link in its network namespace; `session_address` is its address in its session's
+        network, if it has one.
+        """
         ...
 
     async def remove(self, attempt_id: str) -> object:

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from retinue.agent.state.disk import Disk
 
 
+def _without_resolver() -> str:
+    return WITHOUT_RESOLVER
+
+
 @dataclass(frozen=True, slots=True)
 class RuntimeOptions:
     """The options of kernels; `tasks` bounds their processes and threads, `output_limit` is in bytes.
@@ -27,7 +31,7 @@ class RuntimeOptions:
     `work_size` and `work_files` bound what a kernel has on the disk, in bytes and files; 0 means a part of it.
 
     `cache_dir` is for what is built once. Each kernel has a user of `users`; files in shared directories belong to
-    `uid`. `resolver` is the resolv.conf of kernels that have egress.
+    `uid`. `resolver` returns the resolv.conf of a kernel with egress that is created now.
     """
 
     agent_id: str
@@ -42,7 +46,7 @@ class RuntimeOptions:
     work_size: int = 0
     work_files: int = 0
     cache_dir: Path = CACHE
-    resolver: str = WITHOUT_RESOLVER
+    resolver: Callable[[], str] = _without_resolver
 
 
 @dataclass(frozen=True, slots=True)

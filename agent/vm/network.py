@@ -2,6 +2,9 @@
 
 Frames are redirected both ways before this Linux looks at them: neither address nor route of such an interface is used
 on the node. The guest gets them instead.
+
+An egress link beside a session's network is different: the guest has no address on it, as no kernel has, and this Linux
+is the router that translates the session's address into the link's.
 """
 
 from __future__ import annotations
@@ -19,9 +22,12 @@ from retinue.agent.vm.core.machine import device_address
 from retinue.agent.vm.sandbox import TAP
 
 if TYPE_CHECKING:
+    from retinue.agent.network.core.observed import Link
     from retinue.agent.network.namespaces import NetworkNamespace
 
 TIMEOUT = 30.0
+_TABLE = "100"
+_INWARD, _OUTWARD, _LOCAL = "10", "11", "100"
 
 
 def join(namespace: NetworkNamespace, *, networked: bool, egress: bool) -> list[Interface]:
@@ -38,22 +44,25 @@ def join(namespace: NetworkNamespace, *, networked: bool, egress: bool) -> list[
         for number, name in enumerate(links):
             link = observed.links.get(name)
             address = next((entry for entry in observed.addresses if link and entry.link == link.index), None)
-            if link is None or address is None:
+            routed = networked and name == OUT_LINK
+            if link is None or (address is None and not routed):
                 raise NetworkError(f"the kernel has no interface {name} with an address")
             gateway = GATEWAY if name == OUT_LINK else ""
             found.append(
                 Interface(
                     device_address(number),
                     link.mac,
-                    address.address,
-                    address.prefix_length,
+                    "" if address is None else address.address,
+                    0 if address is None else address.prefix_length,
                     link.mtu,
                     gateway,
                     GATEWAY_MAC if gateway else "",
                 )
             )
-            commands += _joining(name, TAP.format(number), link.mtu)
-        namespaces.run_inside(descriptor, lambda: _run(commands))
+            tap = TAP.format(number)
+            commands += _routing(tap, found[0].address, link) if routed else _joining(name, tap, link.mtu)
+        settings = _router_settings(TAP.format(len(links) - 1)) if networked and egress else {}
+        namespaces.run_inside(descriptor, lambda: _apply(commands, settings))
     return found
 
 
@@ -67,6 +76,37 @@ def _joining(link: str, tap: str, mtu: int) -> list[list[str]]:
         redirected = ["action", "mirred", "egress", "redirect", "dev", other]
         commands.append(["tc", "filter", "add", "dev", one, *selected, *redirected])
     return commands
+
+
+def _routing(tap: str, address: str, link: Link) -> list[list[str]]:
+    """Returns the commands that lead what comes by the egress link to the guest, although its address is this
+    namespace's, too: the table of local addresses comes later.
+    """
+    rules = [
+        (_INWARD, ["iif", link.name, "lookup", _TABLE]),
+        (_OUTWARD, ["iif", tap, "lookup", "main"]),
+        (_LOCAL, ["lookup", "local"]),
+    ]
+    commands = [
+        ["ip", "link", "set", tap, "address", GATEWAY_MAC, "mtu", str(link.mtu), "up"],
+        ["ip", "neigh", "replace", address, "lladdr", link.mac, "nud", "permanent", "dev", tap],
+        ["ip", "route", "replace", f"{address}/32", "dev", tap, "table", _TABLE],
+    ]
+    for preference, rule in rules:
+        commands.append(["-", "ip", "rule", "del", "pref", preference])
+        commands.append(["ip", "rule", "add", "pref", preference, *rule])
+    return [*commands, ["-", "ip", "rule", "del", "pref", "0"]]
+
+
+def _router_settings(tap: str) -> dict[str, str]:
+    forwarding = {f"ipv4/conf/{name}/forwarding": "1" for name in (OUT_LINK, tap)}
+    # What the guest sends has an address of this namespace.
+    return {**forwarding, f"ipv4/conf/{tap}/accept_local": "1", f"ipv4/conf/{tap}/rp_filter": "0"}
+
+
+def _apply(commands: list[list[str]], settings: dict[str, str]) -> None:
+    _run(commands)
+    namespaces.write_settings(settings)
 
 
 def _run(commands: list[list[str]]) -> None:

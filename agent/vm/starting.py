@@ -240,7 +240,7 @@ def guest_spec(
     account = Account(uid, options.gid) if user is None else user.account
     defaults = {"PATH": SEARCH_PATH, "HOME": HOME, "USER": account.name or ACCOUNT, "LANG": "C.UTF-8"}
     defaults |= thread_variables(spec.slots)
-    resolver = options.resolver if spec.egress else WITHOUT_RESOLVER
+    resolver = options.resolver() if spec.egress else WITHOUT_RESOLVER
     shared = [SharedDirectory(PROGRAMS, SHARED_PROGRAMS), SharedDirectory(PYTHON, SHARED_PYTHON)]
     for number, mount in enumerate(spec.mounts):
         shared.append(SharedDirectory(mount.target, MOUNT.format(number), mount.writable))

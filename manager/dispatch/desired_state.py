@@ -25,6 +25,7 @@ from retinue.manager.session.core.spec import (
     SessionSpec,
     SftpSpec,
     cluster_environment,
+    launcher_environment,
 )
 from retinue.manager.session.core.ssh_authority import SshAuthority, principal
 from retinue.manager.session.core.ssh_keys import readable_lines
@@ -141,6 +142,7 @@ def _attempt(
         image=kernel.image,
         command=command,
         environment={
+            **launcher_environment(spec, plan),
             **environment,
             **cluster_environment(row.session_id, spec, plan),
             # Grows with each try: what a kernel writes to other services can be distinguished

@@ -4,6 +4,10 @@ A veth joins the kernel to its node, nothing else is on it, and neither end asks
 one's by permanent neighbours. The kernel has one address, of a range that exists inside nodes only, and a default
 route; the node has a route to that one address. Both go with the kernel's network namespace,
 or with the link when that is removed first.
+
+Programs of a cluster session announce to each other the address that they find: the first one, or all, or the source
+of the default route. So a kernel with a session's network has that network's address alone: its egress link has none,
+Linux takes the session's as the source, and `link_translation` in its namespace puts the link's own in its place.
 """
 
 from __future__ import annotations
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
 
 OUT_LINK = "out0"
 """The kernel's end."""
+OUT_LINK_INDEX = 201
 GATEWAY = "169.254.1.1"
 """The gateway of the kernel's default route. No interface has this address: the neighbour entry is all that counts."""
 GATEWAY_MAC = "0e:59:00:00:00:01"
@@ -46,11 +51,14 @@ _HASH_LENGTH = 8
 
 @dataclass(frozen=True, slots=True)
 class EgressLink:
-    """The desired egress link: the name of the node's end, its slot, and its MTU in bytes."""
+    """The desired egress link: the name of the node's end, its slot, its MTU in bytes,
+    and the kernel's address in its session's network, empty when it has none.
+    """
 
     name: str
     slot: int
     mtu: int
+    session_address: str = ""
 
     @property
     def index(self) -> int:
@@ -97,8 +105,7 @@ def plan_egress_link(link: EgressLink, node: Observed, kernel: Observed) -> tupl
     if outer is None or inner is None or not _same(link, outer, inner):
         steps += [Step(Namespace.NODE, DeleteLink(outer.index))] if outer is not None else []
         steps += [Step(Namespace.KERNEL, DeleteLink(inner.index))] if inner is not None else []
-        taken = {link.index for link in kernel.links.values() if link.name != OUT_LINK}
-        index = max(taken, default=0) + 1
+        index = _free_index(kernel)
         create = CreateVeth(
             index=link.index,
             name=link.name,
@@ -125,13 +132,20 @@ def plan_egress_link(link: EgressLink, node: Observed, kernel: Observed) -> tupl
     loopback = kernel.links.get("lo")
     if loopback is not None and not loopback.up:
         up.append(BringUp(loopback.index))
+    address = [] if link.session_address else [AddressEntry(index, link.address, 32)]
     inside: list[Entry] = [
-        AddressEntry(index, link.address, 32),
+        *address,
         NeighbourEntry(GATEWAY, GATEWAY_MAC),
         RouteEntry(index, "0.0.0.0/0", GATEWAY),
     ]
     up += [PutEntry(index, entry) for entry in inside if entry not in found_inside]
     return (*steps, *(Step(Namespace.KERNEL, operation) for operation in up))
+
+
+def _free_index(kernel: Observed) -> int:
+    """Returns an index for the kernel's end, behind that of a session's network."""
+    taken = {link.index for link in kernel.links.values() if link.name != OUT_LINK}
+    return OUT_LINK_INDEX if OUT_LINK_INDEX not in taken else max(taken) + 1
 
 
 def _same(link: EgressLink, outer: Link, inner: Link) -> bool:

@@ -3,7 +3,9 @@
 Two things are guarded. VXLAN for this agent's sessions is taken from the nodes of their other kernels only, on whatever
 address of the node it comes in. And what leaves a kernel by its egress link goes to the outside world only: never to
 the node itself, to another kernel, to any node, manager or database, to a port of VXLAN, or to an address that is not
-public unless the node's administrator allows it; and never with another source than the kernel's own.
+public or is of a network that the node is on, unless the node's administrator allows it; and never with another source
+than the kernel's own. A connection to one of them is refused at once: a program that tries several addresses, or waits
+for one, finds out.
 
 Published ports are the one way in: routers, and no others, reach a number on the node's address that leads to a port of
 a kernel. The kernel answers, and still opens nothing to a router.
@@ -37,7 +39,9 @@ NOT_PUBLIC = ("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.0.0.0/24", "1
 """Networks that no kernel reaches unless allowed: the addresses of sites (RFC 1918, RFC 6598)."""
 VXLAN_PORT = 4789
 INNER_TABLE = "retinue"
-"""Name of the table in the namespace of a kernel."""
+"""Name of the table of leased ports in the namespace of a kernel."""
+TRANSLATION_TABLE = "retinue-egress"
+"""Name of the table that translates addresses there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +74,8 @@ class Guarded:
 
     `vnis` are those of this agent's networks, `peers` each of them with a node of its other kernels. `fleet` are all
     nodes, managers and databases, `connected` the networks the node is on; kernels reach neither, except for names at
-    `name_servers`. `allowed` are networks that kernels may reach although they are not public. `routers` alone reach
-    `published` ports, and the source of each of `leased` alone reaches that.
+    `name_servers`. `allowed` are networks that kernels may reach although they are not public or the node is on
+    them. `routers` alone reach `published` ports, and the source of each of `leased` alone reaches that.
     """
 
     table: str
@@ -101,7 +105,6 @@ def whole_table(guarded: Guarded) -> str:
     """Commands that put the table in place of the one there is, if any, as one transaction."""
     name, links = guarded.table, guarded.links
     peers4, peers6 = _pairs(guarded.peers)
-    never = [*NEVER, *guarded.connected]
     return f"""
 add table inet {name}
 delete table inet {name}
@@ -110,7 +113,8 @@ table inet {name} {{
     set peers4 {{ typeof ip saddr . @th,96,24; {_elements(peers4)} }}
     set peers6 {{ typeof ip6 saddr . @th,96,24; {_elements(peers6)} }}
     set fleet {{ type ipv4_addr; {_elements(_by_version(guarded.fleet)[0])} }}
-    set never {{ type ipv4_addr; flags interval; auto-merge; {_elements(never)} }}
+    set never {{ type ipv4_addr; flags interval; auto-merge; {_elements(NEVER)} }}
+    set connected {{ type ipv4_addr; flags interval; auto-merge; {_elements(guarded.connected)} }}
     set allowed {{ type ipv4_addr; flags interval; auto-merge; {_elements(guarded.allowed)} }}
     set not_public {{ type ipv4_addr; flags interval; {_elements(NOT_PUBLIC)} }}
     set name_servers {{ type ipv4_addr; {_elements(guarded.name_servers)} }}
@@ -124,7 +128,7 @@ table inet {name} {{
         udp dport {VXLAN_PORT} @th,96,24 @vnis ip saddr . @th,96,24 != @peers4 drop
         udp dport {VXLAN_PORT} @th,96,24 @vnis ip6 saddr . @th,96,24 != @peers6 drop
         iifname "{links}*" ct status dnat ct direction reply accept
-        iifname "{links}*" drop
+        iifname "{links}*" goto refused
     }}
     chain numbers {{
         type nat hook prerouting priority dstnat; policy accept;
@@ -148,15 +152,20 @@ table inet {name} {{
     }}
     chain outward {{
         ct status dnat ct direction reply accept
-        ip saddr @closed drop
-        oifname "{EGRESS_PREFIX}*" drop
-        udp dport {VXLAN_PORT} drop
+        ip saddr @closed goto refused
+        oifname "{EGRESS_PREFIX}*" goto refused
+        udp dport {VXLAN_PORT} goto refused
         ip daddr @name_servers meta l4proto {{ tcp, udp }} th dport 53 accept
-        ip daddr @fleet drop
-        ip daddr @never drop
+        ip daddr @fleet goto refused
+        ip daddr @never goto refused
+        fib daddr type != unicast goto refused
         ip daddr @allowed accept
-        ip daddr @not_public drop
-        fib daddr type != unicast drop
+        ip daddr @connected goto refused
+        ip daddr @not_public goto refused
+    }}
+    chain refused {{
+        meta l4proto tcp reject with tcp reset
+        reject
     }}
     chain inward {{
         ct status dnat ip saddr @routers accept
@@ -166,6 +175,7 @@ table inet {name} {{
     }}
     chain own {{
         type filter hook output priority filter - 10; policy accept;
+        oifname "{links}*" icmp type destination-unreachable accept
         oifname "{links}*" jump inward
     }}
     chain addresses {{
@@ -194,7 +204,37 @@ table ip {INNER_TABLE} {{
     }}
     chain sources {{
         type nat hook input priority 100; policy accept;
-        iifname "{link}" ct status dnat snat to 127.0.0.1
+        iifname "{link}" ip daddr 127.0.0.1 ct status dnat snat to 127.0.0.1
+    }}
+}}
+"""
+
+
+def link_translation(link: str, session_link: str, session_address: str, address: str) -> str:
+    """Commands for the namespace of a kernel with a session's network: what leaves by its egress link has the link's
+    address, and what comes by it to that address has the session's.
+
+    Leased ports come before. What stays in the session's network is not tracked.
+    """
+    return f"""
+add table ip {TRANSLATION_TABLE}
+delete table ip {TRANSLATION_TABLE}
+table ip {TRANSLATION_TABLE} {{
+    chain untracked {{
+        type filter hook prerouting priority raw; policy accept;
+        iifname "{session_link}" notrack
+    }}
+    chain own_untracked {{
+        type filter hook output priority raw; policy accept;
+        oifname "{session_link}" notrack
+    }}
+    chain arrivals {{
+        type nat hook prerouting priority dstnat + 10; policy accept;
+        iifname "{link}" ip daddr {address} dnat to {session_address}
+    }}
+    chain departures {{
+        type nat hook postrouting priority srcnat; policy accept;
+        oifname "{link}" snat to {address}
     }}
 }}
 """
@@ -209,6 +249,7 @@ def changes(before: Guarded, after: Guarded) -> str:
         "peers6": (peers_before[1], peers_after[1]),
         "fleet": (_by_version(before.fleet)[0], _by_version(after.fleet)[0]),
         "routers": (_by_version(before.routers)[0], _by_version(after.routers)[0]),
+        "name_servers": (set(before.name_servers), set(after.name_servers)),
         "closed": (before.closed, after.closed),
         "gateways": (before.gateways, after.gateways),
     }

@@ -76,8 +76,8 @@ class GuestSpec:
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """An interface of a guest: hardware address at birth and as it shall be, IPv4 address with prefix, MTU,
-    and a gateway with its own, or none.
+    """An interface of a guest: hardware address at birth and as it shall be, IPv4 address with prefix
+    or none, MTU, and a gateway with its own, or none.
     """
 
     device: str

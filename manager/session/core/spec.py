@@ -18,6 +18,10 @@ ROLES = (MAIN, SUB)
 DEFAULT_SLOTS: Mapping[str, str] = {"cpu": "1", "mem": "256m"}
 DEFAULT_PRIORITY = 10
 DEFAULT_GRACE_SECONDS = 10.0
+# gRPC asks name servers for IPv6 addresses of names in /etc/hosts, and waits for those that do not answer.
+_NAMES_FROM_HOSTS = {"GRPC_DNS_RESOLVER": "native"}
+LAUNCHER_PORT = 29_500
+"""The default of `torchrun`."""
 
 
 class UnreadableSpecError(Exception):
@@ -399,6 +403,19 @@ def kernel_plans(session_id: uuid.UUID, layout: Sequence[tuple[str, int]]) -> li
 def kernel_id(session_id: uuid.UUID, local_rank: int, hostname: str) -> uuid.UUID:
     """Returns the id of a kernel: the main kernel's is the session's, the others' are derived from it."""
     return uuid.uuid5(session_id, hostname) if local_rank else session_id
+
+
+def launcher_environment(spec: SessionSpec, plan: KernelPlan) -> dict[str, str]:
+    """Returns the variables by which launchers of distributed programs find `main1` and their place, as `torchrun` and
+    `torch.distributed` read them: a node is a kernel, and without a launcher so is a process. None without a cluster.
+    """
+    if spec.cluster_size == 1:
+        return {}
+    (first, _), *_ = spec.layout
+    host, port, rank, size = f"{first}1", str(LAUNCHER_PORT), str(plan.local_rank), str(spec.cluster_size)
+    own = {"MASTER_ADDR": host, "MASTER_PORT": port, "RANK": rank, "WORLD_SIZE": size, "NODE_RANK": rank}
+    torchrun = {"MASTER_ADDR": host, "MASTER_PORT": port, "NODE_RANK": rank, "NNODES": size}
+    return own | {f"PET_{name}": value for name, value in torchrun.items()} | _NAMES_FROM_HOSTS
 
 
 def cluster_environment(session_id: uuid.UUID, spec: SessionSpec, plan: KernelPlan) -> dict[str, str]:

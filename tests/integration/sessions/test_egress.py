@@ -47,7 +47,7 @@ async def test_kernels_reach_the_outside_and_no_part_of_the_platform(
         nodes = {agent.node.address for agent in cluster.agents if agent.node is not None}
         for answers in found.values():
             assert answers.pop(public) in nodes
-            assert set(answers.values()) == {"TimeoutError"}
+            assert set(answers.values()) == {"ConnectionRefusedError"}
 
 
 async def test_a_group_may_deny_egress(client: Client, cluster: Cluster) -> None:

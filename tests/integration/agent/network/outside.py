@@ -17,6 +17,7 @@ from tests.support.eventually import NEVER
 NODE_OUTSIDE, ROUTER = "203.0.113.1", "203.0.113.2"
 PUBLIC, OTHER_PUBLIC, PRIVATE, METADATA = "198.51.100.7", "198.51.100.8", "10.9.9.9", "169.254.169.254"
 NEIGHBOUR = "192.0.2.2"
+SESSION_ADDRESS = "10.128.0.2"
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,19 @@ async def outgoer(node: Node, attempt_id: str = "") -> AsyncIterator[Outgoer]:
     with namespace("k") as name:
         kernel = Outgoer(attempt_id or f"{secrets.token_hex(4)}.1", name)
         await node.call("ensure_egress", kernel.attempt_id, kernel.path)
+        yield kernel
+
+
+@asynccontextmanager
+async def networked_outgoer(node: Node) -> AsyncIterator[Outgoer]:
+    """A kernel with egress and a session's network, which has no other kernels."""
+    with namespace("k") as name, namespace("s") as session:
+        run("ip", "link", "add", "eth0", "netns", name, "type", "veth", "peer", "k2", "netns", session)
+        run("ip", "-n", name, "addr", "add", f"{SESSION_ADDRESS}/28", "dev", "eth0")
+        run("ip", "-n", name, "link", "set", "eth0", "up")
+        kernel = Outgoer(f"{secrets.token_hex(4)}.1", name)
+        for _ in range(2):
+            await node.call("ensure_egress", kernel.attempt_id, kernel.path, SESSION_ADDRESS)
         yield kernel
 
 

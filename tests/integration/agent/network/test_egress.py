@@ -30,9 +30,11 @@ from tests.integration.agent.network.outside import (
     PRIVATE,
     PUBLIC,
     ROUTER,
+    SESSION_ADDRESS,
     datagram,
     ears,
     heard,
+    networked_outgoer,
     outgoer,
     vxlan,
     world,
@@ -163,6 +165,72 @@ async def test_name_servers_answer_for_names_only() -> None:
             kernel.say(ROUTER, 53, b"another")
             assert await asyncio.to_thread(router.recv, 100) == b"another"
             assert not heard(other)
+
+
+async def test_other_name_servers_of_the_node_are_followed() -> None:
+    async with world() as place, outgoer(place.node) as kernel:
+        with ears(place.outside, PRIVATE, 53) as (early,), ears(place.outside, ROUTER, 53) as (late,):
+            await place.node.call("resolv.conf", f"nameserver {PRIVATE}\n")
+            kernel.say(PRIVATE, 53, b"a question")
+            assert await asyncio.to_thread(early.recv, 100) == b"a question"
+            await place.node.call("resolv.conf", f"nameserver {ROUTER}\n")
+            kernel.say(PRIVATE, 53, b"forbidden")
+            # A file that is being written names none.
+            await place.node.call("resolv.conf", "")
+            kernel.say(ROUTER, 53, b"another")
+            assert await asyncio.to_thread(late.recv, 100) == b"another"
+            assert not heard(early)
+
+
+async def test_a_kernel_of_a_sessions_network_has_one_address() -> None:
+    async with world() as place, networked_outgoer(place.node) as kernel:
+
+        def talk() -> tuple[bytes, str, str]:
+            listener = inside(place.outside, lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            with listener, kernel.open(socket.SOCK_STREAM) as client:
+                listener.bind((PUBLIC, 7000))
+                listener.listen()
+                listener.settimeout(NEVER)
+                client.connect((PUBLIC, 7000))
+                connection, (seen, _) = listener.accept()
+                with connection:
+                    connection.sendall(b"hello")
+                    return client.recv(100), client.getsockname()[0], seen
+
+        assert await asyncio.to_thread(talk) == (b"hello", SESSION_ADDRESS, NODE_OUTSIDE)
+        listing = run("ip", "-n", kernel.namespace, "-4", "-o", "addr", "show", "scope", "global")
+        assert [line.split()[3] for line in listing.splitlines()] == [f"{SESSION_ADDRESS}/28"]
+
+
+async def test_a_forbidden_address_refuses_at_once() -> None:
+    async with world() as place, outgoer(place.node) as kernel, outgoer(place.node) as other:
+        for address in (NODE_OUTSIDE, NEIGHBOUR, PRIVATE, METADATA, other.address):
+            with kernel.open(socket.SOCK_STREAM) as client, pytest.raises(ConnectionRefusedError):
+                await asyncio.to_thread(client.connect, (address, 7000))
+            with kernel.open(socket.SOCK_DGRAM) as asking:
+                asking.connect((address, 7000))
+                asking.send(b"question")
+                with pytest.raises(ConnectionRefusedError):
+                    await asyncio.to_thread(asking.recv, 100)
+
+
+async def test_the_network_of_the_node_itself_may_be_allowed() -> None:
+    async with world(allowed=[f"{ROUTER}/32", "192.0.2.0/24"]) as place, outgoer(place.node) as kernel:
+        with ears(place.outside, ROUTER, 7000) as (ear,), ears(place.node.name, "", 7000) as (own,):
+            kernel.say("192.0.2.1", 7000, b"forbidden")
+            kernel.say("192.0.2.255", 7000, b"forbidden")
+            kernel.say(ROUTER, 7000, b"allowed")
+            assert await asyncio.to_thread(ear.recv, 100) == b"allowed"
+            assert not heard(own)
+            with ears(place.neighbour, NEIGHBOUR, 7000) as (beside,):
+                kernel.say(NEIGHBOUR, 7000, b"allowed, too")
+                assert await asyncio.to_thread(beside.recv, 100) == b"allowed, too"
+                # Nodes stay out of reach.
+                await place.node.call("protect", [NEIGHBOUR])
+                kernel.say(NEIGHBOUR, 7000, b"forbidden")
+                kernel.say(ROUTER, 7000, END)
+                assert await asyncio.to_thread(ear.recv, 100) == END
+                assert not heard(beside)
 
 
 async def test_rules_that_others_remove_come_back() -> None:

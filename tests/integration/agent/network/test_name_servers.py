@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from retinue.agent.inside.provision import WITHOUT_RESOLVER
-from retinue.agent.network.node import resolver_text
+from retinue.agent.network.name_servers import resolver_text
 from retinue.devtools import nodes
 from retinue.rpc import network_namespaces
 from tests.integration.agent.network.nodes import Tap

@@ -13,9 +13,12 @@ from typing import Any
 
 from retinue.agent.network.core.topology import Member, Network
 from retinue.agent.network.errors import NetworkError
+from retinue.agent.network.name_servers import NameServers
 from retinue.agent.network.namespaces import opened
 from retinue.agent.network.node import NodeNetworks
 from retinue.agent.network.underlay import find_uplink
+
+RESOLVER = "resolv.conf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,8 @@ async def perform(node: NodeNetworks, method: str, *arguments: Any) -> Any:  # n
     networks = node.links
     match method:
         case "ensure_egress":
-            return await node.egress.attach(arguments[0], NamespaceAt(arguments[1]))
+            attempt_id, namespace, *session_address = arguments
+            return await node.egress.attach(attempt_id, NamespaceAt(namespace), *session_address)
         case "remove_egress":
             return await node.egress.remove(*arguments)
         case "egress":
@@ -44,6 +48,9 @@ async def perform(node: NodeNetworks, method: str, *arguments: Any) -> Any:  # n
         case "protect":
             node.protect(frozenset(arguments[0]))
             return await asyncio.to_thread(node.guard.look)
+        case "resolv.conf":
+            (Path(sys.argv[4]) / RESOLVER).write_text(arguments[0])
+            return await asyncio.to_thread(node.look_for_name_servers)
         case "route":
             node.route(frozenset(arguments[0]))
             return await asyncio.to_thread(node.guard.look)
@@ -113,7 +120,7 @@ async def main() -> None:
         agent_id,
         uplink,
         Path(state),
-        name_servers=servers,
+        name_servers=NameServers(servers, [Path(state) / RESOLVER]),
         allowed=tuple(filter(None, allowed.split(","))),
     )
     await node.open([])

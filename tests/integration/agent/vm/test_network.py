@@ -6,10 +6,12 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from retinue.agent.attempts import Phase
+from retinue.agent.network import namespaces
 from retinue.agent.network.egress import Egress
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.types.v1 import isolation_pb2
 from tests.integration.agent.manager_side import attempt
+from tests.integration.agent.network.nodes import run
 from tests.integration.agent.network.sessions import ASK, KERNELS, NAMES, SERVE, SESSION, network
 from tests.support.eventually import eventually
 
@@ -25,6 +27,7 @@ for name in ("sub1", "sub2", "main1"):
 for name in ("sub1", "sub2"):
     socket.create_connection((name, 7000), timeout=300)
 """
+ADDRESS = "10.200.0.1"
 AGAIN = "server.accept()\n"
 
 
@@ -60,6 +63,46 @@ async def test_an_egress_link_leads_into_a_machine(vms: Vms) -> None:
     await egress.remove("k.1")
     await runtime.remove("k.1")
     assert not vms.left()
+
+
+async def test_a_machine_of_a_sessions_network_has_one_address(vms: Vms) -> None:
+    egress = Egress(vms.place.agent_id, 1500)
+    show = (
+        "import subprocess; print(subprocess.run(['ip', '-4', '-o', 'addr'], capture_output=True, text=True).stdout)\n"
+    )
+    runtime = await vms.held(vms.spec("k", "/usr/bin/python3", "-c", show + SERVE, networked=True, egress=True))
+    attachment = runtime.kernel("k.1").network_attachment()
+    with attachment.opened() as descriptor:
+        namespaces.run_inside(descriptor, _make_session_link)
+    await egress.attach("k.1", attachment, ADDRESS)
+    # A second time, as after an interface was made again.
+    for _ in range(2):
+        await runtime.mark_attached("k.1")
+    await runtime.start("k.1")
+    node_knows = (await egress.addresses(["k.1"]))["k.1"]
+
+    async def answer() -> bytes:
+        reader, writer = await asyncio.open_connection(node_knows, 7000)
+        try:
+            return await reader.read(100)
+        finally:
+            writer.close()
+            await writer.wait_closed()
+
+    # What comes by the egress link reaches the session's address, and so does the answer the node.
+    assert await eventually(answer, ignoring=OSError) == b"main1"
+    await vms.until("k.1", Phase.EXITED)
+    addresses = [line.split()[3] for line in vms.printed("k.1").splitlines() if " inet " in line]
+    assert addresses == ["127.0.0.1/8", f"{ADDRESS}/24"]
+    await egress.remove("k.1")
+    await runtime.remove("k.1")
+    assert not vms.left()
+
+
+def _make_session_link() -> None:
+    run("ip", "link", "add", "eth0", "type", "veth", "peer", "other0")
+    run("ip", "addr", "add", f"{ADDRESS}/24", "dev", "eth0")
+    run("ip", "link", "set", "eth0", "up")
 
 
 async def test_a_session_of_machines_and_a_process(agent: Agent) -> None:

@@ -105,7 +105,7 @@ def test_a_table_is_replaced_in_one_transaction_and_names_no_kernel() -> None:
     text = whole_table(GUARDED)
     lines = text.split("\n")
     assert lines[1:3] == ["add table inet retinue-n1", "delete table inet retinue-n1"]
-    assert 'iifname "rteaaaa*" drop' in text
+    assert 'iifname "rteaaaa*" goto refused' in text
     assert "set peers4 { typeof ip saddr . @th,96,24; elements = { 192.0.2.2 . 7 } }" in text
     assert "set peers6 { typeof ip6 saddr . @th,96,24; elements = { 2001:db8::2 . 7 } }" in text
     assert "set fleet { type ipv4_addr;  }" in text
@@ -141,3 +141,22 @@ def test_chains_that_drop_what_is_forwarded() -> None:
         "table inet own {\n\tchain ways {\n\t\ttype filter hook forward priority filter - 10; policy drop;\n\t}\n}\n"
     )
     assert obstacles(listing, "own") == ["ip filter FORWARD"]
+
+
+def test_a_kernel_of_a_sessions_network_has_no_second_address() -> None:
+    link = replace(WAY, session_address="10.128.0.2")
+    session = Link(101, "eth0", "veth", "0a:58:0a:80:00:02", 1450, up=True, peer=1002)
+    steps = plan_egress_link(link, Observed(), Observed({"lo": LOOPBACK, "eth0": session}))
+    created = steps[0].operation
+    assert isinstance(created, CreateVeth)
+    assert created.peer_index > session.index
+    inside = {
+        step.operation.entry
+        for step in steps
+        if isinstance(step.operation, PutEntry) and step.namespace is Namespace.KERNEL
+    }
+    assert inside == {
+        NeighbourEntry(GATEWAY, GATEWAY_MAC),
+        RouteEntry(created.peer_index, "0.0.0.0/0", GATEWAY),
+    }
+    assert plan_egress_link(link, NODE, replace(KERNEL, addresses=frozenset())) == ()

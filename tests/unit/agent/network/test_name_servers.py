@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from retinue.agent.network.node import parse_resolver, resolver_text
+from retinue.agent.network.name_servers import parse_resolver, resolver_text
 
 
 def test_servers_on_the_node_itself_are_left_out() -> None:

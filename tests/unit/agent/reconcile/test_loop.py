@@ -154,14 +154,16 @@ class MemoryWays:
     def __init__(self) -> None:
         self.failures = 0
         self.attached: dict[str, str] = {}
+        self.session_addresses: dict[str, str] = {}
         self.published: dict[str, tuple[int, bool]] = {}
 
     async def publish(self, attempt_id: str, port: int, *, closed: bool) -> None:
         assert attempt_id in self.attached
         self.published[attempt_id] = port, closed
 
-    async def attach(self, attempt_id: str, namespace: Any) -> None:
+    async def attach(self, attempt_id: str, namespace: Any, session_address: str = "") -> None:
         self.attached[attempt_id] = namespace
+        self.session_addresses[attempt_id] = session_address
 
     async def remove(self, attempt_id: str) -> None:
         if self.failures > 0:

@@ -17,6 +17,7 @@ from retinue.manager.session.core.spec import (
     UnreadableSpecError,
     cluster_environment,
     kernel_plans,
+    launcher_environment,
     role_counts,
 )
 from retinue.manager.session.core.states import SessionType
@@ -83,6 +84,23 @@ def test_the_eight_variables_and_two_ids() -> None:
         "BACKENDAI_KERNEL_ID": str(plan.id),
         "BACKENDAI_SESSION_ID": str(SESSION),
     }
+
+
+def test_launchers_find_the_first_kernel_and_their_place() -> None:
+    asked = spec(3)
+    assert launcher_environment(asked, kernel_plans(SESSION, asked.layout)[2]) == {
+        "MASTER_ADDR": "main1",
+        "MASTER_PORT": "29500",
+        "RANK": "2",
+        "WORLD_SIZE": "3",
+        "NODE_RANK": "2",
+        "PET_MASTER_ADDR": "main1",
+        "PET_MASTER_PORT": "29500",
+        "PET_NODE_RANK": "2",
+        "PET_NNODES": "3",
+        "GRPC_DNS_RESOLVER": "native",
+    }
+    assert launcher_environment(spec(1), kernel_plans(SESSION, spec(1).layout)[0]) == {}
 
 
 def test_roles_with_counts_say_which_kernels_there_are() -> None:
