@@ -177,7 +177,7 @@ class SftpServer:
     """An SFTP server over the mounts of an attempt; keys and certificates are lines of OpenSSH's format,
     but for the private `host_key`.
 
-    `max_file_bytes` is the maximum size of a file that is written, 0 for none.
+    `max_file_bytes` is the maximum size of a file that is written, 0 for none, `umask` what new files do not allow.
     """
 
     host_key: bytes = field(repr=False)
@@ -186,6 +186,7 @@ class SftpServer:
     principal: str
     authorized_keys: tuple[str, ...] = ()
     max_file_bytes: int = 0
+    umask: int = 0o022
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,9 @@ class SessionOptions(TypedDict, total=False):
     `strict`.
     `architecture`: that the agents must have. `endpoint`: that it is a replica of,
     `replica_placement`: `spread` or `pack`. `preemptible`: may be preempted by sessions of higher priority.
-    `authorized_keys` and `max_file_bytes`: of a system session, public keys that are let in, and the maximum size of a
-    file. `hold`: wait until `Sessions.update` takes that away.
+    `authorized_keys`, `max_file_bytes` and `umask`: of a system session, public keys that are let in, the maximum size
+    of a file, and permissions that new files do not get, such as `002`. `hold`: wait until `Sessions.update` takes that
+    away.
     `bootstrap_script`: what every kernel runs before its command. Batch only: `earliest_start_time`, not before then,
     in seconds since 1970; `depends_on`, ids or names of sessions that must succeed first, `runs_after`, that must only
     have ended; `max_attempts`, `retry_on_failure` and `retry_backoff` in seconds, to run it again.
@@ -76,6 +77,7 @@ class SessionOptions(TypedDict, total=False):
     preemptible: bool
     authorized_keys: Sequence[str]
     max_file_bytes: int
+    umask: str
     bootstrap_script: str
     earliest_start_time: float
     hold: bool
@@ -132,10 +134,12 @@ def _spec(options: SessionOptions) -> session_pb2.SessionSpec:
         runs_after=options.get("runs_after", ()),
         system=session_pb2.SystemSpec(
             sftp=session_pb2.SftpSpec(
-                authorized_keys=options.get("authorized_keys", ()), max_file_bytes=options.get("max_file_bytes", 0)
+                authorized_keys=options.get("authorized_keys", ()),
+                max_file_bytes=options.get("max_file_bytes", 0),
+                umask=options.get("umask", ""),
             )
         )
-        if options.get("authorized_keys") or options.get("max_file_bytes")
+        if options.get("authorized_keys") or options.get("max_file_bytes") or options.get("umask")
         else None,
     )
     spec.kernel.shared_memory = options.get("shared_memory", "")

@@ -85,6 +85,7 @@ CONDITIONS = {
     AgentConditionType.DEVICE_LOST: agent_service_pb2.NODE_CONDITION_TYPE_DEVICE_LOST,
     AgentConditionType.OTHER: agent_service_pb2.NODE_CONDITION_TYPE_OTHER,
 }
+UMASK = re.compile(r"[0-7]{3}")
 HOSTNAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?")
 
 
@@ -153,6 +154,7 @@ def _sftp_server(message: agent_service_pb2.Attempt) -> SftpServer:
         sftp.principal,
         tuple(sftp.authorized_keys),
         max(0, sftp.max_file_bytes),
+        int(sftp.umask, 8) if UMASK.fullmatch(sftp.umask) else 0o022,
     )
 
 

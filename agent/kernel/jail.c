@@ -2,7 +2,7 @@
  * First command of a jail, which holds no other program than a server: gives up all rights, waits at a gate,
  * then becomes the server.
  *
- * Usage: jail UID GID PORT KEY BYTES SERVER [ARGUMENT...]
+ * Usage: jail UID GID PORT KEY BYTES UMASK SERVER [ARGUMENT...]
  *
  * Writes a newline to standard output once it is ready, and reads lines from standard input: an empty one lets the
  * server go, and others mean nothing to it. The server's output goes to standard error, a line for each write: names in
@@ -10,12 +10,16 @@
  * server reads at its start only: it is emptied as soon as something listens on PORT of the loopback,
  * because users of the server could read it otherwise.
  *
+ * As the shell of the jail's account it is called with `-c COMMAND`: it becomes rsync where COMMAND begins with
+ * `rsync --server`, and refuses all else.
+ *
  * No file is written beyond BYTES, unless these are 0. What programs of the jail send to /dev/log, which is made here,
  * goes to standard error by the same way: `internal-sftp` says there which files it opens and closes.
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <grp.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -41,6 +45,9 @@
 #define PAUSE_NANOSECONDS 5000000
 #define LOOKS 6000
 #define LOG "/dev/log"
+#define UMASK "RETINUE_UMASK"
+#define RSYNC "/usr/bin/rsync"
+#define MAX_WORDS 1024
 /*
  * Names of files of four bytes for each of theirs, as the server writes bytes that are no letters, twice,
  * and some words.
@@ -192,14 +199,105 @@ static void copy_logs(int log)
 	}
 }
 
+static int ends_word(char character)
+{
+	return character == ' ' || character == '\0';
+}
+
+/*
+ * Takes one word off a command as a client of rsync quotes it: with backslashes before characters that a shell reads,
+ * or in quotes. `pattern` gets it with a backslash before each of those, as `glob` reads it, `word` without.
+ * Returns whether a shell would look for names.
+ */
+static int take_word(char **position, char *word, char *pattern)
+{
+	char *from = *position, quote = '\0';
+	int looks = 0;
+
+	for (; *from != '\0' && (quote != '\0' || !ends_word(*from)); from++) {
+		if (quote == '\0' && (*from == '\'' || *from == '"')) {
+			quote = *from;
+			continue;
+		}
+		if (quote != '\0' && *from == quote) {
+			quote = '\0';
+			continue;
+		}
+		if (*from == '\\' && quote != '\'' && from[1] != '\0') {
+			from++;
+			*pattern++ = '\\';
+		} else if (quote != '\0' || *from == '\\') {
+			*pattern++ = '\\';
+		} else if (*from == '*' || *from == '?' || *from == '[') {
+			looks = 1;
+		}
+		*pattern++ = *from;
+		*word++ = *from;
+	}
+	*word = *pattern = '\0';
+	while (*from == ' ')
+		from++;
+	*position = from;
+	return looks;
+}
+
+/* Says in the log what a connection runs: rsync does not name its files there. */
+static void log_command(const char *command)
+{
+	/* The time is left out again. */
+	char line[LINE];
+	int log = connect_log(), length = snprintf(line, sizeof line, "<6>Jan  1 00:00:00 rsync[%d]: %s", getpid(), command);
+
+	(void)!write(log, line, length < LINE ? (size_t)length : LINE - 1);
+	close(log);
+}
+
+static int serve_rsync(char *command)
+{
+	static char *words[MAX_WORDS + 1];
+	size_t length = strlen(command) + 1;
+	char *word = malloc(length), *pattern = malloc(2 * length), *position = command;
+	int count = 0, paths = 0, daemon = 0, looks;
+
+	log_command(command);
+	/* The server has set one of its own. */
+	if (getenv(UMASK) != NULL)
+		umask((mode_t)strtoul(getenv(UMASK), NULL, 8));
+	while (*position == ' ')
+		position++;
+	while (*position != '\0' && word != NULL && pattern != NULL && count < MAX_WORDS) {
+		glob_t found;
+
+		looks = take_word(&position, word, pattern);
+		/* What follows the `.` are paths; those of a sender may be patterns. */
+		if (paths && looks && glob(pattern, GLOB_NOCHECK, NULL, &found) == 0) {
+			for (size_t at = 0; at < found.gl_pathc && count < MAX_WORDS; at++)
+				words[count++] = found.gl_pathv[at];
+			continue;
+		}
+		paths |= strcmp(word, ".") == 0;
+		/* It would take its configuration, and programs to run, from a mount. */
+		daemon |= !paths && strncmp(word, "--daemon", strlen("--daemon")) == 0;
+		words[count++] = strdup(word);
+	}
+	if (count < 2 || strcmp(words[0], "rsync") != 0 || strcmp(words[1], "--server") != 0 || daemon ||
+	    access(RSYNC, X_OK) != 0) {
+		dprintf(STDOUT_FILENO, "This service allows sftp and rsync connections only.\n");
+		return 1;
+	}
+	execv(RSYNC, words);
+	fail(RSYNC);
+	return CANNOT_RUN;
+}
+
 int main(int count, char **arguments)
 {
-	char *environment[] = {"PATH=/usr/sbin", "LANG=C.UTF-8", NULL};
+	char *environment[] = {"PATH=/usr/sbin", "LANG=C.UTF-8", NULL}, nothing[] = "";
 	struct rlimit no_core = {0, 0}, largest;
 	int null, log, errors, output;
 
-	if (count < 7)
-		return CANNOT_RUN;
+	if (count < 8)
+		return serve_rsync(count == 3 && strcmp(arguments[1], "-c") == 0 ? arguments[2] : nothing);
 	log = listen_log();
 	output = connect_log();
 	give_up_rights(strtoul(arguments[1], NULL, 10), strtoul(arguments[2], NULL, 10));
@@ -208,7 +306,7 @@ int main(int count, char **arguments)
 	/* A write beyond it fails, instead of ending who writes. */
 	if (largest.rlim_cur > 0 && (signal(SIGXFSZ, SIG_IGN) == SIG_ERR || setrlimit(RLIMIT_FSIZE, &largest)))
 		fail("the size of files cannot be limited");
-	umask(022);
+	umask((mode_t)strtoul(arguments[6], NULL, 8));
 	if (write(STDOUT_FILENO, "\n", 1) != 1)
 		fail("no agent waits at the start barrier");
 	wait_at_gate();
@@ -220,7 +318,7 @@ int main(int count, char **arguments)
 	errors = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
 	if (errors < 0 || dup2(output, STDOUT_FILENO) < 0 || dup2(output, STDERR_FILENO) < 0)
 		fail("output");
-	execve(arguments[6], arguments + 6, environment);
+	execve(arguments[7], arguments + 7, environment);
 	dup2(errors, STDERR_FILENO);
-	fail(arguments[6]);
+	fail(arguments[7]);
 }

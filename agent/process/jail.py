@@ -1,9 +1,9 @@
 """The jail of an SFTP server: a sandbox whose root holds OpenSSH's server, its libraries and its keys,
 and the mounts of its session.
 
-There is no shell in it, no other program, no /proc and no writable place but the mounts. The server runs as the
-kernel's user, without any capability, and gives access by its own `internal-sftp`; because the sandbox's root is the
-jail, nothing has to be changed into, and no directory needs an owner of its own.
+There is no shell in it, no other program but rsync where the node has it, no /proc and no writable place but the
+mounts. The server runs as the kernel's user, without any capability, and gives access by its own `internal-sftp`;
+because the sandbox's root is the jail, nothing has to be changed into, and no directory needs an owner of its own.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 PORT = 2022
 SERVER = "/usr/sbin/sshd"
+RSYNC = "/usr/bin/rsync"
 HELPERS = ("/usr/lib/openssh/sshd-session", "/usr/lib/openssh/sshd-auth")
 """Programs that servers from OpenSSH 9.8 on start; none before."""
 LOADER = f"{PROGRAMS}/jail"
@@ -60,11 +61,12 @@ def has_server() -> bool:
     return os.access(SERVER, os.X_OK)
 
 
-def jail(loader: Path, uid: int, gid: int, max_file_bytes: int = 0) -> Jail:
+def jail(loader: Path, uid: int, gid: int, max_file_bytes: int = 0, umask: int = 0o022) -> Jail:
     """Returns the jail of a server that runs as this user, and writes no file beyond a size, 0 for any. Blocks.
     Raises NoServerError.
     """
-    programs = [SERVER, *filter(os.path.exists, HELPERS)]
+    helpers = [*filter(os.path.exists, HELPERS)]
+    programs = [SERVER, *helpers, *filter(os.path.exists, (RSYNC,))]
     try:
         shown = dict.fromkeys(path for program in programs for path in (program, *_libraries(program)))
     except (OSError, subprocess.SubprocessError) as error:
@@ -72,10 +74,10 @@ def jail(loader: Path, uid: int, gid: int, max_file_bytes: int = 0) -> Jail:
             f"OpenSSH's server is missing on the node: install the package openssh-server ({error})"
         ) from error
     # Without -r, an older server reads its key again for each connection; a newer one never does.
-    options = ["-D", "-e"] if len(programs) > 1 else ["-D", "-e", "-r"]
+    options = ["-D", "-e"] if helpers else ["-D", "-e", "-r"]
     key, config = f"{FILES}/{HOST_KEY}", f"{FILES}/{CONFIG}"
-    numbers, largest = (str(uid), str(gid), str(PORT)), str(max_file_bytes)
-    return Jail(tuple(shown), loader, (LOADER, *numbers, key, largest, SERVER, *options, "-f", config))
+    numbers, limits = (str(uid), str(gid), str(PORT)), (str(max_file_bytes), f"{umask:o}")
+    return Jail(tuple(shown), loader, (LOADER, *numbers, key, *limits, SERVER, *options, "-f", config))
 
 
 def _libraries(program: str) -> list[str]:
@@ -93,7 +95,7 @@ def _libraries(program: str) -> list[str]:
 def files(server: SftpServer, mounts: Sequence[Mount]) -> dict[str, tuple[bytes, bool]]:
     """Returns the files of the server by name: content, and whether it is for the server's user only."""
     texts = {
-        CONFIG: config(mounts),
+        CONFIG: config(mounts, server.umask),
         _CERTIFICATE: f"{server.host_certificate}\n",
         _AUTHORITY: f"{server.user_authority}\n",
         _PRINCIPALS: f"{server.principal}\n",
@@ -114,15 +116,18 @@ def fingerprint(key: str) -> str:
     return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
 
 
-def account(uid: int, gid: int) -> dict[str, str]:
-    """Returns the files under /etc by path; the account's shell is the server, as OpenSSH wants one that exists."""
-    return {"etc/passwd": f"{ACCOUNT}:x:{uid}:{gid}::/:{SERVER}\n", "etc/group": f"{ACCOUNT}:x:{gid}:\n"}
+def account(uid: int, gid: int, mounts: Sequence[Mount]) -> dict[str, str]:
+    """Returns the files under /etc by path. The account's home is the first mount, and its shell runs rsync alone."""
+    home = mounts[0].target if mounts and _PLAIN_PATH.fullmatch(mounts[0].target) else "/"
+    return {"etc/passwd": f"{ACCOUNT}:x:{uid}:{gid}::{home}:{LOADER}\n", "etc/group": f"{ACCOUNT}:x:{gid}:\n"}
 
 
-def config(mounts: Sequence[Mount]) -> str:
-    """Returns the configuration of the server: SFTP by public keys, beginning in the first mount, and nothing else."""
+def config(mounts: Sequence[Mount], umask: int = 0o022) -> str:
+    """Returns the configuration of the server: SFTP by public keys, beginning in the first mount, and by the account's
+    shell nothing else but rsync.
+    """
     # With -l INFO, it says which files are opened and closed, and how many bytes went.
-    command = "internal-sftp -l INFO -u 0022"
+    command = f"internal-sftp -l INFO -u 0{umask:03o}"
     if not any(mount.writable for mount in mounts):
         command += " -R"
     if mounts and _PLAIN_PATH.fullmatch(mounts[0].target):
@@ -146,8 +151,8 @@ DisableForwarding yes
 PermitTTY no
 PermitUserRC no
 PermitUserEnvironment no
-ForceCommand {command}
-Subsystem sftp internal-sftp
+Subsystem sftp {command}
+SetEnv RETINUE_UMASK={umask:03o}
 MaxSessions 10
 MaxStartups 128
 LoginGraceTime 120

@@ -164,13 +164,17 @@ class Kernels(SandboxKernels[ProcessOptions]):
             hostname=spec.hostname,
             command=(),
             environment={},
-            files=jail.account(uid, gid),
+            files=jail.account(uid, gid, spec.mounts),
             control_groups={},
             work=work,
             uid=uid,
             memory_files=MemoryFiles.of(spec.slots, spec.shared_memory),
             jail=jail.jail(
-                build(self._options.cache_dir, JAIL), uid, gid, 0 if spec.sftp is None else spec.sftp.max_file_bytes
+                build(self._options.cache_dir, JAIL),
+                uid,
+                gid,
+                0 if spec.sftp is None else spec.sftp.max_file_bytes,
+                0o022 if spec.sftp is None else spec.sftp.umask,
             ),
         )
 

@@ -155,6 +155,7 @@ _TYPES = ("batch", "interactive", "inference", "system")
     metavar="SIZE",
     help="Of files that are written through a system session, as 20g.",
 )
+@click.option("--umask", default="", metavar="022", help="Permissions that new files in a system session do not get.")
 @click.option("--bootstrap", type=TextFile(), metavar="FILE", help="Script that every kernel runs first.")
 @click.option("-d", "--detach", is_flag=True, help="Only ask for it; print its id.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress on standard error, only what is wrong.")
@@ -279,6 +280,7 @@ def request(given: dict[str, Any]) -> session_pb2.SessionSpec:
         hold=given["hold"],
         authorized_keys=_lines(given["authorized_keys"]) if given["authorized_keys"] is not None else (),
         max_file_bytes=given["max_file_size"] or 0,
+        umask=given["umask"],
         template=template,
         template_version=version,
     )

@@ -53,6 +53,7 @@ _OPTIONS = {
     "bootstrap_script": "--bootstrap",
     "system.sftp.authorized_keys": "--authorized-keys",
     "system.sftp.max_file_bytes": "--max-file-size",
+    "system.sftp.umask": "--umask",
     "template": "--template",
 }
 _ROLE_OPTIONS = {"slots": "--{role}-slots", "isolation": "--{role}-isolation", "command": "--{role}-command"}

@@ -471,6 +471,7 @@ def _attempt(attempt: AttemptSpec) -> pb.Attempt:
             principal=attempt.sftp.principal,
             authorized_keys=attempt.sftp.authorized_keys,
             max_file_bytes=attempt.sftp.max_file_bytes,
+            umask=attempt.sftp.umask,
         ),
     )
 

@@ -174,7 +174,13 @@ def _sftp_server(row: DesiredAttemptRecord, sftp: SftpSpec, authority: SshAuthor
     if len(keys) < len(lines):
         _log.error("%d damaged keys do not open session %s", len(lines) - len(keys), row.session_id)
     return SftpServer(
-        host.key, host.certificate, authority.public_line, principal(row.session_id), keys, sftp.max_file_bytes
+        host.key,
+        host.certificate,
+        authority.public_line,
+        principal(row.session_id),
+        keys,
+        sftp.max_file_bytes,
+        sftp.umask,
     )
 
 

@@ -170,7 +170,9 @@ def to_spec(message: pb.SessionSpec, *, default_name: str, default_project: str)
             )
             for app in message.apps
         ),
-        sftp=SftpSpec(tuple(message.system.sftp.authorized_keys), message.system.sftp.max_file_bytes)
+        sftp=SftpSpec(
+            tuple(message.system.sftp.authorized_keys), message.system.sftp.max_file_bytes, message.system.sftp.umask
+        )
         if message.HasField("system")
         else None,
     )

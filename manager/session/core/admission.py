@@ -49,6 +49,7 @@ MAX_WEBHOOKS = 4
 MAX_BACKOFF_SECONDS, MAX_MAX_BACKOFF_SECONDS = 3600.0, 86_400.0
 RESERVED_PREFIXES = ("BACKENDAI_", "RETINUE_")
 
+_UMASK = re.compile(r"[0-7]{3}")
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 # Hostnames inside sessions are not names of sessions: they would be ambiguous in every command.
 _HOSTNAME = re.compile(r"(?:main|sub)\d+")
@@ -171,6 +172,8 @@ def _admit_system(spec: SessionSpec, violations: Violations) -> SessionSpec:
     sftp = spec.sftp or SftpSpec()
     if sftp.max_file_bytes < 0:
         violations.append(("spec.system.sftp.max_file_bytes", "must not be negative"))
+    if sftp.umask and not _UMASK.fullmatch(sftp.umask):
+        violations.append(("spec.system.sftp.umask", "must be three octal digits, as 002, or empty"))
     sftp = replace(sftp, authorized_keys=_admit_keys(sftp.authorized_keys, violations))
     return replace(spec, sftp=sftp, service_ports=(_SFTP_PORT,), preopen_ports=())
 

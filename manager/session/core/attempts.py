@@ -52,6 +52,8 @@ class SftpServer:
     authorized_keys: tuple[str, ...]
     # Of a file that is written; 0: no maximum.
     max_file_bytes: int = 0
+    # Three octal digits; empty: 022.
+    umask: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,6 +126,8 @@ class SftpSpec:
     authorized_keys: tuple[str, ...] = ()
     # Of a file that is written; 0: no maximum.
     max_file_bytes: int = 0
+    # Three octal digits; empty: 022.
+    umask: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +291,9 @@ class SessionSpec:
         values["retry"] = RetryPolicy(**values["retry"]) if values.get("retry") else None
         if (sftp := values.get("sftp")) is not None:
             # Sessions of earlier versions have no maximum.
-            values["sftp"] = SftpSpec(tuple(sftp["authorized_keys"]), sftp.get("max_file_bytes", 0))
+            values["sftp"] = SftpSpec(
+                tuple(sftp["authorized_keys"]), sftp.get("max_file_bytes", 0), sftp.get("umask", "")
+            )
         if (warning := values.get("time_warning")) is not None:
             values["time_warning"] = TimeWarning(**warning)
         values["isolations"] = {role: Isolation(name) for role, name in values.get("isolations", {}).items()}
@@ -306,7 +310,7 @@ def _check_types(spec: SessionSpec) -> None:
             texts += [*mapping, *mapping.values()]
     for mount in spec.mounts:
         texts += [mount.source, mount.target, mount.root]
-    texts += spec.sftp.authorized_keys if spec.sftp is not None else ()
+    texts += (*spec.sftp.authorized_keys, spec.sftp.umask) if spec.sftp is not None else ()
     for text in texts:
         if not isinstance(text, str):
             raise TypeError(f"{text!r} is no text")

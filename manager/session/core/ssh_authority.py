@@ -70,7 +70,6 @@ class SshAuthority:
             .valid_principals([principal(session_id).encode()])
             .valid_after(int(now) - _EARLIER_SECONDS)
             .valid_before(int(now + seconds))
-            .add_critical_option(b"force-command", b"internal-sftp")
         )
         return builder.sign(self._authority).public_bytes().decode()
 

@@ -73,6 +73,7 @@ async def serve(
     *,
     writable: bool = True,
     max_file_bytes: int = 0,
+    umask: str = "",
     memory: str = "256m",
     keys: Sequence[str] = (),
 ) -> Clients:
@@ -81,6 +82,7 @@ async def serve(
         name=name,
         mounts=[(str(source), "/data", writable)],
         max_file_bytes=max_file_bytes,
+        umask=umask,
         authorized_keys=keys,
         slots={"cpu": "0.5", "mem": memory},
     )

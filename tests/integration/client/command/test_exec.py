@@ -21,6 +21,7 @@ from tests.support.forked_programs import PROGRAM
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from retinue.client.aio import Client
 
@@ -92,6 +93,16 @@ async def test_what_is_left_running_over_ssh_is_found_again(retinue: Program, na
     await eventually(lambda: _ends_well(retinue, "exec", name, "--", "sh", "-c", "! tmux list-clients | grep -q work"))
     assert (await retinue("ssh", name, alive)).code == 0
     assert (await retinue("ssh", name, f"tmux kill-server; kill {kept}")).code == 0
+
+
+async def test_rsync_goes_by_ssh(environment: dict[str, str], retinue: Program, name: str, tmp_path: Path) -> None:
+    (tmp_path / "sent").write_text("text")
+    process = await asyncio.create_subprocess_exec(
+        *("rsync", "-a", "-e", f"{PROGRAM} ssh", f"{tmp_path}/sent", f"{name}:received"), env=environment
+    )
+    async with asyncio.timeout(NEVER):
+        assert await process.wait() == 0
+    assert (await retinue("exec", name, "--", "cat", "received")).out == "text"
 
 
 async def test_an_interrupt_is_the_commands(retinue: Program, name: str) -> None:

@@ -68,7 +68,7 @@ def run(command: bytes) -> Callable[[paramiko.Channel], None]:
     def request(channel: paramiko.Channel) -> None:
         channel.exec_command(command.decode())
         channel.settimeout(NEVER)
-        assert channel.recv(64).startswith(b"This service allows sftp connections only")
+        assert channel.recv(64).startswith(b"This service allows sftp and rsync connections only")
 
     return request
 

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import os
 import struct
+import subprocess
 from typing import TYPE_CHECKING
 
 import asyncssh
@@ -198,3 +199,45 @@ async def test_an_ide(files: Program, client: Client, tmp_path: Path) -> None:
     finally:
         process.kill()
         await process.wait()
+
+
+async def test_rsync(files: Program, client: Client, shared: Path, tmp_path: Path) -> None:
+    """Both ways, with names that a shell would take apart, and nothing but rsync."""
+    clients = await serve(client, files, shared, "synced", max_file_bytes=MIB, umask="002")
+    await asyncio.to_thread(synchronize, clients, shared, tmp_path)
+    for command in ("id", "rsync --daemon", "rsync --server --daemon .", "rsync --version", "sh -c id", ""):
+        said = (await run("ssh", "-F", clients.config, "-T", clients.host, command, **clients.program.environment))[1]
+        assert "This service allows sftp and rsync connections only" in said, command
+    more = ("ssh", "-F", clients.config, clients.host, "rsync --server; id")
+    assert "uid=" not in (await run(*more, **clients.program.environment))[1]
+
+
+def synchronize(clients: Clients, shared: Path, tmp_path: Path) -> None:
+    def rsync(*arguments: str) -> int:
+        command = ["rsync", "-e", f"ssh -F {clients.config}", *arguments]
+        return subprocess.run(command, env=clients.program.environment, timeout=NEVER, check=False).returncode
+
+    shared.chmod(0o2777)
+    odd = "a b'c\"d $(touch x) *"
+    local = tmp_path / "tree" / "sub"
+    local.mkdir(parents=True)
+    # As they shall be there: those of a directory with a set-group bit cannot be changed.
+    for directory in (local, local.parent):
+        directory.chmod(0o775)
+    names = {odd, "plain.csv", "other.csv"}
+    for name in names:
+        (local / name).write_text(name)
+    assert rsync("-rl", f"{tmp_path}/tree/", f"{clients.host}:made/") == 0
+    assert {path.name: path.read_text() for path in (shared / "made/sub").iterdir()} == {name: name for name in names}
+    # As the directory and the umask have it.
+    assert ((shared / "made").stat().st_mode & 0o7777, (shared / "made").stat().st_gid) == (
+        0o2775,
+        shared.stat().st_gid,
+    )
+    back = tmp_path / "back"
+    for what in ("/data/made/sub/*.csv", f"/data/made/sub/{odd}"):
+        assert rsync("-r", f"{clients.host}:{what}", f"{back}/") == 0
+    assert {path.name for path in back.iterdir()} == names
+    (tmp_path / "large").write_bytes(bytes(MIB + 1))
+    assert rsync(str(tmp_path / "large"), f"{clients.host}:large") != 0
+    assert not (shared / "large").exists()

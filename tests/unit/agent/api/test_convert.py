@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from signal import Signals
+
 import pytest
 
 from retinue.agent.api.convert import attempt_status, desired_attempt, runtime_status
-from retinue.agent.attempts import Isolation, ObservedAttempt, Phase, Probe, ProbeKind, PublishedPort
+from retinue.agent.attempts import Isolation, ObservedAttempt, Phase, Probe, ProbeKind, PublishedPort, TimeWarning
 from retinue.agent.docker.core.image_labels import LabelError, read_labels
+from retinue.agent.kernel.core.signals import Delivery, Target, delivery_of
 from retinue.agent.probes.core.machine import HealthState
 from retinue.agent.probes.prober import Health, RoutedStatus
 from retinue.agent.runtime.contract import RuntimeStatus
@@ -123,3 +126,33 @@ def test_status_of_a_runtime_is_fit_to_be_sent_and_shown() -> None:
         message = runtime_status(RuntimeStatus("vm", available=False, message=text))
         assert message.SerializeToString()
         assert message.message.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("values", "stop"),
+    [
+        ({}, Delivery(Signals.SIGTERM, Target.ALL)),
+        ({"stop_signal": "SIGINT"}, Delivery(Signals.SIGINT, Target.ALL)),
+        # One that only later versions know.
+        ({"stop_signal": "RTMIN+3"}, Delivery(Signals.SIGTERM, Target.ALL)),
+        ({"stop_signal": "QUIT", "stops_all": False}, Delivery(Signals.SIGQUIT, Target.COMMAND)),
+        # What idles ends by nothing else.
+        ({"stop_signal": "USR1", "command": []}, Delivery()),
+    ],
+)
+def test_what_asks_an_attempt_to_end(values: dict[str, object], stop: Delivery) -> None:
+    message = attempt()
+    message.MergeFrom(pb.Attempt(**({"command": ["serve"], "stops_all": True} | values)))  # type: ignore[arg-type]
+    spec = desired_attempt(message).spec
+    assert spec.stop == stop == delivery_of(stop.code)
+
+
+def test_a_warning_is_for_the_command_or_for_what_it_has_started() -> None:
+    message = attempt()
+    message.time_warning.signal = "USR1"
+    message.time_warning.after.FromSeconds(60)
+    assert desired_attempt(message).spec.warning == TimeWarning(Delivery(Signals.SIGUSR1), 60.0)
+    message.time_warning.started_only = True
+    assert desired_attempt(message).spec.warning == TimeWarning(Delivery(Signals.SIGUSR1, Target.STARTED), 60.0)
+    message.time_warning.signal = "NONSENSE"
+    assert desired_attempt(message).spec.warning is None

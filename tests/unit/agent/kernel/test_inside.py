@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from retinue.agent.attempts import AttemptSpec
-from retinue.agent.kernel.core.accounts import with_group, with_user
+from retinue.agent.kernel.core.accounts import BASH, with_group, with_user
 from retinue.agent.kernel.core.ssh import host_names, ssh_files
 
 WORK = "work:x:7:8::/home/work:/bin/sh\n"
@@ -24,6 +24,13 @@ WORK = "work:x:7:8::/home/work:/bin/sh\n"
 )
 def test_user(text: str, named: bool, after: str) -> None:
     assert with_user(text, 7, 8, named=named) == after
+
+
+def test_the_shell_is_what_the_root_has() -> None:
+    bash = WORK.replace("/bin/sh", BASH)
+    assert with_user("", 7, 8, named=True, shell=BASH) == bash
+    assert with_user(WORK, 7, 8, named=True, shell=BASH) == f"{bash}{WORK}"
+    assert with_user(bash, 7, 8, named=True, shell=BASH) == bash
 
 
 def test_group() -> None:

@@ -34,7 +34,7 @@ def test_files() -> None:
 )
 def test_command(mounts: list[Mount], command: str) -> None:
     lines = jail.config(mounts).splitlines()
-    assert f"ForceCommand {command}" in lines
+    assert f"Subsystem sftp {command}" in lines
     assert "PermitTTY yes" not in lines
 
 

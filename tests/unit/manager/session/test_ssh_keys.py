@@ -136,7 +136,7 @@ def test_certificates() -> None:
     user = read(authority.certify(key, SESSION, "ann", 1000.0, 60.0))
     assert user.valid_principals == [principal(SESSION).encode()]
     assert (user.valid_after, user.valid_before) == (940, 1060)
-    assert user.critical_options == {b"force-command": b"internal-sftp"}
+    assert user.critical_options == {}
     assert not user.extensions
     host = authority.host(SESSION, 1)
     assert read(host.certificate).valid_principals == [host_name(SESSION).encode()]
