@@ -362,6 +362,9 @@ class Cluster:
         """
         if self._manager is None or self._manager.pid is None or not self._facts or not self.agents:
             return
+        if all(agent.process.exit_status is not None for agent in self.agents):
+            self._say("no agent runs any more; removing what is left of sessions by force")
+            return
         try:
             async with asyncio.timeout(_DRAIN_SECONDS), self.client() as client:
                 async for endpoint in client.endpoints.list():
@@ -376,7 +379,9 @@ class Cluster:
                 if ended:
                     await self.wait_clean(_DRAIN_SECONDS)
         except (CallError, TimeoutError) as error:
-            self._say(f"sessions were not ended in time ({error or 'time out'}); removing what is left by force")
+            # A time that is up has no words.
+            why = str(error) or f"within {_DRAIN_SECONDS:.0f} s"
+            self._say(f"sessions were not ended in time: {why}; removing what is left by force")
 
     def _remove(self) -> None:
         if self._directory is None:

@@ -360,6 +360,9 @@ def _admit_kernel(kernel: KernelSpec, path: str, violations: Violations) -> Kern
     if kernel.image and (wrong := wrong_reference(kernel.image)):
         violations.append((f"{path}.image", wrong))
     violations += wrong_command(kernel.command, f"{path}.command")
+    if kernel.command and kernel.command[0].startswith("-"):
+        why = "is an option and no program: the entry point of an image is not used, so name the program first"
+        violations.append((f"{path}.command[0]", why))
     violations += wrong_environment(kernel.environment, f"{path}.environment")
     shared = kernel.shared_memory
     if shared:

@@ -71,6 +71,7 @@ def test_a_variable_has_any_name_that_a_process_can_have(name: str) -> None:
         (kernel(command=()), "spec.kernel.command"),
         (kernel(command=("a\0",)), "spec.kernel.command"),
         (kernel(command=("",)), "spec.kernel.command[0]"),
+        (kernel(image="vllm/vllm-openai", command=("--model", "m")), "spec.kernel.command[0]"),
         (kernel(command=("a",) * 1025), "spec.kernel.command"),
         (kernel(command=("a" * 65537,)), "spec.kernel.command"),
         (kernel(image="team/Upper"), "spec.kernel.image"),
