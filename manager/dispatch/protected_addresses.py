@@ -9,7 +9,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterable
 
-from sqlalchemy.engine import make_url
+from retinue.manager.store.connections import hosts_of
 
 _LOOK_UP_SECONDS = 60.0
 _FIRST_LOOK_UP_SECONDS = 1.0
@@ -23,9 +23,7 @@ def control_plane_hosts(listen: Iterable[str], advertise: Iterable[str], databas
     hosts |= {host.rpartition(":")[0].strip("[]") if host.count(":") == 1 else host.strip("[]") for host in advertise}
     hosts.add(socket.gethostname())
     if database_url:
-        url = make_url(database_url)
-        named = url.query.get("host", ())
-        hosts |= {url.host or "", *((named,) if isinstance(named, str) else named)}
+        hosts |= hosts_of(database_url)
     return {host for host in hosts if host and not host.startswith("/")}
 
 

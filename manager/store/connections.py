@@ -5,6 +5,7 @@ and what is not taken back into them.
 from __future__ import annotations
 
 import logging
+import re
 import select
 import uuid
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ import orjson
 import psycopg
 import sqlalchemy.exc
 from psycopg.abc import Buffer
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.types.array import ListDumper
 from sqlalchemy import event
@@ -43,6 +45,10 @@ SERVER_LIVENESS: Mapping[str, Any] = {
     "tcp_user_timeout": 5_000,
 }
 
+_HOST_AND_PORT = re.compile(r"(?:\[[^\]]*\]|[^:/\[\]]*):[0-9]*")
+_SCHEMES = ("postgres", "postgresql", DRIVER)
+_EXAMPLE = "postgresql://USER:PASSWORD@HOST1:5432,HOST2:5432/DATABASE?target_session_attrs=read-write"
+
 Driver = psycopg.AsyncConnection[Any]
 _log = logging.getLogger(__name__)
 
@@ -70,20 +76,59 @@ class FlatListDumper(ListDumper):
         return super().dump(obj)
 
 
-def server_options(**settings: Any) -> str:
-    """Returns settings of a session as a connection is opened with them."""
-    return " ".join(f"-c {name}={value}" for name, value in settings.items())
+def server_options(first: str | tuple[str, ...] = "", **settings: Any) -> str:
+    """Returns settings of a session as a connection is opened with them, after other options."""
+    others = [first] if isinstance(first, str) else list(first)
+    return " ".join((*filter(None, others), *(f"-c {name}={value}" for name, value in settings.items())))
 
 
 def parse_url(url: str) -> URL:
-    """A URL of libpq or SQLAlchemy as SQLAlchemy takes it. Raises ValueError when it is not one of PostgreSQL."""
+    """A URL or `key=value` string of libpq, or a URL of SQLAlchemy, as SQLAlchemy takes it. Raises ValueError when it
+    is not one of PostgreSQL.
+    """
+    scheme, separator, rest = url.partition("://")
+    if separator and scheme not in _SCHEMES:
+        raise ValueError(f"the database URL must begin with postgresql://, not {scheme}://")
+    if not url.strip():
+        raise ValueError(f"the database URL is empty: write it as {_EXAMPLE}")
+    parsed = _parse_of_sqlalchemy(url) if separator else None
+    if parsed is not None and any(map(_HOST_AND_PORT.fullmatch, _listed(parsed, "host"))):
+        # Its own way to write several hosts, which libpq would take for the name of one.
+        return parsed.set(drivername=DRIVER)
     try:
-        parsed = make_url(url)
-    except sqlalchemy.exc.ArgumentError:
-        raise ValueError("the database URL cannot be parsed") from None
-    if parsed.drivername not in ("postgres", "postgresql", DRIVER):
-        raise ValueError(f"the database URL must begin with postgresql://, not {parsed.drivername}://")
-    return parsed.set(drivername=DRIVER)
+        found = {
+            name: str(value) for name, value in conninfo_to_dict(f"postgresql://{rest}" if separator else url).items()
+        }
+    except psycopg.ProgrammingError:
+        if parsed is None:
+            raise ValueError(f"the database URL cannot be parsed: write it as {_EXAMPLE}") from None
+        return parsed.set(drivername=DRIVER)
+    if "service" in found:
+        raise ValueError("the database URL must not name a service: kernels are kept away from the hosts that it names")
+    user, password, database = (found.pop(name, None) for name in ("user", "password", "dbname"))
+    return URL.create(DRIVER, username=user, password=password, database=database, query=found)
+
+
+def hosts_of(url: str) -> frozenset[str]:
+    """Returns the names and addresses of the hosts of a database URL; paths of sockets are among them.
+    Raises ValueError.
+    """
+    parsed = parse_url(url)
+    named = [parsed.host or "", *_listed(parsed, "host"), *_listed(parsed, "hostaddr")]
+    hosts = (host.rpartition(":")[0] if host.count(":") == 1 else host for host in named)
+    return frozenset(host.strip("[]") for host in hosts if host)
+
+
+def _parse_of_sqlalchemy(url: str) -> URL | None:
+    try:
+        return make_url(url)
+    except (sqlalchemy.exc.ArgumentError, ValueError):
+        return None
+
+
+def _listed(url: URL, name: str) -> list[str]:
+    value = url.query.get(name, ())
+    return [part for text in ((value,) if isinstance(value, str) else value) for part in text.split(",")]
 
 
 def make_pool(url: URL, name: str, size: int, statement_timeout: float) -> AsyncEngine:
@@ -110,6 +155,8 @@ def make_pool(url: URL, name: str, size: int, statement_timeout: float) -> Async
                 # Statements over lists are few and look dear: making machine code of one takes longer than it.
                 jit="off",
                 **SERVER_LIVENESS,
+                # Of two settings of one name the later counts.
+                first=url.query.get("options", ""),
             ),
         },
     )
