@@ -16,12 +16,16 @@ from typing import Any, TypeAlias
 from retinue.agent.attempts import ATTEMPT_ID
 from retinue.agent.network.errors import PortsExhaustedError
 
-NUMBERS = range(30_000, 32_768)
-"""Ports of the node's address that are given to published ports: below those that Linux gives to clients."""
-LEASED_NUMBERS = range(31_384, 32_768)
+NUMBERS = range(61_000, 63_768)
+"""Ports of the node's address that are given to published ports: above those that Linux gives to clients, and none of
+Kubernetes' NodePorts.
+"""
+LEASED_NUMBERS = range(62_384, 63_768)
 """Those of leased ports, so that some are left for replicas of endpoints whatever users open."""
 MAX_LEASED = 64
 """Leased ports of one attempt."""
+_FORMER_NUMBERS = range(30_000, 32_768)
+"""Those of versions before: what was given then is kept until it ends."""
 REST = 600.0
 """Seconds that a number is not given again."""
 PORTS = range(1, 65_536)
@@ -154,6 +158,6 @@ def _leased(values: object) -> tuple[LeasedPort, int]:
 
 
 def _number(number: int) -> int:
-    if number not in NUMBERS:
+    if number not in NUMBERS and number not in _FORMER_NUMBERS:
         raise ValueError(f"{number} is not a number of a published port")
     return number

@@ -47,5 +47,5 @@ def refused(name: str, address: str, number: int) -> bool:
 async def published(node: Node, kernel: Outgoer, *, closed: bool = False) -> int:
     address, number = await node.call("publish", kernel.attempt_id, PORT, closed)
     assert address == UNDERLAY
-    assert 30_000 <= number < 32_768
+    assert 61_000 <= number < 63_768
     return int(number)

@@ -31,7 +31,7 @@ def private_server(kernel: Outgoer, port: int = PORT) -> Iterator[socket.socket]
 async def leased(node: Node, kernel: Outgoer, source: str, seconds: float = NEVER, port: int = PORT) -> int:
     address, number = await node.call("lease", kernel.attempt_id, kernel.path, port, source, seconds)
     assert address == UNDERLAY
-    assert 31_384 <= number < 32_768
+    assert 62_384 <= number < 63_768
     return int(number)
 
 

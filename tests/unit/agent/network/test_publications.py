@@ -8,6 +8,7 @@ from retinue.agent.network.core.publications import (
     LEASED_NUMBERS,
     MAX_LEASED,
     NUMBERS,
+    PORTS,
     REST,
     Publications,
     from_values,
@@ -68,18 +69,30 @@ def test_what_is_written_is_read_and_anything_else_refused() -> None:
     assert from_values(to_values(publications)) == publications
     # As a version without leased ports wrote it.
     assert from_values({"attempts": {}, "resting": {}}) == Publications()
+    # Numbers that a version gave which had those of Kubernetes' NodePorts.
+    former = {"attempts": {"a.1": [30_000, 8000, False]}, "resting": {"32767": 5.0}, "leased": [["b.1", 1, 31_384]]}
+    assert to_values(from_values(former)) == former
     refused: list[dict[str, object]] = [
         {},
         {"attempts": [], "resting": {}},
         {"attempts": {"a.1": [22, 8000, False]}, "resting": {}},
-        {"attempts": {"a.1": [30000, 0, False]}, "resting": {}},
-        {"attempts": {"../x": [30000, 1, False]}, "resting": {}},
-        {"attempts": {"a.1": [30000, 1, False], "b.1": [30000, 1, False]}, "resting": {}},
+        {"attempts": {"a.1": [61000, 0, False]}, "resting": {}},
+        {"attempts": {"../x": [61000, 1, False]}, "resting": {}},
+        {"attempts": {"a.1": [61000, 1, False], "b.1": [61000, 1, False]}, "resting": {}},
         {"attempts": {}, "resting": {"x": 1}},
-        {"attempts": {}, "resting": {}, "leased": [["a.1", 0, 30000]]},
+        {"attempts": {}, "resting": {}, "leased": [["a.1", 0, 61000]]},
         {"attempts": {}, "resting": {}, "leased": [["a.1", 1, 22]]},
-        {"attempts": {"a.1": [30000, 1, False]}, "resting": {}, "leased": [["a.1", 1, 30000]]},
+        {"attempts": {"a.1": [61000, 1, False]}, "resting": {}, "leased": [["a.1", 1, 61000]]},
     ]
     for wrong in refused:
         with pytest.raises(ValueError, match=r"published port|attempt|invalid literal"):
             from_values(wrong)
+
+
+def test_numbers_are_none_that_others_on_a_node_are_given() -> None:
+    node_ports, clients = range(30_000, 32_768), range(32_768, 61_000)
+    for number in (*NUMBERS, *LEASED_NUMBERS):
+        assert number in PORTS
+        assert number not in node_ports
+        assert number not in clients
+    assert set(LEASED_NUMBERS) < set(NUMBERS)
