@@ -92,9 +92,11 @@ def with_chains(listener: Any, chains: list[Any]) -> Resource:
     return packed(made)
 
 
-def route_configuration(name: str, hosts: list[Any]) -> Resource:
-    """Returns the route configuration of virtual hosts that are messages already."""
-    configuration = route_pb2.RouteConfiguration(name=name, virtual_hosts=hosts)
+def route_configuration(name: str, hosts: list[Any], *, any_port: bool = False) -> Resource:
+    """Returns the route configuration of virtual hosts that are messages already; with `any_port` the number after a
+    name does not count.
+    """
+    configuration = route_pb2.RouteConfiguration(name=name, virtual_hosts=hosts, ignore_port_in_host_matching=any_port)
     configuration.validate_clusters.value = False
     return packed(configuration)
 

@@ -137,7 +137,7 @@ class Updater:
 
     async def put_routes(self) -> None:
         """Sends the route configuration, and waits until it is in force."""
-        self._ads.put(
-            ROUTES, names.ROUTES, messages.route_configuration(names.ROUTES, list(self._state.hosts.values()))
-        )
+        hosts = list(self._state.hosts.values())
+        # Programs see the port that clients use, and build addresses with it.
+        self._ads.put(ROUTES, names.ROUTES, messages.route_configuration(names.ROUTES, hosts, any_port=True))
         await self._ads.settled(ROUTES, (names.ROUTES,))

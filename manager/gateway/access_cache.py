@@ -34,7 +34,7 @@ OVER = (SessionState.TERMINATING, SessionState.TERMINATED, SessionState.CANCELLE
 @dataclass(frozen=True, slots=True)
 class Access:
     """A browser's right to a port: `location` is where the main kernel runs, None while it does not,
-    and `address` its own there.
+    and `address` its own there. `host` is the one that the program sees, with its port; empty for the browser's.
     """
 
     hash: bytes
@@ -43,6 +43,7 @@ class Access:
     over: bool
     location: AttemptLocation | None
     address: str
+    host: str = ""
 
 
 @dataclass(slots=True)
@@ -166,4 +167,5 @@ def _access(record: PortAccessRecord) -> Access:
     except kernel_locator.KernelNotRunningError:
         location = None
     target = Target(record.session_id, record.port)
-    return Access(record.hash, record.user, target, record.session_state in OVER, location, record.kernel_address)
+    host = f"{record.host}:{record.port}" if record.host else ""
+    return Access(record.hash, record.user, target, record.session_state in OVER, location, record.kernel_address, host)

@@ -99,6 +99,10 @@ class ForwardAuthHandler(external_auth_pb2_grpc.AuthorizationServicer):  # type:
         header = answer.ok_response.headers.add()
         header.header.key, header.header.value = resources.CLUSTER, cluster
         header.append_action = header.OVERWRITE_IF_EXISTS_OR_ADD
+        if access.host:
+            origin = answer.ok_response.headers.add()
+            origin.header.key, origin.header.value = "origin", resources.origin_of(access.host)
+            origin.append_action = origin.OVERWRITE_IF_EXISTS
         return answer
 
     async def _exchange(self, target: Target, method: str, path: str, query: str, headers: Mapping[str, str]) -> Any:

@@ -46,17 +46,19 @@ class Routes:
             self._fixed.insert(0, messages.parse("host", resources.console_host(address)))
         self._put()
 
-    async def grant(self, key: bytes, target: Target, secret: str, socket: str, leased: tuple[str, int] | None) -> str:
-        """Sends requests with a secret to a leased port, or the relay's socket;
+    async def grant(  # noqa: PLR0917  # what an access is, and where it leads
+        self, key: bytes, target: Target, secret: str, socket: str, leased: tuple[str, int] | None, host: str = ""
+    ) -> str:
+        """Sends requests with a secret to a leased port, or the relay's socket, with `host` where it is not empty;
         returns the cluster's name once the engine has it.
 
         Raises TimeoutError when it does not follow, and RefusedError.
         """
-        granted = Granted(target, secret, connections.access_name(key))
+        granted = Granted(target, secret, connections.access_name(key), host)
         self.direct(key, socket, leased)
         if self._granted.get(key) != granted:
             self._granted[key] = granted
-            cluster, listener = connections.access_cluster(key), connections.access_listener(key)
+            cluster, listener = connections.access_cluster(key, host), connections.access_listener(key)
             self._ads.put(CLUSTERS, granted.cluster, messages.resource("cluster", cluster))
             self._ads.put(LISTENERS, granted.cluster, messages.resource("listener", listener))
             routes = resources.granted_routes(self._address, granted)

@@ -85,7 +85,7 @@ class Gateway:
             if cache.now(access.hash) is None:
                 # It was lost meanwhile.
                 return None
-            return await routes.grant(access.hash, access.target, secret, relay.open(access.hash), leased)
+            return await routes.grant(access.hash, access.target, secret, relay.open(access.hash), leased, access.host)
 
         def moved(key: bytes, leased: Leased | None) -> None:
             if not tunnels.move(key, leased):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from retinue.proxy.core import http
 from retinue.proxy.core.fields import ADS, Json, duration, typed
 from retinue.router.core import names
 from retinue.router.core.picker import picked
@@ -44,9 +45,7 @@ def cluster(endpoint_id: str, revision: Revision, routing: Routing) -> Json:
             "base_ejection_time": duration(_EJECTION_SECONDS),
             "max_ejection_percent": _EJECTED_PERCENT,
         },
-        "typed_extension_protocol_options": {
-            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": _protocol(revision)
-        },
+        "typed_extension_protocol_options": _protocol(revision),
     }
 
 
@@ -100,13 +99,7 @@ def _limits(revision: Revision) -> Json:
 
 
 def _protocol(revision: Revision) -> Json:
-    if revision.http2:
-        streams = {"max_concurrent_streams": revision.max_concurrency} if revision.max_concurrency else {}
-        explicit: Json = {"http2_protocol_options": streams}
-    else:
-        explicit = {"http_protocol_options": {"enable_trailers": True}}
-    return typed(
-        "extensions.upstreams.http.v3.HttpProtocolOptions",
-        explicit_http_config=explicit,
-        common_http_protocol_options={"idle_timeout": duration(_IDLE_SECONDS)},
-    )
+    if not revision.http2:
+        return http.programs(idle_seconds=_IDLE_SECONDS)
+    streams = {"max_concurrent_streams": revision.max_concurrency} if revision.max_concurrency else {}
+    return http.programs(idle_seconds=_IDLE_SECONDS, http2=streams)

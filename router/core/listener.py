@@ -9,15 +9,15 @@ import json
 from dataclasses import dataclass
 from enum import StrEnum
 
-from retinue.proxy.core.fields import ADS, Json, certificate_secret, cidr, duration, server_tls, typed
+from retinue.proxy.core import http
+from retinue.proxy.core.fields import ADS, Json, certificate_secret, duration, server_tls, typed
 from retinue.router.core import names
+from retinue.router.core.credentials import token_filters
 from retinue.router.core.picker import picker_filters
 
 # Beside the router filter, in the order in which a request meets them. Only what a route asks for does something.
 _HTTP = "extensions.filters.http"
-_WINDOW, _STREAMS = 1 << 20, 256
 _HEADERS_SECONDS, _CONNECTION_IDLE_SECONDS = 15, 3600
-_CLOCK_SKEW_SECONDS, _CACHED_TOKENS = 5, 1000
 # The engine's own limit to a request that is held; the gate's are shorter.
 _GATE_SECONDS = 86_400
 _BUFFER = 1 << 20
@@ -62,6 +62,7 @@ def listener(listening: Listening, token_key: bytes) -> Json:
         "name": names.LISTENER,
         "address": {"socket_address": {"address": listening.address, "port_value": listening.port}},
         "per_connection_buffer_limit_bytes": _BUFFER,
+        **http.patience(),
         "filter_chains": [chain],
     }
 
@@ -78,56 +79,26 @@ def key_set(token_key: bytes) -> str:
 
 
 def _http(listening: Listening, token_key: bytes) -> Json:
-    return typed(
-        "extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+    return http.clients(
+        headers_seconds=_HEADERS_SECONDS,
+        idle_seconds=_CONNECTION_IDLE_SECONDS,
         stat_prefix="clients",
         rds={"route_config_name": names.ROUTES, "config_source": ADS},
         http_filters=_filters(token_key),
-        # No client is one of our own: headers that steer the engine are removed from all requests.
-        use_remote_address=True,
-        internal_address_config={"cidr_ranges": [cidr("255.255.255.255/32")]},
-        strip_any_host_port=True,
-        normalize_path=True,
-        server_header_transformation="PASS_THROUGH",
         always_set_request_id_in_response=True,
-        proxy_100_continue=True,
-        common_http_protocol_options={"idle_timeout": duration(_CONNECTION_IDLE_SECONDS)},
-        http_protocol_options={"enable_trailers": True},
-        http2_protocol_options={
-            "max_concurrent_streams": _STREAMS,
-            "initial_stream_window_size": _WINDOW,
-            "initial_connection_window_size": _WINDOW,
-        },
-        # Against clients that send their headers drop by drop; a body may take its time.
-        request_headers_timeout=duration(_HEADERS_SECONDS),
-        upgrade_configs=[{"upgrade_type": "websocket"}],
         local_reply_config=_local_replies(),
         access_log=_access_logs(listening),
     )
 
 
 def _filters(token_key: bytes) -> list[Json]:
-    provider = {
-        "issuer": "retinue",
-        "local_jwks": {"inline_string": key_set(token_key)},
-        "from_headers": [{"name": "authorization", "value_prefix": "Bearer "}, {"name": "api-key"}],
-        "payload_in_metadata": names.JWT_PAYLOAD,
-        "require_expiration": True,
-        "clock_skew_seconds": _CLOCK_SKEW_SECONDS,
-        "jwt_cache_config": {"jwt_cache_size": _CACHED_TOKENS},
-    }
     gate = {
         "envoy_grpc": {"cluster_name": names.GATE_CLUSTER},
         "timeout": duration(_GATE_SECONDS),
     }
     return [
         _filter("cors", f"{_HTTP}.cors.v3.Cors"),
-        _filter(
-            "jwt_authn",
-            f"{_HTTP}.jwt_authn.v3.JwtAuthentication",
-            providers={"retinue": provider},
-            requirement_map={"token": {"provider_name": "retinue"}},
-        ),
+        *token_filters(key_set(token_key)),
         _filter("rbac", f"{_HTTP}.rbac.v3.RBAC"),
         _filter("local_ratelimit", f"{_HTTP}.local_ratelimit.v3.LocalRateLimit", stat_prefix="rate"),
         _filter(

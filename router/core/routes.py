@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
+from retinue.proxy.core import http
 from retinue.proxy.core.fields import Json, cidr, duration, typed
 from retinue.router.core import names
+from retinue.router.core.credentials import PLACES, Place
 from retinue.router.core.picker import picker_route
 from retinue.router.core.table import Access, Algorithm, Cors, Endpoint, Routing
 
@@ -22,21 +22,23 @@ _UNLIMITED, _MAX_CALLERS = 1_000_000_000, 10_000
 
 def virtual_host(endpoint: Endpoint, *, gated: bool) -> Json:
     """Returns the virtual host of an endpoint. While `gated`, its requests are held until the gate lets them go."""
-    host: Json = {"name": endpoint.id, "domains": sorted(set(endpoint.hosts)) or [f"{endpoint.id}.invalid"]}
+    host: Json = {
+        "name": endpoint.id,
+        "domains": sorted(set(endpoint.hosts)) or [f"{endpoint.id}.invalid"],
+        **http.forwarded({"x-forwarded-host": "%REQ(:AUTHORITY)%"}),
+        # What the engine says of the client beside x-forwarded-for.
+        "request_headers_to_remove": ["x-envoy-external-address"],
+    }
     if endpoint.deleted:
         host["routes"] = [_route(endpoint, {"direct_response": {"status": _GONE}}, {})]
         return host
     filters = _filters(endpoint, gated=gated)
     host["routes"] = [
-        _route(endpoint, {"route": _action(endpoint, repeat=repeat, gated=gated)}, filters, match)
+        _route(endpoint, {"route": _action(endpoint, repeat=repeat, gated=gated)}, filters, match, place)
+        for place in ([None] if endpoint.access.public else PLACES)
         for match, repeat in _matches(endpoint.routing)
     ]
     return host
-
-
-def route_configuration(hosts: Iterable[Json]) -> Json:
-    """Returns the one route configuration."""
-    return {"name": names.ROUTES, "virtual_hosts": list(hosts), "validate_clusters": False}
 
 
 def _matches(routing: Routing) -> list[tuple[Json, bool]]:
@@ -51,20 +53,24 @@ def _matches(routing: Routing) -> list[tuple[Json, bool]]:
     ]
 
 
-def _route(endpoint: Endpoint, action: Json, filters: Json, match: Json | None = None) -> Json:
+def _route(
+    endpoint: Endpoint, action: Json, filters: Json, match: Json | None = None, place: Place | None = None
+) -> Json:
     about = {"endpoint": endpoint.name, "project": endpoint.project}
+    asked = place.match if place is not None else {}
+    headers = [*asked.get("headers", ()), *(match or {}).get("headers", ())]
     route: Json = {
         # For the access log: less work for each request than metadata.
         "name": f"{endpoint.project}/{endpoint.name}",
-        "match": {"prefix": "/", **(match or {})},
+        "match": {"prefix": "/", **asked, "headers": headers},
         "metadata": {"filter_metadata": {names.METADATA: about}},
         **action,
     }
+    if place is not None:
+        filters = {**filters, **place.filters()}
+        route["request_headers_to_remove"] = list(place.removed)
     if filters:
         route["typed_per_filter_config"] = filters
-    if not endpoint.access.public:
-        # The filter removes the token that it looked at; another one beside it would pass.
-        route["request_headers_to_remove"] = ["authorization", "api-key"]
     return route
 
 
@@ -119,8 +125,6 @@ def _filters(endpoint: Endpoint, *, gated: bool) -> Json:
     filters: Json = {}
     if not access.public or access.source_ranges:
         filters[f"{_FILTERS}.rbac"] = _permissions(endpoint)
-    if not access.public:
-        filters[f"{_FILTERS}.jwt_authn"] = typed(f"{_HTTP}.jwt_authn.v3.PerRouteConfig", requirement_name="token")
     if access.rate_requests:
         filters[f"{_FILTERS}.local_ratelimit"] = _rate(access)
     if gated:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from retinue.proxy.core import http
 from retinue.proxy.core.fields import Json, duration, typed
 
 TRAFFIC_CLUSTER, CONSOLE_CLUSTER = "traffic", "console"
@@ -30,7 +31,6 @@ _TRIES = 4
 # How long a leased port that refused a connection is passed by.
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1, 5
 _KEEPALIVE = {"keepalive_probes": 3, "keepalive_time": 10, "keepalive_interval": 5}
-_HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
 EXTENSION: Json = {
     "name": "envoy.bootstrap.internal_listener",
@@ -89,8 +89,8 @@ def sink(call: Json) -> Json:
     return {"name": "envoy.stat_sinks.open_telemetry", "typed_config": config}
 
 
-def access_cluster(key: bytes) -> Json:
-    """Returns the cluster of an access: HTTP, to its listener."""
+def access_cluster(key: bytes, host: str = "") -> Json:
+    """Returns the cluster of an access: HTTP, to its listener. Programs see `host` where it is not empty."""
     name = access_name(key)
     limits = {
         "max_connections": MAX_CONNECTIONS,
@@ -98,14 +98,9 @@ def access_cluster(key: bytes) -> Json:
         "max_requests": _UNLIMITED,
         "max_retries": _UNLIMITED,
     }
-    options = typed(
-        _HTTP_OPTIONS.removeprefix("envoy."),
-        explicit_http_config={"http_protocol_options": {"enable_trailers": True}},
-        common_http_protocol_options={"idle_timeout": duration(_IDLE_SECONDS)},
-    )
     return {
-        **_static(name, [{"envoy_internal_address": {"server_listener_name": name}}], limits),
-        "typed_extension_protocol_options": {_HTTP_OPTIONS: options},
+        **_static(name, [{"envoy_internal_address": {"server_listener_name": name}}], limits, host),
+        "typed_extension_protocol_options": http.programs(idle_seconds=_IDLE_SECONDS),
     }
 
 
@@ -118,14 +113,9 @@ def console_cluster(socket: str) -> Json:
         "max_requests": _UNLIMITED,
         "max_retries": _UNLIMITED,
     }
-    options = typed(
-        _HTTP_OPTIONS.removeprefix("envoy."),
-        explicit_http_config={"http_protocol_options": {}},
-        common_http_protocol_options={"idle_timeout": duration(_IDLE_SECONDS)},
-    )
     return {
         **_static(CONSOLE_CLUSTER, [{"pipe": {"path": f"@{socket}"}}], limits),
-        "typed_extension_protocol_options": {_HTTP_OPTIONS: options},
+        "typed_extension_protocol_options": http.programs(idle_seconds=_IDLE_SECONDS),
     }
 
 
@@ -213,19 +203,19 @@ def kernel_cluster(key: bytes, socket: str | None, leased: tuple[str, int] | Non
 def pipe(name: str, socket: str) -> Json:
     """Returns the cluster of a service of the manager, at the socket of an abstract name."""
     limits = dict.fromkeys(("max_connections", "max_pending_requests", "max_requests", "max_retries"), _UNLIMITED)
-    options = typed(_HTTP_OPTIONS.removeprefix("envoy."), explicit_http_config={"http2_protocol_options": {}})
+    options = typed(http.HTTP_OPTIONS.removeprefix("envoy."), explicit_http_config={"http2_protocol_options": {}})
     return {
         **_static(name, [{"pipe": {"path": f"@{socket}"}}], limits),
-        "typed_extension_protocol_options": {_HTTP_OPTIONS: options},
+        "typed_extension_protocol_options": {http.HTTP_OPTIONS: options},
     }
 
 
-def _static(name: str, addresses: list[Json], limits: Json) -> Json:
+def _static(name: str, addresses: list[Json], limits: Json, host: str = "") -> Json:
     """Returns a cluster whose addresses are tried in this order. The engine's usual limits
     are for many clients of one program.
     """
     endpoints = [
-        {"priority": priority, "lb_endpoints": [{"endpoint": {"address": address}}]}
+        {"priority": priority, "lb_endpoints": [{"endpoint": {"address": address, "hostname": host}}]}
         for priority, address in enumerate(addresses)
     ]
     return {

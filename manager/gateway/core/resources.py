@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from retinue.manager.gateway.core import connections, pages
 from retinue.manager.gateway.core.connections import pipe
 from retinue.manager.gateway.core.rules import OPEN_PATH, Address, Target
+from retinue.proxy.core import http
 from retinue.proxy.core.fields import (
     ADS,
     ADS_CLUSTER,
     Json,
     certificate_secret,
-    cidr,
     client_limit,
     duration,
     dynamic_resources,
@@ -37,8 +37,6 @@ _FILTERS = "envoy.filters.http"
 _ASK, _OWN_COOKIE, _SET_COOKIE = f"{_FILTERS}.ext_authz", f"{_FILTERS}.lua", "set-cookie"
 _HEADERS_SECONDS, _CONNECTION_IDLE_SECONDS = 10, 120
 _ASK_SECONDS = 20
-_LONGEST_HEADERS_KIB = 32
-_WINDOW, _STREAMS = 1 << 20, 256
 _MAX_BROWSERS = 50_000
 _RETRIES = 2
 
@@ -46,12 +44,13 @@ _RETRIES = 2
 @dataclass(frozen=True, slots=True)
 class Granted:
     """A browser's access: the address that it is for, the secret in its cookie,
-    and the cluster that its requests go to.
+    and the cluster that its requests go to. `host` is the one that the program sees, empty for the browser's.
     """
 
     target: Target
     secret: str = field(repr=False)
     cluster: str
+    host: str = ""
 
 
 def bootstrap(ads_socket: str, authorization_socket: str, traffic_socket: str, key: str) -> Json:
@@ -92,6 +91,7 @@ def listener(host: str, port: int, address: Address, key: str) -> Json:
         "address": {"socket_address": {"address": host, "port_value": port}},
         "enable_reuse_port": False,
         "per_connection_buffer_limit_bytes": connections.BUFFER_BYTES,
+        **http.patience(),
         # Tunnels are distinguished by the name that clients say in TLS.
         "listener_filters": [
             {"name": "tls", "typed_config": typed("extensions.filters.listener.tls_inspector.v3.TlsInspector")}
@@ -178,7 +178,7 @@ def _granted(address: Address, access: Granted, cookie: Json, *unneeded: str) ->
         "route": {"cluster": access.cluster, **_forwarding()},
         # Left out of the chain for such a request: a filter that is there and does nothing costs a fifth of one.
         "typed_per_filter_config": _disabled(*unneeded),
-        **_forwarded_headers(),
+        **_forwarded_headers(access.host),
     }
 
 
@@ -194,49 +194,39 @@ def _empty_or(name: str, expression: str) -> Json:
 def _forwarding() -> Json:
     # Only what was not sent is sent again. Programs may be silent for as long as they like.
     retry = {"retry_on": "connect-failure,refused-stream,reset-before-request", "num_retries": _RETRIES}
-    return {"timeout": duration(0), "idle_timeout": duration(0), "retry_policy": retry}
+    # By the cluster, where it names a host.
+    return {"timeout": duration(0), "idle_timeout": duration(0), "retry_policy": retry, "auto_host_rewrite": True}
 
 
-def _forwarded_headers() -> Json:
-    values = {
-        "x-forwarded-for": "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%",
-        "x-forwarded-host": "%REQ(:AUTHORITY)%",
-    }
-    headers = [
-        {"header": {"key": name, "value": value}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
-        for name, value in values.items()
-    ]
-    return {"request_headers_to_add": headers}
+def origin_of(host: str) -> str:
+    """Returns the origin of a program's own address."""
+    return f"http://{host}"
+
+
+def _forwarded_headers(host: str = "") -> Json:
+    fields = http.forwarded(
+        {
+            "x-forwarded-for": "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%",
+            "x-forwarded-host": "%REQ(:AUTHORITY)%",
+        }
+    )
+    if host:
+        origin = {"header": {"key": "origin", "value": origin_of(host)}, "append_action": "OVERWRITE_IF_EXISTS"}
+        fields["request_headers_to_add"].append(origin)
+    return fields
 
 
 def _manager(address: Address, key: str) -> Json:
-    return typed(
-        "extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+    return http.clients(
+        headers_seconds=_HEADERS_SECONDS,
+        idle_seconds=_CONNECTION_IDLE_SECONDS,
         # Browsers speak HTTP/2 over TLS only.
         codec_type="AUTO" if address.secure else "HTTP1",
         stat_prefix="ports",
         rds={"route_config_name": ROUTES, "config_source": ADS},
         http_filters=_filters(address, key),
-        # No client is one of our own: headers that steer the engine are removed from all requests.
-        use_remote_address=True,
-        internal_address_config={"cidr_ranges": [cidr("255.255.255.255/32")]},
-        # Paths belong to the program.
-        normalize_path=False,
-        merge_slashes=False,
         generate_request_id=False,
-        server_header_transformation="PASS_THROUGH",
-        proxy_100_continue=True,
-        max_request_headers_kb=_LONGEST_HEADERS_KIB,
-        common_http_protocol_options={"idle_timeout": duration(_CONNECTION_IDLE_SECONDS)},
-        http_protocol_options={"enable_trailers": True, "accept_http_10": True},
-        http2_protocol_options={
-            "max_concurrent_streams": _STREAMS,
-            "initial_stream_window_size": _WINDOW,
-            "initial_connection_window_size": _WINDOW,
-        },
-        request_headers_timeout=duration(_HEADERS_SECONDS),
         stream_idle_timeout=duration(0),
-        upgrade_configs=[{"upgrade_type": "websocket"}],
         local_reply_config=_local_replies(),
     )
 

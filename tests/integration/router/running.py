@@ -29,7 +29,7 @@ COMMON = Common(KEY.public_key().public_bytes_raw())
 
 def token(endpoint_id: str, *, lifetime: float = 3600.0, key: Ed25519PrivateKey = KEY, jti: str = "t1") -> str:
     def part(value: Any) -> str:
-        return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
+        return base64.urlsafe_b64encode(json.dumps(value, separators=(",", ":")).encode()).rstrip(b"=").decode()
 
     claims = {"iss": "retinue", "aud": endpoint_id, "jti": jti, "exp": int(time.time() + lifetime)}
     signed = f"{part({'alg': 'EdDSA', 'typ': 'JWT'})}.{part(claims)}"

@@ -35,12 +35,16 @@ def test_the_engine_takes_every_resource(address: Address) -> None:
     messages.resource("listener", resources.listener("192.0.2.1", address.number, address, "key"))
     messages.resource("secret", resources.secret((b"CHAIN", b"KEY")))
     messages.resource("cluster", connections.access_cluster(b"1"))
+    messages.resource("cluster", connections.access_cluster(b"1", "localhost:8080"))
     messages.resource("listener", connections.access_listener(b"1"))
     messages.resource("cluster", connections.kernel_cluster(b"1", "name", ("192.0.2.7", 31_400)))
     messages.resource("cluster", connections.kernel_cluster(b"1", None, ("192.0.2.7", 31_400)))
     messages.parse("chain", connections.tunnel_chain(b"1", TunnelIdentity("1.tunnel.localhost", b"CHAIN", b"KEY")))
     messages.parse("host", resources.virtual_host(address, TARGET))
-    for route in resources.granted_routes(address, Granted(TARGET, "rta_s", "access/1")):
+    for route in (
+        *resources.granted_routes(address, Granted(TARGET, "rta_s", "access/1")),
+        *resources.granted_routes(address, Granted(TARGET, "rta_s", "access/1", "localhost:8080")),
+    ):
         messages.parse("route", route)
     messages.parse("host", resources.other_hosts())
 

@@ -1,0 +1,105 @@
+"""What both edges, the listener of endpoints and that of ports of sessions, do with HTTP: what nginx and the balancers
+of the large clouds do where nobody has set them up otherwise. Programs get requests, and clients get answers, as they
+were sent. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from retinue.proxy.core.fields import Json, cidr, duration, typed
+
+# Of a request, and of an answer, all lines together; a proxy of the large clouds before this one passes as much.
+_HEADERS_KIB, _HEADER_LINES = 64, 1000
+_WINDOW, _STREAMS = 1 << 20, 256
+_WEBSOCKET = "websocket"
+# Of a client that is there, and takes no byte of what is sent to it.
+_STALLED_SECONDS = 900
+_TCP, _TCP_USER_TIMEOUT = 6, 18
+HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+
+
+def clients(*, headers_seconds: float, idle_seconds: float, **fields: object) -> Json:
+    """Returns the part of a listener that speaks HTTP of any version with clients. They send their headers within
+    `headers_seconds`, and a connection without a request is kept for `idle_seconds`.
+    """
+    return typed(
+        "extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        # No client is one of our own: headers that steer the engine are removed from all requests.
+        use_remote_address=True,
+        internal_address_config={"cidr_ranges": [cidr("255.255.255.255/32")]},
+        # Paths belong to the program.
+        normalize_path=False,
+        merge_slashes=False,
+        strip_trailing_host_dot=True,
+        server_header_transformation="PASS_THROUGH",
+        proxy_100_continue=True,
+        max_request_headers_kb=_HEADERS_KIB,
+        common_http_protocol_options={
+            "idle_timeout": duration(idle_seconds),
+            "max_headers_count": _HEADER_LINES,
+        },
+        http_protocol_options={
+            "enable_trailers": True,
+            "accept_http_10": True,
+            # An offer, which a server may leave alone: clients ask for TLS in this way, and for HTTP/2.
+            "ignore_http_11_upgrade": [{"safe_regex": {"regex": _all_but(_WEBSOCKET)}}],
+        },
+        http2_protocol_options={
+            "max_concurrent_streams": _STREAMS,
+            "initial_stream_window_size": _WINDOW,
+            "initial_connection_window_size": _WINDOW,
+        },
+        # Against clients that send their headers drop by drop; a body may take its time.
+        request_headers_timeout=duration(headers_seconds),
+        # It would cut what a slow client has not read yet, where the connection ends with the answer.
+        delayed_close_timeout=duration(0),
+        upgrade_configs=[{"upgrade_type": _WEBSOCKET}],
+        **fields,
+    )
+
+
+def patience() -> Json:
+    """Returns the part of a listener that ends connections whose clients take nothing any more."""
+    option = {"level": _TCP, "name": _TCP_USER_TIMEOUT, "int_value": _STALLED_SECONDS * 1000}
+    return {"socket_options": [{**option, "state": "STATE_LISTENING"}]}
+
+
+def programs(*, idle_seconds: float, http2: Json | None = None) -> Json:
+    """Returns the extension of a cluster by which it speaks HTTP with programs: HTTP/2 with these options,
+    HTTP/1.1 without. An unused connection is kept for `idle_seconds`.
+    """
+    explicit = (
+        {"http_protocol_options": {"enable_trailers": True}} if http2 is None else {"http2_protocol_options": http2}
+    )
+    options = typed(
+        HTTP_OPTIONS.removeprefix("envoy."),
+        explicit_http_config=explicit,
+        common_http_protocol_options={
+            "idle_timeout": duration(idle_seconds),
+            "max_headers_count": _HEADER_LINES,
+            "max_response_headers_kb": _HEADERS_KIB,
+        },
+    )
+    return {HTTP_OPTIONS: options}
+
+
+def forwarded(values: Mapping[str, str]) -> Json:
+    """Returns the part of a route or virtual host that says to programs where a request comes from, whatever it says
+    itself.
+    """
+    headers = [
+        {"header": {"key": name, "value": value}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
+        for name, value in values.items()
+    ]
+    return {"request_headers_to_add": headers}
+
+
+def _all_but(word: str) -> str:
+    """Returns the expression, without looking ahead, of all texts but a word in any case."""
+    parts = [f"{re.escape(word)}.+"]
+    for index, letter in enumerate(word):
+        parts.append(re.escape(word[:index]))
+        parts.append(f"{re.escape(word[:index])}[^{letter}{letter.upper()}].*")
+    return f"(?i:{'|'.join(parts)})"
