@@ -22,7 +22,8 @@ class SessionOptions(TypedDict, total=False):
     `1g`, a part of `mem`. `isolation`: `process`, `container` or `vm`. The same with `main_` and `sub_` in front: of
     one role, in place of the above. `labels`: free. `mounts`: directories of the nodes as source, target and whether it
     is writable. `ports`: of `main1` that clients reach, each a name, `tcp` or `http`,
-    and a number; `preopen_ports`: first and last number of ranges; `apps`: programs to be started on demand, as
+    a number and, where an HTTP program is to see it through the gateway in place of the browser's host, `localhost`;
+    `preopen_ports`: first and last number of ranges; `apps`: programs to be started on demand, as
     messages. `termination_grace`, `time_limit`: seconds. `stop_signal`: in place of `TERM`. `time_warning`: a signal
     for the command, and how many seconds before the time limit. `agents`: to run on, `agent_choice`: `preferred` or
     `strict`.
@@ -62,7 +63,7 @@ class SessionOptions(TypedDict, total=False):
     sub_slots: Mapping[str, Amount]
     labels: Mapping[str, str]
     mounts: Sequence[tuple[str, str, bool]]
-    ports: Sequence[tuple[str, str, int]]
+    ports: Sequence[tuple[str, str, int] | tuple[str, str, int, str]]
     preopen_ports: Sequence[tuple[int, int]]
     apps: Sequence[session_pb2.AppDefinition]
     termination_grace: float
@@ -117,8 +118,8 @@ def _spec(options: SessionOptions) -> session_pb2.SessionSpec:
             for source, target, writable in options.get("mounts", ())
         ],
         service_ports=[
-            port_pb2.ServicePort(name=name, protocol=protocol, ports=[number])
-            for name, protocol, number in options.get("ports", ())
+            port_pb2.ServicePort(name=name, protocol=protocol, ports=[number], host=host[0] if host else "")
+            for name, protocol, number, *host in options.get("ports", ())
         ],
         preopen_ports=[
             session_pb2.PortRange(first=first, last=last) for first, last in options.get("preopen_ports", ())

@@ -48,7 +48,9 @@ def _hints(declared: type) -> dict[str, Any]:
 
 def _check(place: str, value: object, hint: Any) -> None:
     origin, arguments = get_origin(hint), get_args(hint)
-    if origin in {Union, UnionType}:
+    if origin in {Union, UnionType} and (tuples := [choice for choice in arguments if get_origin(choice) is tuple]):
+        _check(place, value, _of_length(place, value, tuples))
+    elif origin in {Union, UnionType}:
         if not any(_fits(value, choice) for choice in arguments):
             raise UsageError(f"{place}: expected {' or '.join(map(_name, arguments))}, not {value!r}")
     elif origin is Mapping and isinstance(value, Mapping):
@@ -65,6 +67,14 @@ def _check(place: str, value: object, hint: Any) -> None:
         raise UsageError(f"{place}: expected {len(arguments)} values, not {value!r}")
     elif not _fits(value, hint):
         raise UsageError(f"{place}: expected {_name(hint)}, not {value!r}")
+
+
+def _of_length(place: str, value: object, tuples: Sequence[Any]) -> Any:
+    """Returns the kind of tuple that has as many values. Raises UsageError."""
+    by_length = {len(get_args(kind)): kind for kind in tuples}
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes) or len(value) not in by_length:
+        raise UsageError(f"{place}: expected {' or '.join(map(str, by_length))} values, not {value!r}")
+    return by_length[len(value)]
 
 
 def _fits(value: object, hint: Any) -> bool:

@@ -12,6 +12,8 @@ from retinue.client.errors import UsageError
 
 Mount: TypeAlias = tuple[str, str, bool]
 """Source, target, and whether it is writable."""
+Port: TypeAlias = tuple[str, str, int] | tuple[str, str, int, str]
+"""Name, protocol, number, and the host that the program sees where that is not the browser's."""
 
 _FORM = "SRC:DST[:rw], as /data/imagenet:/data or /scratch/me:/scratch:rw"
 _KEYS = {"src": "source", "dst": "target", "destination": "target", "ro": "readonly"}
@@ -52,8 +54,10 @@ def _docker_mount(text: str) -> Mount:
     return source, target, not _TRUTH[readonly]
 
 
-def parse_port(text: str) -> tuple[str, str, int]:
-    """Returns the name, protocol and number of `NAME:[PROTOCOL:]NUMBER`. Raises UsageError."""
+def parse_port(text: str) -> Port:
+    """Returns the name, protocol and number of `NAME:[PROTOCOL:]NUMBER[:host=localhost]`, and the host if there is one.
+    Raises UsageError.
+    """
     if (docker := _DOCKER_PORT.fullmatch(text)) is not None:
         if docker["protocol"] in ("udp", "sctp"):
             raise UsageError(f"{text!r}: only TCP is carried to a session")
@@ -61,10 +65,13 @@ def parse_port(text: str) -> tuple[str, str, int]:
         raise UsageError(
             f"{text!r}: nothing is published on a node; give the port a name, -p web:{docker['port']}, and {forward}"
         )
-    name, *protocol, number = text.rsplit(":", 2) if ":" in text else ("", text)
-    if not name or ":" in name or not is_port(number):
-        raise UsageError(f"{text!r} is not NAME:[PROTOCOL:]NUMBER, such as web:{number if is_port(number) else 8000}")
-    return name, protocol[0] if protocol else "", int(number)
+    declared, named, host = text.partition(":host=")
+    name, *protocol, number = declared.rsplit(":", 2) if ":" in declared else ("", declared)
+    if not name or ":" in name or not is_port(number) or (named and not host):
+        example = f"such as web:{number if is_port(number) else 8000}"
+        raise UsageError(f"{text!r} is not NAME:[PROTOCOL:]NUMBER[:host=localhost], {example}")
+    port = name, protocol[0] if protocol else "", int(number)
+    return (*port, host) if host else port
 
 
 def is_port(text: str) -> bool:

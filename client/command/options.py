@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from retinue.client.command.docker_syntax import Mount, is_port, parse_mount, parse_port
+from retinue.client.command.docker_syntax import Mount, Port, is_port, parse_mount, parse_port
 from retinue.client.errors import UsageError
 from retinue.client.overriding import remove_field, set_field
 from retinue.client.time_spans import EXAMPLES, MOMENT_EXAMPLES, parse_moment, parse_span
@@ -165,8 +165,10 @@ def mounts(_context: click.Context, parameter: click.Parameter, values: Iterable
         raise click.BadParameter(str(error), param=parameter) from error
 
 
-def ports(_context: click.Context, parameter: click.Parameter, values: Iterable[str]) -> list[tuple[str, str, int]]:
-    """Returns `NAME:[PROTOCOL:]NUMBER` options as name, protocol and number; usage errors for anything else."""
+def ports(_context: click.Context, parameter: click.Parameter, values: Iterable[str]) -> list[Port]:
+    """Returns `NAME:[PROTOCOL:]NUMBER[:host=localhost]` options as name, protocol, number and host;
+    usage errors for anything else.
+    """
     try:
         return [parse_port(value) for value in values]
     except UsageError as error:

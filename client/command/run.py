@@ -78,8 +78,9 @@ _TYPES = ("batch", "interactive", "inference", "system")
     "ports",
     multiple=True,
     callback=options.ports,
-    metavar="NAME:[PROTOCOL:]NUMBER",
-    help="Port of main1 that clients reach; the protocol is tcp or http.",
+    metavar="NAME:[PROTOCOL:]NUMBER[:host=localhost]",
+    help="Port of main1 that clients reach; the protocol is tcp or http. With `host=localhost`, an http program takes "
+    "requests through the gateway for its own machine's.",
 )
 @click.option(
     "--app",

@@ -258,6 +258,7 @@ def _ports(session: session_pb2.Session) -> str:
     main = session.kernels[0].service_ports if session.kernels else ()
     named = {
         port.name: f"{safe(port.name)} {safe(port.protocol) or 'tcp'} {','.join(map(str, port.ports))}"
+        + (f" host={safe(port.host)}" if port.host else "")
         for port in (*main, *session.spec.service_ports)
     }
     ranges = [

@@ -32,6 +32,7 @@ class PortAccessRecord:
     """A browser's right to a port of a session: where its main kernel is,
     and the kernel's address in the session's network.
 
+    `host` is the one that the program sees, empty for the browser's;
     `session_state` is None when only another version of the manager knows it.
     """
 
@@ -42,6 +43,7 @@ class PortAccessRecord:
     session_state: SessionState | None
     location: KernelLocationRecord
     kernel_address: str
+    host: str
 
 
 async def create_ticket(
@@ -149,7 +151,10 @@ async def read(tx: AsyncSession, hashes: Collection[bytes]) -> list[PortAccessRe
         text("""
             SELECT p.hash, p.session_id, p.port, p.user_name, s.state AS session_state,
                 k.state, k.id AS kernel_id, a.epoch, a.agent_id, g.address AS agent_address,
-                k.address AS kernel_address
+                k.address AS kernel_address,
+                jsonb_path_query_first(
+                    s.spec, '$.service_ports[*] ? (@.ports[*] == $port).host', jsonb_build_object('port', p.port)
+                ) #>> '{}' AS host
             FROM port_access p
             JOIN token t ON t.id = p.token_id AND t.revoke_time IS NULL AND (t.expire_time IS NULL OR t.expire_time > now())
             JOIN user_account u ON u.name = p.user_name
@@ -169,6 +174,7 @@ async def read(tx: AsyncSession, hashes: Collection[bytes]) -> list[PortAccessRe
             session_state=STATES.get(row["session_state"]),
             location=kernel_location(row),
             kernel_address=row["kernel_address"],
+            host=row["host"] or "",
         )
         for row in fetched(rows)
     ]

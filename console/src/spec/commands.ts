@@ -73,7 +73,9 @@ function cli(spec: SessionSpec): string {
   }
   for (const [name, value] of Object.entries(spec.labels)) add("--label", `${name}=${value}`);
   for (const mount of spec.mounts) add("--mount", `${mount.source}:${mount.target}${mount.writable ? ":rw" : ""}`);
-  for (const port of spec.servicePorts) add("--port", `${port.name}:${port.protocol}:${port.ports[0]}`);
+  for (const port of spec.servicePorts) {
+    add("--port", `${port.name}:${port.protocol}:${port.ports[0]}${port.host ? `:host=${port.host}` : ""}`);
+  }
   add("--group", spec.resourceGroup);
   add("--project", spec.project);
   add("--priority", spec.priority);
@@ -110,7 +112,11 @@ function python(spec: SessionSpec): string {
   if (Object.keys(spec.labels).length > 0) add("labels", spec.labels);
   const mounts = spec.mounts.map(({ source, target, writable }) => new Tuple(source, target, writable));
   if (mounts.length > 0) add("mounts", mounts);
-  const ports = spec.servicePorts.map((port) => new Tuple(port.name, port.protocol, port.ports[0] ?? 0));
+  const ports = spec.servicePorts.map((port) =>
+    port.host
+      ? new Tuple(port.name, port.protocol, port.ports[0] ?? 0, port.host)
+      : new Tuple(port.name, port.protocol, port.ports[0] ?? 0),
+  );
   if (ports.length > 0) add("ports", ports);
   add("resource_group", spec.resourceGroup);
   add("project", spec.project);

@@ -156,7 +156,8 @@ def to_spec(message: pb.SessionSpec, *, default_name: str, default_project: str)
         retry=_retry_policy(message.retry) if message.HasField("retry") else None,
         webhooks=tuple(_webhook(position, webhook) for position, webhook in enumerate(message.webhooks)),
         service_ports=tuple(
-            ServicePortSpec(port.name, port.protocol or TCP, tuple(port.ports)) for port in message.service_ports
+            ServicePortSpec(port.name, port.protocol or TCP, tuple(port.ports), port.host)
+            for port in message.service_ports
         ),
         preopen_ports=tuple(PortRange(ports.first, ports.last or ports.first) for ports in message.preopen_ports),
         apps=tuple(
@@ -277,7 +278,7 @@ def spec_message(stored: StoredSpec, view: SpecView) -> pb.SessionSpec:
             for webhook in spec.webhooks
         ],
         service_ports=[
-            port_pb2.ServicePort(name=port.name, protocol=port.protocol, ports=port.ports)
+            port_pb2.ServicePort(name=port.name, protocol=port.protocol, ports=port.ports, host=port.host)
             for port in spec.service_ports
         ],
         preopen_ports=[pb.PortRange(first=ports.first, last=ports.last) for ports in spec.preopen_ports],

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 TCP, HTTP = "tcp", "http"
+LOCALHOST = "localhost"
 PROTOCOLS = (TCP, HTTP)
 PORTS = range(1024, 65_536)
 # The server by which kernels of a session reach each other.
@@ -29,11 +30,14 @@ Violations = list[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class ServicePortSpec:
-    """A port by name; the name stands for the first of its numbers."""
+    """A port by name; the name stands for the first of its numbers. `host` is the one that the program sees of requests
+    through the gateway: empty for that of the browser.
+    """
 
     name: str
     protocol: str = TCP
     ports: tuple[int, ...] = ()
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,8 @@ def check_ports(declared: Sequence[ServicePortSpec], preopen: Sequence[PortRange
             violations.append((f"{path}.name", "is given twice"))
         if port.protocol not in PROTOCOLS:
             violations.append((f"{path}.protocol", f"must be {' or '.join(PROTOCOLS)}"))
+        if port.host and (port.host, port.protocol) != (LOCALHOST, HTTP):
+            violations.append((f"{path}.host", f"must be empty, or {LOCALHOST} with protocol {HTTP}"))
         if not port.ports:
             violations.append((f"{path}.ports", "is required"))
         for index, number in enumerate(port.ports):
@@ -69,6 +75,10 @@ def check_ports(declared: Sequence[ServicePortSpec], preopen: Sequence[PortRange
                 violations.append((f"{path}.ports[{index}]", wrong))
             numbers.add(number)
         names.add(port.name)
+    _check_ranges(preopen, violations)
+
+
+def _check_ranges(preopen: Sequence[PortRange], violations: Violations) -> None:
     if len(preopen) > MAX_RANGES:
         violations.append(("spec.preopen_ports", f"must be at most {MAX_RANGES} ranges"))
         return
@@ -141,4 +151,4 @@ def ssh_port(wanted: str) -> int | None:
 
 def stored_port(stored: Mapping[str, Any]) -> ServicePortSpec:
     """Returns a port from its stored form."""
-    return ServicePortSpec(stored["name"], stored["protocol"], tuple(stored["ports"]))
+    return ServicePortSpec(stored["name"], stored["protocol"], tuple(stored["ports"]), stored.get("host", ""))

@@ -14,6 +14,8 @@ import tornado.web
 import tornado.websocket
 
 PORT = 8080
+# Declared to see requests as those of its own machine.
+LOCAL_PORT = 8083
 
 
 class Headers(tornado.web.RequestHandler):
@@ -40,6 +42,13 @@ class Echo(tornado.websocket.WebSocketHandler):
         await self.write_message(f"echo {message!r}")
 
 
+class OwnOrigin(tornado.websocket.WebSocketHandler):
+    """Takes pages of the host that it is asked for only, as tornado does by itself."""
+
+    async def on_message(self, message: str | bytes) -> None:
+        await self.write_message(f"own {message!r}")
+
+
 class Endless(tornado.web.RequestHandler):
     """Sends for as long as it is read."""
 
@@ -59,9 +68,11 @@ class Reset(tornado.web.RequestHandler):
 async def main() -> None:
     """Listens, and then says so; takes its time to end."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    tornado.web.Application([("/ws", Echo), ("/endless", Endless), ("/reset", Reset), ("/.*", Headers)]).listen(
-        PORT, "127.0.0.1"
+    application = tornado.web.Application(
+        [("/ws", Echo), ("/own", OwnOrigin), ("/endless", Endless), ("/reset", Reset), ("/.*", Headers)]
     )
+    for port in (PORT, LOCAL_PORT):
+        application.listen(port, "127.0.0.1")
     print("listening", flush=True)  # noqa: T201
     await asyncio.Event().wait()
 

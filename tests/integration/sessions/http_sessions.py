@@ -20,7 +20,12 @@ from tests.support.eventually import NEVER, eventually
 
 # Made by scripts/install, by the Python that native processes see.
 PYTHON = "/var/cache/retinue/jupyterlab/bin/python"
-PORTS = [("web", "http", http_server.PORT), ("closed", "http", 8081), ("raw", "tcp", 8082)]
+PORTS: list[tuple[str, str, int] | tuple[str, str, int, str]] = [
+    ("web", "http", http_server.PORT),
+    ("closed", "http", 8081),
+    ("raw", "tcp", 8082),
+    ("local", "http", http_server.LOCAL_PORT, "localhost"),
+]
 PROGRAM = Path(http_server.__file__).read_text()
 Lose = Callable[[Client, str], Awaitable[object]]
 """How a user loses all rights."""

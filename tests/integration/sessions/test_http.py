@@ -94,6 +94,30 @@ async def test_the_program_sees_its_own_cookies_only(session: Session) -> None:
             assert await answer.read() == b"%d" % (5 << 20)
 
 
+async def test_a_program_may_see_requests_as_those_of_its_own_machine(session: Session) -> None:
+    own = f"localhost:{http_server.LOCAL_PORT}"
+    async with browser() as web:
+        ticket = await session.create_port_ticket("local")
+        async with web.get(ticket.url, allow_redirects=False) as answer:
+            assert answer.status == 303
+        page = {"Origin": ticket.origin.strip("/")}
+        # The first request is asked about, and those of the browser after it are not.
+        for headers in (page, page, {}):
+            async with web.get(ticket.origin, headers=headers) as answer:
+                assert answer.status == 200
+                came = dict(json.loads(await answer.read())["headers"])
+            assert came["Host"] == own
+            assert came["X-Forwarded-Host"] == ticket.origin.removeprefix("http://").strip("/")
+            assert came.get("Origin") == (f"http://{own}" if headers else None)
+        async with web.ws_connect(ticket.origin + "own", origin=ticket.origin.strip("/")) as connection:
+            await connection.send_str("hello")
+            assert await connection.receive_str(timeout=NEVER) == "own 'hello'"
+        # The gateway looks at where a page is from before that.
+        assert (await status(web, ticket.origin, headers={"Origin": f"http://{own}"}))[0] == 403
+    [declared] = [port for port in (await session.refresh()).view.spec.service_ports if port.name == "local"]
+    assert declared.host == "localhost"
+
+
 async def test_websockets_need_the_cookie_and_the_origin(session: Session) -> None:
     async with browser() as web, browser() as stranger:
         origin = await opened(web, session)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from retinue.client.command.docker_syntax import Mount, parse_mount, parse_port
+from retinue.client.command.docker_syntax import Mount, Port, parse_mount, parse_port
 from retinue.client.errors import UsageError
 
 
@@ -50,9 +50,14 @@ def test_what_is_no_mount(text: str, why: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "port"),
-    [("web:8000", ("web", "", 8000)), ("web:http:8000", ("web", "http", 8000)), ("a.b-c:1", ("a.b-c", "", 1))],
+    [
+        ("web:8000", ("web", "", 8000)),
+        ("web:http:8000", ("web", "http", 8000)),
+        ("a.b-c:1", ("a.b-c", "", 1)),
+        ("web:http:8000:host=localhost", ("web", "http", 8000, "localhost")),
+    ],
 )
-def test_a_port(text: str, port: tuple[str, str, int]) -> None:
+def test_a_port(text: str, port: Port) -> None:
     assert parse_port(text) == port
 
 
@@ -74,6 +79,8 @@ def test_a_port(text: str, port: tuple[str, str, int]) -> None:
         ("web:65536", "such as web:8000"),
         ("web:٣", "such as web:8000"),
         ("a:b:c:1", "is not NAME"),
+        ("web:http:8000:host=", "is not NAME"),
+        ("host=localhost:8000:x", "is not NAME"),
         ("", "is not NAME"),
     ],
 )

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from retinue.manager.session.core.service_ports import PortRange, Reachable, ServicePortSpec
+from retinue.manager.session.core.service_ports import (
+    PortRange,
+    Reachable,
+    ServicePortSpec,
+    Violations,
+    check_ports,
+    stored_port,
+)
 from retinue.manager.session.core.stored_spec import StoredSpec
 
 IMAGE = [
@@ -43,6 +50,20 @@ def test_what_is_found(wanted: str, expected: int | None) -> None:
 def test_sessions_from_before_there_were_ports() -> None:
     assert StoredSpec({}).reachable([]) == Reachable(())
     assert StoredSpec({}).reachable(IMAGE).find("web") == 80
+
+
+@pytest.mark.parametrize(
+    ("protocol", "host", "good"),
+    [("http", "", True), ("http", "localhost", True), ("tcp", "localhost", False), ("http", "other", False)],
+)
+def test_a_program_sees_the_browsers_host_or_localhost(protocol: str, host: str, good: bool) -> None:
+    violations: Violations = []
+    declared = ServicePortSpec("web", protocol, (8000,), host)
+    check_ports([declared], [], violations)
+    assert [path for path, _ in violations] == ([] if good else ["spec.service_ports[0].host"])
+    assert stored_port({"name": "web", "protocol": protocol, "ports": [8000], "host": host}) == declared
+    # As a version without it wrote it.
+    assert stored_port({"name": "web", "protocol": "http", "ports": [8000]}).host == ""
 
 
 def test_words() -> None:
