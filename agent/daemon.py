@@ -29,13 +29,14 @@ from retinue.agent.docker.registry_addresses import RegistryAddresses
 from retinue.agent.docker.runtime import DockerRuntime, has_records
 from retinue.agent.errors import UnknownAttemptError
 from retinue.agent.fencing.lease import Fence
+from retinue.agent.host.lanes import NETWORK
 from retinue.agent.inside.provision import wants_ssh
 from retinue.agent.kernel.build import CACHE
 from retinue.agent.kubernetes.options import KubernetesOptions
 from retinue.agent.kubernetes.runtime import KubernetesRuntime
 from retinue.agent.network.name_servers import NameServers
 from retinue.agent.network.node import NodeNetworks, addresses_of
-from retinue.agent.network.underlay import find_uplink
+from retinue.agent.network.underlay import find_uplink, moved_from
 from retinue.agent.probes.prober import Prober
 from retinue.agent.probes.questions import ask, say_ready
 from retinue.agent.probes.scraper import Scraper
@@ -79,6 +80,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NULL_CREATES = 100_000
+ADDRESS_INTERVAL = 5.0
+"""Seconds between two looks at whether the node still has its address."""
 INSPECTION_INTERVAL = 30.0
 """Seconds between two comparisons of a session's network with its plan."""
 
@@ -240,6 +243,7 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
                 group.create_task(announcer.renew_always(), name="renew"),
                 group.create_task(networks.guard.watch(), name="guard"),
                 group.create_task(networks.follow(), name="name servers"),
+                group.create_task(_end_when_moved(settings, uplink, stopping), name="address"),
                 group.create_task(prober.run(), name="probes"),
                 group.create_task(scraper.run(), name="metrics"),
                 group.create_task(workspaces.keep_swept(), name="workspaces"),
@@ -261,6 +265,21 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
         await server.stop()
         await networks.close()
         await runtime.close()
+
+
+async def _end_when_moved(settings: Settings, uplink: Uplink, stopping: asyncio.Event) -> None:
+    """Ends the agent when its node has another address, unless that is given: started again, as service managers do, it
+    announces the new one.
+    """
+    while not settings.underlay_address:
+        await asyncio.sleep(ADDRESS_INTERVAL)
+        if (found := await NETWORK.run(moved_from, uplink.address)) is not None:
+            log.error(
+                "this node's address is %s and no longer %s: the agent ends, and has to be started again",
+                found.address,
+                uplink.address,
+            )
+            stopping.set()
 
 
 def _waits_for(builds: NodeBuilds, spec: AttemptSpec) -> str:

@@ -134,7 +134,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
                 "--egress-allow",
                 multiple=True,
                 metavar="CIDR",
-                help="A network that kernels may reach although its addresses are not public.",
+                help="A network that kernels may reach although it is the node's own, or its addresses are not public.",
             ),
             click.option(
                 "--docker-host",

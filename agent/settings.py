@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from retinue.agent.docker.core.image_removal import RemovalPolicy
 from retinue.agent.host.users import UserRange
 from retinue.agent.kubernetes.options import NAMESPACE
+from retinue.agent.network.core.rules import NEVER
 from retinue.agent.resources.core.holdings import CUDA
 from retinue.rpc import direct_port
 from retinue.rpc.enrollment.managers import split_address
@@ -99,10 +100,13 @@ def check(settings: Settings) -> None:
             )
     if settings.kubernetes is not None and not settings.kubernetes.node:
         raise ValueError("the name of this node in the cluster is needed: --kube-node")
-    for network in settings.egress_allow:
-        ipaddress.IPv4Network(network)
-    for network in settings.registry_allow:
-        ipaddress.ip_network(network)
+    for text in settings.egress_allow:
+        network = ipaddress.IPv4Network(text)
+        for never in NEVER:
+            if network.subnet_of(ipaddress.IPv4Network(never)):
+                raise ValueError(f"--egress-allow {text} has no effect: no kernel reaches {never}")
+    for registry_network in settings.registry_allow:
+        ipaddress.ip_network(registry_network)
     for server in settings.name_servers:
         if ipaddress.IPv4Address(server).is_loopback:
             raise ValueError(f"{server} is this node's own, and no kernel reaches it")

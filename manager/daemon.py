@@ -139,6 +139,7 @@ class Leading:
             check_lease=lease.check,
             endpoint_domain=self._domain,
             prometheus_url=settings.prometheus_url,
+            subnets=settings.session_subnets,
             kept=dt.timedelta(days=settings.keep_sessions_days) if settings.keep_sessions_days else None,
         )
         try:

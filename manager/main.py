@@ -111,6 +111,13 @@ def _serve_options(command: Callable[..., None]) -> Callable[..., None]:
                 help="Addresses that webhooks may not go to, whatever is allowed.",
             ),
             click.option(
+                "--session-subnets",
+                default="10.128.0.0/9",
+                show_default=True,
+                metavar="CIDR",
+                help="Private addresses of cluster sessions: a network that kernels reach nothing else in.",
+            ),
+            click.option(
                 "--keep-sessions",
                 default=options.DEFAULT_KEPT_DAYS,
                 show_default=True,
@@ -236,6 +243,7 @@ def _settings(  # noqa: PLR0917  # called by the parser, by name
     lost_after: float,
     webhook_allow: str,
     webhook_deny: str,
+    session_subnets: str,
     keep_sessions: int,
     max_pending_sessions: int,
     endpoint_domain: str,
@@ -270,6 +278,7 @@ def _settings(  # noqa: PLR0917  # called by the parser, by name
         webhook_addresses=AddressPolicy(
             _networks("--webhook-allow", webhook_allow), _networks("--webhook-deny", webhook_deny)
         ),
+        session_subnets=_pool(session_subnets),
         keep_sessions_days=keep_sessions,
         max_pending_sessions=max_pending_sessions,
         endpoint_domain=_domain(endpoint_domain),
@@ -314,6 +323,15 @@ def _domain(text: str) -> str:
     if _DOMAIN.fullmatch(text) is None:
         raise click.UsageError(f"--endpoint-domain: {text!r} is no domain in small letters")
     return text
+
+
+def _pool(text: str) -> ipaddress.IPv4Network:
+    from retinue.manager.session.core.ipam import parse_pool  # noqa: PLC0415 - kept out of `--help`
+
+    try:
+        return parse_pool(text)
+    except ValueError as error:
+        raise click.UsageError(f"--session-subnets: {error}") from error
 
 
 def _networks(option: str, text: str) -> tuple[Network, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import socket
 from typing import TYPE_CHECKING
@@ -41,6 +42,19 @@ def find_uplink(address: str | None = None) -> Uplink:
     if uplink.mtu < least:
         raise NetworkError(f"interface {link.name} has an MTU of {link.mtu}; VXLAN needs {least} or more")
     return uplink
+
+
+def moved_from(address: str) -> Uplink | None:
+    """Returns what `find_uplink` chooses when no interface has `address` any more; None while one has, and while the
+    node has no other address. Blocks.
+    """
+    try:
+        find_uplink(address)
+    except NetworkError:
+        with contextlib.suppress(NetworkError):
+            found = find_uplink()
+            return None if found.address == address else found
+    return None
 
 
 def _given(netlink: Netlink, address: str) -> AddressEntry:

@@ -9,6 +9,7 @@ import ipaddress
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from ipaddress import IPv4Network
 
 from retinue.manager.agent_rpc.dialer import Dialer
 from retinue.manager.agent_rpc.relay import Forwarder
@@ -36,6 +37,7 @@ from retinue.manager.session.core.events import (
     SessionMoved,
     SessionUpdated,
 )
+from retinue.manager.session.core.ipam import POOL
 from retinue.manager.session.core.secrets import SessionSecrets
 from retinue.manager.session.core.states import ENDED_SESSION_STATES, SessionState
 from retinue.manager.store import attempts, leadership, nodes, retention
@@ -79,11 +81,12 @@ class Leader:
         kept: dt.timedelta | None = None,
         endpoint_domain: EndpointDomain | None = None,
         prometheus_url: str = "",
+        subnets: IPv4Network = POOL,
     ) -> None:
         """Agents whose kernels do nothing are refused unless `null_kernels` are wanted. `control_plane` are the
         addresses of managers and database: kernels are kept from them. Sessions that ended are `kept` for so long;
         None: for ever. Without an `endpoint_domain` there are no routers,
-        and without a `prometheus_url` no metrics by queries.
+        and without a `prometheus_url` no metrics by queries. Networks of sessions are in `subnets`.
         """
         self._database = database
         self._tail = tail
@@ -96,7 +99,7 @@ class Leader:
         self._reports = Reports(database, term, self._committed, self._orphans, out_of_bounds=self._out_of_bounds.note)
         self._lost_after = timers.lost_after
         self._outputs = OutputCollector(database, term, Forwarder(dialer), self._committed)
-        self._scheduler = Scheduler(database, term, self._placed)
+        self._scheduler = Scheduler(database, term, self._placed, subnets)
         self._ended = asyncio.Event()
         self._database_clock = deadlines.DatabaseClock()
         self._webhooks = WebhookDispatcher(database, term, webhook_addresses)

@@ -9,6 +9,7 @@ import logging
 import math
 import uuid
 from collections.abc import Collection, Iterable
+from ipaddress import IPv4Network
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from retinue.manager.scheduler.core.cache import Cache, Holdings, Limit
 from retinue.manager.scheduler.core.snapshot import PastUsage
 from retinue.manager.scheduling.records import AgentRecord, GroupRecord, PendingSession, QuotaRecord
 from retinue.manager.scheduling.strategies import Settings
-from retinue.manager.session.core.ipam import SubnetPool
+from retinue.manager.session.core.ipam import POOL, SubnetPool
 from retinue.manager.session.core.quota_subjects import Account, Subject, subjects_of
 from retinue.manager.session.core.runtime_features import needed, offered
 from retinue.manager.store import changes, usage
@@ -34,7 +35,7 @@ _MAX_RECHECKED = 500
 class CacheSync:
     """Synchronises the cache of one term. Only the scheduler's event loop touches it."""
 
-    def __init__(self, database: Database, term: int) -> None:
+    def __init__(self, database: Database, term: int, subnets: IPv4Network = POOL) -> None:
         self._database = database
         self._term = term
         self._cache: Cache | None = None
@@ -42,7 +43,8 @@ class CacheSync:
         self._now = 0.0
         self._clock_read = 0.0
         self._rechecked = 0.0
-        self.pool = SubnetPool(())
+        self._subnets = subnets
+        self.pool = SubnetPool((), subnets)
         self.rotations: dict[str, str] = {}
         # Sessions whose placement is being committed: they are not in the queue, and are not put there.
         self._assumed: set[uuid.UUID] = set()
@@ -148,7 +150,7 @@ class CacheSync:
         cache.subnets = {subnet for subnet, _ in networks}
         cache.vnis = {vni for _, vni in networks if vni}
         cache.widen()
-        self.pool = SubnetPool(cache.subnets)
+        self.pool = SubnetPool(cache.subnets, self._subnets)
         self.rotations = {name: row.rotation for name, row in cache.groups.items()}
         self._assumed.clear()
         self._to_reread.clear()

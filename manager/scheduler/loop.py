@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from ipaddress import IPv4Network
 
 from retinue.manager.scheduler.cache_sync import CacheSync
 from retinue.manager.scheduler.group_loop import Committed, GroupLoop
+from retinue.manager.session.core.ipam import POOL
 from retinue.manager.store.database import Database
 from retinue.manager.strategy_rpc.external_strategies import ExternalStrategies
 
@@ -18,12 +20,13 @@ class Scheduler:
     agents that have something new to do.
     """
 
-    def __init__(self, database: Database, term: int, committed: Committed) -> None:
+    def __init__(self, database: Database, term: int, committed: Committed, subnets: IPv4Network = POOL) -> None:
+        """Networks of sessions are in `subnets`."""
         self._database = database
         self._term = term
         self._committed = committed
         self._changed = asyncio.Event()
-        self._cache_sync = CacheSync(database, term)
+        self._cache_sync = CacheSync(database, term, subnets)
         self._strategies = ExternalStrategies()
         self._catching_up = asyncio.Lock()
         self._passes: dict[str, GroupLoop] = {}

@@ -8,8 +8,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 # Private space that few sites use; sessions are isolated from each other and from the node, so an overlap with a site's
-# own network only matters to kernels that talk to that site.
+# own network only matters to kernels that talk to that site. Sites that use it choose another pool.
 POOL = ipaddress.IPv4Network("10.128.0.0/9")
+SMALLEST_POOL = 24
+"""Bits of the longest prefix that a pool may have."""
 # Bytes that VXLAN adds, by the version of IP it travels over.
 _OVERHEAD = {4: 50, 6: 70}
 _USUAL_MTU = 1500
@@ -43,12 +45,26 @@ def kernel_address(subnet: str, local_rank: int) -> KernelAddress:
     return KernelAddress(str(address), ":".join(f"{octet:02x}" for octet in (0x0A, 0x58, *address.packed)))
 
 
-class SubnetPool:
-    """Hands out the lowest free subnets of the pool; sizes are powers of two from /28, aligned to their size."""
+def parse_pool(text: str) -> ipaddress.IPv4Network:
+    """Returns the network that a pool's text means. Raises ValueError unless it is one with room for sessions."""
+    pool = ipaddress.IPv4Network(text)
+    if pool.prefixlen > SMALLEST_POOL:
+        raise ValueError(f"{pool} has no room for the networks of sessions: a /{SMALLEST_POOL} or more is needed")
+    if pool.is_global or pool.is_loopback or pool.is_link_local:
+        raise ValueError(f"{pool} is not private: kernels could not reach the Internet's hosts there")
+    return pool
 
-    def __init__(self, taken: Iterable[str]) -> None:
-        self._first = int(POOL.network_address) // _BLOCK
-        self._used = bytearray(POOL.num_addresses // _BLOCK)
+
+class SubnetPool:
+    """Hands out the lowest free subnets of the pool; sizes are powers of two from /28, aligned to their size.
+
+    Subnets of another pool, from which sessions got theirs before, are nothing to it.
+    """
+
+    def __init__(self, taken: Iterable[str], pool: ipaddress.IPv4Network = POOL) -> None:
+        self._pool = pool
+        self._first = int(pool.network_address) // _BLOCK
+        self._used = bytearray(pool.num_addresses // _BLOCK)
         # By size: there is nothing free below.
         self._cursors: dict[int, int] = {}
         for subnet in taken:
@@ -65,19 +81,26 @@ class SubnetPool:
                 self._cursors[blocks] = start + blocks
                 return f"{ipaddress.ip_address((start + self._first) * _BLOCK)}/{prefix}"
             start += blocks - start % blocks
-        raise AddressSpaceExhaustedError(f"no free subnet for {kernels} kernels in {POOL}")
+        raise AddressSpaceExhaustedError(f"no free subnet for {kernels} kernels in {self._pool}")
 
     def hold(self, subnet: str) -> None:
         """Marks a subnet as used."""
+        if not self._holds(subnet):
+            return
         start, blocks = self._blocks(subnet)
         self._used[start : start + blocks] = b"\x01" * blocks
 
     def give_back(self, subnet: str) -> None:
         """Marks a subnet as free."""
+        if not self._holds(subnet):
+            return
         start, blocks = self._blocks(subnet)
         self._used[start : start + blocks] = bytes(blocks)
         for size, cursor in self._cursors.items():
             self._cursors[size] = min(cursor, start - start % size)
+
+    def _holds(self, subnet: str) -> bool:
+        return ipaddress.IPv4Network(subnet).subnet_of(self._pool)
 
     def _blocks(self, subnet: str) -> tuple[int, int]:
         network = ipaddress.ip_network(subnet)

@@ -29,6 +29,13 @@ def test_what_is_enforced_or_only_counted_is_offered_and_shares_of_gpus_are_not(
         check(settings(slots={"cpu": 1000, "cuda.shares": 4000}))
 
 
+@pytest.mark.parametrize("network", ["127.0.0.0/8", "169.254.169.254/32", "198.18.7.0/24", "224.0.0.0/4"])
+def test_a_network_that_no_kernel_reaches_cannot_be_allowed(network: str) -> None:
+    check(settings(egress_allow=("10.0.0.0/8", "0.0.0.0/0")))
+    with pytest.raises(ValueError, match="has no effect"):
+        check(settings(egress_allow=(network,)))
+
+
 @pytest.mark.parametrize("host", ["tcp://127.0.0.1:2375", "ssh://root@node", "/var/run/docker.sock", "unix://run/s"])
 def test_an_engine_elsewhere_is_refused(host: str) -> None:
     check(settings(docker_host="unix:///run/docker.sock"))

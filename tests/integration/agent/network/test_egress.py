@@ -334,3 +334,14 @@ def tap_mac(name: str) -> bytes:
 def tables(name: str) -> list[str]:
     lines = run("ip", "netns", "exec", name, "nft", "list", "tables").splitlines()
     return [line.split()[2] for line in lines]
+
+
+async def test_a_node_that_has_another_address_is_noticed() -> None:
+    async with world() as place:
+        assert await place.node.call("moved_from", NODE_OUTSIDE) is None
+        run("ip", "-n", place.node.name, "addr", "del", f"{NODE_OUTSIDE}/24", "dev", "wan0")
+        run("ip", "-n", place.node.name, "addr", "add", "203.0.113.77/24", "dev", "wan0")
+        run("ip", "-n", place.node.name, "route", "add", "default", "via", ROUTER)
+        assert await place.node.call("moved_from", NODE_OUTSIDE) == "203.0.113.77"
+        # One that was added beside the agent's own changes nothing.
+        assert await place.node.call("moved_from", "192.0.2.1") is None

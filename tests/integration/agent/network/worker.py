@@ -16,7 +16,7 @@ from retinue.agent.network.errors import NetworkError
 from retinue.agent.network.name_servers import NameServers
 from retinue.agent.network.namespaces import opened
 from retinue.agent.network.node import NodeNetworks
-from retinue.agent.network.underlay import find_uplink
+from retinue.agent.network.underlay import find_uplink, moved_from
 
 RESOLVER = "resolv.conf"
 
@@ -86,6 +86,9 @@ async def perform(node: NodeNetworks, method: str, *arguments: Any) -> Any:  # n
             return sorted(await networks.observed())
         case "namespace":
             return networks.namespace(arguments[0])
+        case "moved_from":
+            found = await asyncio.to_thread(moved_from, *arguments)
+            return None if found is None else found.address
         case "uplink":
             return asdict(await asyncio.to_thread(find_uplink, *arguments))
         case "descriptors":

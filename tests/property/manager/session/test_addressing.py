@@ -17,6 +17,7 @@ from retinue.manager.session.core.ipam import (
     choose_vni,
     inner_mtu,
     kernel_address,
+    parse_pool,
 )
 
 
@@ -45,6 +46,20 @@ def test_every_kernel_has_its_own_address(size: int) -> None:
 def test_an_exhausted_pool_says_so() -> None:
     with pytest.raises(AddressSpaceExhaustedError):
         SubnetPool([str(POOL)]).take(2)
+
+
+def test_another_pool_leaves_the_subnets_of_the_first_alone() -> None:
+    pool = SubnetPool(["10.128.0.0/28", "172.20.0.0/28"], parse_pool("172.20.0.0/16"))
+    assert [pool.take(2), pool.take(30)] == ["172.20.0.16/28", "172.20.0.64/26"]
+    pool.give_back("10.128.0.0/28")
+    pool.give_back("172.20.0.0/28")
+    assert pool.take(2) == "172.20.0.0/28"
+
+
+@pytest.mark.parametrize("text", ["10.0.0.0/28", "8.8.0.0/16", "127.0.0.0/16", "fd00::/64", "10.0.0.1/16", "x"])
+def test_what_is_no_pool_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"room|private|Expected|host bits"):
+        parse_pool(text)
 
 
 def test_vnis_are_free_ones() -> None:
