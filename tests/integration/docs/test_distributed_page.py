@@ -21,7 +21,7 @@ from tests.integration.docs.page import Step, steps
 from tests.support.eventually import NEVER
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "distributed-training.md"
-PROGRAM = re.compile(r"^`(\w+\.py)`:\n\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PROGRAM = re.compile(r"^`/srv/train/(\w+\.\w+)`:\n\n```(?:python|bash)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PYTHON = "/var/cache/retinue/distributed/bin"
 SMALL_RAY = "--disable-usage-stats --num-cpus 1 --object-store-memory 80000000"
 # What a kernel of the tests has is neither in an image nor on its PATH, and less than the page's reader has.
@@ -45,8 +45,14 @@ def programs() -> Iterator[Path]:
         directory = Path(made)
         directory.chmod(0o755)
         for name, text in PROGRAM.findall(PAGE.read_text()):
-            (directory / name).write_text(text)
+            (directory / name).write_text(_stood_in(text))
         yield directory
+
+
+def _stood_in(text: str) -> str:
+    for said, meant in STAND_INS.items():
+        text = text.replace(said, meant)
+    return text
 
 
 def test_every_step_of_the_page_says_what_it_prints() -> None:
@@ -57,9 +63,7 @@ def test_every_step_of_the_page_says_what_it_prints() -> None:
 @pytest.mark.parametrize("step", STEPS, ids=["torch", "torchrun", "mpi", "ray", "dask"])
 async def test_a_program_over_two_nodes(cluster: Cluster, client: Client, programs: Path, step: Step) -> None:
     await client.resource_groups.update("default", mount_roots=[MountRoot(path=str(programs))])
-    commands = step.commands.replace("/srv/train", str(programs))
-    for said, meant in STAND_INS.items():
-        commands = commands.replace(said, meant)
+    commands = _stood_in(step.commands).replace("/srv/train", str(programs))
     settings = cluster.settings
     environment = {
         **os.environ,
