@@ -287,6 +287,20 @@ async def test_one_agent_without_a_node(directory: Path) -> None:
         assert (session.result, output) == ("SUCCESS", b"1\n")
 
 
+async def test_a_cluster_whose_agents_are_gone_waits_for_no_sessions(directory: Path) -> None:
+    said: list[str] = []
+    async with Cluster(directory, ClusterOptions(agents=1, prefix="rt-test-"), say=said.append) as cluster:
+        async with cluster.client() as client:
+            await client.sessions.create(type="batch", command=["sleep", "infinity"])
+        (agent,) = cluster.agents
+        assert agent.process.pid is not None
+        os.kill(agent.process.pid, signal.SIGKILL)
+        await eventually(lambda: agent.process.exit_status is not None)
+    assert "no agent runs any more; removing what is left of sessions by force" in said
+    assert not [text for text in said if "not ended in time" in text]
+    assert cluster.find_leftovers(agent).is_clean
+
+
 async def test_the_manager_keeps_its_data_and_secrets_over_a_restart(directory: Path) -> None:
     options = ClusterOptions(agents=1, prefix="rt-test-")
     async with Cluster(directory, options) as first:
