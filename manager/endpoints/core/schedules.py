@@ -7,13 +7,29 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 # Minute, hour, day of month, month, day of week (0 and 7: Sunday).
 _BOUNDS = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
 _FIELDS = ("minute", "hour", "day of month", "month", "day of week")
+_MONTHS = {
+    name: str(number)
+    for number, name in enumerate("JAN FEB MAR APR MAY JUN JUL AUG SEP OCT NOV DEC".split(), 1)  # noqa: SIM905  # a row
+}
+_WEEKDAYS = {name: str(number) for number, name in enumerate("SUN MON TUE WED THU FRI SAT".split())}  # noqa: SIM905
+_NAMES: tuple[Mapping[str, str], ...] = ({}, {}, {}, _MONTHS, _WEEKDAYS)
+_SHORTHANDS = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+_WORD = re.compile(r"[A-Z]+")
 _PART = re.compile(r"(?:\*|(\d{1,2})(?:-(\d{1,2}))?)(?:/(\d{1,2}))?")
 _SUNDAY = 7
 # No schedule holds for longer.
@@ -50,9 +66,13 @@ class Cron:
 @functools.lru_cache(maxsize=1024)
 def parse_cron(text: str) -> Cron:
     """Returns what an expression says. Raises ValueError with what is wrong."""
-    parts = text.split()
+    parts = _SHORTHANDS.get(text.strip().lower(), text).split()
     if len(parts) != len(_BOUNDS):
-        raise ValueError("must have five fields: minute, hour, day of month, month, day of week")
+        raise ValueError(
+            "must have five fields, minute, hour, day of month, month and day of week, as `0 9 * * MON-FRI`, "
+            f"or be one of {', '.join(_SHORTHANDS)}"
+        )
+    parts = [_numbered(part, known) for part, known in zip(parts, _NAMES, strict=True)]
     values = [_values(part, low, high, name) for part, (low, high), name in zip(parts, _BOUNDS, _FIELDS, strict=True)]
     minutes, hours, days, months, weekdays = values
     either = parts[2] != "*" and parts[4] != "*"
@@ -96,6 +116,15 @@ def _last_start(cron: Cron, zone: ZoneInfo, now: dt.datetime) -> dt.datetime | N
                 if begin.astimezone(dt.UTC) <= now:
                     return begin.astimezone(dt.UTC)
     return None
+
+
+def _numbered(text: str, names: Mapping[str, str]) -> str:
+    """Returns a field with numbers in place of names; `?`, which Quartz has for any day, is `*`."""
+    if text == "?":
+        return "*"
+    # A range ends with the last day of the week.
+    numbered = text.upper().replace("-SUN", f"-{_SUNDAY}") if names is _WEEKDAYS else text.upper()
+    return _WORD.sub(lambda word: names.get(word[0], word[0]), numbered)
 
 
 def _values(text: str, low: int, high: int, name: str) -> set[int]:
