@@ -160,9 +160,7 @@ async def test_a_detached_command(contract: Contract) -> None:
     await running(contract)
     await eventually(lambda: len(members(contract)) == 2)
     before = members(contract)
-    script = (
-        '(echo "$A"; pwd; readlink /proc/$$/fd/0; readlink /proc/$$/fd/1; readlink /proc/$$/fd/2) >here; exec sleep 1000'
-    )
+    script = '(echo "$A"; pwd; readlink /proc/$$/fd/0; readlink /proc/$$/fd/1; readlink /proc/$$/fd/2) >here; exec sleep 1000'
     async with attached(contract, "sh", "-c", script, environment={"A": "b"}, detached=True) as attachment:
         assert isinstance(await anext(attachment.events()), Started)
     file, written = contract.place.directory / "scratch/k.1/here", "b\n/home/work\n" + "/dev/null\n" * 3
