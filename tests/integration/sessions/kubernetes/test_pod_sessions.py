@@ -65,6 +65,11 @@ async def test_a_pod_and_a_container_are_one_gang(client: Client, cluster: PodCl
         lines = (await said(session, here, look)).splitlines()
         assert lines[:4] == [here, there, "work", there]
         assert len(lines[4:]) <= 3, lines
+        # A pod and a container have, with egress, the session's address and no other.
+        shown = await said(session, here, "ip -4 -o addr show scope global; ip route show default")
+        (kernel,) = (one for one in session.kernels if one.hostname == here)
+        assert [line.split()[3] for line in shown.splitlines() if " inet " in line] == [f"{kernel.address}/28"]
+        assert "dev out0" in shown
 
     async def name() -> list[bytes]:
         async with session.open_port("name") as port:
