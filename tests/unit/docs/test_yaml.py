@@ -55,7 +55,7 @@ def reader(found: Found) -> Callable[[str, str], Any] | None:
     assert command or not found.file, f"{found.place}: no command reads it"
     if group == "template" or (not group and {"name", "spec"} <= first.keys()):
         return read_templates
-    if group == "endpoint" or "revision" in first:
+    if group == "endpoint" or not first.keys().isdisjoint({"revision", "routing"}):
         return lambda text, source: read_manifest(text, source, default="endpoint")
     return read_manifest if group == "apply" else read_specs
 
