@@ -121,8 +121,12 @@ async def test_memory_limit(backends: Backends) -> None:
 
 
 async def test_memory_of_files_counts(backends: Backends) -> None:
-    command = ("dd", "if=/dev/zero", "of=/tmp/x", "bs=1M", "count=200")
-    observed, _ = await backends.ran(spec("k", *command, slots={"mem": 64 << 20}))
+    # The buffer of the second fits beside no files only.
+    buffered = "dd if=/dev/zero of=/dev/null bs=45M count=1"
+    observed, _ = await backends.ran(spec("k", "sh", "-c", buffered, slots={"mem": 64 << 20}))
+    assert observed.exit_code == 0
+    with_files = f"dd if=/dev/zero of=/tmp/x bs=1M count=30 && {buffered}"
+    observed, _ = await backends.ran(spec("l", "sh", "-c", with_files, slots={"mem": 64 << 20}))
     assert observed.exit_code != 0
     assert observed.reason == "OOM_KILLED"
 
