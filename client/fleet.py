@@ -40,6 +40,7 @@ class GroupPolicy(TypedDict, total=False):
     max_kernels_per_agent: int
     owner_weights: Mapping[str, int]
     start_timeout: timedelta
+    max_grace: timedelta
     mount_roots: Sequence[pb.MountRoot]
     image_registries: Sequence[str]
     session_types: Sequence[str]
@@ -254,4 +255,6 @@ def _group(name: str, policy: GroupPolicy) -> pb.ResourceGroup:
         group.egress = pb.EgressPolicy.Value(f"EGRESS_POLICY_{egress.upper()}")
     if (start_timeout := policy.get("start_timeout")) is not None:
         group.start_timeout.FromTimedelta(start_timeout)
+    if (max_grace := policy.get("max_grace")) is not None:
+        group.max_grace.FromTimedelta(max_grace)
     return group

@@ -75,6 +75,7 @@ def _policy_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 help=f"When unused sessions end; all of it at once, or none. {idle.HELP}",
             ),
             click.option("--start-timeout", callback=options.span, metavar="TIME", help="From placement to running."),
+            click.option("--max-grace", callback=options.span, metavar="TIME", help="Longest grace of a session."),
         )
     ):
         command = option(command)
@@ -104,6 +105,8 @@ def _policy(given: dict[str, Any]) -> GroupPolicy:
         policy["idle_policy"] = idle.exempt_refused("--idle", given["idle"])
     if given["start_timeout"] is not None:
         policy["start_timeout"] = dt.timedelta(seconds=given["start_timeout"])
+    if given["max_grace"] is not None:
+        policy["max_grace"] = dt.timedelta(seconds=given["max_grace"])
     return policy
 
 
@@ -142,6 +145,7 @@ def _columns(now: float) -> Sequence[Column[pb.ResourceGroup]]:
         Column("ISOLATIONS", _isolations, wide=True),
         Column("IDLE", lambda group: idle.policy_text(group.idle_policy), wide=True),
         Column("START TIMEOUT", lambda group: span(group.start_timeout.seconds), wide=True),
+        Column("MAX GRACE", lambda group: span(group.max_grace.seconds), wide=True),
         Column("AGE", lambda group: since(group, "create_time", now)),
     )
 

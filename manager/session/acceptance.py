@@ -99,8 +99,8 @@ class _Asked:
 
 
 async def _check_references(tx: Transaction, owner: str, candidates: Candidates, asked: _Asked) -> tuple[bool, _Asked]:
-    """Refuses sessions of projects and resource groups that do not exist, and of types and isolations that their group
-    does not take; locks what the others refer to, gives their kernels the default isolation of their group.
+    """Refuses sessions of projects and resource groups that do not exist, and of types, isolations and graces that
+    their group does not take; locks what the others refer to, gives their kernels the default isolation of their group.
 
     Returns whether there are any quotas, and what of `asked` no agent has ever had: in the same round trip.
     """
@@ -129,6 +129,9 @@ async def _check_references(tx: Transaction, owner: str, candidates: Candidates,
         elif policy.types and draft.spec.type not in policy.types:
             words = f"resource group {group} takes {' and '.join(policy.types).lower()} sessions only"
             reasons[n] = InvalidFields((("spec.type", words),))
+        elif draft.spec.grace_seconds > policy.max_grace_seconds:
+            words = f"must be at most {policy.max_grace_seconds} s in resource group {group}"
+            reasons[n] = InvalidFields((("spec.termination_grace", words),))
         elif wrong := policy.isolation.violations(draft.spec, group):
             reasons[n] = InvalidFields(tuple(wrong))
         elif (isolations := policy.isolation.resolve(draft.spec)) != draft.spec.isolations:

@@ -47,6 +47,7 @@ class GroupRecord:
     options: Mapping[str, str]
     owner_weights: Mapping[str, int]
     start_timeout_seconds: int
+    max_grace_seconds: int
     egress: str
     mount_roots: Sequence[MountRoot]
     image_registries: Sequence[str]
@@ -121,6 +122,7 @@ class GroupPolicy(TypedDict, total=False):
     options: Mapping[str, str]
     owner_weights: Mapping[str, int]
     start_timeout_seconds: int
+    max_grace_seconds: int
     egress: str
     mount_roots: Sequence[MountRoot]
     image_registries: Sequence[str]

@@ -124,6 +124,7 @@ def group_message(group: GroupRecord) -> pb.ResourceGroup:
         scheduling_policy=scheduling_policy.to_message(group.scheduling),
         owner_weights=group.owner_weights,
         start_timeout=Duration(seconds=group.start_timeout_seconds),
+        max_grace=Duration(seconds=group.max_grace_seconds),
         etag=etag(group.version) if group.version else "",
         egress=pb.EgressPolicy.Value(f"EGRESS_POLICY_{group.egress}"),
         create_time=timestamp(group.create_time),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from retinue.manager.api.admin import scheduling_policy
@@ -14,16 +15,21 @@ from retinue.manager.api.sessions.isolation_convert import ISOLATIONS, isolation
 from retinue.manager.idle.core.policy import IdlePolicy
 from retinue.manager.scheduling.columns import Policy
 from retinue.manager.server.fields import Violations
+from retinue.manager.session.core.admission import MAX_GRACE_SECONDS
 from retinue.manager.session.core.image_registries import check_patterns
 from retinue.manager.session.core.isolation import Isolation
 from retinue.manager.session.core.isolation_policy import IsolationPolicy
 from retinue.manager.session.core.mounts import MountRoot, check_roots
+from retinue.manager.session.core.spec import DEFAULT_GRACE_SECONDS
 from retinue.manager.store.groups import GroupPolicy
 from retinue.manager.v1 import fleet_service_pb2 as pb
 from retinue.manager.v1.session_pb2 import SessionType
 
 DEFAULT_START_TIMEOUT = dt.timedelta(minutes=10)
 SHORTEST_START_TIMEOUT, LONGEST_START_TIMEOUT = dt.timedelta(seconds=1), dt.timedelta(days=1)
+DEFAULT_MAX_GRACE, LONGEST_GRACE = dt.timedelta(minutes=5), dt.timedelta(seconds=MAX_GRACE_SECONDS)
+# A session that asks for no grace is taken by every group.
+SHORTEST_MAX_GRACE = dt.timedelta(seconds=DEFAULT_GRACE_SECONDS)
 MAX_WEIGHTS, MAX_WEIGHT = 10_000, 1_000_000
 _SCHEDULING = "scheduling_policy"
 MUTABLE = (
@@ -31,6 +37,7 @@ MUTABLE = (
     *(f"{_SCHEDULING}.{field}" for field in scheduling_policy.FIELDS),
     "owner_weights",
     "start_timeout",
+    "max_grace",
     "egress",
     "mount_roots",
     "image_registries",
@@ -48,6 +55,7 @@ def new_policy(message: pb.ResourceGroup, violations: Violations) -> GroupPolicy
         **_scheduling(scheduling_policy.to_policy(message.scheduling_policy, violations)),
         "owner_weights": _owner_weights(message, violations),
         "start_timeout_seconds": _start_timeout(message, violations),
+        "max_grace_seconds": _max_grace(message, violations),
         "egress": _egress(message, violations),
         "mount_roots": _mount_roots(message, violations),
         "image_registries": _image_registries(message, violations),
@@ -76,21 +84,8 @@ def changed_policy(
         paths += [f"{_SCHEDULING}.{field.name}" for field, _ in message.scheduling_policy.ListFields()]
     policy: GroupPolicy = {}
     for path in paths:
-        match path:
-            case "start_timeout":
-                policy["start_timeout_seconds"] = _start_timeout(message, violations)
-            case "egress":
-                policy["egress"] = _changed_egress(message, violations)
-            case "mount_roots":
-                policy["mount_roots"] = _mount_roots(message, violations)
-            case "image_registries":
-                policy["image_registries"] = _image_registries(message, violations)
-            case "session_types":
-                policy["session_types"] = _session_types(message, violations)
-            case "idle_policy":
-                policy["idle_policy"] = _idle_policy(message, violations)
-            case "owner_weights":
-                policy["owner_weights"] = _owner_weights(message, violations)
+        if path in _COLUMNS:
+            policy.update(_COLUMNS[path](message, violations))
     if not {"isolations", "default_isolation"}.isdisjoint(paths):
         policy.update(_changed_isolation(isolation, message, paths, violations))
     fields = [path.removeprefix(f"{_SCHEDULING}.") for path in paths if path.startswith(f"{_SCHEDULING}.")]
@@ -124,8 +119,18 @@ def _owner_weights(message: pb.ResourceGroup, violations: Violations) -> dict[st
 def _start_timeout(message: pb.ResourceGroup, violations: Violations) -> int:
     if not message.HasField("start_timeout"):
         return int(DEFAULT_START_TIMEOUT.total_seconds())
-    path = "resource_group.start_timeout"
-    value = violations.duration(path, message.start_timeout, SHORTEST_START_TIMEOUT, LONGEST_START_TIMEOUT)
+    return _seconds("start_timeout", message.start_timeout, SHORTEST_START_TIMEOUT, LONGEST_START_TIMEOUT, violations)
+
+
+def _max_grace(message: pb.ResourceGroup, violations: Violations) -> int:
+    if not message.HasField("max_grace"):
+        return int(DEFAULT_MAX_GRACE.total_seconds())
+    return _seconds("max_grace", message.max_grace, SHORTEST_MAX_GRACE, LONGEST_GRACE, violations)
+
+
+def _seconds(field: str, message: Duration, least: dt.timedelta, most: dt.timedelta, violations: Violations) -> int:
+    path = f"resource_group.{field}"
+    value = violations.duration(path, message, least, most)
     if value.microseconds:
         violations.add(path, "must be whole seconds")
     return int(value.total_seconds())
@@ -199,3 +204,16 @@ def _changed_isolation(
 def _idle_policy(message: pb.ResourceGroup, violations: Violations) -> IdlePolicy:
     path = "resource_group.idle_policy"
     return checked_policy(message.idle_policy, path, violations, partial=False)
+
+
+# What of a policy is a field of its own, as the columns that it becomes.
+_COLUMNS: Mapping[str, Callable[[pb.ResourceGroup, Violations], GroupPolicy]] = {
+    "start_timeout": lambda message, violations: {"start_timeout_seconds": _start_timeout(message, violations)},
+    "max_grace": lambda message, violations: {"max_grace_seconds": _max_grace(message, violations)},
+    "egress": lambda message, violations: {"egress": _changed_egress(message, violations)},
+    "mount_roots": lambda message, violations: {"mount_roots": _mount_roots(message, violations)},
+    "image_registries": lambda message, violations: {"image_registries": _image_registries(message, violations)},
+    "session_types": lambda message, violations: {"session_types": _session_types(message, violations)},
+    "idle_policy": lambda message, violations: {"idle_policy": _idle_policy(message, violations)},
+    "owner_weights": lambda message, violations: {"owner_weights": _owner_weights(message, violations)},
+}

@@ -48,6 +48,7 @@ class ResourceGroup(SQLModel, table=True):
     options: dict[str, str] = json_column()
     owner_weights: dict[str, int] = json_column()
     start_timeout_seconds: int = 600
+    max_grace_seconds: int = Field(default=300, sa_column_kwargs={"server_default": text("300")})
     # ALLOW or DENY: whether kernels started in the group have egress.
     egress: str = Field(default="ALLOW", sa_column_kwargs={"server_default": text("'ALLOW'")})
     # What sessions may mount: path, writable, projects.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import datetime as dt
 import json
 import time
 from functools import partial
@@ -162,12 +163,25 @@ async def test_what_a_script_runs_is_asked_to_end_and_has_the_grace(client: Clie
     """A shell does not pass a signal on, and ends by it at once."""
     # Shells say when a signal ends what they run.
     script = f'sh -c "{TRAINER.format("TERM")}" 2>/dev/null; true'
-    session = await client.sessions.create(type="batch", command=["sh", "-c", script], termination_grace=86_400)
+    session = await client.sessions.create(type="batch", command=["sh", "-c", script], termination_grace=300)
     await session.wait("RUNNING", timeout=NEVER)
     await eventually(partial(printed, session, "main1"), "on\n".__eq__)
     await session.terminate()
     await session.wait_ended(NEVER)
     assert await printed(session, "main1") == "on\nsaved\n"
+
+
+async def test_a_group_says_how_long_a_grace_may_be(client: Client) -> None:
+    spec = session_spec(type="batch", command=["true"], termination_grace=301)
+    with pytest.raises(CallError, match=r"spec\.termination_grace: must be at most 300 s in resource group default"):
+        await client.sessions.create_from(spec)
+    await client.resource_groups.update("default", max_grace=dt.timedelta(hours=1))
+    try:
+        session = await client.sessions.create_from(spec)
+        await session.wait_ended(NEVER)
+        assert session.result == "SUCCESS"
+    finally:
+        await client.resource_groups.update("default", max_grace=dt.timedelta(minutes=5))
 
 
 async def test_other_sessions_are_asked_to_end_by_their_command_and_by_a_signal_of_choice(client: Client) -> None:

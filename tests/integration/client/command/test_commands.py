@@ -243,11 +243,13 @@ async def test_groups_and_shares(retinue: Program, client: Client) -> None:
     made = await retinue(
         *("groups", "create", "cli-group", "--sessions", "fifo", "--agents", "dispersed", "--weight", "ada=3"),
         *("--max-tries-before-skip", "3", "--start-timeout", "2m", "-o", "json"),
+        *("--max-grace", "1d"),
     )
     try:
         shown = json.loads(made.out)
         assert shown["schedulingPolicy"]["sessionStrategy"] == {"fifo": {"maxTriesBeforeSkip": 3}}
         assert (shown["ownerWeights"], shown["startTimeout"]) == ({"ada": 3}, "120s")
+        assert shown["maxGrace"] == "86400s"
         changed = json.loads((await retinue("groups", "update", "cli-group", "--sessions", "lifo", "-o", "json")).out)
         assert changed["schedulingPolicy"] == {"sessionStrategy": {"lifo": {}}, "agentStrategy": {"dispersed": {}}}
         changed = json.loads(

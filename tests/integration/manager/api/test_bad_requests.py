@@ -132,6 +132,8 @@ CASES: list[tuple[str, Any, list[str]]] = [
     ("CreateResourceGroup", group(owner_weights={"ada": 0}), ["resource_group.owner_weights['ada']"]),
     ("CreateResourceGroup", group(owner_weights={"ada": 1_000_001}), ["resource_group.owner_weights['ada']"]),
     ("CreateResourceGroup", group(egress=7), ["resource_group.egress"]),
+    ("CreateResourceGroup", group(max_grace=Duration(seconds=9)), ["resource_group.max_grace"]),
+    ("CreateResourceGroup", group(max_grace=Duration(seconds=86_401)), ["resource_group.max_grace"]),
     ("CreateResourceGroup", group(start_timeout=Duration(seconds=0)), ["resource_group.start_timeout"]),
     ("CreateResourceGroup", group(start_timeout=Duration(seconds=86_401)), ["resource_group.start_timeout"]),
     (

@@ -76,6 +76,7 @@ async def test_a_group_from_its_making_to_its_end(fleet: Fleet) -> None:
         ),
         owner_weights={"ada": 2},
         start_timeout=Duration(seconds=30),
+        max_grace=Duration(seconds=3600),
         egress=pb.EGRESS_POLICY_DENY,
     )
     shown = await stub.CreateResourceGroup(
@@ -85,7 +86,7 @@ async def test_a_group_from_its_making_to_its_end(fleet: Fleet) -> None:
     made = (
         await stub.CreateResourceGroup(pb.CreateResourceGroupRequest(resource_group=wanted), metadata=admin)
     ).resource_group
-    for field in ("name", "scheduling_policy", "owner_weights", "start_timeout", "egress"):
+    for field in ("name", "scheduling_policy", "owner_weights", "start_timeout", "max_grace", "egress"):
         assert getattr(made, field) == getattr(wanted, field) == getattr(shown.resource_group, field)
     taken = await failure(
         stub.CreateResourceGroup(pb.CreateResourceGroupRequest(resource_group=wanted), metadata=admin)
