@@ -31,6 +31,10 @@ echo result > results.csv
 > retinue ssh-config files --write
 > scp results.csv files.retinue:
 test "$(cat /srv/data/results.csv)" = result
+mkdir results
+cp results.csv results/by-rsync.csv
+> rsync -a results/ files.retinue:results/
+test "$(cat /srv/data/results/by-rsync.csv)" = result
 mkdir ~/data
 > sshfs files.retinue:/data ~/data
 test "$(cat ~/data/results.csv)" = result

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import text
 
-from retinue.manager.session.core.admission import MAX_GRACE_SECONDS
+from retinue.manager.session.core.admission import MAX_PREEMPTIBLE_GRACE_SECONDS
 from retinue.manager.session.core.states import SessionType
 from retinue.manager.store.database import Database
 from tests.integration.manager.scheduler.world import World, check, kernel, row, settle
@@ -146,7 +146,7 @@ async def test_room_is_held_for_the_winner_until_the_last_victim_has_had_its_gra
         await configure(database, preemption="requeue", preemption_hold_seconds="30")
         victims = [
             await world.submit(**kernel("4"), priority=5, preemptible=True, retry=None, grace_seconds=grace)
-            for grace in (5.0, MAX_GRACE_SECONDS, 10.0)
+            for grace in (5.0, MAX_PREEMPTIBLE_GRACE_SECONDS, 10.0)
         ]
         await settle(world)
         slow = (await row(database, victims[1])).agent_id
@@ -160,7 +160,7 @@ async def test_room_is_held_for_the_winner_until_the_last_victim_has_had_its_gra
                 {"id": winner},
             )
             # The clock has gone on since it was written, by far less than the hold.
-            assert held.scalar_one() > MAX_GRACE_SECONDS
+            assert held.scalar_one() > MAX_PREEMPTIBLE_GRACE_SECONDS
         # The first victims have ended, and are not placed where room is held.
         quick = [node for node in world.nodes if node.name != slow]
         for _ in range(3):
