@@ -149,7 +149,9 @@ _OPTIONS_INSTEAD = {
     "nodes": ("--size",),
     "ntasks": ("--size",),
     "partition": ("--group",),
+    "publish": ("--port",),
     "time": ("--time-limit",),
+    "v": ("--mount",),
     "volume": ("--mount",),
 }
 # Names that are less alike lead astray.

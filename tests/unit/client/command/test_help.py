@@ -75,6 +75,8 @@ def test_what_is_no_command_leads_to_one(typed: list[str], hint: str) -> None:
         (["ls", "--label", "a=b"], "Did you mean --selector?"),
         (["run", "--labels", "a=b", "--", "true"], "Did you mean --label?"),
         (["run", "--gpus", "1", "--", "true"], "Did you mean --slots?"),
+        (["run", "-v", "/srv:/data", "--", "true"], "Did you mean --mount?"),
+        (["run", "--publish", "8000", "--", "true"], "Did you mean --port?"),
         (["run", "--nme", "a", "--", "true"], "Did you mean --name?"),
         (["run", "--slot", "cpu=1", "--", "true"], "--slots"),
     ],
