@@ -76,6 +76,7 @@ async def test_what_is_not_known_is_not_idle(client: Client, cluster: Cluster, a
     policy = pb.IdlePolicy(
         interaction_timeout=seconds(1800),
         warning=seconds(1),
+        join=pb.IDLE_JOIN_ANY,
         utilization=pb.UtilizationPolicy(window=seconds(5), thresholds={"cpu": 50}),
     )
     await cluster.agents[agent].process.kill()
