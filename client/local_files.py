@@ -231,6 +231,11 @@ class IncomingFiles:
             made = destination.with_name(f".{uuid.uuid4().hex}.partial")
             try:
                 destination.parent.mkdir(parents=True, exist_ok=True)
+                # By an earlier link its directory may be another one, with fewer above it.
+                above = destination.parent.resolve().relative_to(self._target.resolve()).parts
+                if not stays_within(link, len(above)):
+                    self.missing.append((str(destination), LEADS_OUT))
+                    continue
                 made.symlink_to(link)
                 made.replace(destination)
             except OSError as error:

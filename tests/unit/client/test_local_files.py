@@ -84,6 +84,25 @@ def test_links_of_a_kernel_are_made_last_and_lead_out_of_nothing(tmp_path: Path)
         incoming.make_links({target / "e" / "f": "x"})
 
 
+def test_links_through_links_lead_out_of_nothing(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    entries = [
+        link("out/s", "."),
+        link("out/s/s/s/up", "../../.."),
+        link("out/a/b/t", ".."),
+        link("out/a/b/t/up", "../.."),
+    ]
+    links, skipped = local_links(entries, "out", target)
+    assert not skipped
+    incoming = IncomingFiles(target, {}, None)
+    incoming.make_directories([])
+    incoming.make_links(links)
+    assert [path for path, _ in incoming.missing] == [str(target / "s/s/s/up"), str(target / "a/b/t/up")]
+    made = [path for path in target.rglob("*") if path.is_symlink()]
+    assert sorted(made) == [target / "a/b/t", target / "s"]
+    incoming.close()
+
+
 def begin(path: str, offset: int = 0) -> pb.DownloadFilesResponse:
     return pb.DownloadFilesResponse(begin=file_pb2.FileBegin(entry=regular(path, 4), offset=offset))
 
