@@ -252,12 +252,27 @@ static void log_command(const char *command)
 	close(log);
 }
 
+/*
+ * Returns whether a word makes a daemon of the server, or lets the client send more words by the connection, unseen.
+ * A daemon takes its configuration, and programs to run, from a mount. What follows an `e` are the client's abilities.
+ */
+static int frees(const char *word)
+{
+	if (word[0] != '-')
+		return 0;
+	if (word[1] == '-')
+		return strncmp(word, "--daemon", strlen("--daemon")) == 0 ||
+		       strncmp(word, "--secluded-args", strlen("--secluded-args")) == 0 ||
+		       strncmp(word, "--protect-args", strlen("--protect-args")) == 0;
+	return word[1 + strcspn(word + 1, "se")] == 's';
+}
+
 static int serve_rsync(char *command)
 {
 	static char *words[MAX_WORDS + 1];
 	size_t length = strlen(command) + 1;
 	char *word = malloc(length), *pattern = malloc(2 * length), *position = command;
-	int count = 0, paths = 0, daemon = 0, looks;
+	int count = 0, paths = 0, refused = 0, looks;
 
 	log_command(command);
 	/* The server has set one of its own. */
@@ -276,11 +291,12 @@ static int serve_rsync(char *command)
 			continue;
 		}
 		paths |= strcmp(word, ".") == 0;
-		/* It would take its configuration, and programs to run, from a mount. */
-		daemon |= !paths && strncmp(word, "--daemon", strlen("--daemon")) == 0;
 		words[count++] = strdup(word);
 	}
-	if (count < 2 || strcmp(words[0], "rsync") != 0 || strcmp(words[1], "--server") != 0 || daemon ||
+	/* rsync takes options behind paths, too: from a name that was found as well. */
+	for (int at = 0; at < count; at++)
+		refused |= words[at] == NULL || frees(words[at]);
+	if (count < 2 || strcmp(words[0], "rsync") != 0 || strcmp(words[1], "--server") != 0 || refused ||
 	    access(RSYNC, X_OK) != 0) {
 		dprintf(STDOUT_FILENO, "This service allows sftp and rsync connections only.\n");
 		return 1;

@@ -200,7 +200,9 @@ async def test_rsync(files: Program, client: Client, shared: Path, tmp_path: Pat
     """Both ways, with names that a shell would take apart, and nothing but rsync."""
     clients = await serve(client, files, shared, "synced", max_file_bytes=MIB, umask="002")
     await asyncio.to_thread(synchronize, clients, shared, tmp_path)
-    for command in ("id", "rsync --daemon", "rsync --server --daemon .", "rsync --version", "sh -c id", ""):
+    daemons = ("--daemon .", ". --daemon", "-s .", "-vs .", ". -s", "--secluded-args .", "'--dae'mon .")
+    servers = [f"rsync --server {words}" for words in daemons]
+    for command in ("id", "rsync --daemon", *servers, "rsync --version", "sh -c id", ""):
         said = (await run("ssh", "-F", clients.config, "-T", clients.host, command, **clients.program.environment))[1]
         assert "This service allows sftp and rsync connections only" in said, command
     more = ("ssh", "-F", clients.config, clients.host, "rsync --server; id")
