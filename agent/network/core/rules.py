@@ -212,7 +212,8 @@ table ip {INNER_TABLE} {{
 
 def link_translation(link: str, session_link: str, session_address: str, address: str) -> str:
     """Commands for the namespace of a kernel with a session's network: what leaves by its egress link has the link's
-    address, and what comes by it to that address has the session's.
+    address, and what comes to that address, from the kernel itself too (probes connect as routers do), has the
+    session's.
 
     Leased ports come before. What stays in the session's network is not tracked.
     """
@@ -231,6 +232,10 @@ table ip {TRANSLATION_TABLE} {{
     chain arrivals {{
         type nat hook prerouting priority dstnat + 10; policy accept;
         iifname "{link}" ip daddr {address} dnat to {session_address}
+    }}
+    chain own_arrivals {{
+        type nat hook output priority -100; policy accept;
+        ip daddr {address} dnat to {session_address}
     }}
     chain departures {{
         type nat hook postrouting priority srcnat; policy accept;

@@ -202,6 +202,25 @@ async def test_a_kernel_of_a_sessions_network_has_one_address() -> None:
         assert [line.split()[3] for line in listing.splitlines()] == [f"{SESSION_ADDRESS}/28"]
 
 
+async def test_a_kernel_of_a_sessions_network_is_reached_from_inside_as_routers_reach_it() -> None:
+    """So do probes and the reading of metrics connect."""
+    async with world() as place, networked_outgoer(place.node) as kernel:
+        routes = run("ip", "-n", place.node.name, "-4", "-o", "route").splitlines()
+        (address,) = (route.split()[0] for route in routes if route.startswith("198."))
+
+        def talk() -> str:
+            with kernel.open(socket.SOCK_STREAM) as listener, kernel.open(socket.SOCK_STREAM) as client:
+                listener.bind(("0.0.0.0", 7000))  # noqa: S104  # as programs have to
+                listener.listen()
+                listener.settimeout(NEVER)
+                client.connect((address, 7000))
+                connection, (seen, _) = listener.accept()
+                connection.close()
+                return seen
+
+        assert await asyncio.to_thread(talk) == SESSION_ADDRESS
+
+
 async def test_a_forbidden_address_refuses_at_once() -> None:
     async with world() as place, outgoer(place.node) as kernel, outgoer(place.node) as other:
         for address in (NODE_OUTSIDE, NEIGHBOUR, PRIVATE, METADATA, other.address):
