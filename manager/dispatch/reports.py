@@ -290,7 +290,10 @@ class Reports:
             finding_agents = attempts.finding_affected_agents(list(taken.machines))
             affected = (await save(tx, taken, *recording, *dropping, finding_agents, commit=True)).of(finding_agents)
         for who, session_id in of_session.items():
-            self._start_failures.note(who[0], session_id, statuses[who], self._clock())
+            # What an agent repeats, as at its welcome, is no new start.
+            if (before := taken.attempts_before.get(who[1])) is not None and before[1] != statuses[who].state:
+                owner = taken.records[session_id].owner
+                self._start_failures.note(who[0], session_id, owner, statuses[who], self._clock())
         # An agent with nothing more to do for a session has to be notified too.
         for (agent_id, _), session_id in of_session.items():
             affected.setdefault(agent_id, set()).add(session_id)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from functools import partial
 from typing import Any
 
@@ -21,19 +20,34 @@ async def conditions(database: Database, agent_id: str) -> list[tuple[str, bool]
 
 
 async def fail_three(world: World, database: Database, name: str) -> None:
-    """Has three sessions fail to start on an agent."""
-    (node,) = [node for node in world.nodes if node.name == name]
-    made: list[uuid.UUID] = []
+    """Has three sessions fail to start on an agent, and start on another."""
     for _ in range(3):
-        session = await world.submit(
-            **kernel("1"), type=SessionType.BATCH, retry=None, agents=(name,), agents_strict=True
-        )
-        made.append(session)
-        await world.schedule()
-        while (await row(database, session)).state != "PENDING":
-            await node.step(fail=True)
-    for session in made:
+        session = await world.submit(**kernel("1"), type=SessionType.BATCH, retry=None)
+        while (await row(database, session)).state != "RUNNING":
+            await world.schedule()
+            for node in world.nodes:
+                await node.step(fail=node.name == name)
+            async with database.transaction() as tx:
+                await tx.execute(text("UPDATE session SET next_try_time = now() WHERE state = 'PENDING'"))
         await world.end(session)
+        await settle(world)
+
+
+async def test_sessions_that_start_nowhere_have_no_agent_avoided(database: Database) -> None:
+    async with World(database, 7).running() as world:
+        made = [await world.submit(**kernel("1"), type=SessionType.BATCH, retry=None) for _ in range(9)]
+        for _ in range(9):
+            async with database.transaction() as tx:
+                await tx.execute(text("UPDATE session SET next_try_time = now() WHERE state = 'PENDING'"))
+            await world.schedule()
+            for node in world.nodes:
+                await node.step()
+                await node.step(fail=True)
+        assert {(await row(database, session)).state for session in made} == {"TERMINATED"}
+        await world.reports.review_starts()
+        for node in world.nodes:
+            assert await conditions(database, node.name) == []
+        await check(database)
 
 
 async def test_an_agent_on_which_starts_fail_is_avoided_but_not_more_than_half(database: Database) -> None:
