@@ -38,6 +38,10 @@ TOOLS = {
 LINKS = ("bridge", "veth", "vxlan")
 RESOLVERS = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))
 """The files that list a node's name servers; agents read both."""
+_LIMITS = {"MemoryLimit": "memory", "CpuCfsQuota": "cpu", "PidsLimit": "pids"}
+"""What an engine says that it can limit, by the field of its answer to `GET /info`."""
+_SANDBOXES = ("runsc", "gvisor", "kata")
+"""Words in the names of runtimes whose containers have a kernel of their own."""
 _TIMEOUT = 10.0
 
 
@@ -45,10 +49,11 @@ _TIMEOUT = 10.0
 class Facts:
     """The facts that were found. None, or an empty value, says that it is not there or could not be found out.
 
-    `links` are the kinds of links that can be made. `addresses` are networks of the machine's own links and routes.
-    `clock_synchronized` is None where it is unknown. `obstacles` are chains of the packet filter, as
-    `FAMILY TABLE CHAIN`, that drop what is forwarded unless a rule lets it pass; `name_servers` are those of the node's
-    resolv.conf. `qemu` and `guest_linux` are versions, the latter of the Linux that virtual machines boot.
+    `docker_host` is the address given for the engine. `links` are the kinds of links that can be made. `addresses` are
+    networks of the machine's own links and routes. `clock_synchronized` is None where it is unknown. `obstacles` are
+    chains of the packet filter, as `FAMILY TABLE CHAIN`, that drop what is forwarded unless a rule lets it pass;
+    `name_servers` are those of the node's resolv.conf. `qemu` and `guest_linux` are versions, the latter of the Linux
+    that virtual machines boot.
     """
 
     root: bool = True
@@ -58,6 +63,7 @@ class Facts:
     ssh_built: bool = False
     python_built: bool = False
     kernel: str = ""
+    docker_host: str = ""
     engine: Mapping[str, Any] | None = None
     cgroup_version: int = 0
     controllers: frozenset[str] = frozenset()
@@ -117,6 +123,9 @@ def evaluate(facts: Facts) -> list[Finding]:
 
 
 def _engine(facts: Facts) -> list[Finding]:
+    if facts.docker_host and not facts.docker_host.startswith("unix:///"):
+        message = f"{facts.docker_host} is no engine of this node: agents end at their start"
+        return [Finding("docker", ERROR, message, "set DOCKER_HOST or --docker-host to unix:///PATH, or to nothing")]
     if facts.engine is None:
         remedy = "apt-get install docker.io, or start the engine; DOCKER_HOST says where it is"
         return [Finding("docker", WARNING, "no engine answers: sessions with an image cannot run here", remedy)]
@@ -133,6 +142,7 @@ def _engine(facts: Facts) -> list[Finding]:
             found.append(Finding(name, ERROR, f"version {text} is too old", f"install {wanted} or newer"))
         else:
             found.append(Finding(name, OK, f"version {text}"))
+    found += _engine_configuration(facts.engine)
     if facts.engine.get("live_restore"):
         found.append(Finding("live-restore", OK, "containers outlive a restart of the engine"))
     else:
@@ -141,6 +151,30 @@ def _engine(facts: Facts) -> list[Finding]:
     if not facts.programs_built and not facts.compiler:
         remedy = "apt-get install gcc libc6-dev"
         found.append(Finding("compiler", ERROR, "programs for containers are not built, and cannot be", remedy))
+    return found
+
+
+def _engine_configuration(engine: Mapping[str, Any]) -> list[Finding]:
+    """Returns what an administrator configured that containers of kernels cannot do with."""
+    found = []
+    options = {str(option).partition(",")[0] for option in engine.get("security", ())}
+    if "name=rootless" in options:
+        message = "the engine is rootless: its containers cannot have the users and files of kernels"
+        remedy = "give the agent an engine that runs as root: --docker-host unix:///PATH"
+        found.append(Finding("engine-users", ERROR, message, remedy))
+    elif "name=userns" in options:
+        message = "the engine maps users (userns-remap): its containers cannot have the users and files of kernels"
+        remedy = "remove userns-remap from /etc/docker/daemon.json, or give the agent another engine: --docker-host"
+        found.append(Finding("engine-users", ERROR, message, remedy))
+    if unlimited := engine.get("unlimited"):
+        message = f"the engine does not limit {', '.join(unlimited)}: kernels take more than their share"
+        remedy = "boot with these cgroup controllers, and remove native.cgroupdriver from exec-opts in daemon.json"
+        found.append(Finding("engine-limits", ERROR, message, remedy))
+    runtime = str(engine.get("runtime", ""))
+    if any(name in runtime for name in _SANDBOXES):
+        message = f"the default runtime, {runtime}, hides the processes of containers from the node"
+        remedy = 'put "default-runtime": "runc" into /etc/docker/daemon.json and restart the engine'
+        found.append(Finding("engine-runtime", ERROR, message, remedy))
     return found
 
 
@@ -260,6 +294,7 @@ def examine(docker_host: str = "") -> Facts:
         ssh_built=_is_built("ssh-*"),
         python_built=_is_built("python-*"),
         kernel=os.uname().release,
+        docker_host=docker_host,
         engine=_ask_engine(docker_host),
         cgroup_version=2 if unified else 1,
         controllers=frozenset(controllers),
@@ -306,9 +341,23 @@ def _ask_engine(host: str) -> dict[str, Any] | None:
     version, info = found
     parts = {part.get("Name"): part.get("Version") for part in version.get("Components", [])}
     return {
+        **engine_configuration(info),
         "version": version.get("Version"),
         "runc": parts.get("runc", ""),
         "live_restore": bool(info.get("LiveRestoreEnabled")),
+    }
+
+
+def engine_configuration(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the parts of an engine's answer to `GET /info` that say how it was configured; pure."""
+    default = str(info.get("DefaultRuntime") or "")
+    runtime = (info.get("Runtimes") or {}).get(default) or {}
+    program = str(runtime.get("path") or runtime.get("runtimeType") or "")
+    return {
+        "security": tuple(info.get("SecurityOptions") or ()),
+        # Engines that do not say it are not known to lack it.
+        "unlimited": tuple(name for field, name in _LIMITS.items() if info.get(field) is False),
+        "runtime": default if program in {"", default} else f"{default} ({program})",
     }
 
 

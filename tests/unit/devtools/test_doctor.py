@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from retinue.client.command.doctor import doctor_command
-from retinue.devtools.doctor import ERROR, LINKS, OK, TOOLS, WARNING, Facts, evaluate
+from retinue.devtools.doctor import ERROR, LINKS, OK, TOOLS, WARNING, Facts, engine_configuration, evaluate
 
 GOOD = Facts(
     tools=dict.fromkeys(TOOLS, True),
@@ -43,6 +44,7 @@ def test_a_good_node_lacks_nothing() -> None:
         (replace(GOOD, root=False), "root", ERROR, "as root"),
         (replace(GOOD, tools={**GOOD.tools, "bwrap": False}), "bwrap", ERROR, "bubblewrap"),
         (replace(GOOD, engine=None), "docker", WARNING, "docker.io"),
+        (replace(GOOD, engine=None, docker_host="tcp://127.0.0.1:2375"), "docker", ERROR, "unix:///PATH"),
         (replace(GOOD, qemu="", guest_linux="", kvm=False), "qemu", WARNING, "qemu-system-x86"),
         (replace(GOOD, guest_linux=""), "vm-linux", WARNING, "retinue-agent build linux"),
         (replace(GOOD, kvm=False), "kvm", WARNING, "firmware"),
@@ -70,6 +72,45 @@ def test_each_lack_is_named_with_its_remedy(facts: Facts, name: str, state: str,
     (finding,) = [finding for finding in evaluate(facts) if finding.state != OK]
     assert (finding.name, finding.state) == (name, state)
     assert remedy in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("info", "name", "remedy"),
+    [
+        ({"SecurityOptions": ["name=seccomp,profile=default", "name=rootless"]}, "engine-users", "as root"),
+        ({"SecurityOptions": ["name=userns"]}, "engine-users", "userns-remap"),
+        ({"MemoryLimit": False}, "engine-limits", "cgroup"),
+        ({"PidsLimit": False, "CpuCfsQuota": False, "MemoryLimit": True}, "engine-limits", "cgroup"),
+        ({"DefaultRuntime": "runsc"}, "engine-runtime", "default-runtime"),
+        ({"DefaultRuntime": "safe", "Runtimes": {"safe": {"path": "/opt/kata-runtime"}}}, "engine-runtime", "runc"),
+        (
+            {"DefaultRuntime": "vm", "Runtimes": {"vm": {"runtimeType": "io.containerd.kata.v2"}}},
+            "engine-runtime",
+            "runc",
+        ),
+    ],
+)
+def test_an_engine_that_kernels_cannot_run_on(info: dict[str, Any], name: str, remedy: str) -> None:
+    facts = replace(GOOD, engine={**(GOOD.engine or {}), **engine_configuration(info)})
+    (finding,) = [finding for finding in evaluate(facts) if finding.state != OK]
+    assert (finding.name, finding.state) == (name, ERROR)
+    assert remedy in finding.remedy
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        {},
+        {"SecurityOptions": None, "Runtimes": None},
+        {"SecurityOptions": ["name=seccomp,profile=/etc/own.json", "name=cgroupns", "name=no-new-privileges"]},
+        {"MemoryLimit": True, "CpuCfsQuota": True, "PidsLimit": True, "SwapLimit": False},
+        {"DefaultRuntime": "nvidia", "Runtimes": {"nvidia": {"path": "nvidia-container-runtime"}, "kata": {}}},
+        {"LoggingDriver": "none", "CgroupDriver": "systemd", "HttpProxy": "http://proxy:3128"},
+    ],
+)
+def test_an_engine_that_kernels_run_on(info: dict[str, Any]) -> None:
+    facts = replace(GOOD, engine={**(GOOD.engine or {}), **engine_configuration(info)})
+    assert {finding.state for finding in evaluate(facts)} == {OK}
 
 
 @pytest.mark.root
