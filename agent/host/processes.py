@@ -103,20 +103,27 @@ def wait_end(process: Process, timeout: float) -> bool:
 
 def descended(session: int, pids: Iterable[int]) -> list[Process]:
     """Returns those of the processes that belong to a session, and the descendants of these."""
-    parents: dict[Process, int] = {}
-    ours: set[int] = set()
+    found: dict[int, Process] = {}
+    children: dict[int, list[int]] = {}
+    waiting: list[int] = []
     for pid in pids:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             text = _read(pid, "stat")
             state, parent, start = parse_stat(text)
             if state not in _DEAD:
-                parents[Process(pid, start)] = parent
+                found[pid] = Process(pid, start)
+                children.setdefault(parent, []).append(pid)
                 # Field 6.
                 if int(text[text.rindex(")") + 2 :].split()[3]) == session:
-                    ours.add(pid)
-    while more := {process.pid for process, parent in parents.items() if parent in ours} - ours:
-        ours |= more
-    return [process for process in parents if process.pid in ours]
+                    waiting.append(pid)
+    # In one walk: a kernel chooses how deep its tree is.
+    ours: set[int] = set()
+    while waiting:
+        pid = waiting.pop()
+        if pid not in ours:
+            ours.add(pid)
+            waiting.extend(children.get(pid, ()))
+    return [process for pid, process in found.items() if pid in ours]
 
 
 def command_of(init: Process) -> Process | None:
