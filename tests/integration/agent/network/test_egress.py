@@ -216,7 +216,7 @@ async def test_a_kernel_of_a_sessions_network_is_reached_from_inside_as_routers_
                 client.connect((address, 7000))
                 connection, (seen, _) = listener.accept()
                 connection.close()
-                return seen
+                return str(seen)
 
         assert await asyncio.to_thread(talk) == SESSION_ADDRESS
 
