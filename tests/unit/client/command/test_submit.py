@@ -51,11 +51,8 @@ def test_a_script_with_dos_line_ends_runs(tmp_path: Path) -> None:
     path.write_bytes(b'\xef\xbb\xbf#!/bin/sh\r\n#RETINUE --size 2\r\necho "$1"\r\n')
     assert _parsed(str(path))["size"] == 2
     _, text = read_file(str(path))
-    environment = {"JOB_SCRIPT": text, "HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
-    ran = subprocess.run(
-        ["/bin/sh", "-c", START, "job.sh", "hi"], env=environment, capture_output=True, timeout=NEVER, check=False
-    )
-    assert (ran.stdout, ran.returncode) == (b"hi\n", 0), ran.stderr
+    ran = _start(text, tmp_path)
+    assert (ran.stdout, ran.returncode) == ("x y\n", 0), ran.stderr
 
 
 def test_wait_quiet_and_wrap_are_as_those_of_sbatch(script: str) -> None:
