@@ -71,7 +71,8 @@ class Terminal:
     def interrupt(self) -> int:
         """Ctrl-C; returns its exit code."""
         if self.process.poll() is None:
-            self.machine.type(f"kill -{signal.SIGINT.value} $(cat {self._pid})")
+            # It may have ended since then: a tunnel ends with its session.
+            self.machine.type(f"kill -{signal.SIGINT.value} $(cat {self._pid}) || true")
         return self.process.wait()
 
 
