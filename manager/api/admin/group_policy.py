@@ -206,7 +206,7 @@ def _idle_policy(message: pb.ResourceGroup, violations: Violations) -> IdlePolic
     return checked_policy(message.idle_policy, path, violations, partial=False)
 
 
-# What of a policy is a field of its own, as the columns that it becomes.
+# Columns by field. Scheduling and isolation are not here: several fields of each are checked together.
 _COLUMNS: Mapping[str, Callable[[pb.ResourceGroup, Violations], GroupPolicy]] = {
     "start_timeout": lambda message, violations: {"start_timeout_seconds": _start_timeout(message, violations)},
     "max_grace": lambda message, violations: {"max_grace_seconds": _max_grace(message, violations)},

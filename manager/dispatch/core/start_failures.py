@@ -1,7 +1,7 @@
 """Finds agents on which starts fail again and again, for different sessions: the node is broken, not what is started.
 
-A failed start counts once a later attempt of the same kernel is ready on another agent: what fails everywhere, by what
-was asked for, says nothing of a node. Such an agent is avoided for a pause, and then tried with whatever comes: a start
+A failed start counts once a later attempt of the same kernel is ready on another agent: a request that fails everywhere
+says nothing of a node. Such an agent is avoided for a pause, and then tried with whatever comes: a start
 that succeeds forgets all, one that fails makes the next pause twice as long. Without that, an empty broken node draws
 one session after the other. Pure.
 """
@@ -21,7 +21,7 @@ SESSIONS, WINDOW = 3, 600.0
 # A failed start waits so long for the kernel to be ready elsewhere: in a full group, that may take a while.
 WAIT = 3600.0
 MIN_PAUSE, MAX_PAUSE = 300.0, 3600.0
-# Where the node may be to blame; others are of what was asked for.
+# Failures that a node may cause; the request causes the others.
 _REASONS = frozenset(
     {
         AttemptReason.START_FAILED,
@@ -119,6 +119,6 @@ class StartFailures:
         number = len(record.sessions)
         sessions = f"{number} sessions" if number > 1 else "another session"
         return (
-            f"{sessions} could not start there but elsewhere, and none could since; it is tried again after "
-            f"{record.pause / 60:.0f} min; the last one: {record.message}"
+            f"{sessions} failed to start there and started elsewhere, and no start has succeeded since; it is tried again "
+            f"after {record.pause / 60:.0f} min; the last failure: {record.message}"
         )

@@ -62,7 +62,7 @@ def test_three_sessions_have_an_agent_avoided_and_one_alone_does_not(reason: str
     fail_and_start_elsewhere(failures, SESSIONS[3], 3.0, reason=reason)
     changes = failures.changes(3.0)
     assert list(changes) == ["n1"]
-    assert str(changes["n1"]).endswith(f"it is tried again after 5 min; the last one: {reason}: no bubblewrap")
+    assert str(changes["n1"]).endswith(f"it is tried again after 5 min; the last failure: {reason}: no bubblewrap")
     assert failures.changes(4.0) == {}
 
 
@@ -169,7 +169,7 @@ def test_it_is_tried_again_after_pauses_that_grow() -> None:
         now += pause
         assert failures.changes(now) == {"n1": None}
         fail_and_start_elsewhere(failures, SESSIONS[7], now)
-        assert "another session could not start" in str(failures.changes(now)["n1"])
+        assert "another session failed to start" in str(failures.changes(now)["n1"])
         pause = min(2 * pause, MAX_PAUSE)
     assert pause == MAX_PAUSE
 
