@@ -207,6 +207,7 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
         reconciler,
         terms,
         about=_about(settings, node, uplink, instance),
+        reachable=lambda: (*settings.egress_allow, *name_servers.servers),
         runtimes=lambda: runtime.statuses,
         capacity=lambda: capacity(
             node if gpu_watch is None else replace(node, gpus=gpu_watch.count),

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 OK, WARNING, ERROR = "OK", "WARNING", "ERROR"
-SESSION_ADDRESSES = ipaddress.ip_network("10.128.0.0/9")
-"""The range from which managers allocate the private networks of sessions."""
+SESSION_SUBNETS = ipaddress.IPv4Network("10.128.0.0/9")
+"""The range from which managers allocate the private networks of sessions, unless they are given another."""
 LEAST_MTU = 1300
 PROGRAM_DIRECTORIES = (Path("/usr/lib/retinue"), Path("/var/cache/retinue"))
 """The directories of the programs that agents put inside kernels: shipped in their image, and built on the node."""
@@ -90,7 +90,7 @@ class Finding:
     remedy: str = ""
 
 
-def evaluate(facts: Facts) -> list[Finding]:
+def evaluate(facts: Facts, subnets: ipaddress.IPv4Network = SESSION_SUBNETS) -> list[Finding]:
     """Returns the findings that the facts give for a node; pure."""
     findings = [
         Finding("root", OK, "this is root")
@@ -118,7 +118,7 @@ def evaluate(facts: Facts) -> list[Finding]:
         remedy = "" if there else f"modprobe {name}"
         message = "the kernel has it" if there else f"the kernel lacks it: needed for {purpose}"
         findings.append(Finding(name, OK if there else ERROR, message, remedy))
-    findings += [_mtu(facts.mtu), _addresses(facts.addresses), _clock(facts.clock_synchronized)]
+    findings += [_mtu(facts.mtu), _addresses(facts.addresses, subnets), _clock(facts.clock_synchronized)]
     return [*findings, _forwarding(facts.obstacles), _names(facts.name_servers)]
 
 
@@ -238,13 +238,16 @@ def _mtu(mtu: int | None) -> Finding:
     return Finding("mtu", OK, f"{mtu} on the uplink, {mtu - 50} inside sessions over several nodes")
 
 
-def _addresses(addresses: Sequence[str]) -> Finding:
-    overlaps = [text for text in addresses if ipaddress.ip_network(text, strict=False).overlaps(SESSION_ADDRESSES)]
+def _addresses(addresses: Sequence[str], subnets: ipaddress.IPv4Network) -> Finding:
+    overlaps = [text for text in addresses if ipaddress.ip_network(text, strict=False).overlaps(subnets)]
     if overlaps:
         # Sessions are in namespaces of their own: what they cannot reach is what lies behind these.
-        message = f"{', '.join(overlaps)} lies within {SESSION_ADDRESSES}, which sessions have"
-        return Finding("addresses", WARNING, message, "kernels may not reach it: give that network other addresses")
-    return Finding("addresses", OK, f"nothing here overlaps {SESSION_ADDRESSES}")
+        message = f"{', '.join(overlaps)} overlaps {subnets}, which sessions have"
+        remedy = (
+            "if kernels are to reach it, name it to the agent by --egress-allow, or give managers --session-subnets"
+        )
+        return Finding("addresses", WARNING, message, remedy)
+    return Finding("addresses", OK, f"nothing here overlaps {subnets}")
 
 
 def _clock(synchronized: bool | None) -> Finding:

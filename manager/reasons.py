@@ -52,6 +52,7 @@ class SessionReason(StrEnum):
     REPLACED = "REPLACED"
     ENDPOINT_DELETED = "ENDPOINT_DELETED"
     RESTARTED = "RESTARTED"
+    NO_SUBNET = "NO_SUBNET"
 
 
 class ConditionType(StrEnum):

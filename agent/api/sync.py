@@ -88,11 +88,13 @@ class SyncService:
         answered: Callable[[Iterable[str]], None],
         sampler: Sampler,
         scraper: Scraper,
+        reachable: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         """`about` is a Welcome with what does not change of the node while the agent runs; `runtimes` are those that it
         has or could have, and `capacity` the amounts that it offers, both as they are now. `protect` is sent all
         addresses that no kernel may reach, `route` those of routers, each time they change. `routed` says what routers
-        have to know of an attempt, `answered` is sent the attempts that routers had answers from.
+        have to know of an attempt, `answered` is sent the attempts that routers had answers from. `reachable` are
+        private networks that kernels may reach.
         """
         self.reconciler = reconciler
         self.terms = terms
@@ -105,6 +107,7 @@ class SyncService:
         self.answered = answered
         self.sampler = sampler
         self.scraper = scraper
+        self.reachable = reachable
         self._current: _Stream | None = None
         self._stopping = False
         self._idle = asyncio.Event()
@@ -381,6 +384,7 @@ class _Stream:
         welcome.capacity.update(self._offer.capacity)
         welcome.backends.extend(status.name for status in statuses if status.available)
         welcome.runtimes.extend(map(runtime_status, statuses))
+        welcome.reachable_networks.extend(self._service.reachable())
         self._welcomed = None if self._reconciler.fence is None else self._reconciler.fence.now()
         self._sent = {key: self._status_of(key, attempt) for key, attempt in self._reconciler.attempts().items()}
         self._sent_networks = self._reconciler.networks()

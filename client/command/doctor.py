@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -55,6 +56,13 @@ _STYLES = {doctor.OK: "green", doctor.WARNING: "yellow", doctor.ERROR: "red"}
     metavar="NAME",
     help="Priority class of the pods of kernels.",
 )
+@click.option(
+    "--session-subnets",
+    default=str(doctor.SESSION_SUBNETS),
+    show_default=True,
+    metavar="CIDR",
+    help="Addresses of cluster sessions, as managers were given them.",
+)
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def doctor_command(  # noqa: PLR0917 - the options of the command
     docker_host: str,
@@ -62,6 +70,7 @@ def doctor_command(  # noqa: PLR0917 - the options of the command
     kube_config: Path | None,
     kube_namespace: str,
     kube_priority_class: str,
+    session_subnets: str,
     output: str,
 ) -> int:
     """Check whether this machine can be a node, and say what it lacks; ends with 1 if an agent would not work.
@@ -70,7 +79,11 @@ def doctor_command(  # noqa: PLR0917 - the options of the command
     """
     if missing_extras("agent"):
         raise UsageError("only nodes can be checked, and the agent is not installed: pip install 'retinue[agent]'")
-    findings = doctor.evaluate(doctor.examine(docker_host))
+    try:
+        subnets = ipaddress.IPv4Network(session_subnets)
+    except ValueError as error:
+        raise UsageError(f"--session-subnets: {error}") from error
+    findings = doctor.evaluate(doctor.examine(docker_host), subnets)
     if kube_node:
         from retinue.devtools import pod_doctor  # noqa: PLC0415 - needs what only agents have
 

@@ -26,6 +26,7 @@ MAX_SLOTS = 64
 MAX_BYTES = 2**53
 MAX_MTU = 2**20
 MAX_PORT = 65_535
+MAX_NETWORKS = 64
 _MAX_EPOCH = 2**31 - 1
 # A node that is up for 300 years has something wrong with its clock.
 _MAX_SECONDS = 1e10
@@ -118,6 +119,15 @@ def underlay(value: str) -> str:
     if address.is_unspecified or address.is_multicast or broadcast or "%" in value:
         raise Odd(AgentConditionReason.BAD_ADDRESS, f"no node has the underlay address {address}")
     return str(address)
+
+
+def ipv4_networks(values: Sequence[str]) -> tuple[str, ...]:
+    """Returns IPv4 networks in their canonical form, each once."""
+    bounded(values, MAX_NETWORKS, "reachable networks")
+    try:
+        return tuple(dict.fromkeys(str(ipaddress.IPv4Network(value)) for value in values))
+    except ValueError as error:
+        raise Odd(AgentConditionReason.BAD_ADDRESS, f"a reachable network is none: {quoted(str(error))}") from None
 
 
 def mtu(value: int) -> int:

@@ -151,6 +151,7 @@ def _facts(agent_id: str, message: pb.Welcome) -> NodeFacts:
         ),
         underlay_address=values.underlay(message.underlay_address),
         underlay_mtu=values.mtu(message.underlay_mtu),
+        reachable_networks=values.ipv4_networks(message.reachable_networks),
         attempts=_statuses(message.attempts),
         network_session_ids=values.session_ids(message.network_session_ids, MAX_ATTEMPTS),
         conditions=_conditions(message.node_conditions),

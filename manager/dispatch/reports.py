@@ -142,6 +142,7 @@ class Reports:
                 runtimes=facts.runtimes,
                 underlay_address=facts.underlay_address,
                 underlay_mtu=facts.underlay_mtu,
+                reachable_networks=facts.reachable_networks,
             )
             if changed_group is not None:
                 await shares.refresh_group(tx, changed_group)

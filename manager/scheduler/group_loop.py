@@ -24,6 +24,7 @@ import numpy as np
 from prometheus_client import Counter, Histogram
 
 from retinue.manager.dispatch.desired_state import Affected
+from retinue.manager.reasons import SessionReason
 from retinue.manager.scheduler.cache_sync import CacheSync, UsageReader
 from retinue.manager.scheduler.core.cache import Holdings, Limit
 from retinue.manager.scheduler.core.snapshot import (
@@ -36,7 +37,7 @@ from retinue.manager.scheduler.core.snapshot import (
 )
 from retinue.manager.scheduler.pass_plans import Outcome, Plan, holdings_of, is_small, kind, preempt
 from retinue.manager.scheduler.reason_writer import PassReasons, ReasonWriter, find_reasons
-from retinue.manager.scheduling.columns import Integers, Running
+from retinue.manager.scheduling.columns import Explanation, Integers, Running, Tier
 from retinue.manager.scheduling.scheduling_pass import Decisions, run_pass
 from retinue.manager.scheduling.strategies import FAIR_SHARE, OFF, PolicyError, Settings, validate_policy
 from retinue.manager.session.core.ipam import AddressSpaceExhaustedError, choose_vni, inner_mtu, kernel_address
@@ -189,8 +190,10 @@ class GroupLoop:
         self._next_explained = reasons.next_explained
         for failure in decisions.failures:
             _log.warning("group %s: %s", self._group, failure)
-        plan = self._plan_of(snapshot, decisions)
+        plan, no_subnet = self._plan_of(snapshot, decisions)
         self._reasons.collect(snapshot, reasons)
+        for session_id, why in no_subnet.items():
+            self._reasons.note(session_id, why)
         return Outcome(plan, settings, snapshot, running, decisions)
 
     async def commit_outcome(self, outcome: Outcome) -> None:
@@ -260,8 +263,10 @@ class GroupLoop:
         async with self._database.transaction() as tx:
             return await changes.read_replicas(tx, endpoints)
 
-    def _plan_of(self, snapshot: Snapshot, decisions: Decisions) -> Plan | None:
-        """Assumes the placements of a pass that still hold, and returns them as a plan; None when there are none."""
+    def _plan_of(self, snapshot: Snapshot, decisions: Decisions) -> tuple[Plan | None, dict[uuid.UUID, Explanation]]:
+        """Assumes the placements of a pass that still hold, and returns them as a plan, None when there are none;
+        and why sessions get no network.
+        """
         cache_sync, cache = self._cache_sync, self._cache_sync.cache
         sessions = decisions.sessions
         sessions = sessions[[session_id in cache.queue.row_of for session_id in snapshot.ids[sessions].tolist()]]
@@ -273,31 +278,33 @@ class GroupLoop:
             sessions, holdings = sessions[kept], holdings.part(kept)
         ids: list[uuid.UUID] = snapshot.ids[sessions].tolist()
         networks, no_address = self._networks(ids, holdings)
+        why = {ids[session]: explanation for session, explanation in no_address.items()}
         if no_address:
-            kept = np.setdiff1d(np.arange(len(sessions)), no_address)
+            kept = np.setdiff1d(np.arange(len(sessions)), list(no_address))
             sessions, holdings = sessions[kept], holdings.part(kept)
             ids = snapshot.ids[sessions].tolist()
         if not ids:
-            return None
+            return None, why
         tries = [int(cache.queue.tries[cache.queue.row_of[session_id]]) + 1 for session_id in ids]
         cache_sync.assume(ids, holdings)
         cache_sync.rotations[self._group] = decisions.rotation
-        return Plan(self._group, ids, holdings, tries, networks, decisions.rotation)
+        return Plan(self._group, ids, holdings, tries, networks, decisions.rotation), why
 
-    def _networks(self, ids: list[uuid.UUID], holdings: Holdings) -> tuple[dict[uuid.UUID, Network], list[int]]:
-        """Reserves networks for cluster sessions. Returns them, and the positions of
-        sessions for which no address is left.
-        """
+    def _networks(
+        self, ids: list[uuid.UUID], holdings: Holdings
+    ) -> tuple[dict[uuid.UUID, Network], dict[int, Explanation]]:
+        """Reserves networks for cluster sessions. Returns them, and by position why sessions get none."""
         cache_sync, cache = self._cache_sync, self._cache_sync.cache
-        networks, no_address = dict[uuid.UUID, Network](), []
+        networks, no_address = dict[uuid.UUID, Network](), dict[int, Explanation]()
         for session in np.flatnonzero(np.diff(holdings.offsets) > 1).tolist():
             rows = holdings.agents[holdings.offsets[session] : holdings.offsets[session + 1]].tolist()
             sites = sorted(set(rows), key=cache.agents.ids.__getitem__)
             try:
-                subnet = cache_sync.pool.take(len(rows))
+                reachable = {network for row in sites for network in cache.agents.reachable_networks[row]}
+                subnet = cache_sync.pool.take(len(rows), reachable)
                 vni = choose_vni(cache.vnis, self._random) if len(sites) > 1 else 0
-            except AddressSpaceExhaustedError:
-                no_address.append(session)
+            except AddressSpaceExhaustedError as error:
+                no_address[session] = Explanation(Tier.CONFIGURATION, SessionReason.NO_SUBNET, str(error))
                 continue
             cache.subnets.add(subnet)
             if vni:

@@ -105,6 +105,14 @@ class ReasonWriter:
         queue.reason[rows[explained]] = numbers[reasons.reason_of[explained]]
         queue.tries[rows[tried]] += 1
 
+    def note(self, session_id: uuid.UUID, why: Explanation) -> None:
+        """Collects why a session waits that a pass found room for; nothing is written yet."""
+        queue = self._cache_sync.cache.queue
+        if (row := queue.row_of.get(session_id)) is not None:
+            queue.reason[row] = queue.reason_number(
+                why.code, why.message, int(queue.hostnames[row]), lambda: explanation_text(why, ())
+            )
+
     async def write(self) -> bool:
         """Writes reasons with a new code, a portion of them; returns whether there may be more."""
         rows, codes = self._differing()

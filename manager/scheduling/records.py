@@ -65,6 +65,7 @@ class AgentRecord:
     capacity: Mapping[str, int]
     underlay_address: str
     underlay_mtu: int
+    reachable_networks: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

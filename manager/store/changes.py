@@ -180,7 +180,8 @@ def _groups(names: Collection[str] | None) -> Query[list[GroupRecord]]:
 def _agents(ids: Collection[str] | None) -> Query[list[AgentRecord]]:
     return Query(
         f"""
-            SELECT id, resource_group, state, drained, revoked, blocked, architecture, backends, capacity, underlay_address, underlay_mtu FROM agent
+            SELECT id, resource_group, state, drained, revoked, blocked, architecture, backends, capacity,
+                underlay_address, underlay_mtu, reachable_networks FROM agent
             {"" if ids is None else "WHERE id = ANY(:ids)"}
         """,
         {} if ids is None else {"ids": list(ids)},

@@ -61,6 +61,7 @@ async def record_facts(
     runtimes: Sequence[RuntimeStatus],
     underlay_address: str,
     underlay_mtu: int,
+    reachable_networks: Sequence[str] = (),
 ) -> str | None:
     """Stores what an agent reports of itself; it is alive from now on.
     Returns its group when what counts in it has changed.
@@ -77,7 +78,8 @@ async def record_facts(
                     FROM jsonb_array_elements_text(agent.past_slots || CAST(:slots AS jsonb)) AS name),
                 past_backends = (SELECT coalesce(jsonb_agg(DISTINCT name), '[]')
                     FROM jsonb_array_elements_text(agent.past_backends || CAST(:backends AS jsonb)) AS name),
-                underlay_address = :underlay_address, underlay_mtu = :underlay_mtu, heartbeat_time = now()
+                underlay_address = :underlay_address, underlay_mtu = :underlay_mtu,
+                reachable_networks = CAST(:reachable_networks AS jsonb), heartbeat_time = now()
             FROM before WHERE agent.id = before.id AND NOT agent.revoked AND agent.instance IN ('', :instance)
             RETURNING agent.resource_group, before.capacity <> agent.capacity OR before.state NOT IN ('ALIVE', 'SUSPECT') AS counts
         """),
@@ -93,6 +95,7 @@ async def record_facts(
             "runtimes": recordset(runtimes),
             "underlay_address": underlay_address,
             "underlay_mtu": underlay_mtu,
+            "reachable_networks": json.dumps(list(reachable_networks)),
         },
     )
     row = rows.one_or_none()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from ipaddress import IPv4Network
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,7 @@ class AgentTable:
         self.groups: list[str] = []
         self.architectures: list[str] = []
         self.underlays: list[tuple[str, int]] = []
+        self.reachable_networks: list[tuple[IPv4Network, ...]] = []
         self.capacity, self.used = empty_amounts(), empty_amounts()
         self.kernels: Integers = empty(np.int64)
         self.offers: Integers = empty(np.int64)
@@ -55,6 +57,7 @@ class AgentTable:
             self.groups.append("")
             self.architectures.append("")
             self.underlays.append(("", 0))
+            self.reachable_networks.append(())
             self.capacity, self.used = grown(self.capacity, number + 1), grown(self.used, number + 1)
             self.kernels, self.offers = grown(self.kernels, number + 1), grown(self.offers, number + 1)
             self.counts, self.schedulable = grown(self.counts, number + 1), grown(self.schedulable, number + 1)
@@ -65,6 +68,7 @@ class AgentTable:
         self.groups[number] = row.resource_group
         self.architectures[number] = row.architecture
         self.underlays[number] = (check_underlay(row.underlay_address), row.underlay_mtu)
+        self.reachable_networks[number] = tuple(map(IPv4Network, row.reachable_networks))
         columns = [self._slots.column(slot) for slot in row.capacity]
         self.widen()
         self.capacity[number] = 0

@@ -347,6 +347,7 @@ class NodeFacts:
     network_session_ids: frozenset[uuid.UUID]
     conditions: tuple[NodeCondition, ...] = ()
     runtimes: tuple[RuntimeStatus, ...] = ()
+    reachable_networks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

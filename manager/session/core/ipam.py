@@ -70,37 +70,49 @@ class SubnetPool:
         for subnet in taken:
             self.hold(subnet)
 
-    def take(self, kernels: int) -> str:
-        """Allocates a subnet with room for `kernels`. Raises AddressSpaceExhaustedError."""
+    def take(self, kernels: int, reachable: Iterable[ipaddress.IPv4Network] = ()) -> str:
+        """Allocates a subnet with room for `kernels`, outside the networks that they are to reach. One that holds the
+        whole pool counts as reached by all but the session's own addresses. Raises AddressSpaceExhaustedError.
+        """
         prefix = min(_MIN_PREFIX, 32 - (kernels + _RESERVED_ADDRESSES - 1).bit_length())
         blocks = (1 << (32 - prefix)) // _BLOCK
         wanted, start = bytes(blocks), self._cursors.get(blocks, 0)
+        held = [self._blocks(str(network)) for network in reachable if self._holds(network) and network != self._pool]
+        passed = None
         while (start := self._used.find(wanted, start)) >= 0:
-            if not start % blocks:
+            if start % blocks:
+                start += blocks - start % blocks
+            elif ends := [first + size for first, size in held if first < start + blocks and start < first + size]:
+                # Other sessions may have it.
+                passed = start if passed is None else passed
+                start = max(ends)
+            else:
                 self._used[start : start + blocks] = b"\x01" * blocks
-                self._cursors[blocks] = start + blocks
+                self._cursors[blocks] = start + blocks if passed is None else passed
                 return f"{ipaddress.ip_address((start + self._first) * _BLOCK)}/{prefix}"
-            start += blocks - start % blocks
-        raise AddressSpaceExhaustedError(f"no free subnet for {kernels} kernels in {self._pool}")
+        raise AddressSpaceExhaustedError(
+            f"no subnet for {kernels} kernels is left in {self._pool}, outside the private networks that its agents let "
+            "kernels reach: start managers with other --session-subnets"
+        )
 
     def hold(self, subnet: str) -> None:
         """Marks a subnet as used."""
-        if not self._holds(subnet):
+        if not self._holds(ipaddress.IPv4Network(subnet)):
             return
         start, blocks = self._blocks(subnet)
         self._used[start : start + blocks] = b"\x01" * blocks
 
     def give_back(self, subnet: str) -> None:
         """Marks a subnet as free."""
-        if not self._holds(subnet):
+        if not self._holds(ipaddress.IPv4Network(subnet)):
             return
         start, blocks = self._blocks(subnet)
         self._used[start : start + blocks] = bytes(blocks)
         for size, cursor in self._cursors.items():
             self._cursors[size] = min(cursor, start - start % size)
 
-    def _holds(self, subnet: str) -> bool:
-        return ipaddress.IPv4Network(subnet).subnet_of(self._pool)
+    def _holds(self, network: ipaddress.IPv4Network) -> bool:
+        return network.subnet_of(self._pool)
 
     def _blocks(self, subnet: str) -> tuple[int, int]:
         network = ipaddress.ip_network(subnet)

@@ -97,6 +97,8 @@ class Agent(SQLModel, table=True):
     software_version: str = ""
     underlay_address: str = ""
     underlay_mtu: int = 0
+    # Private networks that its kernels may reach: subnets of sessions on it are outside them.
+    reachable_networks: list[str] = json_column("[]")
     boot_id: str = ""
     # Which enrolment counts, and the fingerprints of its newest certificate and of the one that asked for that, until
     # the newest is shown.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 from dataclasses import replace
 from typing import Any
@@ -63,7 +64,7 @@ def test_a_good_node_lacks_nothing() -> None:
         (replace(GOOD, nftables=False), "nf_tables", ERROR, "modprobe nf_tables"),
         (replace(GOOD, mtu=1200), "mtu", ERROR, "1300"),
         (replace(GOOD, mtu=None), "mtu", ERROR, "--underlay-address"),
-        (replace(GOOD, addresses=("10.200.0.0/16",)), "addresses", WARNING, "other addresses"),
+        (replace(GOOD, addresses=("10.200.0.0/16",)), "addresses", WARNING, "--session-subnets"),
         (replace(GOOD, clock_synchronized=False), "clock", WARNING, "chrony"),
         (replace(GOOD, clock_synchronized=None), "clock", WARNING, "chrony"),
     ],
@@ -111,6 +112,13 @@ def test_an_engine_that_kernels_cannot_run_on(info: dict[str, Any], name: str, r
 def test_an_engine_that_kernels_run_on(info: dict[str, Any]) -> None:
     facts = replace(GOOD, engine={**(GOOD.engine or {}), **engine_configuration(info)})
     assert {finding.state for finding in evaluate(facts)} == {OK}
+
+
+def test_addresses_are_compared_with_the_subnets_that_managers_have() -> None:
+    facts = replace(GOOD, addresses=("172.20.4.0/24",))
+    assert {finding.state for finding in evaluate(facts)} == {OK}
+    (finding,) = [one for one in evaluate(facts, ipaddress.IPv4Network("172.20.0.0/16")) if one.state != OK]
+    assert "172.20.4.0/24 overlaps 172.20.0.0/16" in finding.message
 
 
 @pytest.mark.root

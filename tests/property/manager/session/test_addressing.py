@@ -78,3 +78,23 @@ def test_mtu_is_the_smallest_underlay_less_the_header() -> None:
     assert inner_mtu([(v4, 9000), (v6, 9000)], vxlan=True) == 8930
     assert inner_mtu([(v4, 9000)], vxlan=False) == 9000
     assert inner_mtu([(v4, 0)], vxlan=True) == 1450
+
+
+def test_subnets_are_outside_what_kernels_are_to_reach() -> None:
+    pool = SubnetPool(())
+    site, name_server = ipaddress.IPv4Network("10.128.0.0/20"), ipaddress.IPv4Network("10.128.16.53")
+    assert pool.take(2, [site, name_server]) == "10.128.16.0/28"
+    assert pool.take(30, [site, name_server]) == "10.128.16.64/26"
+    assert pool.take(2) == "10.128.0.0/28", "others may have those"
+    assert pool.take(2, [site, name_server]) == "10.128.16.16/28"
+
+
+def test_what_holds_the_whole_pool_is_no_obstacle() -> None:
+    everything, name_server = ipaddress.IPv4Network("10.0.0.0/8"), ipaddress.IPv4Network("10.128.0.3")
+    assert SubnetPool(()).take(2, [everything, name_server]) == "10.128.0.16/28"
+
+
+def test_a_pool_of_which_all_is_to_be_reached_is_exhausted() -> None:
+    halves = list(POOL.subnets(1))
+    with pytest.raises(AddressSpaceExhaustedError, match="--session-subnets"):
+        SubnetPool(()).take(2, halves)
