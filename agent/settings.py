@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+MAX_EGRESS_ALLOW = 56
+"""How many networks managers take from an agent, less some for name servers."""
+
 
 @dataclass(frozen=True, slots=True)
 class KubernetesSettings:
@@ -100,6 +103,10 @@ def check(settings: Settings) -> None:
             )
     if settings.kubernetes is not None and not settings.kubernetes.node:
         raise ValueError("the name of this node in the cluster is needed: --kube-node")
+    if len(settings.egress_allow) > MAX_EGRESS_ALLOW:
+        raise ValueError(
+            f"--egress-allow: {len(settings.egress_allow)} networks; at most {MAX_EGRESS_ALLOW}: join some"
+        )
     for text in settings.egress_allow:
         network = ipaddress.IPv4Network(text)
         for never in NEVER:

@@ -115,7 +115,8 @@ def _serve_options(command: Callable[..., None]) -> Callable[..., None]:
                 default="10.128.0.0/9",
                 show_default=True,
                 metavar="CIDR",
-                help="Private addresses of cluster sessions: a network that kernels reach nothing else in.",
+                help="Private addresses of cluster sessions: a network that kernels reach nothing else in. "
+                "A session leaves out the networks of --egress-allow and the name servers of its agents.",
             ),
             click.option(
                 "--keep-sessions",

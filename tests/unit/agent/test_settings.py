@@ -36,6 +36,12 @@ def test_a_network_that_no_kernel_reaches_cannot_be_allowed(network: str) -> Non
         check(settings(egress_allow=(network,)))
 
 
+def test_more_networks_than_managers_take_are_refused() -> None:
+    check(settings(egress_allow=("10.0.0.0/8",) * 56))
+    with pytest.raises(ValueError, match="57 networks; at most 56"):
+        check(settings(egress_allow=("10.0.0.0/8",) * 57))
+
+
 @pytest.mark.parametrize("host", ["tcp://127.0.0.1:2375", "ssh://root@node", "/var/run/docker.sock", "unix://run/s"])
 def test_an_engine_elsewhere_is_refused(host: str) -> None:
     check(settings(docker_host="unix:///run/docker.sock"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 from dataclasses import replace
 from typing import Any
 
@@ -213,6 +214,32 @@ async def test_a_session_that_is_held_meanwhile_is_not_placed(
         await hold(False)
         await scheduler.run_once()
         assert await states(database) == {"s": "SCHEDULED"}
+
+
+async def test_subnets_are_outside_the_networks_that_kernels_reach(database: Database) -> None:
+    async def reach(networks: str) -> None:
+        async with database.transaction() as tx:
+            await tx.execute(text("UPDATE agent SET reachable_networks = CAST(:it AS jsonb)"), {"it": networks})
+
+    async with roomy_node(database) as (_, scheduler):
+        await reach('["10.128.0.0/10"]')
+        await submit_to(database, "ann", "gang", cluster_size=2)
+        await scheduler.run_once()
+        async with database.transaction() as tx:
+            (subnet,) = (await tx.execute(text("SELECT subnet FROM network"))).scalars()
+        assert ipaddress.ip_network(str(subnet)).subnet_of(ipaddress.ip_network("10.192.0.0/10"))
+        # Nothing is left for a gang; a session without a network is not held up by it.
+        await reach('["10.128.0.0/10", "10.192.0.0/10"]')
+        await submit_to(database, "ann", "second", cluster_size=2)
+        await submit_to(database, "ann", "single")
+        await scheduler.run_once()
+        assert await states(database) == {"gang": "SCHEDULED", "second": "PENDING", "single": "SCHEDULED"}
+        reason, message, tier, _ = await waits(database, "second")
+        assert (reason, tier) == ("NO_SUBNET", "CONFIGURATION")
+        assert "--session-subnets" in message
+        await reach("[]")
+        await scheduler.run_once()
+        assert (await states(database))["second"] == "SCHEDULED"
 
 
 async def test_a_quota_lowered_meanwhile_is_not_exceeded(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
