@@ -161,7 +161,8 @@ test-quick: programs $(CONSOLE) ## the pure tests, and one test of each capabili
 pictures: programs $(CONSOLE) ## the pictures of the console in docs/images, from a real run; needs root
 	RETINUE_PICTURES=$(CURDIR)/docs/images $(VENV)/bin/pytest -q tests/integration/console/test_launch.py -k mouse
 
-soak: programs ## impatient clients beside random kills for MINUTES (30); needs root
+soak: programs ## short calls, then impatient clients beside random kills for MINUTES (30); needs root
+	$(PY) -m tests.soak.short_calls
 	$(PY) -m tests.soak --minutes $(or $(MINUTES),30)
 
 demo: $(NODE) $(STUBS) ## the main job on two nodes of this machine; needs root

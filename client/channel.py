@@ -1,5 +1,5 @@
-"""Opens the connection to a manager: TLS always, the token as call credentials, keepalive,
-and which calls are retried.
+"""Opens the connection to a manager: TLS always, the token as metadata of each call, keepalive, and which calls are
+retried.
 """
 
 from __future__ import annotations
@@ -80,12 +80,12 @@ def open_channel(endpoint: str, token: str | None, ca: bytes | None) -> LazyChan
     options.append(("grpc.enable_http_proxy", 0) if proxy is None else ("grpc.http_proxy", proxy.url))
     if name:
         options.append(("grpc.ssl_target_name_override", name))
+    if token and (not token.isascii() or not token.isprintable() or " " in token):
+        raise UsageError("the token holds characters that no token has")
     credentials = grpc.ssl_channel_credentials(root_certificates=ca)
-    if token:
-        if not token.isascii() or not token.isprintable() or " " in token:
-            raise UsageError("the token holds characters that no token has")
-        credentials = grpc.composite_channel_credentials(credentials, grpc.access_token_call_credentials(token))
-    return LazyChannel(lambda: grpc.aio.secure_channel(target, credentials, options=options))
+    # gRPC's threads would ask Python for call credentials, and a channel that is closed meanwhile waits for ever.
+    metadata = (("authorization", f"Bearer {token}"),) if token else ()
+    return LazyChannel(lambda: grpc.aio.secure_channel(target, credentials, options=options), metadata)
 
 
 def _target(endpoints: list[tuple[str, int]], *, own_ca: bool) -> tuple[str, str]:

@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 
 class LazyChannel(grpc.aio.Channel):
@@ -18,9 +18,10 @@ class LazyChannel(grpc.aio.Channel):
     A call in another loop than the one before opens another channel: the former one broke off with its loop.
     """
 
-    def __init__(self, open_channel: Callable[[], grpc.aio.Channel]) -> None:
-        """Opens nothing yet."""
+    def __init__(self, open_channel: Callable[[], grpc.aio.Channel], metadata: Iterable[tuple[str, str]] = ()) -> None:
+        """Opens nothing yet. `metadata` goes with every call."""
         self._open = open_channel
+        self._metadata = tuple(metadata)
         self._channel: grpc.aio.Channel | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -38,7 +39,8 @@ class LazyChannel(grpc.aio.Channel):
             channel = self._current()
             if made is None or made[0] is not channel:
                 made = channel, getattr(channel, kind)(*arguments, **options)
-            return made[1](*values, **named)
+            own = named.pop("metadata", None) or ()
+            return made[1](*values, metadata=(*own, *self._metadata), **named)
 
         return method
 

@@ -89,6 +89,20 @@ async def test_a_call_carries_the_token_and_an_id(connect: Connect) -> None:
     uuid.UUID(str(servicer.metadata[0]["x-request-id"]))
 
 
+async def test_no_thread_of_grpc_asks_for_the_token(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A channel that is closed while one does waits for it, and it for the channel."""
+
+    def never(*_: object, **__: object) -> grpc.CallCredentials:
+        raise AssertionError("call credentials")
+
+    for name in ("access_token_call_credentials", "metadata_call_credentials"):
+        monkeypatch.setattr(grpc, name, never)
+    servicer = Creating()
+    client = await connect(_register(servicer))
+    await client.sessions.create(type="batch", command=["true"])
+    assert servicer.metadata[0]["authorization"] == "Bearer secret"
+
+
 async def test_only_unavailable_is_tried_again(connect: Connect) -> None:
     servicer = Creating(refusals=9, code=grpc.StatusCode.INTERNAL)
     client = await connect(_register(servicer))
