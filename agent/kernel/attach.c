@@ -274,6 +274,17 @@ static void become(char **arguments, const char *directory, int in, int to, int 
 	_exit(problem == ENOENT ? NOT_FOUND : CANNOT_RUN);
 }
 
+/* What programs on a terminal look at, where neither the caller nor the kernel has said which one it is. */
+static void name_terminal(void)
+{
+	const char *kind = getenv("TERM");
+
+	if (kind == NULL || *kind == '\0') {
+		setenv("TERM", "xterm-256color", 1);
+		setenv("COLORTERM", "truecolor", 0);
+	}
+}
+
 static int open_terminal(unsigned rows, unsigned columns)
 {
 	struct winsize size = {.ws_row = (unsigned short)rows, .ws_col = (unsigned short)columns};
@@ -357,9 +368,10 @@ static void start(char *position, size_t length)
 		prctl(PR_SET_CHILD_SUBREAPER, 0);
 	if (manner & DETACHED)
 		start_detached(arguments, directory);
-	if (wanted)
+	if (wanted) {
+		name_terminal();
 		slave = open_terminal(rows, columns);
-	else if (pipe2(in, O_CLOEXEC) != 0 || pipe2(to, O_CLOEXEC) != 0 || pipe2(err, O_CLOEXEC) != 0)
+	} else if (pipe2(in, O_CLOEXEC) != 0 || pipe2(to, O_CLOEXEC) != 0 || pipe2(err, O_CLOEXEC) != 0)
 		refuse("cannot make pipes");
 	if (pipe2(failed, O_CLOEXEC) != 0)
 		refuse("cannot make pipes");

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import click
 
 from retinue.client import enum_names
 from retinue.client.command.output import Column, print_one
@@ -65,6 +69,27 @@ def _rollout(rollout: epb.Rollout) -> list[tuple[str, str]]:
         return [("last rollout", text)]
     name = "last rollout" if rollout.state == epb.ROLLOUT_STATE_ROLLED_BACK else "rollout"
     return [(name, f"{text}: {safe(rollout.message)}")]
+
+
+def say_unresolved(url: str) -> None:
+    """Says how programs reach an address whose name this machine does not resolve, as Python does not those below
+    localhost; curl and browsers take them for this machine by themselves.
+    """
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if not host.endswith(".localhost"):
+        return
+    try:
+        socket.getaddrinfo(host, parts.port)
+    except OSError:
+        direct = parts._replace(netloc="127.0.0.1" if parts.port is None else f"127.0.0.1:{parts.port}")
+        click.echo(
+            f"retinue: curl and browsers resolve {safe(host)} by themselves, this machine does not: have other programs "
+            f"use {safe(direct.geturl())} with the header `Host: {safe(parts.netloc)}`, as in "
+            f'`OpenAI(base_url="…", default_headers={{"Host": "{safe(parts.netloc)}"}})`, '
+            f"or add `127.0.0.1 {safe(host)}` to /etc/hosts",
+            err=True,
+        )
 
 
 def print_endpoint(output: str, item: epb.Endpoint) -> None:

@@ -24,7 +24,7 @@ from retinue.client.command.endpoint_options import (
 )
 from retinue.client.command.endpoint_rollouts import ROLLOUT_COMMANDS
 from retinue.client.command.endpoint_tokens import token_group
-from retinue.client.command.endpoint_views import STATE, columns, print_endpoint, replica_columns
+from retinue.client.command.endpoint_views import STATE, columns, print_endpoint, replica_columns, say_unresolved
 from retinue.client.command.endpoint_wait import wait_deleted, wait_options, wait_ready, wait_scaled
 from retinue.client.command.output import list_output_option, output_option, print_list, print_message, table
 from retinue.client.command.printable import safe
@@ -103,6 +103,7 @@ async def create_endpoint(
         if wait and not validate_only:
             made = await wait_ready(client, made.id, wait_seconds)
         print_endpoint(output, made)
+    await asyncio.to_thread(say_unresolved, made.url)
 
 
 @endpoint_command.command("ls")
@@ -310,6 +311,7 @@ async def open_endpoint(connection: Connection, /, *, endpoint: str, path: str, 
         raise UsageError(f"{safe(endpoint)} has no address: no router serves it")
     url = safe(found.url) + (path if path.startswith("/") or not path else f"/{path}")
     click.echo(url)
+    await asyncio.to_thread(say_unresolved, url)
     if browser and not await asyncio.to_thread(webbrowser.open, url):
         raise UsageError("this machine has no browser to open it in")
 

@@ -152,7 +152,7 @@ async def run_attached(
         command,
         kernel,
         terminal=size,
-        environment={"TERM": os.environ.get("TERM", "xterm"), **environment} if tty else environment,
+        environment={**terminal.kind(), **environment} if tty else environment,
         working_directory=working_directory,
         keep_processes=tty,
         detached=detached,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from retinue.client import ssh_access
-from retinue.client.command import client_program, completed_names, ssh_blocks, ssh_socket
+from retinue.client.command import client_program, completed_names, ssh_blocks, ssh_socket, terminal
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exit_codes import ExitCode
 from retinue.client.errors import CallError, UsageError
@@ -105,7 +105,9 @@ async def _carry(connection: Connection, session: str, kernel: str, home: str, g
         client = await stack.enter_async_context(connection.client())
         # As with any ssh server, what users leave running (tmux, `nohup`, an IDE's own server) outlives it.
         command = ssh_access.server_command(home, port)
-        server = client.sessions.attach(session, command, kernel, keep_processes=True)
+        # With `-e`, the server passes its variables on.
+        colours = {name: value for name, value in terminal.kind().items() if name == terminal.COLOURS}
+        server = client.sessions.attach(session, command, kernel, environment=colours, keep_processes=True)
         async with server:
             words = bytearray()
             reading = asyncio.create_task(_read_words(server, words))

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 PIECE = 32 * 1024
 """Most bytes read at a time."""
 SMALLEST, LARGEST = 1, 1000
+COLOURS = "COLORTERM"
+"""Which colours it has besides those that TERM says; ssh passes TERM on by itself."""
 
 
 def size() -> tuple[int, int]:
@@ -29,6 +31,11 @@ def size() -> tuple[int, int]:
         # Variables are asked last: they may describe another terminal, and do not change with this one.
         columns, rows = shutil.get_terminal_size()
     return min(max(rows, SMALLEST), LARGEST), min(max(columns, SMALLEST), LARGEST)
+
+
+def kind() -> dict[str, str]:
+    """Returns the variables by which this terminal says what it is, without those that are not set."""
+    return {name: value for name in ("TERM", COLOURS) if (value := os.environ.get(name))}
 
 
 def in_foreground() -> bool:

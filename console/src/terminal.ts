@@ -7,6 +7,7 @@ import { problemOf } from "./api/problem";
 import type { AttachRequestSchema } from "./gen/retinue/manager/v1/kernel_service_pb";
 import "./parts/theme";
 import { Outbox } from "./parts/outbox";
+import { onReaderChosen, readsScreen } from "./parts/screen_reader";
 import "./terminal.css";
 import { markDocument, t } from "./text/language";
 
@@ -15,6 +16,8 @@ const MAX_UNDRAWN = 256 << 10;
 type Step = MessageInitShape<typeof AttachRequestSchema>["step"];
 
 const [, , session = "", kernel = ""] = location.pathname.split("/").map(decodeURIComponent);
+/** Kept while a shell runs, by this window: what finds it has been loaded again. */
+const OPEN = `shell ${location.pathname}`;
 const place = document.getElementById("terminal");
 const status = document.getElementById("status");
 
@@ -24,11 +27,31 @@ function leave(terminal: Terminal): void {
   window.parent.document.querySelector<HTMLElement>("[role=tab][aria-selected=true]")?.focus();
 }
 
+/**
+ * Takes text that comes without a key (emoji panels, dictation, keyboards of phones): for screen readers, xterm.js leaves
+ * it where it is typed.
+ */
+function takeInsertions(terminal: Terminal): void {
+  let pressed = false;
+  const typed = terminal.textarea;
+  typed?.addEventListener("keydown", () => {
+    pressed = true;
+  });
+  typed?.addEventListener("keyup", () => {
+    pressed = false;
+  });
+  typed?.addEventListener("input", (event) => {
+    const { data, inputType, isComposing } = event as InputEvent;
+    if (!terminal.options.screenReaderMode || pressed || isComposing) return;
+    if (inputType === "insertText" && data) terminal.input(data);
+  });
+}
+
 function main(place: HTMLElement): void {
   const dark =
     matchMedia("(prefers-color-scheme: dark)").matches || document.documentElement.style.colorScheme === "dark";
   const terminal = new Terminal({
-    screenReaderMode: true,
+    screenReaderMode: readsScreen(),
     scrollback: 10_000,
     fontSize: 14,
     theme: dark
@@ -46,6 +69,10 @@ function main(place: HTMLElement): void {
   // In a session's page, who moves along its tabs by keys is not to be caught here.
   if (window.top === window || document.hasFocus()) terminal.focus();
   window.addEventListener("focus", () => terminal.focus());
+  onReaderChosen((on) => {
+    terminal.options.screenReaderMode = on;
+  });
+  takeInsertions(terminal);
   terminal.attachCustomKeyEventHandler((event) => {
     const leaves = event.ctrlKey && event.shiftKey && event.key === "Escape";
     if (leaves) leave(terminal);
@@ -79,7 +106,10 @@ function main(place: HTMLElement): void {
     let drawn = () => {};
     try {
       for await (const { step } of kernels.attach(own.steps())) {
-        if (step.case === "started") say(`${step.value.hostname} · ${t("connected")}`);
+        if (step.case === "started") {
+          sessionStorage.setItem(OPEN, "");
+          say(`${step.value.hostname} · ${t("connected")}`);
+        }
         if (step.case === "stdout" || step.case === "stderr") {
           const length = step.value.byteLength;
           undrawn += length;
@@ -105,10 +135,12 @@ function main(place: HTMLElement): void {
       terminal.write(`\r\n[${words} ${t("newShell")}]\r\n`);
       say(words);
     } finally {
+      sessionStorage.removeItem(OPEN);
       own.close();
       if (steps === own) steps = undefined;
     }
   }
+  if (sessionStorage.getItem(OPEN) !== null) terminal.write(`[${t("shellLeft")}]\r\n`);
   void shell();
 }
 

@@ -28,10 +28,13 @@ class KernelNotRunningError(Exception):
     UNKNOWN for one that only another version of the manager knows.
     """
 
-    def __init__(self, hostname: str, state: KernelState | None) -> None:
+    def __init__(
+        self, hostname: str, state: KernelState | None, reason: str = "", exit_code: int | None = None
+    ) -> None:
         self.hostname = hostname
         self.state = state or "UNKNOWN"
-        super().__init__(f"kernel {hostname} does not run: it is {self.state}")
+        why = ", ".join(word for word in (reason, "" if exit_code is None else f"exit code {exit_code}") if word)
+        super().__init__(f"kernel {hostname} does not run: it is {self.state}{why and f' ({why})'}")
 
 
 async def locate(tx: AsyncSession, session_id: uuid.UUID, hostname: str) -> AttemptLocation:
@@ -75,5 +78,5 @@ def location_of(kernel: KernelLocationRecord, hostname: str = MAIN_HOSTNAME) -> 
         or kernel.agent_address is None
         or kernel.epoch is None
     ):
-        raise KernelNotRunningError(hostname, kernel.state)
+        raise KernelNotRunningError(hostname, kernel.state, kernel.reason, kernel.exit_code)
     return AttemptLocation(kernel.agent_id, kernel.agent_address, attempt_id(kernel.kernel_id, kernel.epoch))

@@ -132,7 +132,8 @@ def _desired(row: Row) -> DesiredAttemptRecord:
 class KernelLocationRecord:
     """A kernel with the agent of its newest attempt; without an attempt, all of that is None.
 
-    `state` is None when only another version of the manager knows it.
+    `state` is None when only another version of the manager knows it. `reason` is the session's, `exit_code` the
+    kernel's.
     """
 
     kernel_id: uuid.UUID
@@ -140,6 +141,8 @@ class KernelLocationRecord:
     epoch: int | None
     agent_id: str | None
     agent_address: str | None
+    reason: str = ""
+    exit_code: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +171,17 @@ class RunningKernelRecord:
 
 
 def kernel_location(row: Row) -> KernelLocationRecord:
-    """Returns the location in a row that has kernel_id, state, epoch, agent_id and agent_address."""
+    """Returns the location in a row that has kernel_id, state, epoch, agent_id and agent_address, the session's reason
+    and the kernel's exit_code.
+    """
     return KernelLocationRecord(
-        row["kernel_id"], KERNEL_STATES.get(row["state"]), row["epoch"], row["agent_id"], row["agent_address"]
+        row["kernel_id"],
+        KERNEL_STATES.get(row["state"]),
+        row["epoch"],
+        row["agent_id"],
+        row["agent_address"],
+        row["reason"],
+        row["exit_code"],
     )
 
 
@@ -178,8 +189,9 @@ async def read_newest(tx: AsyncSession, session_id: uuid.UUID, hostname: str) ->
     """Returns a kernel with the agent of its newest attempt; None when the session has no such kernel."""
     rows = await tx.execute(
         text("""
-            SELECT k.state, k.id AS kernel_id, a.epoch, a.agent_id, g.address AS agent_address
-            FROM kernel k LEFT JOIN attempt a ON a.kernel_id = k.id AND a.epoch = k.epoch LEFT JOIN agent g ON g.id = a.agent_id
+            SELECT k.state, k.id AS kernel_id, a.epoch, a.agent_id, g.address AS agent_address, s.reason, k.exit_code
+            FROM kernel k JOIN session s ON s.id = k.session_id
+            LEFT JOIN attempt a ON a.kernel_id = k.id AND a.epoch = k.epoch LEFT JOIN agent g ON g.id = a.agent_id
             WHERE k.session_id = :session AND k.hostname = :hostname
         """),
         {"session": session_id, "hostname": hostname},
@@ -201,7 +213,8 @@ async def read_main(tx: AsyncSession, session_id: uuid.UUID) -> MainKernelRecord
     """Returns the main kernel of a session that is there."""
     rows = await tx.execute(
         text("""
-            SELECT k.state, k.id AS kernel_id, a.epoch, a.agent_id, g.address AS agent_address, k.address, k.service_ports, s.spec
+            SELECT k.state, k.id AS kernel_id, a.epoch, a.agent_id, g.address AS agent_address, k.address, k.service_ports, s.spec,
+                s.reason, k.exit_code
             FROM kernel k JOIN session s ON s.id = k.session_id
             LEFT JOIN attempt a ON a.kernel_id = k.id AND a.epoch = k.epoch LEFT JOIN agent g ON g.id = a.agent_id
             WHERE k.id = :session

@@ -150,7 +150,7 @@ async def read(tx: AsyncSession, hashes: Collection[bytes]) -> list[PortAccessRe
     rows = await tx.execute(
         text("""
             SELECT p.hash, p.session_id, p.port, p.user_name, s.state AS session_state,
-                k.state, k.id AS kernel_id, a.epoch, a.agent_id, g.address AS agent_address,
+                k.state, k.exit_code, s.reason, k.id AS kernel_id, a.epoch, a.agent_id, g.address AS agent_address,
                 k.address AS kernel_address,
                 jsonb_path_query_first(
                     s.spec, '$.service_ports[*] ? (@.ports[*] == $port).host', jsonb_build_object('port', p.port)

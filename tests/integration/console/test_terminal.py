@@ -69,6 +69,45 @@ async def test_a_program_that_prints_without_end_is_interrupted(visitor: Visitor
     await eventually(visitor.terminal_text, lambda text: "back-42" in text.splitlines())
 
 
+async def test_programs_know_the_terminal(visitor: Visitor, session: Session) -> None:
+    await visitor.page.keyboard.type("tput colors; echo $TERM-$COLORTERM; clear; echo cleared-$((40+2))\n")
+    text = await eventually(visitor.terminal_text, lambda text: "cleared-42" in text.splitlines())
+    assert text.splitlines()[0] == "cleared-42"
+    await visitor.page.keyboard.type("tput colors; echo $TERM-$COLORTERM\n")
+    text = await eventually(visitor.terminal_text, lambda text: "xterm-256color-truecolor" in text.splitlines())
+    assert "256" in text.splitlines()
+
+
+@pytest.mark.parametrize("read", [False, True], ids=["drawn", "read aloud"])
+async def test_text_without_keys_is_typed_once(visitor: Visitor, session: Session, read: bool) -> None:
+    page = visitor.page
+    await page.get_by_label("Screen reader").set_checked(read)
+    frame = next(frame for frame in page.frames if "/terminal/" in frame.url)
+    await eventually(lambda: frame.evaluate("terminal.options.screenReaderMode"), read.__eq__)
+    await frame.locator(".xterm").click()
+    await page.keyboard.type("printf '<%s>\\n' 'typed ")
+    await page.keyboard.insert_text("dictated words ")
+    await page.keyboard.insert_text("\N{GRINNING FACE}")
+    await page.keyboard.type("' keys\n")
+    text = await eventually(visitor.terminal_text, lambda text: "<keys>" in text.splitlines())
+    assert "<typed dictated words \N{GRINNING FACE}>" in text.splitlines()
+    await page.get_by_label("Screen reader").set_checked(False)
+
+
+async def test_a_page_that_is_loaded_again_says_what_became_of_its_shell(visitor: Visitor, session: Session) -> None:
+    page, status = visitor.page, visitor.page.frame_locator("iframe.terminal").locator("#status")
+    assert "ended" not in await visitor.terminal_text()
+    await page.reload()
+    await expect(status).to_contain_text("connected")
+    await eventually(visitor.terminal_text, lambda text: "its shell has ended" in text and "nohup" in text)
+    await page.frame_locator("iframe.terminal").locator(".xterm").click()
+    await page.keyboard.type("exit\n")
+    await expect(status).to_contain_text("exit code 0")
+    await page.reload()
+    await expect(status).to_contain_text("connected")
+    assert "its shell has ended" not in await visitor.terminal_text()
+
+
 async def test_output_neither_opens_nor_copies_anything(visitor: Visitor, session: Session) -> None:
     pages = visitor.context.pages
     await visitor.page.keyboard.type(

@@ -196,6 +196,7 @@ async def test_requests_that_are_none(session: Session, client: Client) -> None:
     with pytest.raises(FailedPrecondition) as caught:
         await other.create_port_ticket("web")
     assert caught.value.reason == "STATE_FORBIDS"
+    assert "(TERMINATED_BY_USER" in str(caught.value)
 
 
 async def test_what_the_program_does_is_said(session: Session) -> None:

@@ -1,5 +1,6 @@
 import { useSearchParams } from "react-router";
 import { type Session, SessionState } from "../../gen/retinue/manager/v1/session_pb";
+import { chooseReader, readsScreen } from "../../parts/screen_reader";
 import { t } from "../../text/language";
 
 /** A terminal is a document of its own, which may be taken to a window of its own. */
@@ -23,6 +24,14 @@ export default function Terminals({ session }: { session: Session }) {
         <a className="button" href={path} target="_blank" rel="noopener">
           {t("popOut")}
         </a>
+        <label>
+          <input
+            type="checkbox"
+            defaultChecked={readsScreen()}
+            onChange={(event) => chooseReader(event.target.checked)}
+          />
+          {t("screenReader")}
+        </label>
       </div>
       <iframe
         key={path}

@@ -94,6 +94,27 @@ async def test_terminal(contract: Contract) -> None:
         assert (await seen(attachment)).code == 0
 
 
+async def test_every_terminal_says_what_it_is(contract: Contract) -> None:
+    await running(contract, environment={"FROM": "kernel"})
+    said = {}
+    for name, environment in (
+        ("nobody", {}),
+        ("nothing", {"TERM": ""}),
+        ("colours", {"COLORTERM": "24bit"}),
+        ("caller", {"TERM": "vt100"}),
+    ):
+        script = ("sh", "-c", 'echo "$TERM,$COLORTERM,$FROM"')
+        async with attached(contract, *script, size=(24, 80), environment=environment) as attachment:
+            said[name] = (await seen(attachment)).output.strip().decode()
+    assert said == {
+        "nobody": "xterm-256color,truecolor,kernel",
+        "nothing": "xterm-256color,truecolor,kernel",
+        "colours": "xterm-256color,24bit,kernel",
+        "caller": "vt100,,kernel",
+    }
+    assert (await ran(contract, "sh", "-c", 'echo "$TERM"')).output == b"\n"
+
+
 async def test_signals(contract: Contract) -> None:
     await running(contract)
     async with attached(

@@ -25,6 +25,12 @@ def test_a_kernel_without_an_attempt_does_not_run() -> None:
         location_of(KernelLocationRecord(KERNEL, KernelState.PENDING, None, None, None))
 
 
+def test_a_kernel_that_has_ended_says_why() -> None:
+    ended = dataclasses.replace(RUNNING, state=KernelState.TERMINATED, reason="COMMAND_ENDED", exit_code=3)
+    with pytest.raises(KernelNotRunningError, match=r"it is TERMINATED \(COMMAND_ENDED, exit code 3\)$"):
+        location_of(ended)
+
+
 def test_a_kernel_in_a_state_of_another_version_does_not_run() -> None:
     row = {**dataclasses.asdict(RUNNING), "state": "HIBERNATING"}
     with pytest.raises(KernelNotRunningError) as raised:
