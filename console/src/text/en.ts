@@ -186,7 +186,8 @@ export const en = {
   menu: "Menu",
   skip: "Skip to the content",
   noData: "No data yet",
-  shellLeft: "The page was left or loaded again: its shell has ended, and that shell's jobs. tmux, nohup and setsid let them live on.",
+  shellLeft:
+    "The page was left or loaded again: its shell has ended, and that shell's jobs. tmux, nohup and setsid let them live on.",
   screenReader: "Screen reader",
   newShell: "Enter starts another shell.",
   connected: "connected",

@@ -188,7 +188,8 @@ export const ko: Record<Key, string> = {
   menu: "메뉴",
   skip: "본문으로 건너뛰기",
   noData: "아직 데이터가 없습니다",
-  shellLeft: "페이지를 떠났거나 다시 불러와서 이전 셸과 그 작업이 끝났습니다. tmux, nohup, setsid로 시작한 것은 계속됩니다.",
+  shellLeft:
+    "페이지를 떠났거나 다시 불러와서 이전 셸과 그 작업이 끝났습니다. tmux, nohup, setsid로 시작한 것은 계속됩니다.",
   screenReader: "화면 낭독기",
   newShell: "Enter 키로 새 셸을 시작합니다.",
   connected: "연결됨",
