@@ -45,6 +45,11 @@ class Session:
         return self.view.id
 
     @property
+    def number(self) -> int:
+        """Returns its number, unique in the cluster."""
+        return self.view.number
+
+    @property
     def name(self) -> str:
         """Returns its name."""
         return self.view.spec.name

@@ -56,6 +56,11 @@ class Session:
         return self._asynchronous.id
 
     @property
+    def number(self) -> int:
+        """Returns its number, unique in the cluster."""
+        return self._asynchronous.number
+
+    @property
     def name(self) -> str:
         """Returns its name."""
         return self._asynchronous.name

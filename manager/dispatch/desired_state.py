@@ -144,7 +144,7 @@ def _attempt(
         environment={
             **launcher_environment(spec, plan),
             **environment,
-            **cluster_environment(row.session_id, spec, plan),
+            **cluster_environment(row.session_id, row.number, spec, plan),
             # Grows with each try: what a kernel writes to other services can be distinguished
             # from what an earlier one wrote.
             "RETINUE_EPOCH": str(row.epoch),

@@ -91,6 +91,7 @@ class PendingSession:
     # Whether it is a system session.
     system: bool
     priority: int
+    # Its number: the order of arrival.
     sequence: int
     cluster_mode: str
     cluster_size: int

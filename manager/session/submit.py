@@ -21,6 +21,7 @@ from retinue.manager.session.dependency_links import refuse_taken
 from retinue.manager.session.drafts import Draft
 from retinue.manager.store import dependencies, journal, sessions, webhooks
 from retinue.manager.store.database import Query, StoreConflict, Transaction
+from retinue.manager.store.sessions import Inserted
 from retinue.manager.webhooks.seal import seal
 
 QUEUED = SessionReason.QUEUED
@@ -32,15 +33,16 @@ _FEW = 20
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A request that is accepted; `create_time` is None when it was only to be checked."""
+    """A request that is accepted; without a number and a time when it was only to be checked."""
 
     draft: Draft
+    number: int
     create_time: dt.datetime | None
 
     @property
     def created(self) -> SessionCreated:
         """Returns the session with all of its request."""
-        return _created(self.draft.session, self.draft.kernels)
+        return _created(self.draft.session.numbered(self.number), self.draft.kernels)
 
 
 Outcome: TypeAlias = Accepted | Refused
@@ -56,11 +58,9 @@ class Submission(NamedTuple):
 
 
 class Created(NamedTuple):
-    """The sessions that were created, with the times of it, and the revision of the first one's entry in the
-    journal; 0 without one.
-    """
+    """The sessions that were created, and the revision of the first one's entry in the journal; 0 without one."""
 
-    times: Mapping[uuid.UUID, dt.datetime]
+    sessions: Mapping[uuid.UUID, Inserted]
     revision: int
 
 
@@ -88,7 +88,7 @@ async def submit(
         if number := len(prepared) - len(candidates.drafts):
             candidates.refuse(dict.fromkeys(candidates.drafts, BatchRefused(number)))
     created = Created({}, 0) if validate_only else await create_many(tx, list(candidates.drafts.values()))
-    if all_or_nothing and 0 < len(created.times) < len(prepared):
+    if all_or_nothing and 0 < len(created.sessions) < len(prepared):
         # Another request has taken a name meanwhile: this one leaves nothing, not even numbers in the journal.
         raise StoreConflict("a name was taken meanwhile")
     outcomes = [
@@ -100,33 +100,34 @@ async def submit(
 
 def _outcome(draft: Draft, created: Created, *, validate_only: bool) -> Outcome:
     session = draft.session
-    create_time = created.times.get(session.id)
+    inserted = created.sessions.get(session.id)
     # Names are free when the request has dependencies among its own sessions, unless another request was faster.
-    return (
-        Refused(session.name, NameTaken(session.name))
-        if create_time is None and not validate_only
-        else Accepted(draft, create_time)
-    )
+    if inserted is not None:
+        return Accepted(draft, inserted.number, inserted.create_time)
+    return Accepted(draft, 0, None) if validate_only else Refused(session.name, NameTaken(session.name))
 
 
 async def create_many(tx: Transaction, drafts: Sequence[Draft]) -> Created:
-    """Inserts new sessions, in order of arrival, with their entries in the journal.
+    """Inserts new sessions, in order of arrival and with consecutive numbers, with their entries in the journal.
 
     Those whose name is taken by a live session of the owner, or by an earlier one of `drafts`, are left out, and so are
-    those that depend on them.
+    those that depend on them. Their numbers are left out.
     """
+    if not drafts:
+        return Created({}, 0)
+    first = await sessions.take_numbers(tx, len(drafts))
     if len(drafts) <= _FEW and not any(draft.parents or draft.spec.webhooks for draft in drafts):
-        return await _create_few(tx, drafts)
-    times: dict[uuid.UUID, dt.datetime] = {}
-    for portion in _portions(drafts):
-        inserting = _inserting(portion)
-        times.update((await tx.pipeline(inserting)).of(inserting))
-    if len(times) < len(drafts):
-        orphans = _orphans(drafts, times)
+        return await _create_few(tx, drafts, first)
+    inserted: dict[uuid.UUID, Inserted] = {}
+    for begin, portion in _portions(drafts):
+        inserting = _inserting(portion, first + begin)
+        inserted.update((await tx.pipeline(inserting)).of(inserting))
+    if len(inserted) < len(drafts):
+        orphans = _orphans(drafts, inserted)
         await sessions.remove(tx, orphans)
         for session_id in orphans:
-            del times[session_id]
-    made = [draft for draft in drafts if draft.session.id in times]
+            del inserted[session_id]
+    made = [draft for draft in drafts if draft.session.id in inserted]
     edges = [
         (draft.session.id, parent.id, position, parent.settled, parent.any_result)
         for draft in made
@@ -141,35 +142,37 @@ async def create_many(tx: Transaction, drafts: Sequence[Draft]) -> Created:
     ]
     if hooks:
         await webhooks.insert(tx, hooks)
-    first = 0
-    for portion in _portions(made):
-        revision = await journal.append(tx, [_entry(draft) for draft in portion])
-        first = first or revision
-    return Created(times, first)
+    revision = 0
+    for _, portion in _portions(made):
+        entries = [_entry(draft, inserted[draft.session.id].number) for draft in portion]
+        appended = await journal.append(tx, entries)
+        revision = revision or appended
+    return Created(inserted, revision)
 
 
-async def _create_few(tx: Transaction, drafts: Sequence[Draft]) -> Created:
+async def _create_few(tx: Transaction, drafts: Sequence[Draft], first: int) -> Created:
     """Does what `create_many` does, for sessions that need nothing else, at once with the journal."""
-    entries = [_entry(draft) for draft in drafts]
-    inserting, appending = _inserting(drafts), journal.appending_made(entries)
+    entries = [_entry(draft, number) for number, draft in enumerate(drafts, first)]
+    inserting, appending = _inserting(drafts, first), journal.appending_made(entries)
     answers = await tx.pipeline(inserting, appending)
-    times = answers.of(inserting)
-    if not times:
+    inserted = answers.of(inserting)
+    if not inserted:
         return Created({}, 0)
-    made = [entry for entry in entries if entry.session_id in times]
-    return Created(times, journal.appended(tx, made, answers.of(appending)))
+    made = [entry for entry in entries if entry.session_id in inserted]
+    return Created(inserted, journal.appended(tx, made, answers.of(appending)))
 
 
-def _inserting(drafts: Sequence[Draft]) -> Query[dict[uuid.UUID, dt.datetime]]:
+def _inserting(drafts: Sequence[Draft], first: int) -> Query[dict[uuid.UUID, Inserted]]:
     return sessions.insert_statement(
         [draft.session for draft in drafts],
         [kernel for draft in drafts for kernel in draft.kernels],
+        first=first,
         reason=QUEUED,
         message=QUEUED_MESSAGE,
     )
 
 
-def _orphans(drafts: Sequence[Draft], times: Mapping[uuid.UUID, dt.datetime]) -> set[uuid.UUID]:
+def _orphans(drafts: Sequence[Draft], inserted: Mapping[uuid.UUID, Inserted]) -> set[uuid.UUID]:
     """Returns the sessions that were inserted and depend on one that was not."""
     position_of = {draft.session.id: position for position, draft in enumerate(drafts)}
     parents = {
@@ -177,18 +180,18 @@ def _orphans(drafts: Sequence[Draft], times: Mapping[uuid.UUID, dt.datetime]) ->
         for position, draft in enumerate(drafts)
         if draft.parents
     }
-    missing = [position for position, draft in enumerate(drafts) if draft.session.id not in times]
-    return {drafts[position].session.id for position in dependents(parents, missing)} & times.keys()
+    missing = [position for position, draft in enumerate(drafts) if draft.session.id not in inserted]
+    return {drafts[position].session.id for position in dependents(parents, missing)} & inserted.keys()
 
 
-def _portions(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:
-    """Records are made into text on the event loop: some milliseconds at a time."""
-    return (drafts[begin : begin + _PORTION] for begin in range(0, len(drafts), _PORTION))
+def _portions(drafts: Sequence[Draft]) -> Iterator[tuple[int, Sequence[Draft]]]:
+    """Records are made into text on the event loop: some milliseconds at a time, each with where it begins."""
+    return ((begin, drafts[begin : begin + _PORTION]) for begin in range(0, len(drafts), _PORTION))
 
 
-def _entry(draft: Draft) -> journal.Entry:
+def _entry(draft: Draft, number: int) -> journal.Entry:
     session = draft.session
-    return journal.Entry(session.id, session.owner, session.project, _created(session.basic(), draft.kernels))
+    return journal.Entry(session.id, session.owner, session.project, _created(session.basic(number), draft.kernels))
 
 
 def _created(session: NewSession, kernels: tuple[NewKernel, ...]) -> SessionCreated:

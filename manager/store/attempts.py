@@ -50,6 +50,7 @@ class DesiredAttemptRecord:
     image_digest: str
     image_id: str
     spec: StoredSpec
+    number: int
     cluster_size: int
     force: bool
     egress: str
@@ -83,7 +84,8 @@ async def read_desired(
     params = {"agent": agent_id, **({} if session_ids is None else {"sessions": list(session_ids)})}
     wanted = f"""
         SELECT a.kernel_id, a.epoch, a.session_id, CASE WHEN a.end_time IS NULL THEN a.goal ELSE 'STOPPED' END AS goal,
-            a.observed, k.role, k.role_index, k.local_rank, k.hostname, k.slots, k.image_digest, k.image_id, s.spec, s.cluster_size, s.force,
+            a.observed, k.role, k.role_index, k.local_rank, k.hostname, k.slots, k.image_digest, k.image_id, s.spec,
+            s.number, s.cluster_size, s.force,
             COALESCE(g.egress, 'DENY') AS egress, v.spec->'replica' AS published,
             CASE WHEN s.type = 'SYSTEM' THEN ARRAY(
                 SELECT public_key FROM ssh_key WHERE user_name = s.owner ORDER BY fingerprint

@@ -238,7 +238,8 @@ async def read_networks(tx: AsyncSession) -> list[tuple[str, int]]:
 
 # In the order of the fields of PendingSession.
 _WAITING = f"""
-    SELECT s.id, s.owner, s.project, s.resource_group, s.type = 'SYSTEM' AS system, s.priority, s.sequence, s.cluster_mode, s.cluster_size, s.tries,
+    SELECT s.id, s.owner, s.project, s.resource_group, s.type = 'SYSTEM' AS system, s.priority, s.number AS sequence,
+        s.cluster_mode, s.cluster_size, s.tries,
         s.failed_agents, s.last_failure,
         s.retries, s.failed_starts, extract(epoch FROM s.create_time)::float8 AS created,
         s.nomination->'agents' AS nominated, coalesce({json_number("s.nomination->'until'")}, 0) AS nominated_until,
@@ -276,7 +277,7 @@ async def read_waiting(tx: AsyncSession, ids: Collection[uuid.UUID]) -> list[Pen
 
 def _waiting(ids: Collection[uuid.UUID]) -> Query[list[PendingSession]]:
     return Query(
-        f"{_WAITING} AND s.id = ANY(:ids) ORDER BY s.sequence",
+        f"{_WAITING} AND s.id = ANY(:ids) ORDER BY s.number",
         {"ids": list(ids)},
         read=lambda rows: [PendingSession(**row) for row in rows],
     )
@@ -308,7 +309,7 @@ async def read_all_waiting(tx: AsyncSession, group: str) -> AsyncIterator[list[P
     after = 0
     while True:
         rows = await tx.execute(
-            text(f"{_WAITING} AND s.resource_group = :group AND s.sequence > :after ORDER BY s.sequence LIMIT :limit"),
+            text(f"{_WAITING} AND s.resource_group = :group AND s.number > :after ORDER BY s.number LIMIT :limit"),
             {"group": group, "after": after, "limit": PAGE},
         )
         page = [PendingSession(*row) for row in rows]

@@ -45,6 +45,7 @@ class ParentRecord:
     """A session that another one depends on; without name, state and result when it was purged."""
 
     id: uuid.UUID
+    number: int
     name: str
     is_purged: bool
     state: SessionState | None
@@ -57,6 +58,7 @@ class GraphNode:
     """A session among those that are connected by dependencies."""
 
     id: uuid.UUID
+    number: int
     name: str
     state: SessionState | None
     result: Result | None
@@ -70,27 +72,31 @@ class GraphNode:
 async def resolve(
     tx: AsyncSession, owner: str, references: Collection[tuple[str, str]]
 ) -> dict[tuple[str, str], ResolvedSession]:
-    """Returns the owner's sessions that (project, id or name) refer to. Of several with the name, the live one counts,
-    else the newest. They are locked until the commit.
+    """Returns the owner's sessions that (project, reference) refer to: an id, a number, or a name. Of several with the
+    name, the live one counts, before a number, else the newest. They are locked until the commit.
     """
     found = await tx.execute(
         text("""
             WITH wanted AS (
-                SELECT DISTINCT project, reference, CASE WHEN reference ~ '^[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$' THEN reference::uuid END AS id
+                SELECT DISTINCT project, reference,
+                    CASE WHEN reference ~ '^[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$' THEN reference::uuid END AS id,
+                    CASE WHEN reference ~ '^[1-9][0-9]{0,17}$' THEN reference::bigint END AS number
                 FROM unnest(CAST(:projects AS text[]), CAST(:references AS text[])) AS r(project, reference)
             ), meant AS (
                 SELECT w.project, w.reference, s.id FROM wanted w JOIN session s ON s.id = w.id AND s.owner = :owner
                 UNION
                 SELECT w.project, w.reference, named.id FROM wanted w CROSS JOIN LATERAL (
-                    (SELECT s.id, FALSE AS over FROM session s
+                    (SELECT s.id, 0 AS rank FROM session s
                     WHERE w.id IS NULL AND s.owner = :owner AND s.project = w.project AND s.name = w.reference
                         AND s.state NOT IN ('TERMINATED', 'CANCELLED'))
                     UNION ALL
-                    (SELECT s.id, TRUE FROM session s
+                    (SELECT s.id, 1 FROM session s WHERE s.owner = :owner AND s.number = w.number)
+                    UNION ALL
+                    (SELECT s.id, 2 FROM session s
                     WHERE w.id IS NULL AND s.owner = :owner AND s.project = w.project AND s.name = w.reference
                         AND s.state IN ('TERMINATED', 'CANCELLED')
-                    ORDER BY s.sequence DESC LIMIT 1)
-                    ORDER BY over LIMIT 1
+                    ORDER BY s.number DESC LIMIT 1)
+                    ORDER BY rank LIMIT 1
                 ) named
             )
             SELECT m.project AS wanted_project, m.reference, s.id, s.name, s.type, s.state, s.result
@@ -170,8 +176,8 @@ async def read(
     """Returns, by session, those it depends on in the order asked for."""
     found = await tx.execute(
         text("""
-            SELECT d.child_id, d.parent_id, coalesce(p.name, '') AS name, coalesce(p.state, '') AS state, coalesce(p.result, '') AS result,
-                p.priority
+            SELECT d.child_id, d.parent_id, coalesce(p.number, 0) AS number, coalesce(p.name, '') AS name,
+                coalesce(p.state, '') AS state, coalesce(p.result, '') AS result, p.priority
             FROM session_dependency d LEFT JOIN session p ON p.id = d.parent_id
             WHERE d.child_id = ANY(:ids) AND NOT (:unsettled AND d.settled)
             ORDER BY d.child_id, d.position LIMIT :limit
@@ -182,6 +188,7 @@ async def read(
     for row in fetched(found):
         parent = ParentRecord(
             row["parent_id"],
+            row["number"],
             row["name"],
             not row["state"],
             STATES.get(row["state"]),
@@ -206,13 +213,13 @@ async def read_graph(tx: AsyncSession, session_id: uuid.UUID, nodes: int, edges:
                     UNION ALL SELECT child_id FROM session_dependency WHERE parent_id = reach.id
                 ) next
             ), members AS (SELECT id FROM reach LIMIT :nodes + 1), node AS (
-                SELECT s.id, s.sequence, s.name, s.state, s.result, s.reason, s.retries, s.start_time, s.end_time,
+                SELECT s.id, s.number, s.name, s.state, s.result, s.reason, s.retries, s.start_time, s.end_time,
                     ARRAY(SELECT d.parent_id FROM session_dependency d WHERE d.child_id = s.id ORDER BY d.position) AS depends_on
                 FROM members JOIN session s ON s.id = members.id
             )
             SELECT * FROM (
-                SELECT *, count(*) OVER () AS found, sum(cardinality(depends_on)) OVER (ORDER BY sequence) AS edges FROM node
-            ) n WHERE edges <= :edges ORDER BY sequence LIMIT :nodes
+                SELECT *, count(*) OVER () AS found, sum(cardinality(depends_on)) OVER (ORDER BY number) AS edges FROM node
+            ) n WHERE edges <= :edges ORDER BY number LIMIT :nodes
         """),
         {"id": session_id, "nodes": nodes, "edges": edges},
     )
@@ -220,6 +227,7 @@ async def read_graph(tx: AsyncSession, session_id: uuid.UUID, nodes: int, edges:
     found_nodes = [
         GraphNode(
             row["id"],
+            row["number"],
             row["name"],
             STATES.get(row["state"]),
             RESULTS.get(row["result"]),

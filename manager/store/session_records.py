@@ -37,6 +37,7 @@ class SessionRecord:
     """A session. What follows `end_time` is not read for lists."""
 
     id: uuid.UUID
+    number: int
     name: str
     owner: str
     project: str
@@ -125,6 +126,7 @@ def session(row: Row) -> SessionRecord:
 def _shown(row: Row) -> dict[str, Any]:
     return {
         "id": row["id"],
+        "number": row["number"],
         "name": row["name"],
         "owner": row["owner"],
         "project": row["project"],
@@ -184,6 +186,7 @@ def created_session(created: SessionCreated, create_time: dt.datetime | None) ->
     session = created.session
     return SessionRecord(
         id=session.id,
+        number=session.number,
         name=session.name,
         owner=session.owner,
         project=session.project,

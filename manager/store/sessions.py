@@ -26,7 +26,8 @@ from retinue.manager.store.session_records import KernelRecord, SessionRecord
 from retinue.manager.store.spec_fields import held, json_number
 
 _SESSION_COLUMNS = """
-    s.id, s.name, s.owner, s.project, s.resource_group, s.type, s.priority, s.spec, s.state, s.result, s.exit_code, s.reason, s.message,
+    s.id, s.number, s.name, s.owner, s.project, s.resource_group, s.type, s.priority,
+    s.spec, s.state, s.result, s.exit_code, s.reason, s.message,
     s.explanation, s.conditions, s.network, s.tries, s.failed_starts, s.retries, s.failed_agents, s.force, s.version, s.create_time,
     s.evaluate_time, s.next_try_time, s.schedule_time, s.start_time, s.end_time, s.expire_time
 """
@@ -42,7 +43,8 @@ _BASIC_SPEC = """
     ELSE jsonb_build_object('name', s.name, 'project', s.project, 'resource_group', s.resource_group, 'type', s.type) END AS spec
 """
 _LISTED_COLUMNS = """
-    s.id, s.name, s.owner, s.project, s.resource_group, s.type, s.state, s.result, s.exit_code, s.reason, s.message, s.conditions, s.network,
+    s.id, s.number, s.name, s.owner, s.project, s.resource_group, s.type,
+    s.state, s.result, s.exit_code, s.reason, s.message, s.conditions, s.network,
     s.retries, s.version, s.create_time, s.schedule_time, s.start_time, s.end_time
 """
 # What a page takes at most of the database, the stored requests and so much for each kernel:
@@ -54,6 +56,8 @@ _KERNEL_COLUMNS = """
 """
 
 _UUID_DIGITS = 32
+# So many fit a bigint whatever they are.
+_NUMBER_DIGITS = 18
 _SHORTEST_PREFIX = 8
 
 
@@ -87,25 +91,43 @@ class Visibility:
         return self.everything or owner == self.owner or project in self.administered
 
 
+async def take_numbers(tx: AsyncSession, amount: int) -> int:
+    """Returns the first of so many consecutive numbers for new sessions, which no other transaction gets,
+    whatever becomes of this one. No one waits for them until the commit.
+    """
+    return int((await tx.execute(text("SELECT take_session_numbers(:amount)"), {"amount": amount})).scalar_one())
+
+
+@dataclass(frozen=True, slots=True)
+class Inserted:
+    """A session that was inserted: its number, and when."""
+
+    number: int
+    create_time: dt.datetime
+
+
 def insert_statement(
-    sessions: Iterable[NewSession], kernels: Iterable[NewKernel], *, reason: str, message: str
-) -> Query[dict[uuid.UUID, dt.datetime]]:
-    """Inserts sessions with their kernels, in order of arrival, waiting for `reason`; finds when each one was created.
+    sessions: Iterable[NewSession], kernels: Iterable[NewKernel], *, first: int, reason: str, message: str
+) -> Query[dict[uuid.UUID, Inserted]]:
+    """Inserts sessions with their kernels, in order of arrival and with numbers from `first`, waiting for `reason`.
     One whose name a live session of the owner has, or an earlier one of these, is left out with its kernels.
     """
     return Query(
         """
             WITH made AS (
-                INSERT INTO session (id, name, owner, project, resource_group, type, cluster_mode, cluster_size, priority, spec, endpoint,
+                INSERT INTO session (number,
+                    id, name, owner, project, resource_group, type, cluster_mode, cluster_size, priority, spec, endpoint,
                     explanation, conditions, failed_agents, last_failure, state, result, reason, message, network, tries, failed_starts, force,
                     version)
-                SELECT r.id, r.name, r.owner, r.project, r.resource_group, r.type, r.cluster_mode, r.cluster_size, r.priority, r.spec,
+                OVERRIDING SYSTEM VALUE
+                SELECT :first + r.n - 1,
+                    r.id, r.name, r.owner, r.project, r.resource_group, r.type, r.cluster_mode, r.cluster_size, r.priority, r.spec,
                     r.endpoint, '{}', '[]', '[]', '', 'PENDING', 'UNDEFINED', CAST(:reason AS text), CAST(:message AS text), '', 0, 0, FALSE, 1
                 FROM ROWS FROM (jsonb_to_recordset(CAST(:sessions AS jsonb)) AS (id uuid, name text, owner text, project text,
                     resource_group text, type text, cluster_mode text, cluster_size int, priority int, spec jsonb, endpoint text))
                     WITH ORDINALITY AS r(id, name, owner, project, resource_group, type, cluster_mode, cluster_size, priority, spec, endpoint, n)
                 ORDER BY r.n
-                ON CONFLICT DO NOTHING RETURNING id, create_time
+                ON CONFLICT DO NOTHING RETURNING id, number, create_time
             ), of_kernels AS (
                 INSERT INTO kernel (id, session_id, role, role_index, local_rank, hostname, slots, state, epoch, address, reason)
                 SELECT r.id, r.session_id, r.role, r.role_index, r.local_rank, r.hostname, r.slots, 'PENDING', 0, '', ''
@@ -113,10 +135,16 @@ def insert_statement(
                     hostname text, slots jsonb)
                 JOIN made ON made.id = r.session_id
             )
-            SELECT id, create_time FROM made
+            SELECT id, number, create_time FROM made
         """,
-        {"sessions": recordset(sessions), "kernels": recordset(kernels), "reason": reason, "message": message},
-        read=lambda rows: {row["id"]: row["create_time"] for row in rows},
+        {
+            "sessions": recordset(sessions),
+            "kernels": recordset(kernels),
+            "first": first,
+            "reason": reason,
+            "message": message,
+        },
+        read=lambda rows: {row["id"]: Inserted(row["number"], row["create_time"]) for row in rows},
     )
 
 
@@ -194,8 +222,9 @@ def _references(rows: Sequence[Row]) -> References:
 
 
 async def find(tx: AsyncSession, reference: str, visibility: Visibility, caller: str) -> uuid.UUID | None:
-    """Returns the session that an id, a unique prefix of one (8 characters or more), the name of a session of the
-    caller, or owner and name as `OWNER/NAME` refer to: the live one, else the newest that ended.
+    """Returns the session that an id, a unique prefix of one (8 characters or more), a number, the name of a session of
+    the caller, or owner and name as `OWNER/NAME` refer to: the live one, else the newest that ended. A live name of
+    digits comes before a number, and a number before all else.
     """
     if "\0" in reference:
         return None
@@ -204,12 +233,20 @@ async def find(tx: AsyncSession, reference: str, visibility: Visibility, caller:
     named = {"named_owner": owner, "name": name} if slash else {"named_owner": caller, "name": reference}
     rows = await tx.execute(
         text(f"""
-            WITH found AS (
-                SELECT s.id FROM session s
-                WHERE {visibility.condition("s")} AND (s.id = :id OR (:prefix <> '' AND s.id BETWEEN :low AND :high))
-                UNION
+            WITH named AS (
                 SELECT s.id FROM session s
                 WHERE {visibility.condition("s")} AND s.owner = :named_owner AND s.name = :name AND s.state NOT IN ('TERMINATED', 'CANCELLED')
+                LIMIT 2
+            ), exact AS (
+                SELECT id FROM named
+                UNION ALL SELECT s.id FROM session s
+                WHERE {visibility.condition("s")} AND s.number = CAST(:number AS bigint) AND NOT EXISTS (SELECT FROM named)
+            ), found AS (
+                SELECT id FROM exact
+                UNION
+                SELECT s.id FROM session s
+                WHERE {visibility.condition("s")} AND (s.id = :id OR (:prefix <> '' AND s.id BETWEEN :low AND :high))
+                    AND NOT (CAST(:number AS bigint) IS NOT NULL AND EXISTS (SELECT FROM exact))
                 LIMIT 2
             )
             SELECT id FROM found
@@ -217,9 +254,9 @@ async def find(tx: AsyncSession, reference: str, visibility: Visibility, caller:
             (SELECT s.id FROM session s
             WHERE {visibility.condition("s")} AND s.owner = :named_owner AND s.name = :name AND s.state IN ('TERMINATED', 'CANCELLED')
                 AND NOT EXISTS (SELECT FROM found)
-            ORDER BY s.sequence DESC LIMIT 1)
+            ORDER BY s.number DESC LIMIT 1)
         """),  # noqa: S608  # the condition is ours, its values are parameters
-        {**named, **_id_range(reference), **visibility.parameters()},
+        {**named, **_id_range(reference), "number": as_number(reference), **visibility.parameters()},
     )
     found = rows.scalars().all()
     return found[0] if len(found) == 1 else None
@@ -238,6 +275,12 @@ async def owners_of(tx: AsyncSession, name: str, visibility: Visibility, limit: 
         {"name": name, "limit": limit, **visibility.parameters()},
     )
     return list(rows.scalars())
+
+
+def as_number(reference: str) -> int | None:
+    """Returns the number of a session that a reference may be."""
+    is_number = reference.isascii() and reference.isdecimal() and not reference.startswith("0")
+    return int(reference) if is_number and len(reference) <= _NUMBER_DIGITS else None
 
 
 def _id_range(reference: str) -> dict[str, Any]:
@@ -345,12 +388,15 @@ def _comparisons(terms: Sequence[tuple[str, str, str]]) -> tuple[list[str], dict
     conditions, values = [], {}
     for number, (field, operator, value) in enumerate(terms):
         comparison = "IS DISTINCT FROM" if operator == "!=" else "IS NOT DISTINCT FROM"
+        compared = f":value{number}"
         if field.startswith("labels."):
             values[f"key{number}"] = field.removeprefix("labels.")
             column = f"s.spec->'labels'->>:key{number}"
+        elif field == "number":
+            column, compared = "s.number", f"CAST({compared} AS bigint)"
         else:
             column = f"s.{field}::text"
-        conditions.append(f"{column} {comparison} :value{number}")
+        conditions.append(f"{column} {comparison} {compared}")
         values[f"value{number}"] = value
     return conditions, values
 

@@ -55,6 +55,7 @@ def _session_message(
 ) -> pb.Session:
     message = pb.Session(
         id=str(session.id),
+        number=session.number,
         spec=spec_message(session.spec, view),
         owner=session.owner,
         state=session_state(session.state),
@@ -126,7 +127,7 @@ def service_ports(ports: Iterable[ServicePortSpec]) -> list[port_pb2.ServicePort
 
 
 def _dependency(parent: ParentRecord) -> pb.Dependency:
-    message = pb.Dependency(session_id=str(parent.id), name=parent.name)
+    message = pb.Dependency(session_id=str(parent.id), name=parent.name, number=parent.number)
     if not parent.is_purged:
         message.state, message.result = session_state(parent.state), _known_result(parent.result)
     return message
@@ -140,6 +141,7 @@ def graph_message(
         nodes=[
             service_pb.SessionNode(
                 id=str(node.id),
+                number=node.number,
                 name=node.name,
                 state=session_state(node.state),
                 result=_known_result(node.result),
@@ -207,8 +209,8 @@ def show_unmade(session: pb.Session, preview: Preview) -> None:
     """Makes a session as it would be accepted one that is not there: without ids,
     and waiting for what the preview says, not for a pass.
     """
-    session.ClearField("id")
-    session.ClearField("etag")
+    for field in ("id", "number", "etag"):
+        session.ClearField(field)
     for kernel in session.kernels:
         kernel.ClearField("id")
     session.reason, session.message = preview.reason, preview.message

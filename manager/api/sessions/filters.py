@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from retinue.manager.server.errors import InvalidRequest
 from retinue.manager.server.filters import Term, parse_filter
+from retinue.manager.store.sessions import as_number
 
-_FIXED = frozenset({"id", "name", "project", "owner", "type", "resource_group"})
+_FIXED = frozenset({"id", "number", "name", "project", "owner", "type", "resource_group"})
 _CHANGING = frozenset({"state", "result"})
 _ENUM_PREFIXES = {"state": "SESSION_STATE_", "type": "SESSION_TYPE_", "result": "SESSION_RESULT_"}
 
@@ -15,7 +17,10 @@ def session_terms(text: str, *, fixed: bool = False) -> list[Term]:
 
     Raises InvalidRequest.
     """
-    return [
+    terms = [
         (field, operator, value.removeprefix(_ENUM_PREFIXES.get(field, "")))
         for field, operator, value in parse_filter(text, _FIXED if fixed else _FIXED | _CHANGING, prefixes=("labels.",))
     ]
+    if wrong := [value for field, _, value in terms if field == "number" and as_number(value) is None]:
+        raise InvalidRequest([("filter", f"{wrong[0][:64]!r} is not the number of a session, such as 12")])
+    return terms

@@ -53,7 +53,7 @@ def result_message(
             )
         return pb.BatchCreateSessionsResult(refused=to_error(reason).status())
     session = outcome.draft.session
-    accepted = pb.AcceptedSession(id=str(session.id) if shown_id else "", name=session.name)
+    accepted = pb.AcceptedSession(id=str(session.id) if shown_id else "", name=session.name, number=outcome.number)
     if session.id in previews:
         accepted.preview.CopyFrom(preview_message(previews[session.id]))
     return pb.BatchCreateSessionsResult(accepted=accepted)

@@ -31,16 +31,22 @@ class NewSession:
     priority: int
     spec: Mapping[str, Any]
     endpoint: str
+    # 0 until it is inserted.
+    number: int = 0
 
     def renamed(self, session_id: uuid.UUID, name: str) -> NewSession:
         """Returns a session of the same request but for the name."""
         return self._with(session_id, name, {**self.spec, "name": name})
 
-    def basic(self) -> NewSession:
-        """Returns the session without variables and scripts in its request."""
-        return self._with(self.id, self.name, basic(self.spec))
+    def numbered(self, number: int) -> NewSession:
+        """Returns the session with its number."""
+        return self._with(self.id, self.name, self.spec, number)
 
-    def _with(self, session_id: uuid.UUID, name: str, spec: Mapping[str, Any]) -> NewSession:
+    def basic(self, number: int) -> NewSession:
+        """Returns the session with its number, and without variables and scripts in its request."""
+        return self._with(self.id, self.name, basic(self.spec), number)
+
+    def _with(self, session_id: uuid.UUID, name: str, spec: Mapping[str, Any], number: int = 0) -> NewSession:
         # By hand: for very many, `replace` takes most of the time.
         return NewSession(
             session_id,
@@ -54,6 +60,7 @@ class NewSession:
             self.priority,
             spec,
             self.endpoint,
+            number,
         )
 
 

@@ -422,8 +422,10 @@ def launcher_environment(spec: SessionSpec, plan: KernelPlan) -> dict[str, str]:
     return own | {f"PET_{name}": value for name, value in torchrun.items()} | _NAMES_FROM_HOSTS
 
 
-def cluster_environment(session_id: uuid.UUID, spec: SessionSpec, plan: KernelPlan) -> dict[str, str]:
-    """Returns the eight cluster variables and two ids that every kernel has in its environment."""
+def cluster_environment(session_id: uuid.UUID, number: int, spec: SessionSpec, plan: KernelPlan) -> dict[str, str]:
+    """Returns the eight cluster variables, two ids and the session's number that every kernel has in its
+    environment.
+    """
     hosts = [f"{role}{index}" for role, count in spec.layout for index in range(1, count + 1)]
     return {
         "BACKENDAI_CLUSTER_HOST": plan.hostname,
@@ -436,4 +438,5 @@ def cluster_environment(session_id: uuid.UUID, spec: SessionSpec, plan: KernelPl
         "BACKENDAI_CLUSTER_SIZE": str(spec.cluster_size),
         "BACKENDAI_KERNEL_ID": str(plan.id),
         "BACKENDAI_SESSION_ID": str(session_id),
+        "BACKENDAI_SESSION_NUMBER": str(number),
     }

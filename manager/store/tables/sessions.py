@@ -13,11 +13,12 @@ from retinue.manager.store.tables.columns import json_column, time_column
 
 
 class Session(SQLModel, table=True):
-    """A session. `spec` is the request in proto JSON with defaults filled in; `sequence` is the order of arrival."""
+    """A session. `spec` is the request in proto JSON with defaults filled in; `number` is the order of arrival."""
 
     __tablename__ = "session"
     __table_args__ = (
-        Index("session_queue", "resource_group", "sequence", postgresql_where=text("state = 'PENDING'")),
+        Index("session_number", "number", unique=True),
+        Index("session_queue", "resource_group", "number", postgresql_where=text("state = 'PENDING'")),
         # For counting what waits without looking at history.
         Index("session_pending_owner", "owner", postgresql_where=text("state = 'PENDING'")),
         Index("session_pending_project", "project", postgresql_where=text("state = 'PENDING'")),
@@ -35,7 +36,7 @@ class Session(SQLModel, table=True):
             "session_ended_name",
             "owner",
             "name",
-            "sequence",
+            "number",
             postgresql_where=text("state IN ('TERMINATED', 'CANCELLED')"),
         ),
         Index("session_newest", text("create_time DESC"), text("id DESC")),
@@ -51,7 +52,7 @@ class Session(SQLModel, table=True):
     )
 
     id: uuid.UUID = Field(primary_key=True)
-    sequence: int = Field(default=None, sa_column=Column(BigInteger, Identity(always=True), nullable=False))
+    number: int = Field(default=None, sa_column=Column(BigInteger, Identity(always=True), nullable=False))
     name: str
     owner: str = Field(index=True)
     project: str

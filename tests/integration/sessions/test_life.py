@@ -58,6 +58,7 @@ async def test_every_kernel_has_the_cluster_variables_and_names(client: Client) 
         assert f"BACKENDAI_CLUSTER_LOCAL_RANK={kernel.local_rank}\n" in text
         assert f"BACKENDAI_KERNEL_ID={kernel.id}\n" in text
         assert f"BACKENDAI_SESSION_ID={session.id}\n" in text
+        assert f"BACKENDAI_SESSION_NUMBER={session.number}\n" in text
         assert f"\n{kernel.hostname}\n" in text
         assert "Uid:\t0" not in text
         for hostname, address in addresses.items():

@@ -80,7 +80,7 @@ class World:
     async def terminate(self) -> None:
         async with self.database.transaction() as tx:
             live = await tx.execute(
-                text("SELECT id FROM session WHERE state NOT IN ('TERMINATED', 'CANCELLED') ORDER BY sequence")
+                text("SELECT id FROM session WHERE state NOT IN ('TERMINATED', 'CANCELLED') ORDER BY number")
             )
             ids = list(live.scalars())
         if ids:

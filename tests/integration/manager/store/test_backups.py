@@ -213,7 +213,7 @@ async def test_an_incarnation_is_not_begun_while_a_manager_runs(database: Databa
 async def test_numbers_continue_after_those_that_were_given(
     database: Database, database_url: str, empty_url: str, tmp_path: Path
 ) -> None:
-    sequences = "SELECT pg_get_serial_sequence('network', 'id'), pg_get_serial_sequence('session', 'sequence')"
+    sequences = "SELECT pg_get_serial_sequence('network', 'id'), pg_get_serial_sequence('session', 'number')"
     async with database.transaction() as tx:
         for number in range(3):
             await tx.execute(

@@ -109,6 +109,24 @@ async def test_results_keep_what_was_renamed(database_url: str) -> None:
     assert await asyncio.to_thread(execute, database_url, results) == "FAILED,FAILED"
 
 
+async def test_sessions_that_are_there_get_numbers(database_url: str) -> None:
+    database = Database(database_url)
+    try:
+        for name in ("a", "b"):
+            await submit(database, "ann", name)
+        await asyncio.to_thread(go, database_url, command.downgrade, "0047")
+        recorded = "SELECT count(*) FROM journal WHERE payload->'session' ? 'number'"
+        assert await asyncio.to_thread(execute, database_url, recorded) == 0
+        await asyncio.to_thread(go, database_url, command.upgrade, "head")
+        await submit(database, "ann", "c")
+    finally:
+        await database.dispose()
+    named = "SELECT string_agg(name || number, ',' ORDER BY number) FROM session"
+    assert await asyncio.to_thread(execute, database_url, named) == "a1,b2,c3"
+    told = "SELECT string_agg(payload->'session'->>'number', ',' ORDER BY revision) FROM journal"
+    assert await asyncio.to_thread(execute, database_url, told) == "1,2,3"
+
+
 async def test_requests_keep_what_was_renamed(database_url: str) -> None:
     database = Database(database_url)
     try:

@@ -70,9 +70,9 @@ def test_a_command_for_all_is_the_main_kernels() -> None:
     assert plain.of_role("sub").command == ()
 
 
-def test_the_eight_variables_and_two_ids() -> None:
+def test_the_eight_variables_and_what_a_session_is_called() -> None:
     plan = kernel_plans(SESSION, spec(3).layout)[2]
-    assert cluster_environment(SESSION, spec(3, single_node=False), plan) == {
+    assert cluster_environment(SESSION, 12, spec(3, single_node=False), plan) == {
         "BACKENDAI_CLUSTER_HOST": "sub2",
         "BACKENDAI_CLUSTER_HOSTS": "main1,sub1,sub2",
         "BACKENDAI_CLUSTER_IDX": "2",
@@ -83,6 +83,7 @@ def test_the_eight_variables_and_two_ids() -> None:
         "BACKENDAI_CLUSTER_SIZE": "3",
         "BACKENDAI_KERNEL_ID": str(plan.id),
         "BACKENDAI_SESSION_ID": str(SESSION),
+        "BACKENDAI_SESSION_NUMBER": "12",
     }
 
 
@@ -110,7 +111,7 @@ def test_roles_with_counts_say_which_kernels_there_are() -> None:
     plans = kernel_plans(SESSION, asked.layout)
     assert [plan.hostname for plan in plans] == ["main1", "sub1", "worker1", "worker2"]
     assert [(plan.index, plan.local_rank) for plan in plans] == [(1, 0), (1, 1), (1, 2), (2, 3)]
-    environment = cluster_environment(SESSION, asked, plans[3])
+    environment = cluster_environment(SESSION, 1, asked, plans[3])
     assert environment["BACKENDAI_CLUSTER_REPLICAS"] == "main:1,sub:1,worker:2"
     assert environment["BACKENDAI_CLUSTER_HOSTS"] == "main1,sub1,worker1,worker2"
     assert (environment["BACKENDAI_CLUSTER_ROLE"], environment["BACKENDAI_CLUSTER_IDX"]) == ("worker", "2")

@@ -109,7 +109,7 @@ async def test_ten_thousand_arrive_in_order(ada: Ada) -> None:
     answer = await ada.create(*(spec(name=f"n{number}") for number in range(10_000)))
     assert all(item.HasField("accepted") for item in answer.results)
     async with ada.service.database.transaction() as tx:
-        names = (await tx.execute(text("SELECT name FROM session ORDER BY sequence"))).scalars().all()
+        names = (await tx.execute(text("SELECT name FROM session ORDER BY number"))).scalars().all()
         kernels = (await tx.execute(text("SELECT count(*) FROM kernel"))).scalar_one()
         newest, *_ = await journal.head(tx)
     assert names == [f"n{number}" for number in range(10_000)]

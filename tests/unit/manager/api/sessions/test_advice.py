@@ -10,7 +10,7 @@ from retinue.manager.store.dependencies import ParentRecord
 
 
 def parent(name: str, state: SessionState, priority: int) -> ParentRecord:
-    return ParentRecord(uuid.UUID(int=priority), name, False, state, Result.UNDEFINED, priority)
+    return ParentRecord(uuid.UUID(int=priority), 1, name, False, state, Result.UNDEFINED, priority)
 
 
 def test_what_waits_with_a_lower_priority_is_named_with_the_command_that_raises_it() -> None:

@@ -14,7 +14,7 @@ from retinue.manager.v1 import session_pb2 as pb
 def test_a_result_of_another_version_costs_that_session_only() -> None:
     def node(result: Result | None) -> GraphNode:
         return GraphNode(
-            id=uuid.uuid4(), name="a", state=SessionState.TERMINATED, result=result, reason="", depends_on=(), retries=0,
+            id=uuid.uuid4(), number=1, name="a", state=SessionState.TERMINATED, result=result, reason="", depends_on=(), retries=0,
             start_time=None, end_time=None,
         )  # fmt: skip
 
