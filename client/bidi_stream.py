@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 import grpc
 import grpc.aio
 
+from retinue.client.closing import closing_is_an_error
 from retinue.client.errors import CallError, Unavailable, UsageError
 from retinue.client.rpc_errors import from_rpc
 from retinue.rpc.bidi_call import UNSENT, BidiCall
@@ -34,10 +35,11 @@ class BidiStream(Generic[_Request, _Response]):
 
     async def send(self, request: _Request) -> None:
         """Sends a request; returns once it is sent, which may take until the server reads.
-        Raises CallError, as `receive`.
+        Raises CallError, as `receive`, and ClientClosed.
         """
         try:
-            await self._call.write(request)
+            with closing_is_an_error():
+                await self._call.write(request)
         except grpc.aio.AioRpcError as status:
             raise self._failure(status) from None
         except asyncio.InvalidStateError as error:
@@ -51,10 +53,11 @@ class BidiStream(Generic[_Request, _Response]):
 
     async def receive(self) -> _Response:
         """Returns the next response. Raises how the call ended: CallError,
-        which is Unavailable when the server ended it without an error.
+        which is Unavailable when the server ended it without an error; ClientClosed once it was ended here.
         """
         try:
-            response = await self._call.read()
+            with closing_is_an_error():
+                response = await self._call.read()
         except grpc.aio.AioRpcError as status:
             raise self._failure(status) from None
         if response is None:

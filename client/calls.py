@@ -12,6 +12,7 @@ import grpc
 import grpc.aio
 
 from retinue.client.backoff import TOO_MANY_CALLS, Backoff, RetryBudget
+from retinue.client.closing import closing_is_an_error
 from retinue.client.errors import REQUEST_ID_KEY, CallError, Unavailable
 from retinue.client.rpc_errors import from_rpc
 
@@ -38,7 +39,8 @@ async def call(
     while True:
         left = max(0.0, deadline - time.monotonic())
         try:
-            return await method(request, timeout=left, metadata=((REQUEST_ID_KEY, identity),))
+            with closing_is_an_error():
+                return await method(request, timeout=left, metadata=((REQUEST_ID_KEY, identity),))
         except grpc.aio.AioRpcError as error:
             failure = from_rpc(error, identity)
             # Calls of this caller that were refused at the same time are not retried together.
@@ -67,9 +69,10 @@ async def resumed(
         stream = method(request(), metadata=((REQUEST_ID_KEY, identity),))
         failure: CallError
         try:
-            async for response in stream:
-                backoff.progressed()
-                yield response
+            with closing_is_an_error():
+                async for response in stream:
+                    backoff.progressed()
+                    yield response
             if not endless:
                 return
             failure = Unavailable("the server ended the stream", code=grpc.StatusCode.UNAVAILABLE, request_id=identity)

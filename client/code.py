@@ -14,7 +14,7 @@ import grpc
 import grpc.aio
 
 from retinue.client.bidi_stream import BidiStream
-from retinue.client.errors import REQUEST_ID_KEY, CallError, Unavailable
+from retinue.client.errors import REQUEST_ID_KEY, CallError, RetinueError, Unavailable
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.types.v1 import code_pb2
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 MAX_UNREAD = 256
 """Events of one run that are buffered for its reader; when they are full, the stream waits."""
+# For an interrupt to be sent when the caller of a run leaves.
+_INTERRUPT_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class Code:
         self._runs: dict[str, asyncio.Queue[code_pb2.CodeEvent | None]] = {}
         self._queries: dict[int, asyncio.Future[code_pb2.CodeCompletions]] = {}
         self._numbers = itertools.count(1)
-        self._failure: CallError | None = None
+        self._failure: RetinueError | None = None
 
     async def __aenter__(self) -> Self:
         """Opens the stream, and returns when it takes runs."""
@@ -110,13 +112,21 @@ class Code:
         return self._follow(pb.ExecuteCodeRequest(resume=code_pb2.CodeResume(run_id=run_id, offset=offset)))
 
     async def execute(self, code: str, *, run_id: str = "", timeout: float | None = None) -> CodeResult:  # noqa: ASYNC109  # of the run
-        """Runs code to its end; what it prints and shows is put together. A run that asks for input is interrupted."""
+        """Runs code to its end; what it prints and shows is put together. A run that asks for input is interrupted, and
+        so is one whose caller leaves: what runs next would wait behind it.
+        """
+        run_id = run_id or str(uuid.uuid4())
         events = []
-        async with contextlib.aclosing(self.run(code, run_id=run_id, timeout=timeout)) as happening:
-            async for event in happening:
-                events.append(event)
-                if event.HasField("input_request"):
-                    await self.interrupt(event.run_id)
+        try:
+            async with contextlib.aclosing(self.run(code, run_id=run_id, timeout=timeout)) as happening:
+                async for event in happening:
+                    events.append(event)
+                    if event.HasField("input_request"):
+                        await self.interrupt(event.run_id)
+        except asyncio.CancelledError:
+            with contextlib.suppress(RetinueError, TimeoutError):
+                await asyncio.wait_for(self.interrupt(run_id), _INTERRUPT_SECONDS)
+            raise
         return gathered(events)
 
     async def answer(self, run_id: str, value: str) -> None:
@@ -179,7 +189,7 @@ class Code:
                 for event in response.events.events:
                     if (events := self._runs.get(event.run_id)) is not None:
                         await events.put(event)
-        except CallError as error:
+        except RetinueError as error:
             self._failure = error
             for query in self._queries.values():
                 if not query.done():

@@ -15,6 +15,7 @@ RetinueError
 │   ├── Unavailable         UNAVAILABLE: try again later
 │   ├── DeadlineExceeded    DEADLINE_EXCEEDED
 │   └── ServerFault         INTERNAL, UNKNOWN and all others
+├── ClientClosed            the client was closed while it was waited for
 ├── TransferError           a file cannot be copied
 ├── SessionEnded            a session ended before it reached the awaited state
 └── WaitTimeout             what was waited for did not come in time
@@ -46,6 +47,10 @@ class UsageError(RetinueError):
     """A value given to the library makes no sense; nothing was sent."""
 
 
+class ClientClosed(RetinueError):
+    """The client, or the stream, was closed here while a task or thread waited for it."""
+
+
 class TransferError(RetinueError):
     """A file cannot be copied; the text says which, and why."""
 
@@ -61,6 +66,10 @@ class SessionEnded(RetinueError):
         """`session` is as it was at the end."""
         super().__init__(message)
         self.session = session
+
+    def __reduce__(self) -> tuple[type[SessionEnded], tuple[str, session_pb2.Session]]:
+        """Says how it is made again: process pools and task queues send errors to other processes."""
+        return type(self), (str(self), self.session)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +110,11 @@ class CallError(RetinueError):
         self.violations = violations
         self.request_id = request_id
         self.retry_after = retry_after
+
+    def __str__(self) -> str:
+        """Returns what is wrong, with each field that the message does not speak of."""
+        wrong = (each for each in self.violations if each.description not in self.message)
+        return "; ".join([self.message, *(f"{each.field}: {each.description}" for each in wrong)])
 
 
 class InvalidRequest(CallError):

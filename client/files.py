@@ -16,7 +16,8 @@ import grpc.aio
 from retinue.client.backoff import Backoff, RetryBudget
 from retinue.client.bidi_stream import BidiStream
 from retinue.client.calls import resumed
-from retinue.client.errors import REQUEST_ID_KEY, CallError
+from retinue.client.closing import closing_is_an_error
+from retinue.client.errors import REQUEST_ID_KEY, CallError, ClientClosed
 from retinue.client.local_files import (
     Copied,
     IncomingFiles,
@@ -70,8 +71,9 @@ class Files:
             identity = str(uuid.uuid4())
             stream = self._stub.ListFiles(request, metadata=((REQUEST_ID_KEY, identity),))
             try:
-                async for response in stream:
-                    entries += response.entries
+                with closing_is_an_error():
+                    async for response in stream:
+                        entries += response.entries
             except grpc.aio.AioRpcError as error:
                 # Entries listed before may have changed: list them again.
                 await backoff.failed(from_rpc(error, identity))
@@ -116,7 +118,7 @@ class Files:
                     ready.put_nowait(response.ready.offset)
                 backoff.progressed()
                 yield
-        except (CallError, asyncio.CancelledError):
+        except (CallError, ClientClosed, asyncio.CancelledError):
             if writing.done() and not writing.cancelled():
                 # A failure on this side ended the call, and is raised first.
                 writing.result()

@@ -7,7 +7,7 @@ from collections import deque
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from retinue.client.errors import CallError
+from retinue.client.errors import RetinueError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -39,7 +39,7 @@ class SharedWatch:
         if stream is None:
             stream = self._stream = _Stream(revision, incarnation)
             stream.task = asyncio.create_task(self._read(stream), name="shared watch")
-        queue: asyncio.Queue[session_pb2.SessionEvent | CallError] = asyncio.Queue()
+        queue: asyncio.Queue[session_pb2.SessionEvent | RetinueError] = asyncio.Queue()
         for event in stream.kept:
             if event.session_id == session_id and event.revision > revision:
                 queue.put_nowait(event)
@@ -48,7 +48,7 @@ class SharedWatch:
         try:
             while True:
                 item = await queue.get()
-                if isinstance(item, CallError):
+                if isinstance(item, RetinueError):
                     raise item
                 if item.revision > revision:
                     yield item
@@ -64,7 +64,7 @@ class SharedWatch:
             async with aclosing(self._watch(stream.floor, stream.incarnation)) as events:
                 async for event in events:
                     stream.add(event)
-        except CallError as error:
+        except RetinueError as error:
             # Followers to come begin a stream of their own.
             if self._stream is stream:
                 self._stream = None
@@ -86,7 +86,7 @@ class _Stream:
         """All events after this revision are kept, or are still to come."""
         self.incarnation = incarnation
         self.kept: deque[session_pb2.SessionEvent] = deque()
-        self.queues: dict[str, list[asyncio.Queue[session_pb2.SessionEvent | CallError]]] = {}
+        self.queues: dict[str, list[asyncio.Queue[session_pb2.SessionEvent | RetinueError]]] = {}
         self.task: asyncio.Task[None] | None = None
 
     def add(self, event: session_pb2.SessionEvent) -> None:
@@ -96,7 +96,7 @@ class _Stream:
         for queue in self.queues.get(event.session_id, ()):
             queue.put_nowait(event)
 
-    def fail(self, error: CallError) -> None:
+    def fail(self, error: RetinueError) -> None:
         for queues in self.queues.values():
             for queue in queues:
                 queue.put_nowait(error)

@@ -64,7 +64,9 @@ class Code:
         return iterate(self._asynchronous.resume(run_id, offset))
 
     def execute(self, code: str, *, run_id: str = "", timeout: float | None = None) -> CodeResult:
-        """Runs code to its end; what it prints and shows is put together. A run that asks for input is interrupted."""
+        """Runs code to its end; what it prints and shows is put together. A run that asks for input is interrupted, and
+        so is one whose caller leaves: what runs next would wait behind it.
+        """
         return run(self._asynchronous.execute(code, run_id=run_id, timeout=timeout))
 
     def answer(self, run_id: str, value: str) -> None:

@@ -72,6 +72,28 @@ async def test_state_is_kept_between_runs_and_streams(session: Session) -> None:
     assert (result.stdout, result.stderr) == ("6 hello /home/work\n", "no\n")
 
 
+async def test_a_run_whose_caller_leaves_is_interrupted(session: Session) -> None:
+    async with asyncio.timeout(NEVER):
+        async with session.code() as code:
+            running = asyncio.create_task(code.execute("import time\nopen('begun', 'w').close()\ntime.sleep(10**6)"))
+            while not any(entry.path == "begun" for entry in await session.files().list()):
+                await asyncio.sleep(0.05)
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            # It would wait behind the other.
+            assert (await code.execute("6 * 7")).value == "42"
+            # Also when the stream is left with it.
+            running = asyncio.create_task(code.execute("open('again', 'w').close()\ntime.sleep(10**6)"))
+            while not any(entry.path == "again" for entry in await session.files().list()):
+                await asyncio.sleep(0.05)
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+        async with session.code() as code:
+            assert (await code.execute("7 * 7")).value == "49"
+
+
 async def test_errors_say_what_and_where(code: Code) -> None:
     result = await code.execute("def f():\n    return 1 / 0\nf()")
     assert (result.status, result.exit_code, result.error_name) == ("ERROR", 1, "ZeroDivisionError")
