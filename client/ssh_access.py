@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
+import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,12 +28,20 @@ USER = "work"
 SERVER = "/run/kernel/bin/dropbear"
 """Where the agent puts the server, once it is asked for."""
 HOST_KEY = ".ssh/retinue_host_key"
+SESSION_PORT = 2200
+"""Where the kernels of a cluster session serve each other."""
 _TYPE = b"ssh-ed25519"
 _PROVIDE = """
 cd "$HOME" && umask 077 && mkdir -p .ssh && touch .ssh/authorized_keys || exit
 grep -qxF "$SSH_KEY" .ssh/authorized_keys 2>/dev/null || printf '%s\\n' "$SSH_KEY" >>.ssh/authorized_keys
-printf %b "$SSH_HOST_KEY" >.ssh/retinue_host_key.$$ && mv .ssh/retinue_host_key.$$ .ssh/retinue_host_key && id -un && pwd
+printf %b "$SSH_HOST_KEY" >.ssh/retinue_host_key.$$ && mv .ssh/retinue_host_key.$$ .ssh/retinue_host_key && id -un && pwd || exit
+{ read -r host key </run/kernel/ssh/known_hosts; } 2>/dev/null && printf '%s\\n' "$key"
+exit 0
 """
+# A kernel may print anything, and this goes into configurations: neither a line of its own nor a token.
+_PROVIDED = re.compile(
+    r"(?P<user>[A-Za-z0-9_.][A-Za-z0-9_.$@+-]*)\n(?P<home>/[^\x00-\x1f\x7f]*)\n(?:(?P<key>ssh-ed25519 [A-Za-z0-9+/=]+)\n)?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +120,8 @@ def _write(path: Path, text: str) -> None:
 async def provide_shell(session: Session, directory: Path, hostname: str) -> SshAccess:
     """Lets this machine's key in to ssh servers of a kernel, and gives them a host key that only this machine trusts.
 
-    Both lie in the home of the kernel's user: nothing but what the caller may do there by commands.
+    Both lie in the home of the kernel's user: nothing but what the caller may do there by commands. A kernel of a
+    cluster session is reached through another one too, by the server that its session has there.
     Raises CallError, UsageError, OSError.
     """
     key, host_key = await _key(directory), await _key(directory, "host_key")
@@ -124,23 +134,30 @@ async def provide_shell(session: Session, directory: Path, hostname: str) -> Ssh
         await attachment.end_input()
         async for piece in attachment:
             printed += b"" if piece.errors else piece.data
-    user, _, home = printed.decode(errors="replace").strip().partition("\n")
-    if attachment.exit_code or not home.startswith("/"):
+    provided = _PROVIDED.fullmatch(printed.decode(errors="replace"))
+    if attachment.exit_code or provided is None:
         raise UsageError(
             f"the home of the kernel's user cannot be prepared for ssh: sh ended with {attachment.exit_code}"
         )
+    alias, known_hosts = f"{session.id}.ssh.retinue", str(hosts)
+    reached = {"HostName": alias}
+    if hostname and provided["key"]:
+        own = directory / f"{session.id}.hosts"
+        _write(own, f"{alias} {provided['key']}\n")
+        reached = {"HostName": hostname, "Port": str(SESSION_PORT), "HostKeyAlias": alias}
+        known_hosts = f"{known_hosts} {own}"
     settings = {
-        "HostName": f"{session.id}.ssh.retinue",
-        "User": user,
+        **reached,
+        "User": provided["user"],
         "IdentityFile": str(key),
         "IdentitiesOnly": "yes",
-        "UserKnownHostsFile": str(hosts),
+        "UserKnownHostsFile": known_hosts,
         "GlobalKnownHostsFile": "/dev/null",
         "StrictHostKeyChecking": "yes",
         "UpdateHostKeys": "no",
         "PreferredAuthentications": "publickey",
     }
-    return SshAccess(settings["HostName"], settings, home)
+    return SshAccess(alias, settings, provided["home"])
 
 
 def server_command(home: str, port: int) -> list[str]:

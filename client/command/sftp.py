@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shlex
 import shutil
@@ -22,6 +23,8 @@ from retinue.manager.v1 import session_pb2
 if TYPE_CHECKING:
     from retinue.client.aio import Client
     from retinue.client.session import Session
+
+_PROVIDED_AT_A_TIME = 16
 
 
 @click.command("sftp", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -118,7 +121,8 @@ async def sftp_mount_command(
     proxy = ssh_blocks.sftp_proxy(connection, session.id, kernel)
     # It stays, as connections are made long after this program has ended.
     config = ssh_blocks.directory() / f"{session.id}{f'-{kernel}' if kernel else ''}.config"
-    config.write_text(ssh_blocks.block(session.name, again, {**access.settings, **proxy}))
+    host = ssh_blocks.Host((session.name,), again, {**access.settings, **proxy})
+    config.write_text(ssh_blocks.blocks(session.name, [host]))
     options = ["-F", str(config), "-o", "reconnect", *arguments]
     command = [program, *options, f"{ssh_access.USER}@{session.name}.retinue:{path}", directory]
     environment = os.environ | connection.settings().environment()
@@ -143,34 +147,35 @@ async def _sftp_access(connection: Connection, session: Session) -> tuple[ssh_ac
 @pass_connection
 @asynchronous
 async def ssh_config_command(connection: Connection, *, session: str, refresh: bool, write: bool) -> None:
-    """Print a block for ~/.ssh/config by which OpenSSH's clients reach a session by name: `sftp`, `scp` and `sshfs` a
-    system session, and these, `ssh` and IDEs any other.
+    """Print blocks for ~/.ssh/config by which OpenSSH's clients reach the kernels of a session by name: `sftp`, `scp`,
+    `rsync` and `sshfs` those of a system session, and these, `ssh`, Ansible and IDEs those of any other.
 
-    The host is called SESSION.retinue; certificates are renewed whenever a client connects.
+    The hosts are called SESSION.retinue, which is main1, and sub1.SESSION.retinue and so on; certificates are renewed
+    whenever a client connects.
 
     \b
       retinue ssh-config files --write
       scp results.csv files.retinue:
+      rsync -a data/ sub1.training.retinue:data/
     """
     async with connection.client() as client:
         found = await _found(client, session)
         if found.view.spec.type == session_pb2.SESSION_TYPE_SYSTEM:
             access, again = await _sftp_access(connection, found)
-            proxy = ssh_blocks.sftp_proxy(connection, found.id, "")
+            if refresh:
+                return
+            hosts = _sftp_hosts(connection, found, access, again)
         else:
-            access = await ssh_access.provide_shell(found, ssh_blocks.directory(), "")
-            again = ssh_blocks.command(connection, "ssh", "--refresh", found.id)
-            proxy = ssh_blocks.shell_proxy(connection, found.id, "", access.home)
-        if refresh:
-            return
-    block = ssh_blocks.block(found.name, again, {**access.settings, **proxy})
+            hosts = await _shell_hosts(connection, found)
+    block = ssh_blocks.blocks(found.name, hosts)
     if not write:
         click.echo(block, nl=False)
         return
     path = ssh_blocks.directory() / "config"
     others = ssh_blocks.without(path.read_text() if path.exists() else "", found.name)
     path.write_text(f"{others}{block}")
-    click.echo(f"{safe(found.name)}.retinue is in {path}", err=True)
+    names = [f"{safe(host.names[0])}.retinue" for host in hosts]
+    click.echo(f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} in {path}", err=True)
     own = Path.home() / ".ssh" / "config"
     line = f"Include {path}\n"
     before = own.read_text() if own.exists() else ""
@@ -179,6 +184,48 @@ async def ssh_config_command(connection: Connection, *, session: str, refresh: b
         # First: what comes after a Host line would belong to it.
         own.write_text(f"{line}{before}")
         own.chmod(0o600)
+
+
+def _sftp_hosts(
+    connection: Connection, session: Session, access: ssh_access.SshAccess, again: str
+) -> list[ssh_blocks.Host]:
+    """Returns the hosts of a system session: each of its kernels serves the directories of its own node."""
+    return [
+        ssh_blocks.Host(
+            _names(session, kernel),
+            again,
+            {**access.settings, **ssh_blocks.sftp_proxy(connection, session.id, kernel)},
+        )
+        for kernel in _kernels(session)
+    ]
+
+
+async def _shell_hosts(connection: Connection, session: Session) -> list[ssh_blocks.Host]:
+    """Returns the hosts of a session with shells, once this machine's key is let in to all of them."""
+    few = asyncio.Semaphore(_PROVIDED_AT_A_TIME)
+
+    async def host(kernel: str) -> ssh_blocks.Host:
+        async with few:
+            access = await ssh_access.provide_shell(session, ssh_blocks.directory(), kernel)
+        words = ("ssh", "--refresh", *(("--kernel", kernel) if kernel else ()), session.id)
+        proxy = ssh_blocks.shell_proxy(connection, session.id, kernel, access.home, jumps=bool(kernel))
+        return ssh_blocks.Host(
+            _names(session, kernel), ssh_blocks.command(connection, *words), {**access.settings, **proxy}
+        )
+
+    return await asyncio.gather(*(host(kernel) for kernel in _kernels(session)))
+
+
+def _kernels(session: Session) -> list[str]:
+    """Returns the hostnames of the kernels; that of the first is empty, which is what commands mean by nothing."""
+    return ["", *(kernel.hostname for kernel in session.kernels[1:])]
+
+
+def _names(session: Session, kernel: str) -> tuple[str, ...]:
+    """Returns what a kernel's host is called: the first kernel by the session's own name too."""
+    if kernel:
+        return (f"{kernel}.{session.name}",)
+    return (session.name, *(f"{first.hostname}.{session.name}" for first in session.kernels[:1]))
 
 
 async def _found(client: Client, name: str) -> Session:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from retinue.client.command import ssh_socket
 from retinue.client.settings import ssh_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from retinue.client.command.connection import Connection
 
@@ -28,9 +29,15 @@ def sftp_proxy(connection: Connection, session_id: str, kernel: str) -> dict[str
     return _proxy(connection, "port-forward", "--stdio", *_kernel(kernel), session_id, ssh_access.PORT)
 
 
-def shell_proxy(connection: Connection, session_id: str, kernel: str, home: str) -> dict[str, str]:
-    """Returns the settings by which OpenSSH's clients connect to a shell in a kernel whose user has that home."""
-    return _proxy(connection, "ssh", "--stdio", home, *_kernel(kernel), session_id)
+def shell_proxy(
+    connection: Connection, session_id: str, kernel: str, home: str, *, jumps: bool = False
+) -> dict[str, str]:
+    """Returns the settings by which OpenSSH's clients connect to a shell in a kernel whose user has that home.
+
+    With `jumps`, a client may come through another host as well: one that is given a socket cannot.
+    """
+    words = ("ssh", "--stdio", home, *_kernel(kernel), session_id)
+    return {"ProxyCommand": command(connection, *words)} if jumps else _proxy(connection, *words)
 
 
 def _proxy(connection: Connection, name: str, *words: str) -> dict[str, str]:
@@ -50,14 +57,27 @@ def command(connection: Connection, *words: str) -> str:
     return shlex.join((program, *context, *words)).replace("%", "%%")
 
 
-def block(name: str, refresh: str, settings: Mapping[str, str]) -> str:
-    """Returns the block of the host NAME.retinue; `refresh` is run whenever a client connects."""
-    lines = [f"# retinue {name}", f'Match originalhost {name}.retinue exec "{refresh}"']
-    return "\n".join((*lines, *(f"    {key} {value}" for key, value in settings.items()), f"# end {name}", ""))
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A host of a configuration, by its names without `.retinue`; `refresh` is run whenever a client connects."""
+
+    names: tuple[str, ...]
+    refresh: str
+    settings: Mapping[str, str]
+
+
+def blocks(name: str, hosts: Iterable[Host]) -> str:
+    """Returns the blocks of a session's hosts, between lines that `without` finds them by."""
+    lines = [f"# retinue {name}"]
+    for host in hosts:
+        names = ",".join(f"{each}.retinue" for each in host.names)
+        lines.append(f'Match originalhost {names} exec "{host.refresh}"')
+        lines += [f"    {key} {value}" for key, value in host.settings.items()]
+    return "\n".join((*lines, f"# end {name}", ""))
 
 
 def without(text: str, name: str) -> str:
-    """Returns blocks but that of a session."""
+    """Returns blocks but those of a session."""
     kept, inside = [], False
     for line in text.splitlines(keepends=True):
         inside = inside or line == f"# retinue {name}\n"
