@@ -46,6 +46,7 @@ def session_columns(now: float) -> Sequence[Column[session_pb2.Session]]:
     """Returns the columns of lists of sessions, at `now` in seconds since 1970."""
     return (
         Column("ID", lambda session: short_id(session.id)),
+        Column("NUMBER", lambda session: _number(session) or "-", drop=2),
         Column("NAME", lambda session: safe(session.spec.name)),
         Column("TYPE", lambda session: enum_names.name_of(enum_names.SESSION_TYPE, session.spec.type).lower(), drop=2),
         Column("STATE", enum_names.state_of),
@@ -69,6 +70,11 @@ def session_columns(now: float) -> Sequence[Column[session_pb2.Session]]:
         Column("REASON", lambda session: or_dash(session.reason)),
         Column("MESSAGE", lambda session: or_dash(session.message), wide=True),
     )
+
+
+def _number(session: session_pb2.Session) -> str:
+    # A manager of an earlier version gives none.
+    return str(session.number) if session.number else ""
 
 
 def _result(session: session_pb2.Session) -> str:
@@ -113,7 +119,7 @@ def _network(session: session_pb2.Session) -> str:
 @pass_connection
 @asynchronous
 async def get_command(connection: Connection, session: str, output: str) -> None:
-    """Show one session, by id, by the first 8 or more characters of it, or by name (of others: OWNER/NAME).
+    """Show one session, by id, by the first 8 or more characters of it, by number, or by name (of others: OWNER/NAME).
 
     Of kernels that have ended it shows the processor time and the most memory that they had in use, and in percent of
     what they asked for.
@@ -192,6 +198,7 @@ def session_facts(session: session_pb2.Session) -> list[tuple[str, str]]:
     started, ended = enum_names.time_of(session, "start_time"), enum_names.time_of(session, "end_time")
     return [
         ("id", safe(session.id)),
+        ("number", _number(session)),
         ("name", safe(session.spec.name)),
         ("type", enum_names.name_of(enum_names.SESSION_TYPE, session.spec.type).lower()),
         ("state", outcome(session) if enum_names.is_ended(session) else enum_names.state_of(session)),

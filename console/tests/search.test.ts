@@ -3,9 +3,10 @@ import { expect, it } from "vitest";
 import { SessionSchema, SessionState, SessionType } from "../src/gen/retinue/manager/v1/session_pb";
 import { inTab, matching, ordered } from "../src/live/search";
 
-function session(name: string, owner: string, state: SessionState, agent = "") {
+function session(name: string, owner: string, state: SessionState, agent: string, number: bigint) {
   return create(SessionSchema, {
     id: `id-${name}`,
+    number,
     owner,
     state,
     spec: { name, type: SessionType.BATCH, labels: { team: "vision" } },
@@ -14,9 +15,9 @@ function session(name: string, owner: string, state: SessionState, agent = "") {
 }
 
 const all = [
-  session("train-1", "kim", SessionState.RUNNING, "n1"),
-  session("train-2", "lee", SessionState.PENDING),
-  session("x(1", "kim", SessionState.TERMINATED),
+  session("train-1", "kim", SessionState.RUNNING, "n1", 17n),
+  session("train-2", "lee", SessionState.PENDING, "", 18n),
+  session("x(1", "kim", SessionState.TERMINATED, "", 171n),
 ];
 const names = (text: string) => all.filter(matching(text)).map((each) => each.spec?.name);
 
@@ -31,6 +32,8 @@ it.each([
   // Not a pattern of its own: text stays text.
   ["name:x(", ["x(1"]],
   ["id-train-2", ["train-2"]],
+  ["17", ["train-1"]],
+  ["number:17", ["train-1", "x(1"]],
   ["unknown:word", []],
 ])("finds by %j", (text, found) => {
   expect(names(text)).toEqual(found);

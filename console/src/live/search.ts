@@ -20,8 +20,8 @@ export function inTab(session: Session, tab: Tab): boolean {
 }
 
 /**
- * Returns the sessions that match all words of a text. A word is part of the name, the id or the owner; `field:value`
- * looks in one field, where `*` stands for anything.
+ * Returns the sessions that match all words of a text. A word is part of the name, the id or the owner, or the number;
+ * `field:value` looks in one field, where `*` stands for anything.
  */
 export function matching(text: string): (session: Session) => boolean {
   const tests = text.trim().split(/\s+/).filter(Boolean).map(wordTest);
@@ -31,6 +31,7 @@ export function matching(text: string): (session: Session) => boolean {
 const FIELDS: Record<string, (session: Session) => string[]> = {
   name: (session) => [session.spec?.name ?? ""],
   id: (session) => [session.id],
+  number: (session) => [String(session.number)],
   state: (session) => [shownState(session).word.toLowerCase(), SessionState[session.state]?.toLowerCase() ?? ""],
   owner: (session) => [session.owner],
   project: (session) => [session.spec?.project ?? ""],
@@ -47,6 +48,7 @@ function wordTest(word: string): (session: Session) => boolean {
   if (read === undefined) {
     const part = word.toLowerCase();
     return (session) =>
+      part === String(session.number) ||
       [session.spec?.name ?? "", session.id, session.owner].some((text) => text.toLowerCase().includes(part));
   }
   const wanted = word.slice(colon + 1).toLowerCase();

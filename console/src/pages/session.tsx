@@ -65,6 +65,9 @@ function Known({ session, part }: { session: Session; part: Part }) {
     <>
       <div className="bar-top">
         <h1>{session.spec?.name}</h1>
+        <span className="tag" title={t("number")}>
+          {String(session.number)}
+        </span>
         <StateMark shown={shownState(session)} />
         <span className="tag">{clusterTag(session)}</span>
         <span>{session.owner}</span>

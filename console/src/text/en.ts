@@ -32,6 +32,7 @@ export const en = {
   where: "Where",
   use: "Asked for",
   owner: "Owner",
+  number: "Number",
   age: "Age",
   why: "Reason",
   selected: "{count} selected",

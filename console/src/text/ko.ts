@@ -34,6 +34,7 @@ export const ko: Record<Key, string> = {
   where: "위치",
   use: "요청량",
   owner: "소유자",
+  number: "번호",
   age: "경과",
   why: "이유",
   selected: "{count}개 선택",

@@ -44,7 +44,9 @@ def _width(columns: Sequence[Column[Any]], items: Sequence[Any], terminal: int) 
 
 
 def test_a_list_of_sessions_fits_narrow_terminals() -> None:
-    session = pb.Session(id="12345678-1", owner="administrator", reason="INSUFFICIENT_CAPACITY", exit_code=137)
+    session = pb.Session(
+        id="12345678-1", number=1_234_567, owner="administrator", reason="INSUFFICIENT_CAPACITY", exit_code=137
+    )
     session.spec.name, session.spec.type = "a-rather-long-name-of-a-session", pb.SESSION_TYPE_INTERACTIVE
     session.state, session.result = pb.SESSION_STATE_TERMINATED, pb.SESSION_RESULT_FAILED
     session.kernels.add(agent="node-1.example.org")
