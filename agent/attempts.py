@@ -111,16 +111,26 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
+class Owner:
+    """The numbers on the node of a user and a group that files belong to; none is root's."""
+
+    uid: int
+    gid: int
+
+
+@dataclass(frozen=True, slots=True)
 class Mount:
     """A directory of the node that a kernel sees at `target`: `path` below `root`, which it must not lead out of.
 
-    `root` is absolute, `path` is relative to it and may be empty.
+    `root` is absolute, `path` is relative to it and may be empty. Files of `owner` are the kernel's own there; None
+    means the agent's.
     """
 
     root: str
     path: str
     target: str
     writable: bool = False
+    owner: Owner | None = None
 
     @property
     def source(self) -> str:

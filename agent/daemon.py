@@ -362,7 +362,6 @@ async def _machines(
             roots,
             settings.registry_config,
             registries,
-            gid=settings.gid,
             fetched=fetched,
         )
     return VmRuntime(options, shared, images=images, builds=builds)

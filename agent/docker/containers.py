@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_fixed
@@ -94,11 +93,6 @@ class DockerKernels:
                     holding,
                 )
                 waiting = await self._run(container, directory)
-                if waiting.uid != 0 and waiting.gid == 0:
-                    # An image that names no group; which number goes with its user is known only now.
-                    await self._engine.remove(container_name(spec.id))
-                    user = f"{waiting.uid}:{self._options.gid}"
-                    waiting = await self._run(replace(container, user=user), directory)
             await self._lane.run(files.provision, waiting, made.ssh, spec, directory)
             return waiting.init
         except MountRefusedError as error:

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from retinue.agent.attempts import Owner
 from retinue.agent.docker.barrier import at_barrier
 from retinue.agent.docker.core.container_spec import BOUND, Files, runs_as_root
 from retinue.agent.docker.image_defaults import INVALID
 from retinue.agent.errors import KernelStartError
-from retinue.agent.host.processes import PROC, Process, alive, identify, owner_of
+from retinue.agent.host.processes import PROC, Process, alive, further_groups, identify, owner_of
 from retinue.agent.host.seccomp import build_container_filter
 from retinue.agent.host.users import Users
 from retinue.agent.inside.output_pump import STDOUT_PIPE, make_pipe, pumping
@@ -28,7 +29,7 @@ from retinue.agent.runtime.disk_use import Area, devices_of, host_directory
 from retinue.agent.runtime.rebuild import BARRIER
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from retinue.agent.attempts import AttemptSpec
     from retinue.agent.docker.core.container_state import Written
@@ -52,11 +53,18 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A kernel's first process, which waits at the start barrier, and whom it runs as."""
+    """A kernel's first process, which waits at the start barrier, whom it runs as, and the further groups that an image
+    puts its user in.
+    """
 
     init: Process
-    uid: int
-    gid: int
+    user: Owner
+    further: Collection[int]
+
+    @classmethod
+    def of(cls, init: Process) -> Waiting:
+        """Reads it from the process. Raises OSError."""
+        return cls(init, Owner(*owner_of(init)), further_groups(init))
 
 
 class KernelFiles:
@@ -71,7 +79,7 @@ class KernelFiles:
         self._options = options
         self._bound = bound
         options.scratch_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._users = Users(options.scratch_dir, options.users, options.uid, options.gid)
+        self._users = Users(options.scratch_dir, options.users, options.owner)
         self.init = build(options.cache_dir)
         self._attach = build(options.cache_dir, ATTACH)
         self._pump = build(options.cache_dir, PUMP)
@@ -89,8 +97,10 @@ class KernelFiles:
         """
         options = self._options
         files = self._make_files(spec, hosts, directory)
-        if runs_as_root(user):
-            user = f"{self._users.assign(files.home, spec.mounts)}:{options.gid}"
+        if runs_as_root(user) or self._users.required(spec.mounts) is not None:
+            # With a group, so that no group of the image comes with it.
+            own = self._users.assign(files.home, spec.mounts)
+            user = f"{own.uid}:{own.gid}"
         until_started.enter_context(pumping(self._pump, directory, options.output_limit))
         return Made(files, user, ssh_of(spec, hosts, options.cache_dir))
 
@@ -122,19 +132,19 @@ class KernelFiles:
 
     def provision(self, waiting: Waiting, ssh: Ssh | None, spec: AttemptSpec, directory: Path) -> None:
         """Prepares what a kernel finds inside. Raises KernelStartError, MountRefusedError, UnfitFileError, OSError."""
-        uid, gid = waiting.uid, waiting.gid
-        if uid == 0:
+        user = waiting.user
+        if user.uid == 0:
             raise KernelStartError(f"image {spec.image} cannot be used: its user is root by another name", INVALID)
         # Only now is the number known that goes with the name of an image's user.
         options = self._options
         home = options.scratch_dir / spec.id
-        os.chown(home, uid, gid)
-        os.chown(directory / BARRIER, uid, gid)
+        os.chown(home, user.uid, user.gid)
+        os.chown(directory / BARRIER, user.uid, user.gid)
         home.chmod(0o700)
         forbidden = (options.state_dir, options.scratch_dir)
-        on_disk = options.uid if uid in options.users else None
         set_up_network(waiting.init)
-        provision_kernel(waiting.init.pid, Provision(uid, gid, ssh, spec.mounts, forbidden, on_disk, self._bound))
+        provision = Provision(user, options.owner, ssh, spec.mounts, forbidden, waiting.further, self._bound)
+        provision_kernel(waiting.init.pid, provision)
 
 
 def wait_ready(pid: int, directory: Path) -> Waiting:
@@ -146,7 +156,7 @@ def wait_ready(pid: int, directory: Path) -> Waiting:
     while init is not None and alive(init):
         with at_barrier(directory) as pipe:
             if pipe is not None:
-                return Waiting(init, *owner_of(init))
+                return Waiting.of(init)
         if time.monotonic() > deadline:
             raise KernelStartError("it took too long to be ready")
         time.sleep(READY_POLL)

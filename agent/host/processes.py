@@ -56,6 +56,15 @@ def owner_of(process: Process) -> tuple[int, int]:
     return numbers["Uid"], numbers["Gid"]
 
 
+def further_groups(process: Process) -> frozenset[int]:
+    """Returns the groups of a process beside its own one. Raises OSError when it has ended."""
+    for line in _read(process.pid, "status").split("\n"):
+        name, _, values = line.partition(":")
+        if name == "Groups":
+            return frozenset(map(int, values.split())) - {owner_of(process)[1]}
+    return frozenset()
+
+
 def alive(process: Process) -> bool:
     """Returns whether the process still runs; one that ended and was not yet reaped does not."""
     return identify(process.pid) == process

@@ -13,7 +13,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from retinue.agent.host.id_mapped import can_be_mapped
+from retinue.agent.attempts import Owner
+from retinue.agent.host.id_mapped import required_owner
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -76,31 +77,34 @@ def next_uid(users: UserRange, used: Collection[int], newest: int) -> int:
 class Users:
     """Users of the kernels whose work directories lie in one directory. Methods block."""
 
-    def __init__(self, scratch_dir: Path, users: UserRange, uid: int, gid: int) -> None:
-        """Reads nothing before it is needed. `uid` owns what is in shared directories,
-        `gid` is the group of all kernels.
+    def __init__(self, scratch_dir: Path, users: UserRange, default: Owner) -> None:
+        """Reads nothing before it is needed. `default` owns the files of mounts that name no other owner; its group
+        is that of kernels.
         """
         self._directory = scratch_dir
         self._range = users
-        self._uid = uid
-        self._gid = gid
+        self._default = default
         self._newest = 0
 
-    def assign(self, home: Path, mounts: Sequence[Mount]) -> int:
+    def required(self, mounts: Sequence[Mount]) -> Owner | None:
+        """Returns whom a kernel has to run as because of its mounts; None where any user will do."""
+        return required_owner(mounts, self._default)
+
+    def assign(self, home: Path, mounts: Sequence[Mount]) -> Owner:
         """Makes a work directory its user's: a free one, or the one it has. Raises UsersError, OSError.
 
-        It is the common one where a mount cannot show the files of that as those of another.
+        It is the owner of a mount that cannot show files of one user as those of another.
         """
-        if not can_be_mapped(mounts, self._uid, self._range.first):
-            os.chown(home, self._uid, self._gid)
-            return self._uid
+        if (required := self.required(mounts)) is not None:
+            os.chown(home, required.uid, required.gid)
+            return required
         with self._locked():
-            owner = home.stat().st_uid
-            if owner not in self._range:
-                owner = next_uid(self._range, self._used(), self._newest)
-                os.chown(home, owner, self._gid)
-                self._newest = owner
-        return owner
+            uid = home.stat().st_uid
+            if uid not in self._range:
+                uid = next_uid(self._range, self._used(), self._newest)
+                os.chown(home, uid, self._default.gid)
+                self._newest = uid
+        return Owner(uid, self._default.gid)
 
     def _used(self) -> set[int]:
         used = set()

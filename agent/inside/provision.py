@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retinue.agent.host import syscalls
-from retinue.agent.host.id_mapped import user_namespace
+from retinue.agent.host.id_mapped import OwnerMaps
 from retinue.agent.host.launch_threads import in_own_thread
 from retinue.agent.kernel.core.accounts import BASH, SHELL, with_group, with_user
 from retinue.agent.kernel.core.ssh import CONFIG, HOST_KEY, IDENTITY, KNOWN_HOSTS, host_names, ssh_files
@@ -29,9 +29,9 @@ from retinue.agent.network.errors import NetworkError
 from retinue.rpc.core.reasons import AttemptReason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from retinue.agent.attempts import AttemptSpec, Mount
+    from retinue.agent.attempts import AttemptSpec, Mount, Owner
     from retinue.agent.host.processes import Process
     from retinue.agent.kernel.core.ssh import SshFiles
 
@@ -76,20 +76,20 @@ class Ssh:
 
 @dataclass(frozen=True, slots=True)
 class Provision:
-    """The provision of a kernel, and the numbers of its user.
+    """The provision of a kernel.
 
-    `forbidden` are directories of the node that no mount may show. Files that belong to `on_disk` in shared directories
-    are shown as the user's, and those it makes belong to that; None changes nothing. At `bound` there are mounts that
+    `user` is the kernel's on the node, `further` are its groups beside that one's, and `default` is the owner of mounts
+    that name none. `forbidden` are directories of the node that no mount may show. At `bound` there are mounts that
     give no privileges either. `server` has the files of an SFTP server by name, with whether they are for the user
     only: there is nothing else of an image in its kernel.
     """
 
-    uid: int
-    gid: int
+    user: Owner
+    default: Owner
     ssh: Ssh | None = None
     mounts: Sequence[Mount] = ()
     forbidden: Sequence[Path] = ()
-    on_disk: int | None = None
+    further: Collection[int] = ()
     bound: Sequence[str] = ()
     server: Mapping[str, tuple[bytes, bool]] = field(default_factory=dict)
 
@@ -117,16 +117,11 @@ def provision_kernel(pid: int, provision: Provision) -> None:
         namespace = stack.enter_context(_closing(os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)))
         # Paths of the node are looked up before, in the node's own view,
         # so that what is mounted later cannot be exchanged.
-        owners = None
-        if provision.mounts and provision.on_disk not in {None, provision.uid}:
-            owners = stack.enter_context(user_namespace(provision.on_disk, provision.uid))
-        shared = [
-            (mount, stack.enter_context(_closing(open_shared(mount, provision, owners)))) for mount in provision.mounts
-        ]
+        shared = stack.enter_context(opened_mounts(provision))
         mounted: list[tuple[str, int]] = []
         if (ssh := provision.ssh) is not None:
             programs = stack.enter_context(_closing(_clone(ssh.programs, NO_PRIVILEGES | syscalls.MOUNT_ATTR_RDONLY)))
-            keys = stack.enter_context(_closing(_key_mount(ssh.files, provision.uid, provision.gid)))
+            keys = stack.enter_context(_closing(_key_mount(ssh.files, provision.user)))
             mounted = [(PROGRAMS, programs), (FILES, keys)]
         if provision.server:
             mounted = [(FILES, stack.enter_context(_closing(_server_mount(provision))))]
@@ -144,7 +139,7 @@ def provision_kernel(pid: int, provision: Provision) -> None:
                 _set_up_account(provision)
             if provision.ssh is not None:
                 _set_up_ssh(provision.ssh, provision)
-            for wanted, mount in shared:
+            for wanted, mount in zip(provision.mounts, shared, strict=True):
                 try:
                     _attach(wanted.target, mount, provision)
                 except OSError as error:
@@ -162,11 +157,18 @@ def set_up_network(process: Process) -> None:
         raise OSError(str(error)) from error
 
 
-def open_shared(mount: Mount, provision: Provision, owners: int | None = None) -> int:
-    """Opens what a mount shows, as a detached mount. Links are followed as far as they stay beneath the root.
+@contextlib.contextmanager
+def opened_mounts(provision: Provision) -> Iterator[Sequence[int]]:
+    """Yields what a kernel's mounts show, as detached mounts. Blocks. Raises MountRefusedError."""
+    with contextlib.ExitStack() as stack:
+        maps = stack.enter_context(OwnerMaps(provision.user, provision.default, provision.further))
+        yield [
+            stack.enter_context(_closing(open_shared(mount, maps, provision.forbidden))) for mount in provision.mounts
+        ]
 
-    `owners` is a descriptor of the user namespace that translates owners of files.
-    """
+
+def open_shared(mount: Mount, maps: OwnerMaps, forbidden: Sequence[Path] = ()) -> int:
+    """Opens what a mount shows, as a detached mount. Links are followed as far as they stay beneath the root."""
     try:
         root = os.open(mount.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -178,15 +180,15 @@ def open_shared(mount: Mount, provision: Provision, owners: int | None = None) -
             raise MountRefusedError(f"{mount.source} cannot be used on this node: {_why(error)}") from error
     with _closing(directory):
         found = Path(os.readlink(f"/proc/self/fd/{directory}"))
-        for path in provision.forbidden:
+        for path in forbidden:
             # Neither the agent's own files, nor anything they lie in.
             if found.is_relative_to(path) or path.is_relative_to(found):
                 raise MountRefusedError(f"{mount.source} leads to files of the agent")
         attributes = NO_PRIVILEGES if mount.writable else NO_PRIVILEGES | syscalls.MOUNT_ATTR_RDONLY
         try:
-            return syscalls.clone_mount(directory, attributes, owners)
+            return maps.clone(directory, attributes, mount.owner)
         except OSError as error:
-            raise MountRefusedError(f"{mount.source} cannot be mounted: {error.strerror}") from error
+            raise MountRefusedError(f"{mount.source} cannot be mounted: {error.strerror or error}") from error
 
 
 def _why(error: OSError) -> str:
@@ -207,11 +209,11 @@ def _clone(path: Path, attributes: int) -> int:
         return syscalls.clone_mount(directory, attributes)
 
 
-def _key_mount(files: SshFiles, uid: int, gid: int) -> int:
+def _key_mount(files: SshFiles, user: Owner) -> int:
     mount = syscalls.memory_mount(KEY_SPACE)
     try:
         for name, content in ((HOST_KEY, files.host_key), (IDENTITY, files.identity)):
-            _write_new(mount, name, content, 0o400, (uid, gid))
+            _write_new(mount, name, content, 0o400, (user.uid, user.gid))
         for name, text in ((KNOWN_HOSTS, files.known_hosts), (CONFIG, files.config)):
             _write_new(mount, name, text.encode(), 0o444, (0, 0))
         syscalls.set_attributes(mount, NO_PRIVILEGES | syscalls.MOUNT_ATTR_NOEXEC | syscalls.MOUNT_ATTR_RDONLY)
@@ -228,7 +230,7 @@ def _server_mount(provision: Provision) -> int:
     mount = syscalls.memory_mount(KEY_SPACE)
     try:
         for name, (content, private) in provision.server.items():
-            owner = (provision.uid, provision.gid) if private else (0, 0)
+            owner = (provision.user.uid, provision.user.gid) if private else (0, 0)
             _write_new(mount, name, content, 0o400 if private else 0o444, owner)
         syscalls.set_attributes(mount, NO_PRIVILEGES | syscalls.MOUNT_ATTR_NOEXEC)
     except BaseException:
@@ -258,19 +260,19 @@ def _make_directories(path: Path, provision: Provision) -> None:
         if not part.is_dir():
             part.mkdir(mode=0o755)
             if part.is_relative_to(HOME):
-                os.chown(part, provision.uid, provision.gid)
+                os.chown(part, provision.user.uid, provision.user.gid)
 
 
 def _set_up_account(provision: Provision) -> None:
     """Gives the kernel's user a name, in what the image knows of users: without one, many programs do not start."""
-    uid, gid, named = provision.uid, provision.gid, provision.ssh is not None
+    uid, gid, named = provision.user.uid, provision.user.gid, provision.ssh is not None
     shell = BASH if Path(BASH).exists() else SHELL
     _edit(Path("/etc/passwd"), lambda text: with_user(text, uid, gid, named=named, shell=shell))
     _edit(Path("/etc/group"), lambda text: with_group(text, gid))
 
 
 def _set_up_ssh(ssh: Ssh, provision: Provision) -> None:
-    owner = (provision.uid, provision.gid)
+    owner = (provision.user.uid, provision.user.gid)
     directory = Path(HOME, ".ssh")
     directory.mkdir(mode=0o700)
     os.chown(directory, *owner)

@@ -19,7 +19,7 @@ from retinue.agent.docker.image_defaults import INVALID
 from retinue.agent.docker.kernel_files import KernelFiles, Waiting
 from retinue.agent.errors import KernelRuntimeError, KernelStartError
 from retinue.agent.host.lanes import KERNELS, Lane
-from retinue.agent.host.processes import owner_of, send_signal, wait_end
+from retinue.agent.host.processes import send_signal, wait_end
 from retinue.agent.host.users import UsersError
 from retinue.agent.inside.provision import MOUNT_REFUSED, MountRefusedError, UnfitFileError
 from retinue.agent.inside.workdir import empty_work, remove_work
@@ -231,7 +231,7 @@ class Pods:
         while True:
             init = await self._lane.run(_waiting_process, directory, pod.uid)
             if init is not None:
-                return Waiting(init, *owner_of(init))
+                return Waiting.of(init)
             self._check(spec.id)
             shown = await self._shown(pod)
             if shown is not None and (failure := failure_of(shown, spec.image)) is not None:

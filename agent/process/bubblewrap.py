@@ -31,6 +31,7 @@ from retinue.agent.kernel.paths import HOME
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from retinue.agent.attempts import Owner
     from retinue.agent.host.core.limits import MemoryFiles
     from retinue.agent.process.jail import Jail
 
@@ -58,11 +59,10 @@ class Settings:
     """The settings common to all sandboxes of an agent.
 
     `mount_point` is an empty directory used inside private mount namespaces only; `hidden` are paths of the host that
-    are empty inside, besides the usual ones. `gid` is the group of all kernels, `filter` what `system_calls` has built.
+    are empty inside, besides the usual ones. `filter` is what `system_calls` has built.
     """
 
     mount_point: Path
-    gid: int
     hidden: tuple[str, ...]
     filter: bytes
 
@@ -82,7 +82,7 @@ class Sandbox:
     `files` are texts by path below the root, without the leading slash; `control_groups` are the host's directories
     by path inside. `work` is the command's writable home, `stdout` the pipe of its standard output, None where that
     goes to standard error's. `server` is run beside the command, with the same environment. `memory_files` are the
-    sizes of its file systems in memory. `uid` is the command's user. In a `jail`, the root holds nothing but `files`
+    sizes of its file systems in memory. `user` is the command's. In a `jail`, the root holds nothing but `files`
     and what the jail shows, and the jail's command takes the place of all else.
     """
 
@@ -92,7 +92,7 @@ class Sandbox:
     files: Mapping[str, str]
     control_groups: Mapping[str, str]
     work: Path
-    uid: int
+    user: Owner
     memory_files: MemoryFiles
     server: tuple[str, ...] = ()
     jail: Jail | None = None
@@ -122,7 +122,7 @@ def barrier_script(variables: int, server: Sequence[str] = (), *, stdout: bool =
     return f'cd {HOME} && ulimit -c 0 && echo && {{ {wait}; }} && exec env -i {values} "$@" </dev/null {output}'
 
 
-def inner_arguments(sandbox: Sandbox, settings: Settings) -> list[str]:
+def inner_arguments(sandbox: Sandbox) -> list[str]:
     """Returns the argument vector of what runs inside."""
     if sandbox.jail is not None:
         return list(sandbox.jail.command)
@@ -130,7 +130,7 @@ def inner_arguments(sandbox: Sandbox, settings: Settings) -> list[str]:
     if "=" in command[0]:
         # `env` would take it for one more variable.
         command = ("/bin/sh", "-c", 'exec "$@"', "sh", *command)
-    become = ["setpriv", f"--reuid={sandbox.uid}", f"--regid={settings.gid}", "--clear-groups"]
+    become = ["setpriv", f"--reuid={sandbox.user.uid}", f"--regid={sandbox.user.gid}", "--clear-groups"]
     become += ["--bounding-set=-all", "--inh-caps=-all"]
     script = barrier_script(len(environment_of(sandbox)), sandbox.server, stdout=sandbox.stdout is not None)
     return [*become, "/bin/sh", "-c", script, "sh", *command]
@@ -318,7 +318,7 @@ def _start(sandbox: Sandbox, settings: Settings, ends: Ends, launch: Launch, ann
             return subprocess.Popen(  # noqa: S603
                 [
                     *(*prefix, *outer_arguments(sandbox, settings, root, status, calls)),
-                    *inner_arguments(sandbox, settings),
+                    *inner_arguments(sandbox),
                 ],
                 stdin=barrier,
                 stdout=announce,

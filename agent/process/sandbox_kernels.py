@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from retinue.agent.attempts import Mount
+    from retinue.agent.attempts import Mount, Owner
     from retinue.agent.host.processes import Process
     from retinue.agent.state.damaged import DamagedFiles
 
@@ -74,9 +74,9 @@ class SandboxKernels(Generic[Options]):
             for directory in (options.state_dir, options.scratch_dir, mount):
                 damaged.make_directory(directory)
             hidden = bubblewrap.hidden_paths((options.state_dir, options.scratch_dir, *options.hidden))
-            self._settings = bubblewrap.Settings(mount, options.gid, hidden, self._filter())
+            self._settings = bubblewrap.Settings(mount, hidden, self._filter())
             self._pump = build(options.cache_dir, PUMP)
-            self._users = Users(options.scratch_dir, options.users, options.uid, options.gid)
+            self._users = Users(options.scratch_dir, options.users, options.owner)
             self._cgroups = Cgroups(family)
             # From here on this is the only process of the agent on the node.
             self._cgroups.open()
@@ -176,7 +176,7 @@ class SandboxKernels(Generic[Options]):
         """Returns the attempt's work directory on the node."""
         return self._options.scratch_dir / attempt_id
 
-    def _make_work(self, attempt_id: str, mounts: Sequence[Mount]) -> int:
+    def _make_work(self, attempt_id: str, mounts: Sequence[Mount]) -> Owner:
         """Makes an attempt's work directory, and returns the user it belongs to.
         Raises KernelStartError, UsersError, OSError.
         """

@@ -40,7 +40,7 @@ from retinue.agent.runtime.rebuild import BARRIER, waits_at_barrier
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from retinue.agent.attempts import AttemptSpec
+    from retinue.agent.attempts import AttemptSpec, Owner
     from retinue.agent.state.damaged import DamagedFiles
 
 
@@ -74,8 +74,8 @@ class Kernels(SandboxKernels[ProcessOptions]):
     def confinement(self, attempt_id: str) -> Confinement:
         """Returns the confinement of the attempt's processes."""
         groups = tuple(self._cgroups.directories(attempt_id).values())
-        uid = self.work(attempt_id).stat().st_uid
-        return Confinement(uid, self._settings.gid, self._settings.filter, groups)
+        owner = self.work(attempt_id).stat()
+        return Confinement(owner.st_uid, owner.st_gid, self._settings.filter, groups)
 
     def start(
         self, spec: AttemptSpec, hosts: str, cores: tuple[int, ...], directory: Path, meanwhile: Callable[[], None]
@@ -91,11 +91,11 @@ class Kernels(SandboxKernels[ProcessOptions]):
         self, spec: AttemptSpec, hosts: str, cores: tuple[int, ...], directory: Path, meanwhile: Callable[[], None]
     ) -> Started:
         limits = Limits.of(spec.slots, self._options.tasks)
-        uid, work = self._make_work(spec.id, spec.mounts), self.work(spec.id)
+        user, work = self._make_work(spec.id, spec.mounts), self.work(spec.id)
         os.mkfifo(directory / BARRIER, 0o600)
         ssh = None if spec.sftp is not None else ssh_of(spec, hosts, self._options.cache_dir)
         if spec.sftp is not None:
-            kernel, settings = self._jail(spec, work, uid), replace(self._settings, filter=self._jail_filter)
+            kernel, settings = self._jail(spec, work, user), replace(self._settings, filter=self._jail_filter)
         else:
             settings = self._settings
             kernel = bubblewrap.Sandbox(
@@ -104,10 +104,10 @@ class Kernels(SandboxKernels[ProcessOptions]):
                 environment=thread_variables(spec.slots)
                 | ({"SHELL": BASH} if _has_bash() else {})
                 | dict(spec.environment),
-                files=self._files(spec.hostname, hosts, uid, egress=spec.egress),
+                files=self._files(spec.hostname, hosts, user, egress=spec.egress),
                 control_groups={str(MOUNT / name): str(path) for name, path in self._cgroups.shown(spec.id).items()},
                 work=work,
-                uid=uid,
+                user=user,
                 memory_files=MemoryFiles.of(spec.slots, spec.shared_memory),
                 server=() if ssh is None else tuple(server_command(spec.hostname)),
                 # A jail has one stream only: the lines of its server.
@@ -115,9 +115,9 @@ class Kernels(SandboxKernels[ProcessOptions]):
             )
         pipe = make_pipe(directory, 0o600)
         # Its own, as a container's is: /dev/stdout can be opened.
-        os.chown(pipe, uid, self._settings.gid)
+        os.chown(pipe, user.uid, user.gid)
         if kernel.stdout is not None:
-            os.chown(make_pipe(directory, 0o600, STDOUT_PIPE), uid, self._settings.gid)
+            os.chown(make_pipe(directory, 0o600, STDOUT_PIPE), user.uid, user.gid)
         ends = bubblewrap.Ends(directory / BARRIER, directory / STATUS, pipe)
 
         def prepare() -> None:
@@ -149,40 +149,38 @@ class Kernels(SandboxKernels[ProcessOptions]):
             if spec.sftp is None:
                 set_up_network(init)
             if ssh is not None or spec.mounts or spec.sftp is not None:
-                gid, on_disk = self._settings.gid, self._options.uid
                 server = {} if spec.sftp is None else jail.files(spec.sftp, spec.mounts)
-                provision_kernel(init.pid, Provision(uid, gid, ssh, spec.mounts, forbidden, on_disk, server=server))
+                default = self._options.owner
+                provision_kernel(init.pid, Provision(user, default, ssh, spec.mounts, forbidden, server=server))
         except BaseException:
             child.kill()
             child.wait()
             raise
         return Started(child, monitor, init)
 
-    def _jail(self, spec: AttemptSpec, work: Path, uid: int) -> bubblewrap.Sandbox:
-        gid = self._settings.gid
+    def _jail(self, spec: AttemptSpec, work: Path, user: Owner) -> bubblewrap.Sandbox:
         return bubblewrap.Sandbox(
             hostname=spec.hostname,
             command=(),
             environment={},
-            files=jail.account(uid, gid, spec.mounts),
+            files=jail.account(user.uid, user.gid, spec.mounts),
             control_groups={},
             work=work,
-            uid=uid,
+            user=user,
             memory_files=MemoryFiles.of(spec.slots, spec.shared_memory),
             jail=jail.jail(
                 build(self._options.cache_dir, JAIL),
-                uid,
-                gid,
+                user.uid,
+                user.gid,
                 0 if spec.sftp is None else spec.sftp.max_file_bytes,
                 0o022 if spec.sftp is None else spec.sftp.umask,
             ),
         )
 
-    def _files(self, hostname: str, hosts: str, uid: int, *, egress: bool) -> dict[str, str]:
+    def _files(self, hostname: str, hosts: str, own: Owner, *, egress: bool) -> dict[str, str]:
         """Returns the files of the kernel's own under /etc: its names, and a user beside those of the host."""
-        gid = self._settings.gid
-        user = f"{bubblewrap.USER_NAME}:x:{uid}:{gid}::{HOME}:{BASH if _has_bash() else SHELL}\n"
-        group = f"{bubblewrap.USER_NAME}:x:{gid}:\n"
+        user = f"{bubblewrap.USER_NAME}:x:{own.uid}:{own.gid}::{HOME}:{BASH if _has_bash() else SHELL}\n"
+        group = f"{bubblewrap.USER_NAME}:x:{own.gid}:\n"
         return {
             "etc/hostname": f"{hostname}\n",
             "etc/hosts": hosts,

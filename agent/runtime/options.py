@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from retinue.agent.attempts import Owner
 from retinue.agent.conditions import Conditions
 from retinue.agent.host.users import UserRange
 from retinue.agent.inside.provision import WITHOUT_RESOLVER
@@ -30,8 +31,9 @@ class RuntimeOptions:
 
     `work_size` and `work_files` bound what a kernel has on the disk, in bytes and files; 0 means a part of it.
 
-    `cache_dir` is for what is built once. Each kernel has a user of `users`; files in shared directories belong to
-    `uid`. `resolver` returns the resolv.conf of a kernel with egress that is created now.
+    `cache_dir` is for what is built once. Each kernel has a user of `users` and the group `gid`; files in mounts that
+    name no other owner belong to `uid` and `gid`. `resolver` returns the resolv.conf of a kernel with egress that is
+    created now.
     """
 
     agent_id: str
@@ -47,6 +49,11 @@ class RuntimeOptions:
     work_files: int = 0
     cache_dir: Path = CACHE
     resolver: Callable[[], str] = _without_resolver
+
+    @property
+    def owner(self) -> Owner:
+        """Returns the owner of files in mounts that name no other."""
+        return Owner(self.uid, self.gid)
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,18 +102,15 @@ class ImageRoots:
         credentials: Path | None,
         addresses: RegistryAddresses | None,
         *,
-        gid: int,
         fetched: FetchedImages | None = None,
     ) -> None:
         """Asks the engine at `host` for nothing yet. `credentials` are for registries, which may have `addresses`.
 
         Images that were not there before a fetch are noted in `fetched`.
-        `gid` is the group of kernels whose image names no other than root's.
         """
         self._engine = Engine(host)
         self._images = Images(self._engine, credentials, addresses, fetched)
         self._agent_id = agent_id
-        self._gid = gid
         self._directory = directory
         self._locks: dict[str, asyncio.Lock] = {}
         # By the id of the image, the one that was used last at the end.
@@ -175,7 +172,7 @@ class ImageRoots:
         if user is None:
             try:
                 users, groups = await self._read(image, (USERS, GROUPS))
-                user = ImageUser(find_account(image.user, users, groups, self._gid), users, groups)
+                user = ImageUser(find_account(image.user, users, groups), users, groups)
             except (AccountError, UnfitFileError) as error:
                 raise ImageError(INVALID, f"image {reference} cannot be used: {error}") from error
         self._users[image.identity.id] = user

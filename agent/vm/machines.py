@@ -32,13 +32,22 @@ from retinue.agent.runtime.exit_reason import KILLED, Remains
 from retinue.agent.runtime.rebuild import Found
 from retinue.agent.vm.channels import opened_socket
 from retinue.agent.vm.core.guest_frames import GuestStatus, parse_status
-from retinue.agent.vm.core.machine import CONTROL, SHARE, SHARED_PROGRAMS, STREAMS, TooSmallError, machine_of, stream
+from retinue.agent.vm.core.machine import (
+    CONTROL,
+    SHARE,
+    SHARED_PROGRAMS,
+    STREAMS,
+    Machine,
+    TooSmallError,
+    machine_of,
+    stream,
+)
 from retinue.agent.vm.guest_linux import NoLinuxError, find
 from retinue.agent.vm.options import VmOptions
-from retinue.agent.vm.sandbox import Ends, VmSandbox, show_mounts, start_qemu
+from retinue.agent.vm.sandbox import Ends, VmSandbox, further_groups, show_mounts, start_qemu
 
 if TYPE_CHECKING:
-    from retinue.agent.attempts import AttemptSpec
+    from retinue.agent.attempts import AttemptSpec, Owner
     from retinue.agent.kernel.core.accounts import Account
     from retinue.agent.state.damaged import DamagedFiles
 
@@ -84,7 +93,7 @@ class Started:
     child: subprocess.Popen[bytes]
     monitor: Process
     init: Process
-    uid: int
+    user: Owner
 
 
 class Machines(SandboxKernels[VmOptions]):
@@ -109,16 +118,16 @@ class Machines(SandboxKernels[VmOptions]):
         machine = machine_of(spec.slots, start.accelerator)
         linux = find(self._options.cache_dir)
         limits = Limits.of(spec.slots, self._options.tasks)
-        uid = self._make_work(spec.id, spec.mounts)
+        user = self._make_work(spec.id, spec.mounts)
         sockets = self.sockets(spec.id)
         self._remove_sockets(spec.id)
         sockets.mkdir(mode=0o700)
-        os.chown(sockets, uid, self._options.gid)
+        os.chown(sockets, user.uid, user.gid)
         ends = self._ends(directory, sockets)
         taps = int(spec.networked) + int(spec.has_egress_link)
         account = start.account
         shown = None if account is None else (account.uid, account.gid)
-        sandbox = VmSandbox(machine, self.work(spec.id), uid, self._options.gid, taps, start.image, shown)
+        sandbox = VmSandbox(machine, self.work(spec.id), user.uid, user.gid, taps, start.image, shown)
         with contextlib.ExitStack() as stack:
             for place, limit in (
                 (directory, self._options.output_limit),
@@ -133,20 +142,23 @@ class Machines(SandboxKernels[VmOptions]):
             try:
                 self._cgroups.limit(spec.id, limits)
                 monitor, init = self._wait_started(child, ends)
-                self._show(spec, init, uid, start.programs)
+                self._show(spec, init, user, machine, start.programs)
                 self._cgroups.limit_cpu(spec.id, limits)
             except BaseException:
                 self._cgroups.kill(spec.id)
                 child.kill()
                 child.wait()
                 raise
-        return Started(child, monitor, init, uid)
+        return Started(child, monitor, init, user)
 
-    def _show(self, spec: AttemptSpec, init: Process, uid: int, programs: Path | None) -> None:
+    def _show(self, spec: AttemptSpec, init: Process, user: Owner, machine: Machine, programs: Path | None) -> None:
         """Shows the guest directories of the node."""
         options = self._options
         forbidden = (options.state_dir, options.scratch_dir, *options.hidden)
-        show_mounts(init, spec.mounts, Provision(uid, options.gid, forbidden=forbidden, on_disk=options.uid))
+        provision = Provision(
+            user, options.owner, mounts=spec.mounts, forbidden=forbidden, further=further_groups(machine)
+        )
+        show_mounts(init, provision)
         if programs is not None:
             mount_directory(init, programs, f"{SHARE}/{SHARED_PROGRAMS}")
 

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from retinue.agent.attempts import Owner
 from retinue.agent.host import syscalls
 from retinue.agent.host.core.limits import MemoryFiles
-from retinue.agent.host.id_mapped import user_namespace
+from retinue.agent.host.id_mapped import swapped, user_namespace
 from retinue.agent.host.launch_threads import in_own_thread
-from retinue.agent.inside.provision import open_shared
+from retinue.agent.inside.provision import opened_mounts
 from retinue.agent.process import bubblewrap
 from retinue.agent.vm.core.machine import (
     MOUNT,
@@ -37,7 +38,6 @@ from retinue.agent.vm.core.machine import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from retinue.agent.attempts import Mount
     from retinue.agent.host.processes import Process
     from retinue.agent.inside.provision import Provision
     from retinue.agent.vm.guest_linux import GuestLinux
@@ -104,10 +104,13 @@ def start_qemu(
         image = None if sandbox.image is None else opened(sandbox.image, os.O_RDONLY)
         namespace = None
         if (shown := sandbox.shown) is not None:
-            namespace = stack.enter_context(user_namespace(sandbox.uid, shown[0], (sandbox.gid, shown[1])))
+            maps = swapped(sandbox.uid, shown[0]), swapped(sandbox.gid, shown[1])
+            namespace = stack.enter_context(user_namespace(*maps))
         syscalls.unshare(CLONE_NEWNET)
         taps = tuple(stack.enter_context(open_tap(TAP.format(number))) for number in range(sandbox.taps))
-        view = bubblewrap.Sandbox("vm", (), {}, {}, {}, sandbox.work, sandbox.uid, MemoryFiles.of({}, 0))
+        view = bubblewrap.Sandbox(
+            "vm", (), {}, {}, {}, sandbox.work, Owner(sandbox.uid, sandbox.gid), MemoryFiles.of({}, 0)
+        )
         root = bubblewrap.mount_root(view, settings)
         descriptors = Descriptors(writers[0], writers[1], writers[2], files[0], files[1], taps, image)
         passed = [status, *readers, *writers, *files, *taps, *(one for one in (image, namespace) if one is not None)]
@@ -144,11 +147,15 @@ def _become(sandbox: VmSandbox, namespace: int | None) -> list[str]:
     """
     uid, gid = sandbox.shown or (sandbox.uid, sandbox.gid)
     enter = [] if namespace is None else ["nsenter", f"--user=/proc/self/fd/{namespace}"]
-    groups = ["--clear-groups"]
-    if sandbox.machine.accelerator == "kvm":
-        groups = [f"--groups={KVM.stat().st_gid}"]
+    further = further_groups(sandbox.machine)
+    groups = f"--groups={','.join(map(str, further))}" if further else "--clear-groups"
     user = [f"--reuid={uid}", f"--regid={gid}"]
-    return [*enter, "setpriv", *user, *groups, "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all"]
+    return [*enter, "setpriv", *user, groups, "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all"]
+
+
+def further_groups(machine: Machine) -> tuple[int, ...]:
+    """Returns the groups that QEMU is in beside that of its user. Raises OSError."""
+    return (KVM.stat().st_gid,) if machine.accelerator == "kvm" else ()
 
 
 def _outer(
@@ -186,22 +193,15 @@ def _node(root: bubblewrap.Root, settings: bubblewrap.Settings, at: str) -> list
     return words
 
 
-def show_mounts(init: Process, mounts: Sequence[Mount], provision: Provision) -> None:
+def show_mounts(init: Process, provision: Provision) -> None:
     """Shows directories of the node in the share of a machine, whose first process is `init`. Blocks.
     Raises MountRefusedError, OSError.
     """
     with contextlib.ExitStack() as stack:
-
-        def closing(descriptor: int) -> int:
-            stack.callback(os.close, descriptor)
-            return descriptor
-
-        namespace = closing(os.open(f"/proc/{init.pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC))
-        owners = None
-        if provision.on_disk not in {None, provision.uid}:
-            owners = stack.enter_context(user_namespace(provision.on_disk, provision.uid))
+        namespace = os.open(f"/proc/{init.pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        stack.callback(os.close, namespace)
         # In the node's own view: what is mounted later cannot be exchanged.
-        shown = [closing(open_shared(mount, provision, owners)) for mount in mounts]
+        shown = stack.enter_context(opened_mounts(provision))
 
         def inside() -> None:
             syscalls.unshare(syscalls.CLONE_FS)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from retinue.agent.attempts import AttemptSpec, Layer
+    from retinue.agent.attempts import AttemptSpec, Layer, Owner
     from retinue.agent.host.processes import Process
     from retinue.agent.resources.core.holdings import Holdings
     from retinue.agent.runtime.attempt_store import AttemptStore
@@ -187,7 +187,7 @@ class Starts:
         record = replace(record, monitor=started.monitor, init=started.init)
         if self._store.record(spec.id).phase is not Phase.STOPPING:
             self._store.show(record)
-        guest = guest_spec(spec, hosts, started.uid, self._options, ssh, user=user)
+        guest = guest_spec(spec, hosts, started.user, self._options, ssh, user=user)
         await boot(machines.control(spec.id), started.init, guest, self._options.boot_timeout)
         record = replace(record, phase=Phase.CREATED)
         # A later agent could not reach a kernel that is not recorded.
@@ -231,13 +231,13 @@ async def boot(control: Path, init: Process, spec: GuestSpec, seconds: float) ->
 
 
 def guest_spec(
-    spec: AttemptSpec, hosts: str, uid: int, options: VmOptions, ssh: Ssh | None, *, user: ImageUser | None
+    spec: AttemptSpec, hosts: str, own: Owner, options: VmOptions, ssh: Ssh | None, *, user: ImageUser | None
 ) -> GuestSpec:
     """Returns the specification of an attempt's guest; `hosts` is the text of its /etc/hosts.
 
-    Its command runs as the `user` that its image names; without one as `uid`, the kernel's own. Pure.
+    Its command runs as the `user` that its image names; without one as its `own`. Pure.
     """
-    account = Account(uid, options.gid) if user is None else user.account
+    account = Account(own.uid, own.gid) if user is None else user.account
     defaults = {"PATH": SEARCH_PATH, "HOME": HOME, "USER": account.name or ACCOUNT, "LANG": "C.UTF-8"}
     defaults |= thread_variables(spec.slots)
     resolver = options.resolver() if spec.egress else WITHOUT_RESOLVER

@@ -19,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from retinue.agent.attempts import AttemptSpec, Phase
+from retinue.agent.attempts import AttemptSpec, Owner, Phase
 from retinue.agent.host.cgroups import MOUNT, Cgroups
 from retinue.agent.host.core.limits import MemoryFiles
 from retinue.agent.host.launch_threads import in_own_thread
@@ -31,7 +31,7 @@ from retinue.agent.process.runtime import ProcessRuntime
 COMMAND = ("date", "+%s.%N")
 HOSTS = "127.0.0.1\tlocalhost\n"
 GROUPS = {str(MOUNT / name): str(MOUNT / name) for name in Cgroups("bench").directories("")}
-UID = 60_000
+USER = Owner(60_000, 60_000)
 SLOTS = {"cpu": 1000, "mem": 256 << 20}
 
 
@@ -58,8 +58,8 @@ def bare(settings: bubblewrap.Settings, directory: Path, number: int) -> float:
     """Seconds from starting bubblewrap to the command running."""
     work = directory / f"work{number}"
     work.mkdir()
-    os.chown(work, UID, settings.gid)
-    like = bubblewrap.Sandbox("main1", COMMAND, {}, {"etc/hosts": HOSTS}, GROUPS, work, UID, MemoryFiles.of({}, 0))
+    os.chown(work, USER.uid, USER.gid)
+    like = bubblewrap.Sandbox("main1", COMMAND, {}, {"etc/hosts": HOSTS}, GROUPS, work, USER, MemoryFiles.of({}, 0))
 
     def run() -> float:
         begin = time.time()
@@ -73,7 +73,7 @@ def bare(settings: bubblewrap.Settings, directory: Path, number: int) -> float:
             os.write(line, b"\n")
             os.close(line)
             outer = bubblewrap.outer_arguments(like, settings, root, status.fileno(), calls)
-            inner = bubblewrap.inner_arguments(like, settings)
+            inner = bubblewrap.inner_arguments(like)
             values = {f"e{n}": value for n, value in enumerate(bubblewrap.environment_of(like))}
             process = subprocess.Popen(
                 [*outer, *inner],
@@ -103,7 +103,7 @@ async def main(count: int) -> float:
         await backend.open(lambda: None)
         mount_point = directory / "mount"
         mount_point.mkdir()
-        settings = bubblewrap.Settings(mount_point, 60_000, (), build_filter())
+        settings = bubblewrap.Settings(mount_point, (), build_filter())
         try:
             kernels, peers = [], []
             for number in range(-2, count):

@@ -29,7 +29,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
-from retinue.agent.attempts import AttemptSpec, Isolation, Phase
+from retinue.agent.attempts import AttemptSpec, Isolation, Owner, Phase
 from retinue.agent.host.cgroups import Cgroups
 from retinue.agent.host.processes import PROC
 from retinue.agent.network import namespaces, netlink
@@ -319,7 +319,9 @@ async def through_a_bridge(vms: Vms, bare: Bare, seconds: float) -> float:
                 while not control.exists():
                     await asyncio.sleep(0.01)
                 await channels.wait_booted(control)
-            guest = guest_frames.specification(guest_spec(spec, "", 60_000, vms.options, None, user=None))
+            guest = guest_frames.specification(
+                guest_spec(spec, "", Owner(60_000, 60_000), vms.options, None, user=None)
+            )
             await channels.ask(control, guest_frames.SPECIFY, guest, TIMEOUT)
             link = Interface(device_address(0), mac(GUEST), GUEST, PREFIX, MTU, "", "")
             await channels.ask(control, guest_frames.NETWORK, guest_frames.interface(link))

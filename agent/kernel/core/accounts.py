@@ -39,11 +39,11 @@ class Account:
     groups: tuple[int, ...] = ()
 
 
-def find_account(user: str, users: str, groups: str, gid: int) -> Account:
+def find_account(user: str, users: str, groups: str) -> Account:
     """Returns the account that an image means by `USER[:GROUP]`, names or numbers, as container engines do.
 
-    `users` and `groups` are the texts of the image. Where the group would be root's, it is `gid`, and the only one.
-    Raises AccountError.
+    `users` and `groups` are the texts of the image. A user without a group is in root's, as images that are made for
+    any user expect it. Raises AccountError.
     """
     wanted, _, group = user.partition(":")
     number = _number(wanted)
@@ -66,8 +66,6 @@ def find_account(user: str, users: str, groups: str, gid: int) -> Account:
     own = _find_group(group, groups) if group else _at(entry, _GROUP) or 0
     if own > MAX_ID:
         raise AccountError(f"its group has a number above {MAX_ID}")
-    if own == 0:
-        return Account(uid, gid, name)
     further = () if group or not name else _groups_of(name, groups)
     return Account(uid, own, name, further)
 

@@ -15,6 +15,7 @@ import pytest
 
 from retinue.agent import daemon
 from retinue.agent.fencing import watchdog
+from retinue.agent.host import syscalls
 from retinue.agent.host.cgroups import Cgroups
 from retinue.agent.inside import log_file, output_pump
 from retinue.agent.network import namespaces, nftables
@@ -113,6 +114,15 @@ def engine() -> Iterator[TestEngine]:
         yield engine
     finally:
         engine.stop()
+
+
+@pytest.fixture
+def untranslated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory on a file system that has no ID-mapped mounts."""
+    directory = tmp_path_factory.mktemp("untranslated")
+    syscalls.mount("ramfs", str(directory), "ramfs", syscalls.MOUNT_ATTR_NOSUID)
+    yield directory
+    syscalls.unmount(str(directory), syscalls.MNT_DETACH)
 
 
 @pytest.fixture

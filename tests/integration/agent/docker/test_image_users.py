@@ -9,34 +9,42 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from retinue.agent.attempts import Phase
+from retinue.agent.attempts import Mount, Owner, Phase
 from tests.integration.agent.docker import accounts
 from tests.integration.agent.docker.containers import contract
 from tests.integration.agent.docker.engine import IMAGE, TestEngine
+from tests.integration.agent.foreign_files import FOUND, OWNER, SCRIPT, made_by, make_files
 from tests.integration.agent.opened import HOSTS
 from tests.integration.agent.runtime.conftest import Contract
 
 if TYPE_CHECKING:
-    pass
+    from pathlib import Path
 
 __all__ = ["contract"]
 
 
 @pytest.mark.parametrize(
-    ("user", "uid"), [("1234", "1234"), ("1234:99", "1234"), ("1234:0", "1234"), ("0", r"7\d{4}"), ("root", r"7\d{4}")]
+    ("user", "numbers"),
+    [
+        ("1234", "1234:0"),
+        ("1234:99", "1234:99"),
+        ("1234:0", "1234:0"),
+        ("0", r"7\d{4}:60000"),
+        ("root", r"7\d{4}:60000"),
+    ],
 )
-async def test_user_of_an_image(contract: Contract, engine: TestEngine, user: str, uid: str) -> None:
+async def test_user_of_an_image(contract: Contract, engine: TestEngine, user: str, numbers: str) -> None:
     client = engine.client()
     image = f"retinue-test/user:{user.replace(':', '-')}"
     try:
         source = client.create_container(IMAGE, "true")["Id"]
         client.commit(source, *image.split(":"), conf={"User": user, "Env": ["FROM_IMAGE=1"], "Entrypoint": ["false"]})
         client.remove_container(source)
-        script = "id -u; echo $FROM_IMAGE $HOME; echo >/home/work/x; test $(id -g) != 0"
+        script = "echo $(id -u):$(id -g); echo $FROM_IMAGE $HOME; echo >/home/work/x"
         wanted = contract.spec("k", "sh", "-c", script, image=image)
         observed, output = await contract.ran(wanted)
         assert observed.exit_code == 0
-        assert re.fullmatch(uid + "\n1 /home/work\n", output)
+        assert re.fullmatch(numbers + "\n1 /home/work\n", output)
     finally:
         client.remove_image(image)
         client.close()
@@ -46,6 +54,34 @@ async def test_a_user_of_an_image_by_name(contract: Contract, engine: TestEngine
     accounts.make_image(engine, "users:app", "app")
     observed, output = await contract.ran(contract.spec("k", "sh", "-c", accounts.SCRIPT, image="users:app"))
     assert (observed.exit_code, output.splitlines()) == (0, accounts.FOUND)
+
+
+@pytest.mark.parametrize("user", ["app", "1234", "1001", "1234:0", "app:disk", "0"])
+async def test_numbers_of_an_image_mean_nothing_in_a_mount(
+    contract: Contract, engine: TestEngine, tmp_path_factory: pytest.TempPathFactory, user: str
+) -> None:
+    """Neither its user nor any of its groups, which its own files know it by."""
+    image, shared = f"users:numbers-{user.replace(':', '-')}", make_files(tmp_path_factory.mktemp("shared"))
+    accounts.make_image(engine, image, user)
+    mounts = (Mount(str(shared), "", "/data", writable=True),)
+    script = f"touch /any/file 2>/dev/null && echo shares\n{SCRIPT}"
+    _, output = await contract.ran(contract.spec("k", "sh", "-c", script, image=image, mounts=mounts))
+    assert output.splitlines() == ["shares"] * (user not in {"app:disk", "0"}) + FOUND
+    assert made_by(shared) == {OWNER}
+
+
+@pytest.mark.parametrize("user", ["app", "1234:0", "0"])
+async def test_a_mount_without_a_map_has_a_kernel_run_as_its_owner_alone(
+    contract: Contract, engine: TestEngine, untranslated: Path, user: str
+) -> None:
+    image, owner = f"users:owner-{user.replace(':', '-')}", Owner(1234, 4321)
+    accounts.make_image(engine, image, user)
+    mounts = (Mount(str(make_files(untranslated, owner)), "", "/data", writable=True, owner=owner),)
+    script = f"id -u; id -G\n{SCRIPT}"
+    _, output = await contract.ran(contract.spec("k", "sh", "-c", script, image=image, mounts=mounts))
+    # These are its numbers, so what belongs to its user is its own.
+    assert output.splitlines() == ["1234", "4321", "open", "own", "user-app", *FOUND[2:]]
+    assert made_by(untranslated) == {owner}
 
 
 @pytest.mark.parametrize("user", ["00", "toor", "toor:users"])

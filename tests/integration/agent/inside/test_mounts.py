@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from retinue.agent.attempts import Mount
-from retinue.agent.inside.provision import MountRefusedError, Provision, open_shared
+from retinue.agent.attempts import Mount, Owner
+from retinue.agent.host.id_mapped import OwnerMaps
+from retinue.agent.inside.provision import MountRefusedError, open_shared
 from retinue.agent.kernel.core.ssh import HOST_KEY
 from retinue.agent.kernel.paths import FILES
 from retinue.client.errors import CallError
@@ -110,10 +111,12 @@ async def test_what_is_exchanged_meanwhile_leads_nowhere_else(tmp_path: Path) ->
                 (root / old).rename(root / new)
 
     def mount() -> None:
+        owner = Owner(60_000, 60_000)
+        maps = OwnerMaps(owner, owner)
         try:
             while min(outcomes["inside"], outcomes["refused"]) < EACH:
                 try:
-                    shown = open_shared(Mount(str(root), "data", "/data", writable=False), Provision(0, 0))
+                    shown = open_shared(Mount(str(root), "data", "/data", writable=False), maps)
                 except MountRefusedError:
                     outcomes["refused"] += 1
                     continue
@@ -123,6 +126,7 @@ async def test_what_is_exchanged_meanwhile_leads_nowhere_else(tmp_path: Path) ->
                     os.close(shown)
         finally:
             enough.set()
+            maps.close()
 
     await asyncio.gather(asyncio.to_thread(mount), asyncio.to_thread(swap))
     assert not outcomes["outside"]

@@ -63,8 +63,8 @@ def kubelet(directory: Path, root: str) -> Mapping[str, object]:
     }
 
 
-def image_archive(reference: str, settings: Mapping[str, object]) -> bytes:
-    """Returns an archive of an image of a static busybox and nothing else, with these settings."""
+def image_archive(reference: str, settings: Mapping[str, object], files: Mapping[str, bytes] | None = None) -> bytes:
+    """Returns an archive of an image of a static busybox and nothing else but these files, with these settings."""
     names = subprocess.run([str(BUSYBOX), "--list"], capture_output=True, text=True, check=True).stdout.split()
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as archive:
@@ -73,6 +73,10 @@ def image_archive(reference: str, settings: Mapping[str, object]) -> bytes:
             link = tarfile.TarInfo(f"bin/{applet}")
             link.type, link.linkname = tarfile.SYMTYPE, "busybox"
             archive.addfile(link)
+        for path, data in (files or {}).items():
+            file = tarfile.TarInfo(path)
+            file.size = len(data)
+            archive.addfile(file, io.BytesIO(data))
     digest = hashlib.sha256(layer.getvalue()).hexdigest()
     machine = {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine]
     settings = {"Env": ["PATH=/bin"], **settings}

@@ -14,11 +14,13 @@ import pytest
 from lightkube.core.generic_client import GenericAsyncClient
 from lightkube.resources.core_v1 import Pod
 
-from retinue.agent.attempts import Phase
+from retinue.agent.attempts import Mount, Owner, Phase
 from retinue.agent.docker.core.image_labels import CORE_VARIABLES, MIN_SLOTS, SERVICE_PORTS
 from retinue.agent.kubernetes.cluster import Cluster, ClusterUnavailableError
 from retinue.agent.kubernetes.core.pod_spec import SHARED, fetch_id, pod_name
+from tests.integration.agent.docker import accounts
 from tests.integration.agent.docker.registry import Registry
+from tests.integration.agent.foreign_files import FOUND, OWNER, SCRIPT, made_by, make_files
 from tests.integration.agent.kubernetes.kube_files import NAMESPACE, image_archive
 from tests.integration.agent.opened import HOSTS
 from tests.support.eventually import NEVER, eventually
@@ -27,6 +29,7 @@ from tests.support.runtime_contract import held, running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from httpx2 import Request
 
@@ -319,3 +322,26 @@ async def test_what_an_image_says_of_itself_may_bar_it(
     assert failed.reason == reason, failed.message
     await runtime.remove("k.1")
     assert not pods.left()
+
+
+@pytest.mark.usefixtures("patient")
+async def test_numbers_of_an_image_mean_nothing_in_a_mount(
+    pods: KubePods, tmp_path_factory: pytest.TempPathFactory, untranslated: Path
+) -> None:
+    """Kubelet puts a user into the groups that the image has for it, also one that the agent names."""
+    image, owner = "docker.io/retinue-test/numbers:1", Owner(1234, 1500)
+    files = {"etc/passwd": accounts.USERS, "etc/group": accounts.GROUPS}
+    await asyncio.to_thread(pods.cluster.import_image, image_archive(image, {"User": "1234"}, files))
+    shared = make_files(tmp_path_factory.mktemp("shared"))
+    mounts = (Mount(str(shared), "", "/data", writable=True),)
+    _, output = await pods.ran(pods.spec("k", "sh", "-c", SCRIPT, image=image, mounts=mounts))
+    assert output.splitlines() == FOUND
+    assert made_by(shared) == {OWNER}
+    # As the owner of what has no map it would have these groups in earnest.
+    mounts = (Mount(str(make_files(untranslated, owner)), "", "/data", owner=owner),)
+    runtime = await pods.open()
+    await runtime.prepare(pods.spec("l", "true", image=image, mounts=mounts), HOSTS)
+    failed = await pods.until("l.1", Phase.FAILED)
+    assert (failed.reason, "puts its user in further groups" in failed.message) == ("MOUNT_REFUSED", True), failed
+    await runtime.remove("l.1")
+    await eventually(lambda: not pods.left())

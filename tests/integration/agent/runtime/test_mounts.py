@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from retinue.agent.attempts import Mount, Phase
+from retinue.agent.attempts import Mount, Owner, Phase
+from retinue.agent.host.users import UserRange
+from tests.integration.agent.foreign_files import FOUND, OWNER, made_by, make_files
+from tests.integration.agent.foreign_files import SCRIPT as FILES
 from tests.integration.agent.opened import HOSTS
 
 if TYPE_CHECKING:
@@ -74,6 +77,53 @@ async def test_refused(contract: Contract, shared: Path, path: str, said: str) -
     assert observed.reason == "MOUNT_REFUSED"
     assert said in observed.message
     await backend.remove("k.1")
+    assert not contract.left()
+
+
+@pytest.mark.parametrize("owner", [OWNER, Owner(1234, 4321)])
+async def test_files_of_the_owner_are_the_kernels_own(
+    contract: Contract, tmp_path_factory: pytest.TempPathFactory, owner: Owner
+) -> None:
+    shared = make_files(tmp_path_factory.mktemp("shared"), owner)
+    mounts = (Mount(str(shared), "", "/data", writable=True, owner=owner),)
+    _, output = await contract.ran(contract.spec("k", "sh", "-c", f"id -u\n{FILES}", mounts=mounts))
+    uid, *lines = output.splitlines()
+    assert int(uid) in UserRange()
+    # A file of the owner's user by another group is its own as well.
+    assert lines == (FOUND if owner == OWNER else ["open", "own", "user-app", *FOUND[2:]])
+    assert made_by(shared) == {owner}
+
+
+async def test_owners_of_several_mounts(
+    contract: Contract, tmp_path_factory: pytest.TempPathFactory, untranslated: Path
+) -> None:
+    """Each mount has one of its own; only where none can be translated, they have to agree."""
+    first, second, other = Owner(1234, 4321), OWNER, Owner(1235, 1235)
+    shared = [make_files(tmp_path_factory.mktemp("shared"), owner) for owner in (first, second)]
+    script = "cat /first/own /second/own; touch /first/new /second/new; mkdir /first/kept /second/kept"
+    mounts = [
+        Mount(str(directory), "", target, writable=True, owner=owner)
+        for directory, target, owner in zip(shared, ("/first", "/second"), (first, second), strict=True)
+    ]
+    _, output = await contract.ran(contract.spec("k", "sh", "-c", script, mounts=tuple(mounts)))
+    assert (output, *map(made_by, shared)) == ("own\nown\n", {first}, {second})
+
+    make_files(untranslated, first)
+    (untranslated / "theirs").mkdir()
+    mounts.append(Mount(str(untranslated), "", "/third", writable=True, owner=first))
+    wanted = contract.spec("l", "sh", "-c", f"id -u\n{script.replace('/first', '/third')}", mounts=tuple(mounts))
+    (shared[1] / "new").unlink()
+    (shared[1] / "kept").rmdir()
+    _, output = await contract.ran(wanted)
+    assert (output, made_by(untranslated), made_by(shared[1])) == ("1234\nown\nown\n", {first}, {second})
+
+    mounts.append(Mount(str(untranslated), "theirs", "/fourth", owner=other))
+    backend = await contract.open()
+    await backend.prepare(contract.spec("m", "true", mounts=tuple(mounts)), HOSTS)
+    observed = await contract.until("m.1", Phase.FAILED)
+    assert observed.reason == "MOUNT_REFUSED"
+    assert "its files belong to 1235:1235, but the kernel runs as 1234:4321" in observed.message
+    await backend.remove("m.1")
     assert not contract.left()
 
 

@@ -54,7 +54,7 @@ class Vms(Runtimes[VmRuntime]):
             await self.current.close()
         options, images = self.options(**values), None
         if self.engine is not None:
-            images = ImageRoots(self.engine.host, self.place.agent_id, self.images, None, None, gid=self.options().gid)
+            images = ImageRoots(self.engine.host, self.place.agent_id, self.images, None, None)
         self.current = VmRuntime(options, images=images)
         await self.current.open(self._changed)
         assert self.current.statuses[0].available, self.current.statuses

@@ -6,9 +6,10 @@ import os
 import tarfile
 from typing import TYPE_CHECKING
 
-from retinue.agent.attempts import Mount, Phase
+from retinue.agent.attempts import Mount, Owner, Phase
 from retinue.agent.host.processes import PROC
 from tests.integration.agent.docker import accounts
+from tests.integration.agent.foreign_files import FOUND, SCRIPT, made_by, make_files
 from tests.integration.agent.opened import HOSTS
 from tests.integration.agent.vm.guests import code_of, machines
 
@@ -49,6 +50,22 @@ async def test_the_user_of_an_image(vms: Vms, engine: TestEngine, tmp_path_facto
     await runtime.kill("k.1")
     await vms.until("k.1", Phase.EXITED)
     await runtime.remove("k.1")
+    assert not vms.left()
+
+
+async def test_numbers_of_an_image_mean_nothing_in_a_mount(
+    vms: Vms, engine: TestEngine, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Its user without a group is in that of root, as in a container, and shares directories of the image."""
+    accounts.make_image(engine, "users:any", "1001")
+    owner = Owner(1500, 1501)
+    shared = make_files(tmp_path_factory.mktemp("shared"), owner)
+    vms.engine = engine
+    script = f"id -u; id -G; touch /any/file && echo shares\n{SCRIPT}"
+    mounts = (Mount(str(shared), "", "/data", writable=True, owner=owner),)
+    _, output = await vms.ran(vms.spec("k", "sh", "-c", script, image="users:any", mounts=mounts))
+    assert output.splitlines() == ["1001", "0", "shares", *FOUND]
+    assert made_by(shared) == {owner}
     assert not vms.left()
 
 

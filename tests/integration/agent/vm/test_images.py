@@ -181,7 +181,7 @@ async def test_what_is_being_exported_is_not_swept(
     )
     packer.chmod(0o755)
     monkeypatch.setattr(images, "PACKER", str(packer))
-    roots = images.ImageRoots(engine.host, vms.place.agent_id, vms.images, None, None, gid=60_000)
+    roots = images.ImageRoots(engine.host, vms.place.agent_id, vms.images, None, None)
     try:
         making = asyncio.create_task(roots.make(vms.spec("k", image=IMAGE), lambda _: None))
         await eventually((tmp_path / "packed").exists)

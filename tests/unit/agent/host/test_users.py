@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from retinue.agent.attempts import Mount
-from retinue.agent.host.id_mapped import can_be_mapped, swapped
+from retinue.agent.attempts import Mount, Owner
+from retinue.agent.host.id_mapped import (
+    LIMIT,
+    MAX_GROUPS,
+    ForeignOwnerError,
+    OwnerMaps,
+    required_owner,
+    swapped,
+    translated,
+)
 from retinue.agent.host.users import LARGEST, UserRange, Users, UsersError, next_uid, parse_range
 
 pytestmark = pytest.mark.root
 
+OWNER = Owner(60_000, 60_000)
 SMALL = UserRange(70_000, 70_002)
 
 
@@ -43,31 +55,31 @@ def test_the_work_directory_remembers(tmp_path: Path) -> None:
         home.mkdir()
         return home
 
-    users = Users(tmp_path, SMALL, 60_000, 60_000)
+    users = Users(tmp_path, SMALL, OWNER)
     first, second = made("a.1"), made("b.1")
-    given = [users.assign(first, ()), users.assign(second, ())]
-    assert sorted(given) == [70_000, 70_001]
-    assert (first.stat().st_uid, first.stat().st_gid) == (given[0], 60_000)
+    given_out = [users.assign(first, ()).uid, users.assign(second, ()).uid]
+    assert sorted(given_out) == [70_000, 70_001]
+    assert (first.stat().st_uid, first.stat().st_gid) == (given_out[0], 60_000)
     # A later agent, and the one for the other kind of kernels.
-    other = Users(tmp_path, SMALL, 60_000, 60_000)
-    assert other.assign(first, ()) == given[0]
+    other = Users(tmp_path, SMALL, OWNER)
+    assert other.assign(first, ()) == Owner(given_out[0], 60_000)
     third = made("c.1")
-    assert other.assign(third, ()) == 70_002
+    assert other.assign(third, ()).uid == 70_002
     with pytest.raises(UsersError):
         users.assign(made("d.1"), ())
     first.rmdir()
-    assert users.assign(tmp_path / "d.1", ()) == given[0]
+    assert users.assign(tmp_path / "d.1", ()).uid == given_out[0]
 
 
 def test_an_id_rests_though_its_kernel_is_gone(tmp_path: Path) -> None:
-    users = Users(tmp_path, SMALL, 60_000, 60_000)
-    given = []
+    users = Users(tmp_path, SMALL, OWNER)
+    given_out = []
     for number in range(4):
         home = tmp_path / f"{number}.1"
         home.mkdir()
-        given.append(users.assign(home, ()))
+        given_out.append(users.assign(home, ()).uid)
         home.rmdir()
-    assert given == [70_000, 70_001, 70_002, 70_000]
+    assert given_out == [70_000, 70_001, 70_002, 70_000]
 
 
 def test_a_link_beside_work_directories_uses_no_id(tmp_path: Path) -> None:
@@ -77,14 +89,14 @@ def test_a_link_beside_work_directories_uses_no_id(tmp_path: Path) -> None:
         directory.mkdir()
     os.chown(elsewhere, SMALL.first, 60_000)
     (scratch / "link").symlink_to(elsewhere)
-    assert Users(scratch, SMALL, 60_000, 60_000).assign(scratch / "a.1", ()) == SMALL.first
+    assert Users(scratch, SMALL, OWNER).assign(scratch / "a.1", ()).uid == SMALL.first
 
 
 def test_no_two_at_once_get_the_same(tmp_path: Path) -> None:
     homes = [tmp_path / f"{number}.1" for number in range(40)]
     for home in homes:
         home.mkdir()
-    users = [Users(tmp_path, UserRange(70_000, 70_039), 60_000, 60_000) for _ in range(2)]
+    users = [Users(tmp_path, UserRange(70_000, 70_039), OWNER) for _ in range(2)]
     threads = [threading.Thread(target=users[n % 2].assign, args=(home, ())) for n, home in enumerate(homes)]
     for thread in threads:
         thread.start()
@@ -106,13 +118,62 @@ def test_every_user_has_one_place(one: int, other: int) -> None:
     assert (other, one, 1) in lines
 
 
-def test_where_owners_cannot_be_translated_the_user_is_the_common_one(tmp_path: Path) -> None:
+NUMBERS = st.integers(0, LIMIT - 1)
+
+
+@given(owner=NUMBERS, own=NUMBERS, further=st.sets(st.one_of(NUMBERS, st.integers(0, 9)), max_size=MAX_GROUPS))
+@example(owner=1000, own=0, further={0, 6})
+@example(owner=60_000, own=60_000, further=set())
+def test_nothing_but_the_owners_is_shown_as_a_kernels_own(owner: int, own: int, further: set[int]) -> None:
+    text = translated(owner, own, further)
+    # Linux takes a page at the most, and 340 lines.
+    assert len(text) < 4096
+    lines = [tuple(map(int, line.split())) for line in text.splitlines()]
+    for side in (0, 1):
+        end = 0
+        for *starts, count in sorted(lines, key=lambda line, side=side: line[side]):  # type: ignore[misc]
+            assert starts[side] >= end
+            end = starts[side] + count
+
+    def shown(number: int) -> int:
+        return next(first + number - begin for begin, first, count in lines if begin <= number < begin + count)
+
+    assert shown(owner) == own
+    for number in {own, *further} - {owner}:
+        assert shown(number) >= LIMIT
+    for number in {0, 6, owner - 1, owner + 1, own - 1, own + 1, LIMIT - 1} - {owner, own, *further, -1, LIMIT}:
+        assert shown(number) == number
+
+
+def test_where_owners_cannot_be_translated_the_user_is_the_owner(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "scratch" / "a.1").mkdir(parents=True)
-    plain, proc = Mount(str(tmp_path), "data", "/data"), Mount("/proc", "sys", "/data")
-    assert can_be_mapped((plain,), 60_000, 70_000)
-    assert not can_be_mapped((plain, proc), 60_000, 70_000)
-    assert can_be_mapped((Mount(str(tmp_path), "missing", "/data"),), 60_000, 70_000)
+    ann = Owner(1_234, 5_678)
+    plain, proc = Mount(str(tmp_path), "data", "/data", owner=ann), Mount("/proc", "sys", "/data")
+    assert required_owner((), OWNER) is None
+    assert required_owner((plain,), OWNER) is None
+    assert required_owner((plain, proc), OWNER) == OWNER
+    assert required_owner((plain, replace(proc, owner=ann)), OWNER) == ann
+    assert required_owner((Mount(str(tmp_path), "missing", "/data"),), OWNER) is None
     home = tmp_path / "scratch" / "a.1"
-    assert Users(home.parent, SMALL, 60_000, 60_000).assign(home, (plain, proc)) == 60_000
-    assert os.stat(home).st_uid == 60_000
+    users = Users(home.parent, SMALL, OWNER)
+    assert users.assign(home, (plain, proc)) == OWNER
+    assert users.assign(home, (replace(proc, owner=ann),)) == ann
+    assert (home.stat().st_uid, home.stat().st_gid) == (1_234, 5_678)
+
+
+def test_who_sees_a_mount_whose_owners_cannot_be_translated() -> None:
+    """A kernel with the owner's numbers and no others; no other one."""
+    directory = os.open("/proc/sys", os.O_PATH | os.O_DIRECTORY)
+    try:
+        with OwnerMaps(OWNER, OWNER) as maps:
+            os.close(maps.clone(directory, 0, None))
+            with pytest.raises(ForeignOwnerError, match="belong to 1234:5678, but the kernel runs as 60000:60000"):
+                maps.clone(directory, 0, Owner(1_234, 5_678))
+        for user in (Owner(70_000, 60_000), Owner(60_000, 0)):
+            with OwnerMaps(user, OWNER) as maps, pytest.raises(ForeignOwnerError, match="no ID-mapped"):
+                maps.clone(directory, 0, None)
+        with OwnerMaps(OWNER, OWNER, {6}) as maps, pytest.raises(ForeignOwnerError, match="further groups"):
+            maps.clone(directory, 0, None)
+    finally:
+        os.close(directory)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from retinue.agent.kernel.core.accounts import MAX_GROUPS, MAX_ID, Account, AccountError, find_account
 
-OWN = 60_000
 USERS = """\
 root:x:0:0:root:/root:/bin/sh
 # a comment:of:no:user
@@ -44,18 +43,18 @@ apps:x:30:apple
         ("app:video", Account(1234, 44, "app")),
         ("app:7", Account(1234, 7, "app")),
         # A number that no user has; one that is another's name.
-        ("5", Account(5, OWN)),
+        ("5", Account(5, 0)),
         ("5:6", Account(5, 6)),
-        ("1000", Account(1000, OWN)),
-        # The group of root is the kernel's own.
-        ("app:0", Account(1234, OWN, "app")),
-        ("app:root", Account(1234, OWN, "app")),
-        ("none", Account(55, OWN, "none")),
-        ("short", Account(66, OWN, "short")),
+        ("1000", Account(1000, 0)),
+        # The group of root, as of images that are made for any user.
+        ("app:0", Account(1234, 0, "app")),
+        ("app:root", Account(1234, 0, "app")),
+        ("none", Account(55, 0, "none")),
+        ("short", Account(66, 0, "short")),
     ],
 )
 def test_the_user_of_an_image(user: str, account: Account) -> None:
-    assert find_account(user, USERS, GROUPS, OWN) == account
+    assert find_account(user, USERS, GROUPS) == account
 
 
 @pytest.mark.parametrize(
@@ -76,13 +75,13 @@ def test_the_user_of_an_image(user: str, account: Account) -> None:
 )
 def test_who_no_kernel_runs_as(user: str, words: str) -> None:
     with pytest.raises(AccountError, match=words):
-        find_account(user, USERS, GROUPS, OWN)
+        find_account(user, USERS, GROUPS)
 
 
 def test_the_groups_of_a_user_are_bounded() -> None:
     groups = "".join(f"g{number}:x:{number}:app\n" for number in range(MAX_GROUPS + 1))
     with pytest.raises(AccountError, match=str(MAX_GROUPS)):
-        find_account("app", USERS, groups, OWN)
+        find_account("app", USERS, groups)
 
 
 TEXTS = st.text(st.sampled_from("app:0123456789x,\n\r\x0c\udc80\u0663"), max_size=200)
@@ -91,7 +90,7 @@ TEXTS = st.text(st.sampled_from("app:0123456789x,\n\r\x0c\udc80\u0663"), max_siz
 @given(user=st.one_of(st.just("app"), st.just("1234"), TEXTS), users=TEXTS, groups=TEXTS)
 def test_whatever_an_image_holds_is_a_user_or_none(user: str, users: str, groups: str) -> None:
     with contextlib.suppress(AccountError):
-        account = find_account(user, f"app:x:1:1\n{users}", groups, OWN)
+        account = find_account(user, f"app:x:1:1\n{users}", groups)
         assert 0 < account.uid <= MAX_ID
-        assert 0 < account.gid <= MAX_ID
+        assert 0 <= account.gid <= MAX_ID
         assert all(0 <= group <= MAX_ID for group in account.groups)

@@ -12,13 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.agent.attempts import AttemptSpec, Phase
+from retinue.agent.attempts import AttemptSpec, Owner, Phase
 from retinue.agent.errors import UnknownAttemptError
 from retinue.agent.host.core.limits import Limits, MemoryFiles, cpu_settings, memory_settings, quota
 from retinue.agent.host.processes import Process, identify, parse_stat
 from retinue.agent.process.bubblewrap import (
     Sandbox,
-    Settings,
     barrier_script,
     environment_of,
     hidden_paths,
@@ -273,8 +272,8 @@ def test_an_older_kill_does_not_name_a_later_end(
 
 def test_arguments_never_name_what_the_user_set() -> None:
     variables, files = {"SECRET": "hush", "LD_PRELOAD": "/evil.so"}, MemoryFiles(1 << 20, 2 << 20)
-    kernel = Sandbox("h", ("run", "$(x)"), variables, {}, {}, Path("/w"), 7, files)
-    arguments = inner_arguments(kernel, Settings(Path("/m"), 8, (), b""))
+    kernel = Sandbox("h", ("run", "$(x)"), variables, {}, {}, Path("/w"), Owner(7, 8), files)
+    arguments = inner_arguments(kernel)
     assert not [argument for argument in arguments if "hush" in argument or "LD_PRELOAD" in argument]
     assert arguments[-3:] == ["sh", "run", "$(x)"]
     assert "--reuid=7" in arguments
@@ -283,7 +282,7 @@ def test_arguments_never_name_what_the_user_set() -> None:
     assert "SECRET=hush" in values
     assert f'"$e{len(values) - 1}"' in barrier_script(len(values))
     assert f'"$e{len(values)}"' not in barrier_script(len(values))
-    assert inner_arguments(replace(kernel, command=()), Settings(Path("/m"), 8, (), b""))[-2:] == ["sleep", "infinity"]
+    assert inner_arguments(replace(kernel, command=()))[-2:] == ["sleep", "infinity"]
 
 
 def test_hidden_paths_leave_out_what_is_masked_anyhow(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from retinue.agent.attempts import AttemptSpec
+from retinue.agent.attempts import AttemptSpec, Owner
 from retinue.agent.host.core.limits import THREAD_VARIABLES
 from retinue.agent.vm.options import VmOptions
 from retinue.agent.vm.starting import guest_spec
@@ -16,6 +16,7 @@ def test_libraries_make_as_many_threads_as_a_machine_has_cores() -> None:
     own = {"OMP_NUM_THREADS": "7"}
     spec = AttemptSpec("k.1", "s", "k", 1, "main1", environment=own, slots={"cpu": 1500, "mem": 1 << 30})
     told = dict(
-        variable.split("=", 1) for variable in guest_spec(spec, "", 70_000, OPTIONS, None, user=None).environment
+        variable.split("=", 1)
+        for variable in guest_spec(spec, "", Owner(70_000, 60_000), OPTIONS, None, user=None).environment
     )
     assert {name: told[name] for name in THREAD_VARIABLES} == dict.fromkeys(THREAD_VARIABLES, "2") | own
