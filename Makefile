@@ -26,6 +26,8 @@ NO_PODS = $(if $(RETINUE_KUBE_BIN)$(wildcard $(KUBERNETES)/kubelet),,$(wildcard 
 WORKERS ?= $(shell nproc)
 # Tests that kill, pause and cut off what others would share run after them, one at a time.
 FAULTS := tests/faults
+# Programs of others, as their users have them: they take longer, and their installation needs a registry of packages.
+PROGRAMS := tests/programs
 # Failed tests run once more, alone; this names those of a run that passed then.
 UNSTABLE := .pytest_cache/unstable
 SECOND_RUN := --second-run $(UNSTABLE)
@@ -33,7 +35,7 @@ SECOND_RUN := --second-run $(UNSTABLE)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install proto stubs console pictures docs check $(CHECKS) format programs clients unit test test-quick test-clients kubernetes test-kubernetes soak demo bench clean
+.PHONY: help install proto stubs console pictures docs check $(CHECKS) format programs clients unit test test-quick test-clients test-programs kubernetes test-kubernetes soak demo bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +71,7 @@ $(INSTALLED): $(DEV) $(STUBS) $(TOOLCHAINS)
 	scripts/install jupyterlab
 	scripts/install model
 	scripts/install distributed
+	scripts/install slurm
 	@touch $(NODE) $@
 
 proto: $(STUBS) ## the gRPC stubs, into gen/
@@ -141,6 +144,10 @@ test-clients: programs clients ## the clients in clients/ against a cluster of t
 	$(VENV)/bin/pytest -v tests/integration/clients
 	@cat $(LEFT_OUT)
 
+test-programs: programs ## programs of others, such as workflow engines, against a cluster of two nodes; needs root
+	scripts/install packages programs
+	$(VENV)/bin/pytest -v --durations 20 $(SECOND_RUN) $(PROGRAMS)
+
 kubernetes: $(if $(RETINUE_KUBE_BIN)$(wildcard $(KUBERNETES)/kubelet),,$(TOOLCHAINS)) ## the programs of a Kubernetes for the tests of pods, built once into .cache, or those that RETINUE_KUBE_BIN names; needs go
 	$(if $(RETINUE_KUBE_BIN)$(wildcard $(KUBERNETES)/kubelet),,scripts/build-kubernetes $(KUBERNETES))
 
@@ -149,7 +156,7 @@ test-kubernetes: programs kubernetes ## the tests of pods, on a cluster of one n
 
 test: programs unit clients $(CONSOLE) ## all tests, those of pods where there is a Kubernetes; needs root
 	$(VENV)/bin/pytest -v -n $(WORKERS) --dist loadfile --durations 20 $(SECOND_RUN) \
-		$(foreach part,$(PURE) $(FAULTS) $(NO_PODS),--ignore=$(part))
+		$(foreach part,$(PURE) $(FAULTS) $(PROGRAMS) $(NO_PODS),--ignore=$(part))
 	$(VENV)/bin/pytest -v --durations 20 $(SECOND_RUN) $(FAULTS)
 	$(if $(NO_PODS),@echo "There is no Kubernetes: $$(grep -rhE '^(async )?def test_' $(NO_PODS) tests/support/runtime_contract.py | wc -l) tests of pods were left out; run make test-kubernetes")
 	@cat $(LEFT_OUT)
