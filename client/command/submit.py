@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import os
 import re
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +24,14 @@ from retinue.client.command.script_options import (
     Array,
     ScriptOptions,
     calls,
-    long_name,
-    of_sbatch,
     parse_array,
     read_script,
-    take_option,
 )
 from retinue.client.command.selecting import selected, term
+from retinue.client.command.slurm.hostlist import expand
+from retinue.client.command.slurm.sbatch_grammar import BY_NAME, Given, long_name, take
+from retinue.client.command.slurm.sbatch_meaning import JOB_NAME_LABEL, Tasks
+from retinue.client.command.slurm.submitting_machine import exported
 from retinue.client.command.spec_options import option_of
 from retinue.client.command.text_files import read_file
 from retinue.client.errors import NotFound, UsageError
@@ -35,9 +39,10 @@ from retinue.manager.v1 import session_pb2
 from retinue.rpc.core.amounts import AmountError, parse_amount
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from retinue.client.client import Client
+    from retinue.manager.v1 import session_service_pb2
 
 # What srun is where a session has one task: the command itself.
 _SRUN = """\
@@ -91,7 +96,22 @@ _NOT_TAKEN = frozenset(
 )
 _META = "retinue.script"
 _LONGEST_NAME = 63
+_LONGEST_LABEL = 256
 _THOUSANDTHS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """The text of a script, where it is from, and what its lines and the command line ask for."""
+
+    text: str
+    source: str
+    options: ScriptOptions
+
+    @classmethod
+    def of_command(cls, command: str) -> tuple[str, str]:
+        """Returns the text and the source of a script that runs a command line."""
+        return f"#!/bin/sh\n{command}\n", "--wrap"
 
 
 class _Submit(click.Command):
@@ -105,19 +125,20 @@ class _Submit(click.Command):
         found, _, _ = self.make_parser(ctx).parse_args(list(args))
         script = None
         if isinstance(command := found.get("wrap"), str):
-            script = f"#!/bin/sh\n{command}\n", "--wrap"
+            script = Script.of_command(command)
             if isinstance(found.get("script"), str):
                 raise click.UsageError("--wrap takes the place of SCRIPT")
         elif isinstance(file := found.get("script"), str):
             source, text = read_file(file)
             script = text, source
         if script is not None:
-            options = read_script(*script, typed)
-            ctx.meta[_META] = *script, options
-            args = [*options.arguments, *args]
+            unknown = bool(found.get("ignore_unknown"))
+            options = read_script(*script, typed=typed, own=own_options(), ignore_unknown=unknown)
+            ctx.meta[_META] = Script(*script, options)
+            args = [*options.arguments, *from_files(options.given), *args]
         return super().parse_args(ctx, args)
 
-    def _without_sbatch(self, args: list[str]) -> tuple[list[str], list[str]]:
+    def _without_sbatch(self, args: list[str]) -> tuple[list[str], list[Given]]:
         """Returns the arguments, and the options of sbatch that stood among the options before SCRIPT."""
         own = {
             name: isinstance(item, click.Option) and not item.is_flag
@@ -125,11 +146,11 @@ class _Submit(click.Command):
             if isinstance(item, click.Option)
             for name in (*item.opts, *item.secondary_opts)
         }
-        rest, kept, typed = args, list[str](), list[str]()
+        rest, kept, typed = args, list[str](), list[Given]()
         while rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):
             name = rest[0].partition("=")[0] if rest[0].startswith("--") else rest[0][:2]
-            if name not in own and of_sbatch(name[2:] if name.startswith("--") else long_name(name[1:])):
-                typed += take_option(rest)
+            if name not in own and (name[2:] if name.startswith("--") else long_name(name[1:])) in BY_NAME:
+                typed.append(take(rest, {}))
                 continue
             has_value = len(rest[0]) > len(name)
             if name == "-p" and ":" not in (value := rest[0][2:] or "".join(rest[1:2])):
@@ -138,6 +159,29 @@ class _Submit(click.Command):
             if own.get(name) and not has_value and rest:
                 kept.append(rest.pop(0))
         return [*kept, *rest], typed
+
+
+def own_options() -> dict[str, bool]:
+    """Returns the long options of `retinue submit` that sbatch has not, with whether they have a value."""
+    return {
+        name[2:]: not item.is_flag
+        for item in submit_command.params
+        if isinstance(item, click.Option)
+        for name in item.opts
+        if name.startswith("--") and name[2:] not in BY_NAME
+    }
+
+
+def from_files(given: Mapping[str, str]) -> list[str]:
+    """Returns the options of `retinue submit` that stand in files which options of sbatch name. Raises UsageError."""
+    found = list[str]()
+    if file := given.get("nodefile"):
+        for name in expand(read_file(file)[1], "--nodefile"):
+            found += ["--agent", name, "--strict-agents"]
+    if file := given.get("export-file"):
+        for variable in filter(None, read_file(file)[1].split("\0")):
+            found += ["-e", variable]
+    return found
 
 
 def _output(_context: click.Context, parameter: click.Parameter, value: str | None) -> bool:
@@ -162,7 +206,9 @@ def _name(_context: click.Context, parameter: click.Parameter, value: str) -> st
 @click.option(
     "-n", "--name", default="", callback=_name, help="Exactly this name.  [default: the job's name and some digits]"
 )
-@click.option("--job-name", default="", help="How the name begins.  [default: as the script is called]")
+@click.option(
+    "--job-name", default="", help="The label slurm.job-name, as which the name begins.  [default: that of the script]"
+)
 @click.option("-a", "--array", metavar="INDICES", help="A session for each: 0-9, 1,3,7-11:2, or 0-99%5, 5 at a time.")
 @click.option(
     "--depends-on-each",
@@ -175,6 +221,7 @@ def _name(_context: click.Context, parameter: click.Parameter, value: str) -> st
 @click.option("--wait", is_flag=True, help="Wait for the end, and end with its exit code; of an array, the highest.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but the id, and what is wrong.")
 @click.option("-o", "--output", "only_ids", callback=_output, metavar="name", help="As -q.")
+@click.option("--ignore-unknown", is_flag=True, help="Leave out options of sbatch that have no counterpart.")
 @click.option("--dry-run", "--validate-only", is_flag=True, help="Only check: nothing is made.")
 @click.argument("script", type=click.Path(), required=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -192,6 +239,7 @@ async def submit_command(  # its options
     depends_on_each: tuple[str, ...],
     request_id: str,
     dry_run: bool,
+    ignore_unknown: bool,
     wrap: str | None,
     wait: bool,
     quiet: bool,
@@ -204,10 +252,10 @@ async def submit_command(  # its options
 
     Lines `#RETINUE OPTIONS` before the first command of the script are options of this command, and those of
     `retinue run`; options given here count before them. Lines `#SBATCH OPTIONS`, and options of sbatch given here, are
-    read as far as they mean the same; what would mean something else is refused. The script finds $SLURM_JOB_ID,
-    $SLURM_NTASKS and others of Slurm, and an srun for one task. Of an array, each session has its number in
-    $ARRAY_INDEX and $SLURM_ARRAY_TASK_ID, and the label `array`; all of them are made, or none. The name of an array
-    stands for all of its sessions in --depends-on and --after.
+    read as far as they mean the same; what would mean something else is refused, all of it at once. The script
+    finds $SLURM_JOB_ID, $SLURM_NTASKS and others of Slurm, and an srun for one task. Of an array, each session has its
+    number in $ARRAY_INDEX and $SLURM_ARRAY_TASK_ID, and the label `array`; all of them are made, or none. The name of
+    an array stands for all of its sessions in --depends-on and --after.
 
     \b
       #!/bin/bash
@@ -215,51 +263,110 @@ async def submit_command(  # its options
       #RETINUE --array 0-9%2
       python3 train.py --seed "$ARRAY_INDEX"
     """
-    del wrap
+    del wrap, ignore_unknown
     if _META not in context.meta:
         raise click.UsageError("name a SCRIPT, or give --wrap COMMAND")
-    text, source, options = context.meta[_META]
-    assert isinstance(options, ScriptOptions)  # noqa: S101  # put there by parse_args
-    for number, option, why in () if quiet or only_ids else options.ignored:
-        location = f"{safe(source)}:{number}: " if number else ""
-        click.echo(f"retinue: {location}--{option} is left out: {why}", err=True)
-    asked = parse_array(array) if array is not None else options.array
-    made = request_id or str(uuid.uuid4())
-    file = "wrap" if script is None else "job" if script == "-" else Path(script).name
-    job_name = job_name or _stem(file)
-    name = name or f"{job_name[: _LONGEST_NAME - 11]}-{_digits(made)}"
-    spec = request({**given, "kind": "batch", "name": name, "command": ["/bin/sh", "-c", START, file, *arguments]})
-    if spec.cluster_size > 1 and (call := calls(text, "srun")) is not None:
+    found = context.meta[_META]
+    assert isinstance(found, Script)  # noqa: S101  # put there by parse_args
+    for ignored in () if quiet or only_ids else found.options.ignored:
+        click.echo(f"retinue: {safe(str(ignored))}", err=True)
+    environment = exported(os.environ, image=bool(given["image"])) if found.options.given.get("export") == "ALL" else {}
+    job = job_of(
+        found,
+        given | {"env": environment | given["env"]},
+        file="wrap" if script is None else "job" if script == "-" else Path(script).name,
+        arguments=arguments,
+        name=name,
+        job_name=job_name,
+        array=array,
+        parents=depends_on_each,
+        request_id=request_id,
+    )
+    if job.spec.cluster_size > 1 and (call := calls(found.text, "srun")) is not None:
         click.echo(
-            f"retinue: {safe(source)}:{call}: srun starts nothing in other kernels: the script runs in main1, and "
+            f"retinue: {safe(found.source)}:{call}: srun starts nothing in other kernels: the script runs in main1, and "
             "reaches them by `ssh HOST COMMAND`, each HOST of $SLURM_JOB_NODELIST",
             err=True,
         )
-    _main(spec).environment[SCRIPT_VARIABLE] = text
-    _set_variables(spec, job_name)
-    if depends_on_each and asked is None:
-        raise click.UsageError("--depends-on-each is for an --array: --depends-on waits for all of one")
     async with connection.client() as client:
-        for references in (spec.depends_on, spec.runs_after):
-            references[:] = [one for name in references for one in await _elements_of(client, name)]
-        specs = [spec] if asked is None else _elements(spec, asked, depends_on_each)
-        answer = await client.sessions.create_many(specs, request_id=made, validate_only=dry_run, all_or_nothing=True)
-        if print_refusals([(one, source) for one in specs], answer, option_of):
+        accepted = await create(client, job, validate_only=dry_run)
+        if accepted is None:
             return ExitCode.FAILURE
-        for result in answer.results:
-            click.echo(result.accepted.id or result.accepted.name)
+        for one in accepted:
+            click.echo(one.id or one.name)
         if not (quiet or only_ids):
             done = "checked" if dry_run else "submitted"
-            many = f"array {name}: {len(specs)} sessions; retinue ls -l array={name}"
-            click.echo(f"{done} {name if asked is None else many}", err=True)
+            name = job.spec.name
+            many = f"array {name}: {len(accepted)} sessions; retinue ls -l array={name}"
+            click.echo(f"{done} {name if job.array is None else many}", err=True)
         if dry_run or not wait:
             return ExitCode.OK
-        async with said_when_cancelled("what was submitted goes on; `retinue rm` ends it"):
-            codes = await asyncio.gather(*(_wait(client, result.accepted.id) for result in answer.results))
-    return max(codes)
+        return await wait_for(client, accepted)
 
 
 submit_command.params[:0] = [parameter for parameter in run_command.params if parameter.name not in _NOT_TAKEN]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The session of a script, of which an array has one for each index; `parents` are arrays, each of whose sessions
+    comes before the one with its index.
+    """
+
+    spec: session_pb2.SessionSpec
+    source: str
+    array: Array | None
+    parents: Sequence[str]
+    request_id: str
+
+
+def job_of(
+    script: Script,
+    given: Mapping[str, Any],
+    *,
+    file: str,
+    arguments: Sequence[str],
+    name: str = "",
+    job_name: str = "",
+    array: str | None = None,
+    parents: Sequence[str] = (),
+    request_id: str = "",
+) -> Job:
+    """Returns what a script with its options asks for. `file` is what the script is called. Raises UsageError."""
+    made = request_id or str(uuid.uuid4())
+    job_name = job_name or file
+    command = ["/bin/sh", "-c", START, file, *arguments]
+    name = name or f"{_stem(job_name)[: _LONGEST_NAME - 11]}-{_digits(made)}"
+    spec = request({**given, "kind": "batch", "name": name, "command": command})
+    spec.labels.setdefault(JOB_NAME_LABEL, job_name[:_LONGEST_LABEL])
+    _main(spec).environment[SCRIPT_VARIABLE] = script.text
+    _set_variables(spec, job_name, script.options.tasks)
+    asked = parse_array(array) if array is not None else script.options.array
+    if parents and asked is None:
+        raise click.UsageError("--depends-on-each is for an --array: --depends-on waits for all of one")
+    return Job(spec, script.source, asked, parents, made)
+
+
+async def create(
+    client: Client, job: Job, *, validate_only: bool
+) -> Sequence[session_service_pb2.AcceptedSession] | None:
+    """Creates the sessions of a job, all or none; None when they were refused, which is printed."""
+    spec = job.spec
+    for references in (spec.depends_on, spec.runs_after):
+        references[:] = [one for name in references for one in await _elements_of(client, name)]
+    specs = [spec] if job.array is None else _elements(spec, job.array, job.parents)
+    answer = await client.sessions.create_many(
+        specs, request_id=job.request_id, validate_only=validate_only, all_or_nothing=True
+    )
+    if print_refusals([(one, job.source) for one in specs], answer, option_of):
+        return None
+    return [result.accepted for result in answer.results]
+
+
+async def wait_for(client: Client, accepted: Iterable[session_service_pb2.AcceptedSession]) -> int:
+    """Waits until sessions have ended; returns the highest of their exit codes."""
+    async with said_when_cancelled("what was submitted goes on; `retinue rm` ends it"):
+        return max(await asyncio.gather(*(_wait(client, one.id) for one in accepted)))
 
 
 async def _wait(client: Client, identity: str) -> int:
@@ -268,24 +375,37 @@ async def _wait(client: Client, identity: str) -> int:
     return of_session(session.view)
 
 
-def _set_variables(spec: session_pb2.SessionSpec, job_name: str) -> None:
+def _set_variables(spec: session_pb2.SessionSpec, job_name: str, tasks: Tasks | None) -> None:
     """Sets the variables of Slurm that are known here, unless they are given; the others the session knows."""
     variables = {"SLURM_JOB_NAME": job_name}
     main = _main(spec)
+    per_kernel = 1
+    if tasks is not None and tasks.number != spec.cluster_size:
+        per_kernel, last = tasks.per_kernel, tasks.number - tasks.per_kernel * (spec.cluster_size - 1)
+        variables["SLURM_NTASKS"] = str(tasks.number)
+        variables["SLURM_TASKS_PER_NODE"] = _tasks_per_node(spec.cluster_size, per_kernel, last)
     try:
         cpus = parse_amount("cpu", main.slots.get("cpu") or spec.kernel.slots.get("cpu") or "0") // _THOUSANDTHS
     except AmountError:
         # The manager says what is wrong with it.
         cpus = 0
     if cpus:
-        variables["SLURM_CPUS_PER_TASK"] = variables["SLURM_CPUS_ON_NODE"] = str(cpus)
+        variables["SLURM_CPUS_ON_NODE"] = str(cpus)
+        variables["SLURM_CPUS_PER_TASK"] = str(max(1, cpus // per_kernel))
     for name, value in variables.items():
         if name not in main.environment and name not in spec.kernel.environment:
             main.environment[name] = value
 
 
+def _tasks_per_node(kernels: int, per_kernel: int, last: int) -> str:
+    """Returns the tasks of each kernel as Slurm writes them: `4(x2),3`."""
+    counts = [per_kernel] * (kernels - 1) + [last]
+    runs = [(count, len(list(run))) for count, run in itertools.groupby(counts)]
+    return ",".join(str(count) if times == 1 else f"{count}(x{times})" for count, times in runs)
+
+
 def _stem(script: str) -> str:
-    return re.sub(r"[^a-z0-9-]+", "-", Path(script).stem.lower()).strip("-") or "job"
+    return re.sub(r"[^a-z0-9-]+", "-", re.sub(r"\.\w{1,4}$", "", script.lower())).strip("-") or "job"
 
 
 def _digits(request_id: str) -> str:
@@ -329,6 +449,7 @@ def _elements(
         one.CopyFrom(spec)
         one.name = f"{name}-{index}"
         one.labels["array"] = name
+        one.labels["array.index"], one.labels["array.offset"] = str(index), str(position)
         one.depends_on.extend(f"{parent}-{index}" for parent in parents)
         variables = _main(one).environment
         variables["ARRAY_INDEX"] = variables["SLURM_ARRAY_TASK_ID"] = str(index)

@@ -37,7 +37,11 @@ async def test_a_script_runs_with_its_options_and_arguments(retinue: Program, cl
     assert "'Count Down.sh' 'x y' --z\n" in (await retinue("get", session.id)).out
     assert session.name.startswith("count-down-")
     spec = session.view.spec
-    assert (dict(spec.labels), spec.time_limit.seconds, spec.kernel.slots["mem"]) == ({"a": "b", "c": "d"}, 300, "64m")
+    assert ({**spec.labels}, spec.time_limit.seconds, spec.kernel.slots["mem"]) == (
+        {"a": "b", "c": "d", "slurm.job-name": "Count Down.sh"},
+        300,
+        "64m",
+    )
     await session.wait_ended(NEVER)
     assert (session.exit_code, session.result) == (3, "FAILED")
     assert await output(client, session.id) == "x y and --z, \nbash"
@@ -59,7 +63,7 @@ async def test_a_job_as_slurms_users_submit_it(retinue: Program, client: Client,
     assert made.code == 3
     assert "job.sh:4: srun starts nothing in other kernels" in made.err
     identity = made.out.strip()
-    assert await output(client, identity) == f"{identity} train 2 1 main1,sub1\n"
+    assert await output(client, identity) == f"{identity} Train 2 1 main1,sub1\n"
 
     wrapped = await retinue(
         "submit", "-q", "--wait", "-c", "1", "--dependency=afterany:" + identity, "--wrap", "exit 4"

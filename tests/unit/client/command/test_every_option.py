@@ -64,12 +64,12 @@ ELSEWHERE = {
     *("endpoint token ls", "endpoint top", "endpoint traffic", "projects ls", "users ls", "users me"),
     *("idle-overrides ls", "idle-overrides set", "agents cordon", "agents get", "agents orphans", "agents uncordon"),
     *("agents undrain", "routers ls", "routers revoke", "groups get", "groups ls", "shares", "admin verify", "console"),
-    *("dev", "doctor", "contexts ls"),
+    *("dev", "doctor", "contexts ls", "sbatch", "squeue", "scancel", "sacct"),
 }
 # They say what is printed, how long this program waits, or where a request is read from.
 LOCAL = {
     *("output", "only_ids", "quiet", "raw", "only", "sort_by", "limit", "watch", "wait", "wait_seconds", "timeout"),
-    *("fail_fast", "detach", "interactive", "tty", "keep", "file", "wrap", "request_id"),
+    *("fail_fast", "detach", "interactive", "tty", "keep", "file", "wrap", "request_id", "ignore_unknown"),
 }
 # What is typed for an option of a name, where its type does not say it; what it needs besides stands before the bar.
 VALUES = {

@@ -43,7 +43,9 @@ def test_options_of_sbatch_on_the_command_line_go_before_those_of_the_script(scr
     assert (found["size"], found["depends_on"], found["group"]) == (2, ("a",), "night")
     assert found["arguments"] == ("--time=3",)
     assert _parsed("--partition", "day", script)["group"] == "day"
-    assert _parsed("--ntasks=4", "-N", "1", script)["size"] == 4
+    assert _parsed("--ntasks=4", script)["size"] == 4
+    # One node is one kernel, whatever the script says of tasks.
+    assert _parsed("--ntasks=4", "-N", "1", script)["size"] == 1
 
 
 def test_a_script_with_dos_line_ends_runs(tmp_path: Path) -> None:
@@ -71,6 +73,7 @@ def test_wait_quiet_and_wrap_are_as_those_of_sbatch(script: str) -> None:
         (["-pday", "{}"], "--partition=day"),
         (["-o", "out.txt", "{}"], "output is kept by the manager"),
         (["--exclusive", "{}"], "--exclusive of sbatch has no counterpart"),
+        (["--exclusive", "-x", "n1", "{}"], "--exclude of sbatch has no counterpart"),
         (["--dependency=singleton", "{}"], "afterok:SESSION"),
         ([], "name a SCRIPT, or give --wrap COMMAND"),
     ],

@@ -1,0 +1,151 @@
+"""`retinue sbatch`: submits a script with the grammar and the words of Slurm's sbatch."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from retinue.client.command import submit
+from retinue.client.command.connection import Connection, asynchronous, pass_connection
+from retinue.client.command.exit_codes import ExitCode
+from retinue.client.command.printable import safe
+from retinue.client.command.script_options import read_script
+from retinue.client.command.slurm import sbatch_grammar
+from retinue.client.command.slurm.slurm_command import SlurmCommand, version_option
+from retinue.client.command.slurm.submitting_machine import exported, shared_mounts
+from retinue.client.command.text_files import decode, read_file
+from retinue.client.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Options for every job, as in lines #RETINUE: with mounts and images of a place, scripts run as they are.
+_OPTIONS_VARIABLE = "RETINUE_SBATCH_OPTIONS"
+_IGNORE_VARIABLE = "SBATCH_IGNORE_UNKNOWN"
+
+
+class _Sbatch(SlurmCommand):
+    """Says on its page of help which options of sbatch there are."""
+
+    def complete(self, args: Sequence[str]) -> list[str]:
+        """Returns the words as they are: the grammar of sbatch completes its options, and those of a script stay."""
+        return list(args)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the options of sbatch by what becomes of them."""
+        super().format_options(ctx, formatter)
+        for treatment in sbatch_grammar.Treatment:
+            with formatter.section(f"Options of sbatch that are {treatment.value}"):
+                formatter.write_dl(
+                    [
+                        (f"-{option.letter}, --{option.name}" if option.letter else f"--{option.name}", option.text)
+                        for option in sbatch_grammar.OPTIONS
+                        if option.treatment is treatment
+                    ]
+                )
+
+
+@click.command(
+    "sbatch",
+    cls=_Sbatch,
+    context_settings={
+        "allow_interspersed_args": False,
+        "ignore_unknown_options": True,
+        "help_option_names": ["--help"],
+    },
+    options_metavar="[OPTIONS OF SBATCH]",
+)
+@version_option
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT] [ARGUMENTS]...")
+@pass_connection
+@asynchronous
+async def sbatch_command(connection: Connection, words: tuple[str, ...]) -> int:
+    """Submit a script as Slurm's sbatch does, and print `Submitted batch job NUMBER`.
+
+    It is `retinue submit` with sbatch's grammar: options before SCRIPT, in lines `#SBATCH`, and in variables such as
+    SBATCH_PARTITION; without SCRIPT and --wrap it reads standard input. Long options of `retinue submit` that sbatch
+    has not, such as --mount and --image, may stand among them; $RETINUE_SBATCH_OPTIONS has some for every job. All
+    that has no counterpart is refused at once, or with --ignore-unknown ($SBATCH_IGNORE_UNKNOWN) left out.
+    """
+    script, file, arguments = _read(list(words))
+    given = _given(script)
+    options = script.options
+    quiet = "quiet" in options.given or given["quiet"]
+    for ignored in () if quiet else options.ignored:
+        click.echo(f"sbatch: warning: {safe(str(ignored))}", err=True)
+    if options.given.get("export", "ALL") == "ALL":
+        given["env"] = exported(os.environ, image=bool(given["image"])) | given["env"]
+    async with connection.client() as client:
+        given["mount"] = [*given["mount"], *await shared_mounts(client, given)]
+        job = submit.job_of(
+            script,
+            given,
+            file=file,
+            arguments=arguments,
+            name=given["name"],
+            job_name=given["job_name"],
+            array=given["array"],
+            parents=given["depends_on_each"],
+            request_id=given["request_id"],
+        )
+        accepted = await submit.create(client, job, validate_only=given["dry_run"])
+        if accepted is None:
+            return ExitCode.FAILURE
+        if given["dry_run"]:
+            click.echo(f"sbatch: Job {safe(job.spec.name)} would be accepted", err=True)
+            return ExitCode.OK
+        number = accepted[0].number
+        if "parsable" in options.given:
+            click.echo(number)
+        elif not quiet:
+            click.echo(f"Submitted batch job {number}")
+        return await submit.wait_for(client, accepted) if given["wait"] else ExitCode.OK
+
+
+def _read(words: list[str]) -> tuple[submit.Script, str, Sequence[str]]:
+    """Returns the script that words of the command line name, what it is called, and its arguments.
+    Raises UsageError.
+    """
+    own = submit.own_options()
+    given, wrong = list[sbatch_grammar.Given](), list[UsageError]()
+    while words and words[0].startswith("-") and words[0] not in ("-", "--"):
+        try:
+            given.append(sbatch_grammar.take(words, own))
+        except sbatch_grammar.UnknownOptionError as error:
+            wrong.append(error)
+    words = words[1:] if words[:1] == ["--"] else words
+    wrapped = next((one.value for one in reversed(given) if one.name == "wrap"), None)
+    if wrapped is not None:
+        if words:
+            raise UsageError("Script arguments not permitted with --wrap option")
+        (text, source), file, arguments = submit.Script.of_command(wrapped), "wrap", list[str]()
+    elif words:
+        source, text = read_file(words[0])
+        file, arguments = "sbatch" if words[0] in ("-", "/dev/stdin") else Path(words[0]).name, words[1:]
+    else:
+        source, file, arguments = "standard input", "sbatch", []
+        text = decode(sys.stdin.buffer.read())
+    unknown = any(one.name == "ignore-unknown" for one in given) or bool(os.environ.get(_IGNORE_VARIABLE))
+    options = read_script(
+        text,
+        source,
+        environment=sbatch_grammar.from_environment(os.environ),
+        typed=[*given, *wrong],
+        own=own,
+        ignore_unknown=unknown,
+    )
+    return submit.Script(text, source, options), file, arguments
+
+
+def _given(script: submit.Script) -> dict[str, Any]:
+    """Returns the options of `retinue submit` by their names. Raises click.UsageError."""
+    first = shlex.split(os.environ.get(_OPTIONS_VARIABLE, ""))
+    options = script.options
+    parser = click.Command("sbatch", params=submit.submit_command.params)
+    context = parser.make_context("sbatch", [*first, *options.arguments, *submit.from_files(options.given)])
+    return context.params

@@ -1,0 +1,265 @@
+"""The options of sbatch: their names, letters and values, and what becomes of each of them here. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from retinue.client.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+
+class Value(Enum):
+    """Whether an option has a value: `--hold`, `--time=5`, `--nice[=5]`."""
+
+    NONE = "none"
+    REQUIRED = "required"
+    OPTIONAL = "optional"
+
+
+class Treatment(Enum):
+    """What becomes of an option: it is taken, left out with a warning, or refused."""
+
+    TAKEN = "taken"
+    IGNORED = "left out"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option of sbatch. `text` says what stands for it here, or why it is left out or refused."""
+
+    name: str
+    letter: str
+    value: Value
+    treatment: Treatment
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An option with its value, empty without one."""
+
+    name: str
+    value: str
+
+
+class UnknownOptionError(UsageError):
+    """Neither sbatch nor `retinue submit` has an option of that name."""
+
+
+_OUTPUT = "output is kept by the manager: retinue logs"
+_MAIL = "webhooks of the session say when it ends"
+_PINNED = "the agents choose cores and devices"
+_SPEED = "it changes speed, not results"
+NO_FEATURES = "agents have no features: use resource groups (--partition) or --nodelist"
+"""Why there are no constraints."""
+
+
+def _options(treatment: Treatment, value: Value, *rows: tuple[str, str]) -> Iterator[Option]:
+    """Yields options of one kind, each written `name` or `name/letter`."""
+    for names, text in rows:
+        name, _, letter = names.partition("/")
+        yield Option(name, letter, value, treatment, text)
+
+
+OPTIONS: tuple[Option, ...] = (
+    *_options(
+        Treatment.TAKEN,
+        Value.REQUIRED,
+        ("account/A", "`--project`"),
+        ("array/a", "a session for each index, all in one request"),
+        ("begin/b", "`--earliest-start-time`"),
+        ("comment", "label `comment`"),
+        ("constraint/C", "an architecture, such as `x86_64`: `--arch`; all else is refused"),
+        ("container-image", "`--image`; also with `#` after the registry, as Pyxis has it"),
+        ("cpus-per-gpu", "`--slots cpu=`, times the GPUs of a kernel"),
+        ("cpus-per-task/c", "`--slots cpu=`, times the tasks of a kernel"),
+        ("dependency/d", "`--depends-on`, `--after`, `--depends-on-each`; any of several (`?`) is refused"),
+        ("export", "`--env`: of the submitting environment what is named, `ALL` or `NONE`"),
+        ("export-file", "`--env`: a file of `NAME=VALUE`, each ended by NUL"),
+        ("gpus/G", "`--slots cuda.device=`, divided among the kernels"),
+        ("gpus-per-node", "`--slots cuda.device=` of each kernel"),
+        ("gpus-per-task", "`--slots cuda.device=`, times the tasks of a kernel"),
+        ("gres", "`--slots cuda.device=` for `gpu:N` without a kind; all else is refused"),
+        ("job-name/J", "label `slurm.job-name`; the session's name begins with it"),
+        ("mem", "`--slots mem=` of each kernel"),
+        ("mem-per-cpu", "`--slots mem=`, times the processors of a kernel"),
+        ("mem-per-gpu", "`--slots mem=`, times the GPUs of a kernel"),
+        ("nodefile/F", "`--nodelist` with the names in a file"),
+        ("nodelist/w", "`--agent` for each, with `--strict-agents`"),
+        ("nodes/N", "`--size`: a kernel for each node, which holds the tasks of that node"),
+        ("ntasks/n", "`--size`: without `--nodes` a kernel for each task, unless amounts for a node are given"),
+        ("ntasks-per-gpu", "`--ntasks`, times the GPUs"),
+        ("ntasks-per-node", "the tasks of each kernel"),
+        ("partition/p", "`--group`; of several the first"),
+        ("priority", "`--priority`, 0 to 100"),
+        ("signal", "`--signal`: with `B:` to the script, else to what it has started"),
+        ("time/t", "`--time-limit`"),
+        ("wrap", "the command line that runs in place of a script"),
+    ),
+    *_options(
+        Treatment.TAKEN,
+        Value.NONE,
+        ("hold/H", "`--hold`"),
+        ("ignore-unknown", "Retinue's own: what is refused is left out with a warning"),
+        ("parsable", "print the number alone"),
+        ("quiet/Q", "print no warnings, and not what was submitted"),
+        ("requeue", "`--retry 3`: again when it was lost with its node"),
+        ("test-only", "`--dry-run`"),
+        ("wait/W", "`--wait`: end with the job's exit code"),
+    ),
+    *_options(Treatment.TAKEN, Value.OPTIONAL, ("nice", "`--priority` below the default of 10; none below 0")),
+    *_options(
+        Treatment.IGNORED,
+        Value.REQUIRED,
+        ("acctg-freq", "agents measure by themselves"),
+        ("cluster-constraint", "there is one cluster"),
+        ("clusters/M", "there is one cluster"),
+        ("cores-per-socket", _PINNED),
+        ("cpu-bind", _PINNED),
+        ("cpu-freq", _SPEED),
+        ("delay-boot", "agents are not booted for a job"),
+        ("distribution/m", "the resource group's strategy decides"),
+        ("error/e", _OUTPUT),
+        ("extra-node-info/B", _PINNED),
+        ("gpu-bind", _PINNED),
+        ("gpu-freq", _SPEED),
+        ("gres-flags", _PINNED),
+        ("hint", _PINNED),
+        ("mail-type", _MAIL),
+        ("mail-user", _MAIL),
+        ("mcs-label", "projects and roles say who may see a job"),
+        ("mem-bind", _PINNED),
+        ("network", "every session has a private network"),
+        ("ntasks-per-core", _PINNED),
+        ("ntasks-per-socket", _PINNED),
+        ("open-mode", _OUTPUT),
+        ("output/o", _OUTPUT),
+        ("power", _SPEED),
+        ("prefer", NO_FEATURES),
+        ("profile", "retinue top and retinue get show what a job uses"),
+        ("qos/q", "quotas and the resource group say what a job may use"),
+        ("sockets-per-node", _PINNED),
+        ("switches", "the resource group's strategy decides"),
+        ("threads-per-core", _PINNED),
+        ("time-min", "the time limit is that of --time"),
+        ("wait-all-nodes", "all kernels start together"),
+        ("wckey", "jobs are accounted to projects"),
+    ),
+    *_options(
+        Treatment.IGNORED,
+        Value.NONE,
+        ("contiguous", "the resource group's strategy decides"),
+        ("ignore-pbs", "lines of #PBS do not count"),
+        ("no-requeue", "a job runs once unless it asks for retries"),
+        ("overcommit/O", _PINNED),
+        ("spread-job", "the resource group's strategy decides"),
+        ("use-min-nodes", "there are as many kernels as --nodes says"),
+        ("verbose/v", "use retinue -v"),
+    ),
+    *_options(
+        Treatment.IGNORED,
+        Value.OPTIONAL,
+        ("get-user-env", "variables of the submitting shell go along by --export"),
+        ("no-kill/k", "a job ends with any of its nodes"),
+        ("oversubscribe/s", "kernels share nodes by their amounts"),
+        ("propagate", "limits of the submitting shell do not go along"),
+    ),
+    *_options(
+        Treatment.REFUSED,
+        Value.REQUIRED,
+        ("batch", NO_FEATURES),
+        ("bb", "there are no burst buffers: use --mount"),
+        ("bbf", "there are no burst buffers: use --mount"),
+        ("chdir/D", "a job begins in its work directory: write cd"),
+        ("container", "an image comes from a registry: --container-image"),
+        ("core-spec/S", "no cores are reserved"),
+        ("deadline", "a job waits until it ends: retinue rm, or the group's pending timeout"),
+        ("exclude/x", "name the agents that will do: --nodelist"),
+        ("gid", "a job runs as its kernel's user"),
+        ("gpus-per-socket", "use --gpus-per-node"),
+        ("input/i", "a job has no standard input: write < FILE in the script"),
+        ("kill-on-invalid-dep", "a job whose dependency fails is cancelled"),
+        ("licenses/L", "an agent's own slots stand for licences: #RETINUE --slots NAME=1"),
+        ("mincpus", "use --cpus-per-task"),
+        ("reservation", "nothing is reserved by name: use a resource group (--partition)"),
+        ("thread-spec", "no cores are reserved"),
+        ("tmp", "agents have no slots for /tmp"),
+        ("uid", "a job is its submitter's: retinue --token"),
+    ),
+    *_options(Treatment.REFUSED, Value.NONE, ("reboot", "agents are not booted for a job")),
+    *_options(Treatment.REFUSED, Value.OPTIONAL, ("exclusive", "ask for all that a node has: --cpus-per-task, --mem")),
+)
+BY_NAME: Mapping[str, Option] = {option.name: option for option in OPTIONS}
+_BY_LETTER: Mapping[str, Option] = {option.letter: option for option in OPTIONS if option.letter}
+# Variables that are not called by their option.
+_VARIABLES = {
+    "SBATCH_ARRAY_INX": "array",
+    "SBATCH_MEM_PER_NODE": "mem",
+    "SBATCH_TIMELIMIT": "time",
+    "SLURM_CLUSTERS": "clusters",
+    "SLURM_HINT": "hint",
+    "SBATCH_REQ_SWITCH": "switches",
+    **{f"SBATCH_{option.name.upper().replace('-', '_')}": option.name for option in OPTIONS},
+}
+
+
+def long_name(letter: str) -> str:
+    """Returns the long name of a short option of sbatch; empty if it has none of that letter."""
+    return _BY_LETTER[letter].name if letter in _BY_LETTER else ""
+
+
+def take(rest: list[str], own: Mapping[str, bool]) -> Given:
+    """Takes one option off the words of a command line: one of sbatch, of which a long name may be cut as long as it is
+    unique, or one of `own`, long names with whether they have a value. Raises UsageError.
+    """
+    word = rest.pop(0)
+    if word.startswith("--") and len(word) > len("--"):
+        typed, equals, value = word[2:].partition("=")
+        name = _complete(typed, own)
+        kind = BY_NAME[name].value if name in BY_NAME else Value.REQUIRED if own[name] else Value.NONE
+        if equals and kind is Value.NONE:
+            raise UsageError(f"--{name} has no value")
+        return Given(name, value if equals or kind is not Value.REQUIRED else _next(f"--{name}", rest))
+    if len(word) > 1 and word[0] == "-" and word[1] != "-":
+        option = _BY_LETTER.get(word[1])
+        if option is None:
+            raise UnknownOptionError(f"-{word[1]} is not an option of sbatch")
+        if option.value is Value.NONE:
+            if word[2:]:
+                # Several letters in one word.
+                rest.insert(0, f"-{word[2:]}")
+            return Given(option.name, "")
+        return Given(option.name, word[2:] or ("" if option.value is Value.OPTIONAL else _next(f"-{word[1]}", rest)))
+    raise UsageError(f"{word!r} is not an option")
+
+
+def from_environment(environment: Mapping[str, str]) -> list[Given]:
+    """Returns the options that variables stand for: `SBATCH_TIMELIMIT`, `SBATCH_PARTITION` and others."""
+    return [
+        Given(name, "" if BY_NAME[name].value is Value.NONE else environment[variable])
+        for variable, name in _VARIABLES.items()
+        if variable in environment
+    ]
+
+
+def _complete(typed: str, own: Iterable[str]) -> str:
+    if typed in BY_NAME or typed in own:
+        return typed
+    if typed.replace("_", "-") in BY_NAME:
+        return typed.replace("_", "-")
+    found = [name for name in BY_NAME if typed and name.startswith(typed)]
+    if len(found) != 1:
+        several = f": it may be {' or '.join(f'--{name}' for name in found)}" if found else ""
+        raise UnknownOptionError(f"--{typed} is not an option of sbatch{several}")
+    return found[0]
+
+
+def _next(name: str, rest: list[str]) -> str:
+    if not rest:
+        raise UsageError(f"{name} needs a value")
+    return rest.pop(0)

@@ -1,0 +1,108 @@
+"""Slurm's commands on a real cluster: what programs that were written for Slurm call, and what they read."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.client.command.conftest import Program
+from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from retinue.client.aio import Client
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+SMALL = "--mem=64M"
+
+
+async def submitted(retinue: Program, *words: str, **environment: str) -> int:
+    made = await retinue("sbatch", SMALL, *words, **environment)
+    assert made.code == 0, made.err
+    found = re.fullmatch(r"Submitted batch job (\d+)\n", made.out)
+    assert found, made.out
+    return int(found[1])
+
+
+async def test_a_job_from_its_submission_to_its_account(retinue: Program, client: Client, tmp_path: Path) -> None:
+    script = tmp_path / "Job One.sh"
+    script.write_text("#!/bin/bash\n#SBATCH -J 'Job One' -t 5 --hold --wckey=x\necho $1 $FROM_HERE; exit 3\n")
+    number = await submitted(retinue, str(script), "--time=1", FROM_HERE="here")
+    listed = await retinue("squeue", "-h", "-j", str(number), "-o", "%i|%t|%r|%j|%l")
+    assert listed.out == f"{number}|PD|JobHeldUser|Job One|5:00\n"
+    await client.sessions.update(str(number), hold=False)
+    session = await client.sessions.get(str(number))
+    await session.wait_ended(NEVER)
+    assert b"".join([chunk.data async for chunk in session.logs()]) == b"--time=1 here\n"
+    assert (await retinue("squeue", "-h", "-j", str(number))).out == ""
+    account = await retinue("sacct", "-n", "-X", "-P", "-j", str(number), "-o", "JobIDRaw,State,ExitCode,JobName")
+    assert account.out == f"{number}|FAILED|3:0|Job One\n"
+    named = await retinue("sacct", "-X", "--parsable2", "--noheader", "--format=JobIdRaw,State", "--name", "Job One")
+    assert f"{number}|FAILED" in named.out.splitlines()
+    steps = await retinue("sacct", "-o", "JobID,State,NodeList", "--parsable2", "-j", str(number))
+    agent = session.kernels[0].agent
+    assert steps.out == f"JobID|State|NodeList\n{number}|FAILED|{agent}\n{number}.batch|FAILED|{agent}\n"
+
+
+async def test_an_array_is_one_number(retinue: Program, client: Client) -> None:
+    made = await retinue("sbatch", SMALL, "--parsable", "-H", "-a", "2,5-6", "--wrap", "true")
+    number = int(made.out)
+    together = await retinue("squeue", "-h", "-j", str(number), "-o", "%i %t")
+    assert together.out == f"{number}_[2,5-6] PD\n"
+    each = await retinue("squeue", "-h", "-r", "-j", f"{number}_[5-6]", "-o", "%i %F %K %A")
+    assert each.out == f"{number}_5 {number} 5 {number + 1}\n{number}_6 {number} 6 {number + 2}\n"
+    assert (await retinue("scancel", f"{number}_5")).code == 0
+    states = await retinue("sacct", "-n", "-X", "-P", "-j", str(number), "-o", "JobID,State")
+    assert states.out == f"{number}_2|PENDING\n{number}_5|CANCELLED\n{number}_6|PENDING\n"
+    assert (await retinue("scancel", str(number))).code == 0
+    states = await retinue("sacct", "-n", "-X", "-P", "-j", str(number), "-o", "State")
+    assert states.out == "CANCELLED\n" * 3
+    # Those that have ended are left alone, and those that never were are not.
+    assert (await retinue("scancel", str(number))).code == 0
+    wrong = await retinue("scancel", "999999999")
+    assert (wrong.code, wrong.err) == (
+        1,
+        "scancel: error: Kill job error on job id 999999999: Invalid job id specified\n",
+    )
+    unknown = await retinue("squeue", "-j", "999999999")
+    assert (unknown.code, unknown.err) == (1, "squeue: error: slurm_load_jobs error: Invalid job id specified\n")
+
+
+async def test_a_signal_reaches_the_script_or_what_it_started(retinue: Program, client: Client) -> None:
+    script = "trap 'echo script; kill $! ; exit 7' USR1; sh -c 'trap \"echo started\" USR2; echo up; while :; do sleep 0.1; done' & wait; wait"
+    number = await submitted(retinue, "--wrap", script)
+    session = await client.sessions.get(str(number))
+
+    async def printed(text: bytes) -> None:
+        async def seen() -> bool:
+            return text in b"".join([chunk.data async for chunk in session.logs()])
+
+        await session.wait("RUNNING", timeout=NEVER)
+        await eventually(seen)
+
+    await printed(b"up\n")
+    assert (await retinue("scancel", "--signal", "SIGUSR2", str(number))).code == 0
+    await printed(b"started\n")
+    assert (await retinue("scancel", "-b", "-s", "10", str(number))).code == 0
+    await session.wait_ended(NEVER)
+    assert session.exit_code == 7
+    late = await retinue("scancel", "-s", "USR1", str(number))
+    assert (late.code, "already completing or completed" in late.err) == (1, True)
+
+
+async def test_what_is_submitted_from_standard_input_and_waited_for(retinue: Program) -> None:
+    waited = await retinue("sbatch", SMALL, "--wait", "--wrap", "exit 5")
+    assert waited.code == 5
+    tested = await retinue("sbatch", SMALL, "--test-only", "--wrap", "true")
+    assert (tested.code, tested.out) == (0, "")
+    refused = await retinue("sbatch", "--exclusive", "--frob=1", "--licenses=a", "--wrap", "true")
+    assert refused.code == 1
+    assert [line.split()[2] for line in refused.err.splitlines()] == ["--exclusive", "--licenses", "--frob"]
+    warned = await retinue("sbatch", SMALL, "--ignore-unknown", "--exclusive", "--hold", "--parsable", "--wrap", "true")
+    assert (warned.code, warned.out.strip().isdigit()) == (0, True)
+    assert "warning: left out: --exclusive" in warned.err
+    assert (await retinue("scancel", "--me", "-t", "PD")).code == 0
+    assert (await retinue("squeue", "-h", "--me", "-t", "PD")).out == ""
