@@ -118,6 +118,8 @@ def _read(words: list[str]) -> tuple[submit.Script, str, Sequence[str]]:
             given.append(sbatch_grammar.take(words, own))
         except sbatch_grammar.UnknownOptionError as error:
             wrong.append(error)
+    if words[:1] == [":"]:
+        raise UsageError(f"`:`: {sbatch_grammar.HETEROGENEOUS}")
     words = words[1:] if words[:1] == ["--"] else words
     wrapped = next((one.value for one in reversed(given) if one.name == "wrap"), None)
     if wrapped is not None:

@@ -57,6 +57,13 @@ _PINNED = "the agents choose cores and devices"
 _SPEED = "it changes speed, not results"
 NO_FEATURES = "agents have no features: use resource groups (--partition) or --nodelist"
 """Why there are no constraints."""
+HETEROGENEOUS = (
+    "kernels of a job have one size, but for main1: #RETINUE --main-slots cpu=8 --sub-slots cpu=1 --size 17; "
+    "parts that need not run together are jobs of their own"
+)
+"""Why a job has one part."""
+_PARTS = frozenset({"hetjob", "packjob", ":"})
+"""Words between the parts of a heterogeneous job."""
 
 
 def _options(treatment: Treatment, value: Value, *rows: tuple[str, str]) -> Iterator[Option]:
@@ -76,6 +83,7 @@ OPTIONS: tuple[Option, ...] = (
         ("comment", "label `comment`"),
         ("constraint/C", "an architecture, such as `x86_64`: `--arch`; all else is refused"),
         ("container-image", "`--image`; also with `#` after the registry, as Pyxis has it"),
+        ("container-mounts", "`--mount` for each of a list as Pyxis has it, writable but for those with `ro`"),
         ("cpus-per-gpu", "`--slots cpu=`, times the GPUs of a kernel"),
         ("cpus-per-task/c", "`--slots cpu=`, times the tasks of a kernel"),
         ("dependency/d", "`--depends-on`, `--after`, `--depends-on-each`; any of several (`?`) is refused"),
@@ -119,6 +127,7 @@ OPTIONS: tuple[Option, ...] = (
         ("acctg-freq", "agents measure by themselves"),
         ("cluster-constraint", "there is one cluster"),
         ("clusters/M", "there is one cluster"),
+        ("container-env", "variables go along by --export"),
         ("cores-per-socket", _PINNED),
         ("cpu-bind", _PINNED),
         ("cpu-freq", _SPEED),
@@ -153,8 +162,12 @@ OPTIONS: tuple[Option, ...] = (
     *_options(
         Treatment.IGNORED,
         Value.NONE,
+        ("container-mount-home", "home directories of submitting machines are not mounted: --container-mounts"),
+        ("container-writable", "containers are writable"),
         ("contiguous", "the resource group's strategy decides"),
         ("ignore-pbs", "lines of #PBS do not count"),
+        ("no-container-mount-home", "home directories of submitting machines are not mounted"),
+        ("no-container-remap-root", "containers run as the user of their image"),
         ("no-requeue", "a job runs once unless it asks for retries"),
         ("overcommit/O", _PINNED),
         ("spread-job", "the resource group's strategy decides"),
@@ -177,6 +190,8 @@ OPTIONS: tuple[Option, ...] = (
         ("bbf", "there are no burst buffers: use --mount"),
         ("chdir/D", "a job begins in its work directory: write cd"),
         ("container", "an image comes from a registry: --container-image"),
+        ("container-name", "a container ends with its kernel: --container-image"),
+        ("container-save", "a container ends with its kernel: build an image"),
         ("core-spec/S", "no cores are reserved"),
         ("deadline", "a job waits until it ends: retinue rm, or the group's pending timeout"),
         ("exclude/x", "name the agents that will do: --nodelist"),
@@ -191,7 +206,12 @@ OPTIONS: tuple[Option, ...] = (
         ("tmp", "agents have no slots for /tmp"),
         ("uid", "a job is its submitter's: retinue --token"),
     ),
-    *_options(Treatment.REFUSED, Value.NONE, ("reboot", "agents are not booted for a job")),
+    *_options(
+        Treatment.REFUSED,
+        Value.NONE,
+        ("container-remap-root", "containers run as the user of their image"),
+        ("reboot", "agents are not booted for a job"),
+    ),
     *_options(Treatment.REFUSED, Value.OPTIONAL, ("exclusive", "ask for all that a node has: --cpus-per-task, --mem")),
 )
 BY_NAME: Mapping[str, Option] = {option.name: option for option in OPTIONS}
@@ -235,7 +255,7 @@ def take(rest: list[str], own: Mapping[str, bool]) -> Given:
                 rest.insert(0, f"-{word[2:]}")
             return Given(option.name, "")
         return Given(option.name, word[2:] or ("" if option.value is Value.OPTIONAL else _next(f"-{word[1]}", rest)))
-    raise UsageError(f"{word!r} is not an option")
+    raise UsageError(f"{word}: {HETEROGENEOUS}" if word in _PARTS else f"{word!r} is not an option")
 
 
 def from_environment(environment: Mapping[str, str]) -> list[Given]:

@@ -305,6 +305,17 @@ def _image(options: SbatchOptions, value: str) -> None:
     options.set("--image", value.removeprefix("docker://").replace("#", "/", 1))
 
 
+def _container_mounts(options: SbatchOptions, value: str) -> None:
+    """Takes mounts as Pyxis has them: `SRC[:DST[:FLAGS]]`, separated by commas."""
+    mounts = list[str]()
+    for part in filter(None, value.split(",")):
+        source, _, rest = part.partition(":")
+        target, _, flags = rest.partition(":")
+        writable = "" if "ro" in flags.split("+") else ":rw"
+        mounts.append(f"{source}:{target or source}{writable}")
+    options.set(*_repeated("--mount", mounts), key="container-mounts")
+
+
 def _agents(options: SbatchOptions, value: str) -> None:
     options.set(*_repeated("--agent", expand(value, "--nodelist")), "--strict-agents", key="nodelist")
 
@@ -368,6 +379,7 @@ _READERS: Mapping[str, Callable[[SbatchOptions, str], None]] = {
     "test-only": _flag("--dry-run"),
     "comment": lambda options, value: options.set("--label", f"comment={value}", key="comment"),
     "container-image": _image,
+    "container-mounts": _container_mounts,
     "export": _export,
     "constraint": _constraint,
     "priority": _priority,
