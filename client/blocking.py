@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Iterator
 
 _T = TypeVar("_T")
+
+# Libraries that make threads of a program take turns in one: module, and the function that says whether they do.
+_PATCHING = {"gevent": ("gevent.monkey", "is_module_patched"), "eventlet": ("eventlet.patcher", "is_monkey_patched")}
 
 
 class _LoopThread:
@@ -27,11 +31,12 @@ class _LoopThread:
         self._thread = 0
 
     def loop(self) -> asyncio.AbstractEventLoop:
-        """Returns the loop, which is started by the first call. Raises UsageError in its own thread,
-        which must not wait for itself.
+        """Returns the loop, which is started by the first call. Raises UsageError in its own thread, which must not
+        wait for itself, and where threads are none.
         """
         with self._lock:
             if self._loop is None or self._process != os.getpid():
+                _refuse_patched_threads()
                 self._loop, self._process = asyncio.new_event_loop(), os.getpid()
                 thread = threading.Thread(target=self._loop.run_forever, name="retinue client", daemon=True)
                 thread.start()
@@ -50,6 +55,17 @@ class _LoopThread:
 
 
 _THREAD = _LoopThread()
+
+
+def _refuse_patched_threads() -> None:
+    """Raises UsageError where the loop's thread would be none: whoever waits for it would stop it, and all else."""
+    for library, (module, function) in _PATCHING.items():
+        patched = getattr(sys.modules.get(module), function, None)
+        if patched is not None and (patched("threading") or patched("thread")):
+            raise UsageError(
+                f"{library} has replaced this process's threads, and gRPC needs real ones: run the client in another "
+                "kind of worker, such as gunicorn's gthread, or in a process of its own"
+            )
 
 
 class _Call:

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+import os
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import grpc
 import grpc.aio
 
+from retinue.client.errors import UsageError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+_FORKED = (
+    "this process was forked from one that had called a manager, and gRPC does not work in both: start processes by "
+    '"spawn" (multiprocessing.get_context("spawn")), or call managers only after the fork, in each process'
+)
 
 
 class LazyChannel(grpc.aio.Channel):
     """Stands for a channel that may be made where no event loop runs, or another one than that of its calls.
 
-    A call in another loop than the one before opens another channel: the former one broke off with its loop.
+    A call in another loop than the one before opens another channel: the former one broke off with its loop. In a
+    process that was forked after the first channel was opened, no call works: gRPC's threads stay behind.
     """
+
+    _first_opened_by: ClassVar[int | None] = None
 
     def __init__(self, open_channel: Callable[[], grpc.aio.Channel], metadata: Iterable[tuple[str, str]] = ()) -> None:
         """Opens nothing yet. `metadata` goes with every call."""
@@ -27,6 +38,10 @@ class LazyChannel(grpc.aio.Channel):
 
     def _current(self) -> grpc.aio.Channel:
         loop = asyncio.get_running_loop()
+        process = os.getpid()
+        if LazyChannel._first_opened_by not in (None, process):
+            raise UsageError(_FORKED)
+        LazyChannel._first_opened_by = process
         if self._channel is None or self._loop is not loop:
             self._channel, self._loop = self._open(), loop
         return self._channel
@@ -63,7 +78,9 @@ class LazyChannel(grpc.aio.Channel):
     async def close(self, grace: float | None = None) -> None:
         """Closes the channel, if one is open in this loop; a later call opens another."""
         channel, self._channel = self._channel, None
-        if channel is not None and self._loop is asyncio.get_running_loop():
+        if channel is None or LazyChannel._first_opened_by != os.getpid():
+            return
+        if self._loop is asyncio.get_running_loop():
             await channel.close(grace)
 
     def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
