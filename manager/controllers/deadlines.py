@@ -4,9 +4,11 @@ limit has passed, and work on agents that are lost, or drained with a deadline.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
@@ -14,9 +16,9 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.controllers.core.clock_steps import ClockLook, ClockStep, find_step
 from retinue.manager.dispatch.desired_state import Affected
-from retinue.manager.reasons import SessionReason
+from retinue.manager.session.core.attempts import AttemptStatus
 from retinue.manager.session.core.state_machine import SessionMachine
-from retinue.manager.session.transaction import load_for_update, save
+from retinue.manager.session.transaction import WorkingSet, load_for_update, save
 from retinue.manager.store import attempts, bounds, leadership
 from retinue.manager.store.database import Database
 from retinue.manager.store.lease import boot_time
@@ -27,6 +29,16 @@ _log = logging.getLogger(__name__)
 
 # A session, and what is to be done with it once it is locked.
 Due: TypeAlias = tuple[uuid.UUID, Callable[[SessionMachine, SessionRecord], None]]
+
+
+@dataclass(frozen=True, slots=True)
+class LateStart:
+    """An attempt that was not ready in time, as a failure; `owner` is that of its session."""
+
+    agent_id: str
+    session_id: uuid.UUID
+    owner: str
+    status: AttemptStatus
 
 
 class DatabaseClock:
@@ -56,9 +68,11 @@ async def enforce(
     term: int,
     committed: Callable[[Affected], None],
     database_clock: DatabaseClock | None = None,
+    *,
+    late: Callable[[Sequence[LateStart]], None] = lambda _starts: None,
 ) -> None:
     """Moves every session that has waited or run too long; repeated every second by the leader,
-    with one and the same clock.
+    with one and the same clock. `late` is called with starts that were not ready in time, once they are rolled back.
     """
     database_clock = database_clock or DatabaseClock()
     async with database.transaction() as tx:
@@ -66,7 +80,7 @@ async def enforce(
         if step is None:
             # By the same clock, as it says the same throughout a transaction.
             overdue = await bounds.read_waited_too_long(tx)
-            late = await bounds.read_late_starts(tx)
+            starting = await bounds.read_late_starts(tx)
             stranded = await bounds.read_stranded(tx)
             expired = await bounds.read_expired(tx)
             evicted = await bounds.read_evicted(tx)
@@ -80,13 +94,14 @@ async def enforce(
         return
     due: list[Due] = [
         *((session_id, _give_up_waiting) for session_id in overdue),
-        *((session_id, _roll_back) for session_id in late),
         *((session_id, _expire) for session_id in expired),
         *((session_id, partial(_evict, agent_id)) for session_id, agent_id in evicted),
         *((attempt.session_id, partial(_strand, attempt)) for attempt in stranded),
     ]
     if due:
         await all_or_each("a bound of a session", due, partial(_move, database, term, committed))
+    if starting:
+        await all_or_each("a late start", starting, partial(_roll_back, database, term, committed, late))
     for agent_id in lost_agents:
         async with database.transaction() as tx:
             await leadership.check(tx, term)
@@ -96,12 +111,21 @@ async def enforce(
 
 
 async def _move(database: Database, term: int, committed: Callable[[Affected], None], due: Sequence[Due]) -> None:
-    async with database.transaction() as tx:
-        await leadership.check(tx, term)
-        taken = await load_for_update(tx, {session_id for session_id, _ in due})
+    async with _moving(database, term, committed, {session_id for session_id, _ in due}) as taken:
         for session_id, move in due:
             if (machine := taken.machines.get(session_id)) is not None:
                 move(machine, taken.records[session_id])
+
+
+@contextlib.asynccontextmanager
+async def _moving(
+    database: Database, term: int, committed: Callable[[Affected], None], session_ids: set[uuid.UUID]
+) -> AsyncIterator[WorkingSet]:
+    """Locks sessions for the block, which moves them."""
+    async with database.transaction() as tx:
+        await leadership.check(tx, term)
+        taken = await load_for_update(tx, session_ids)
+        yield taken
         await save(tx, taken)
         affected = await attempts.find_affected_agents(tx, list(taken.machines))
     committed(affected)
@@ -111,8 +135,20 @@ def _give_up_waiting(machine: SessionMachine, _record: SessionRecord) -> None:
     machine.give_up_waiting()
 
 
-def _roll_back(machine: SessionMachine, _record: SessionRecord) -> None:
-    machine.roll_back(SessionReason.START_TIMEOUT, "not every kernel was ready in time")
+async def _roll_back(
+    database: Database,
+    term: int,
+    committed: Callable[[Affected], None],
+    late: Callable[[Sequence[LateStart]], None],
+    session_ids: Sequence[uuid.UUID],
+) -> None:
+    async with _moving(database, term, committed, set(session_ids)) as taken:
+        starts = [
+            LateStart(agent_id, session_id, taken.records[session_id].owner, status)
+            for session_id, machine in taken.machines.items()
+            for agent_id, status in machine.time_out_start()
+        ]
+    late(starts)
 
 
 def _expire(machine: SessionMachine, record: SessionRecord) -> None:

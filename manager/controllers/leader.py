@@ -8,7 +8,7 @@ import datetime as dt
 import ipaddress
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from ipaddress import IPv4Network
 
 from retinue.manager.agent_rpc.dialer import Dialer
@@ -251,8 +251,14 @@ class Leader:
 
     async def _enforce(self) -> None:
         while True:
-            await deadlines.enforce(self._database, self._term, self._committed, self._database_clock)
+            await deadlines.enforce(
+                self._database, self._term, self._committed, self._database_clock, late=self._note_late_starts
+            )
             await asyncio.sleep(_TICK_SECONDS)
+
+    def _note_late_starts(self, starts: Sequence[deadlines.LateStart]) -> None:
+        for start in starts:
+            self._reports.note_failed_start(start.agent_id, start.session_id, start.owner, start.status)
 
     async def _settle(self) -> None:
         """Releases what waited for sessions that have terminated, or cancels it;

@@ -212,6 +212,10 @@ class Reports:
             await self._queue.commit_next(PROGRESS_SECONDS)
             await self.review_starts()
 
+    def note_failed_start(self, agent_id: str, session_id: uuid.UUID, owner: str, status: AttemptStatus) -> None:
+        """Counts a failed start that no agent reports: of an attempt that was given up."""
+        self._start_failures.note(agent_id, session_id, owner, status, self._clock())
+
     async def review_starts(self) -> None:
         """Has agents avoided on which starts fail again and again, or no longer. Raises NotLeader."""
         if self._former_avoidances:

@@ -95,7 +95,7 @@ class AgentWishes:
     """Rows of agents that one session wants or does not want.
 
     `designated` agents come first, or are the only ones when `strict`: if none of them is here, it has none. Agents
-    `avoided` (the session failed there before) come last, unless they are designated. A replica of an endpoint (a row
+    `avoided` (the session failed there before) come last, designated or not. A replica of an endpoint (a row
     of `Queue.replicas`) goes where fewest kernels of it are or, with `pack`, most;
     the agent strategy decides between equals.
     """

@@ -154,9 +154,8 @@ class Placer:
         """
         takers = self._free.schedulable
         designated, avoided = self._mask(wishes.designated), self._mask(wishes.avoided)
-        tiers = [takers & designated]
-        if not wishes.strict:
-            tiers += [takers & ~designated & ~avoided, takers & ~designated & avoided]
+        pools = [takers & designated] if wishes.strict else [takers & designated, takers & ~designated]
+        tiers = [pool & ~avoided for pool in pools] + [pool & avoided for pool in pools]
         tiers = [tier for tier in tiers if tier.any()]
         for number in range(1, len(tiers) + 1):
             placement = self._place_among(kind, tiers[:number], wishes)

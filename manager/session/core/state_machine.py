@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from retinue.manager.reasons import SessionReason
@@ -231,14 +232,17 @@ class SessionMachine:
         """Returns whether a program of the session may have run."""
         return any(k.goal is Goal.RUNNING or k.state not in STARTING_KERNEL_STATES for k in self.session.kernels)
 
-    def roll_back(self, reason: str, message: str = "", *, failed_agent: str | None = None) -> None:
-        """Takes a placed session back to PENDING as a whole, or ends it when that has happened too often."""
+    def roll_back(self, reason: str, message: str = "", *, failed_agents: Sequence[str | None] = ()) -> None:
+        """Takes a placed session back to PENDING as a whole, or ends it when that has happened too often.
+        It avoids the agents that failed.
+        """
         session = self.session
         if session.state not in STARTING_SESSION_STATES:
             return
         session.failed_starts += 1
-        if failed_agent is not None and failed_agent not in session.failed_agents:
-            session.failed_agents.append(failed_agent)
+        for agent_id in failed_agents:
+            if agent_id is not None and agent_id not in session.failed_agents:
+                session.failed_agents.append(agent_id)
         released = self._is_released()
         if released and session.failed_starts < MAX_FAILED_STARTS and self._may_retry():
             self._run_again(reason, message)
@@ -255,6 +259,25 @@ class SessionMachine:
             self._move_kernel(kernel, KernelState.PENDING, reason)
         self._move_session(SessionState.PENDING, reason, message)
 
+    def time_out_start(self) -> list[tuple[str, AttemptStatus]]:
+        """Takes a placed session back whose kernels were not all ready in time.
+
+        Returns those that were not, by agent, as the failures that they are: their agents may never report one.
+        """
+        if self.session.state not in STARTING_SESSION_STATES:
+            return []
+        ready = {Observed.RUNNING} if self._is_released() else {Observed.HELD, Observed.RUNNING}
+        late = [
+            (kernel.agent_id, _late_start(kernel))
+            for kernel in self.session.kernels
+            if kernel.agent_id is not None and not kernel.attempt_ended and kernel.observed not in ready
+        ]
+        agents = list(dict.fromkeys(agent_id for agent_id, _ in late))
+        where = f": not on {', '.join(agents)}" if agents else ""
+        message = f"not every kernel was ready in time{where}"
+        self.roll_back(SessionReason.START_TIMEOUT, message, failed_agents=agents)
+        return late
+
     def strand(self, kernel_id: uuid.UUID, epoch: int, agent_id: str, *, revoked: bool) -> None:
         """Gives up an attempt whose agent is lost: by now the agent has stopped by itself what may be run again.
 
@@ -263,7 +286,7 @@ class SessionMachine:
         """
         session = self.session
         reason, what = (SessionReason.AGENT_REVOKED, "revoked") if revoked else (SessionReason.AGENT_LOST, "lost")
-        self.roll_back(reason, f"agent {agent_id} was {what}", failed_agent=agent_id)
+        self.roll_back(reason, f"agent {agent_id} was {what}", failed_agents=[agent_id])
         kernel = next((kernel for kernel in session.kernels if kernel.id == kernel_id), None)
         if kernel is None or kernel.epoch != epoch:
             return
@@ -322,7 +345,7 @@ class SessionMachine:
         if session.state in STARTING_SESSION_STATES and status.exit_code is None:
             if status.reason in PERMANENT_REASONS | {MOUNT_REFUSED}:
                 session.failed_starts = MAX_FAILED_STARTS
-            self.roll_back(status.reason or AttemptReason.START_FAILED, status.message, failed_agent=kernel.agent_id)
+            self.roll_back(status.reason or AttemptReason.START_FAILED, status.message, failed_agents=[kernel.agent_id])
             return
         kernel.exit_code = status.exit_code
         if status.reason == AttemptReason.EVICTED and kernel.agent_id and kernel.agent_id not in session.failed_agents:
@@ -484,3 +507,12 @@ def _how_it_ended(kernel: Kernel) -> str:
     if kernel.exit_code is None:
         return f"ended without an exit code ({kernel.reason or 'unknown'})"
     return f"exited with {kernel.exit_code}"
+
+
+def _late_start(kernel: Kernel) -> AttemptStatus:
+    """Returns the failure of an attempt that is not ready in time."""
+    if kernel.observed is Observed.PULLING:
+        reason, what = AttemptReason.IMAGE_PULL_FAILED, "its image was not fetched"
+    else:
+        reason, what = AttemptReason.START_FAILED, "it was not ready"
+    return AttemptStatus((kernel.id, kernel.epoch), Observed.FAILED, None, reason, f"{what} in time")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from sqlalchemy import text
 
+from retinue.manager.controllers import deadlines
 from retinue.manager.session.core.states import SessionType
 from retinue.manager.store.database import Database
+from tests.integration.manager.reporting_node import TERM
 from tests.integration.manager.scheduler.world import World, check, kernel, row, settle
 from tests.support.eventually import eventually
 
@@ -31,6 +34,43 @@ async def fail_three(world: World, database: Database, name: str) -> None:
                 await tx.execute(text("UPDATE session SET next_try_time = now() WHERE state = 'PENDING'"))
         await world.end(session)
         await settle(world)
+
+
+async def test_an_agent_on_which_starts_hang_is_avoided(database: Database) -> None:
+    """It takes sessions, and neither starts them nor says why."""
+    async with World(database, 7).running() as world:
+        hanging, *others = world.nodes
+
+        def note(starts: Sequence[deadlines.LateStart]) -> None:
+            for start in starts:
+                world.reports.note_failed_start(start.agent_id, start.session_id, start.owner, start.status)
+
+        for _ in range(3):
+            session = await world.submit(**kernel("1"), type=SessionType.BATCH, retry=None, agents=(hanging.name,))
+            await world.schedule()
+            assert (await row(database, session)).agent_id == hanging.name
+            async with database.transaction() as tx:
+                await tx.execute(text("UPDATE session SET schedule_time = schedule_time - interval '1 day'"))
+            await deadlines.enforce(database, TERM, lambda _: None, late=note)
+            assert (await row(database, session)).state == "PENDING"
+            # It gives up, as it is told to.
+            await hanging.step()
+            async with database.transaction() as tx:
+                await tx.execute(text("UPDATE session SET next_try_time = now() WHERE state = 'PENDING'"))
+            # The next try is elsewhere, although the session prefers the agent.
+            await world.schedule()
+            for _ in range(3):
+                for node in others:
+                    await node.step()
+            found = await row(database, session)
+            assert found.state == "RUNNING"
+            assert found.agent_id in {node.name for node in others}
+            await world.end(session)
+            for node in others:
+                while await node.step():
+                    pass
+        await eventually(partial(conditions, database, hanging.name), [("STARTS_FAILING", True)].__eq__)
+        await world.come_to_rest()
 
 
 async def test_sessions_that_start_nowhere_have_no_agent_avoided(database: Database) -> None:

@@ -263,10 +263,10 @@ class Cluster:
 
     def _tiers(self, session: Session) -> list[list[Agent]]:
         fit = [a for a in self.agents if a.schedulable and session.architecture in ("", a.architecture)]
-        tiers = [[a for a in fit if a.id in session.designated]]
+        pools = [[a for a in fit if a.id in session.designated]]
         if not (session.strict and session.designated):
-            rest = [a for a in fit if a.id not in session.designated]
-            tiers += [[a for a in rest if a.id not in session.avoided], [a for a in rest if a.id in session.avoided]]
+            pools.append([a for a in fit if a.id not in session.designated])
+        tiers = [[a for a in pool if (a.id in session.avoided) is last] for last in (False, True) for pool in pools]
         return [tier for tier in tiers if tier]
 
     def _place(self, session: Session, tiers: list[list[Agent]]) -> list[str] | None:

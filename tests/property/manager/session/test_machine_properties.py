@@ -80,7 +80,7 @@ def apply(machine: SessionMachine, step: tuple[object, ...]) -> None:
         case ("terminate",):
             machine.terminate("TERMINATED_BY_USER")
         case ("roll_back",):
-            machine.roll_back("START_TIMEOUT")
+            machine.time_out_start()
         case ("exceed_time_limit",):
             machine.exceed_time_limit()
         case ("give_up_waiting",):

@@ -242,6 +242,20 @@ class TestAgents:
         assert agents_of(designated=["c"], strict=True) is None
         assert agents_of(designated=["b"], avoided=["b"], strict=True) == ["b", "b"]
 
+    def test_agents_on_which_a_session_failed_come_last_though_it_prefers_them(self) -> None:
+        def agent_of(**wishes: object) -> list[str] | None:
+            scene = Scene()
+            for name in ("a", "b", "c"):
+                scene.add_agent(name, {"cpu": 1})
+            scene.add_session("s", "A", [{"cpu": 1}], **wishes)  # type: ignore[arg-type]  # passed on
+            return scene.run(DRF).agents.get("s")
+
+        assert agent_of(designated=["b"]) == ["b"]
+        assert agent_of(designated=["b"], avoided=["b"]) == ["a"]
+        assert agent_of(designated=["b", "c"], avoided=["b"]) == ["c"]
+        assert agent_of(designated=["b", "c"], avoided=["b"], strict=True) == ["c"]
+        assert agent_of(designated=["b"], avoided=["a", "b", "c"]) == ["b"]
+
     def test_more_in_use_than_there_is_takes_nothing_and_breaks_nothing(self) -> None:
         scene = Scene()
         scene.add_agent("shrunk", {"cpu": 1, "mem": 9}, {"cpu": 4})

@@ -176,8 +176,27 @@ def test_gang_that_may_have_been_released_is_not_tried_again() -> None:
     machine = placed(2)
     report(machine, 0, Observed.HELD)
     report(machine, 1, Observed.HELD)
-    machine.roll_back("START_TIMEOUT")
+    report(machine, 1, Observed.RUNNING)
+    agent = machine.session.kernels[0].agent_id
+    assert [where for where, _ in machine.time_out_start()] == [agent]
     assert (machine.session.state, machine.session.result) == (SessionState.TERMINATING, Result.FAILED)
+
+
+def test_agents_that_are_late_are_avoided_and_have_failed() -> None:
+    machine = placed(4)
+    report(machine, 0, Observed.HELD)
+    report(machine, 1, Observed.PULLING)
+    report(machine, 2, Observed.CREATING)
+    agents = [kernel.agent_id for kernel in machine.session.kernels]
+    late = machine.time_out_start()
+    assert [(agent, status.reason) for agent, status in late] == [
+        (agents[1], "IMAGE_PULL_FAILED"),
+        (agents[2], "START_FAILED"),
+        (agents[3], "START_FAILED"),
+    ]
+    assert (machine.session.state, machine.session.reason) == (SessionState.PENDING, "START_TIMEOUT")
+    assert machine.session.failed_agents == ["n1", "n0"]
+    assert machine.time_out_start() == []
 
 
 def test_termination_while_pending_or_placed_cancels() -> None:
