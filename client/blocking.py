@@ -58,7 +58,7 @@ _THREAD = _LoopThread()
 
 
 def _refuse_patched_threads() -> None:
-    """Raises UsageError where the loop's thread would be none: whoever waits for it would stop it, and all else."""
+    """Raises UsageError where the loop's thread would be none: all that wait for it would stop it, and each other."""
     for library, (module, function) in _PATCHING.items():
         patched = getattr(sys.modules.get(module), function, None)
         if patched is not None and (patched("threading") or patched("thread")):
