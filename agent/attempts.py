@@ -216,7 +216,8 @@ class AttemptSpec:
     link to the session's network, `egress` leads to the outside by an egress link. From `session_secret` follow the
     keys by which the session's kernels reach each other; it is never recorded.
     With `sftp`, the attempt is that server instead of a command. `stop_signal` is what asks it to end, by default the
-    image's, else SIGTERM; with `stops_all`, all that the command has started gets it, too.
+    image's, else SIGTERM; with `stops_all`, all that the command has started gets it, too. The command starts in
+    `working_directory`, or in `image_directory` if that can be entered; empty: in the kernel's own.
     """
 
     id: str
@@ -240,6 +241,15 @@ class AttemptSpec:
     stop_signal: Signals | None = None
     stops_all: bool = False
     warning: TimeWarning | None = None
+    working_directory: str = ""
+    image_directory: str = ""
+
+    @property
+    def directory(self) -> str:
+        """Returns where the command starts, relative to the kernel's own directory; after a `-` one that is left alone
+        if it cannot be entered.
+        """
+        return self.working_directory or (f"-{self.image_directory}" if self.image_directory else ".")
 
     @property
     def stop(self) -> Delivery:

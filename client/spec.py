@@ -19,7 +19,8 @@ class SessionOptions(TypedDict, total=False):
     `type`: `batch`, `interactive`, …. `name`, `project`, `resource_group`: by name. `cluster_mode`: `single-node` or
     `multi-node`. `priority`: 0 to 100. `command`: argument vector of `main1`. `environment`, `slots`, `image`: of every
     kernel; slots are amounts, such as `{"cpu": 2, "mem": "4g"}`. `shared_memory`: size of /dev/shm, such as
-    `1g`, a part of `mem`. `isolation`: `process`, `container` or `vm`. The same with `main_` and `sub_` in front: of
+    `1g`, a part of `mem`. `working_directory`: where the command starts, an absolute path in the kernel. `isolation`:
+    `process`, `container` or `vm`. The same with `main_` and `sub_` in front: of
     one role, in place of the above. `labels`: free. `mounts`: directories of the nodes as source, target and whether it
     is writable. `ports`: of `main1` that clients reach, each a name, `tcp` or `http`,
     a number and, where an HTTP program is to see it through the gateway in place of the browser's host, `localhost`;
@@ -51,6 +52,7 @@ class SessionOptions(TypedDict, total=False):
     environment: Mapping[str, str]
     slots: Mapping[str, Amount]
     shared_memory: str
+    working_directory: str
     isolation: str
     main_image: str
     main_isolation: str
@@ -144,6 +146,7 @@ def _spec(options: SessionOptions) -> session_pb2.SessionSpec:
         else None,
     )
     spec.kernel.shared_memory = options.get("shared_memory", "")
+    spec.kernel.working_directory = options.get("working_directory", "")
     spec.kernel.isolation = _isolation(options.get("isolation", ""))
     if (tries := options.get("max_attempts")) is not None:
         spec.retry.max_attempts, spec.retry.on_failure = tries, options.get("retry_on_failure", False)

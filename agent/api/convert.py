@@ -97,6 +97,8 @@ def desired_attempt(message: agent_service_pb2.Attempt) -> DesiredAttempt:
         raise invalid("attempts.goal", f"of attempt {message.id} is not set")
     if HOSTNAME.fullmatch(message.hostname) is None:
         raise invalid("attempts.hostname", f"{message.hostname!r} of attempt {message.id} is not a host name")
+    if message.working_directory and not message.working_directory.startswith("/"):
+        raise invalid("attempts.working_directory", f"of attempt {message.id} is not an absolute path")
     if any(amount < 0 for amount in (*message.slots.values(), message.shared_memory)):
         raise invalid("attempts.slots", f"of attempt {message.id} is negative")
     spec = AttemptSpec(
@@ -120,6 +122,7 @@ def desired_attempt(message: agent_service_pb2.Attempt) -> DesiredAttempt:
         isolation=_isolation(message),
         stop_signal=signal_named(message.stop_signal),
         stops_all=message.stops_all,
+        working_directory=message.working_directory,
         warning=_warning(message.time_warning) if message.HasField("time_warning") else None,
     )
     grace = message.stop_grace.seconds + message.stop_grace.nanos / 1e9

@@ -43,4 +43,7 @@ def fitted(spec: AttemptSpec, image: Image) -> tuple[AttemptSpec, ImageFacts]:
     environment = threads | core_environment(labels, spec.slots) | dict(spec.environment)
     facts = ImageFacts(image.identity, labels.service_ports)
     stop = spec.stop_signal or image.stop_signal
-    return replace(spec, shared_memory=shared, environment=environment, stop_signal=stop), facts
+    directory = image.working_directory
+    return replace(
+        spec, shared_memory=shared, environment=environment, stop_signal=stop, image_directory=directory
+    ), facts

@@ -13,7 +13,7 @@ from signal import Signals
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from retinue.agent.attempts import ImageIdentity, Layer
-from retinue.agent.docker.core.image_bounds import excess, variables_of
+from retinue.agent.docker.core.image_bounds import excess, variables_of, working_directory
 from retinue.agent.docker.core.pull_progress import fold, worth_reporting
 from retinue.agent.docker.credentials import CredentialsError, encode_login, read_credentials
 from retinue.agent.docker.engine import MAX_ANSWER, MAX_ERROR, EngineError
@@ -76,6 +76,8 @@ class Image:
     variables: frozenset[str] = frozenset()
     """The names of the variables that it sets."""
     stop_signal: Signals | None = None
+    working_directory: str = ""
+    """Where its command starts; empty when it does not say."""
 
 
 @dataclass(slots=True)
@@ -157,7 +159,8 @@ class Images:
                 self._fetched.used((identities[0].id,))
                 stop = signal_named(str(configuration.get("StopSignal") or ""))
                 variables = variables_of(configuration)
-                return Image(identities[0], user, labels, excess(configuration), variables, stop)
+                directory = working_directory(configuration)
+                return Image(identities[0], user, labels, excess(configuration), variables, stop, directory)
         return None
 
     async def fetch(self, reference: str, wanted: ImageIdentity, report: Report) -> Image:

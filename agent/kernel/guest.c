@@ -10,7 +10,7 @@
  * bytes that its answer repeats, followed by fields: four bytes of length, so many bytes, and a NUL. Frames in:
  *   S  the specification; every field begins with a letter:
  *      h hostname, r kind of root (9p or squashfs), u user, g group, x further group, s size of /dev/shm,
- *      n limit of processes,
+ *      n limit of processes, d directory in which the command starts, as directory.h says,
  *      f file (three more fields: mode, owner or empty for root, content), m mount (two more fields: name in the share,
  *      `r` or `w`), p program of ours that gets a name unless there is one, c text before the configuration of an ssh
  *      client, v argument of the server, a argument of the command, e variable
@@ -52,6 +52,7 @@
 #include <unistd.h>
 
 #include "command.h"
+#include "directory.h"
 #include "shell.h"
 
 #define STREAMS 24
@@ -95,6 +96,7 @@ static uid_t user = 60000;
 static gid_t group = 60000;
 static gid_t groups[MAX_GROUPS];
 static size_t group_count;
+static const char *directory = ".";
 static rlim_t processes = RLIM_INFINITY;
 static char *arguments[MAX_FIELDS + 1], *variables[MAX_FIELDS + 1], *server_arguments[MAX_FIELDS + 1];
 static int argument_count, variable_count, server_count, assembled;
@@ -497,6 +499,9 @@ static int specify(unsigned char *body, size_t length)
 		case 's':
 			shared_memory = value;
 			break;
+		case 'd':
+			directory = value;
+			break;
 		case 'n':
 			processes = strtoul(value, NULL, 10);
 			break;
@@ -687,7 +692,7 @@ static void become_user(void)
 	name_shell();
 }
 
-static void run(char **words, int to)
+static void run(char **words, int to, const char *from)
 {
 	int nothing = open("/dev/null", O_RDWR | O_CLOEXEC), descriptor;
 
@@ -695,6 +700,10 @@ static void run(char **words, int to)
 	dup2(to < 0 ? nothing : to, STDOUT_FILENO);
 	dup2(to < 0 ? nothing : to, STDERR_FILENO);
 	become_user();
+	if (enter(from) != 0) {
+		fprintf(stderr, "guest: %s: %s\n", from, strerror(errno));
+		_exit(NO_DIRECTORY);
+	}
 	if (words[0] == NULL) {
 		/* Nothing is to be run: until a signal, and without the ports, which can be open once only. */
 		for (descriptor = STDERR_FILENO + 1; descriptor < MAX_DESCRIPTORS; descriptor++)
@@ -759,7 +768,7 @@ static int go(struct field *fields, int count)
 	(void)!fchown(printed[1], user, group);
 	command = fork();
 	if (command == 0)
-		run(arguments, printed[1]);
+		run(arguments, printed[1], directory);
 	if (command < 0)
 		return errno;
 	close(printed[1]);
@@ -774,7 +783,7 @@ static int serve(void)
 		return 0;
 	server = fork();
 	if (server == 0)
-		run(server_arguments, -1);
+		run(server_arguments, -1, ".");
 	return 0;
 }
 

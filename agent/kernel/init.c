@@ -1,7 +1,7 @@
 /*
  * First process of a container: waits at the start barrier, then becomes the parent of the user's command.
  *
- * Usage: init BARRIER OUTPUT FILTER COUNT [SERVER [ARGUMENT...]] [COMMAND [ARGUMENT...]]
+ * Usage: init BARRIER OUTPUT FILTER DIRECTORY COUNT [SERVER [ARGUMENT...]] [COMMAND [ARGUMENT...]]
  *
  * BARRIER is a FIFO: a newline in it releases the command; an `s` before says that the network is ready. It is opened
  * for reading and writing, so that the death of its writer does not release the command; once a process can open it for
@@ -11,12 +11,15 @@
  * SIGPIPE.
  * FILTER is a file with a seccomp filter (a program of classic BPF), which applies to this process and its descendants,
  * besides the engine's.
+ * The command starts in DIRECTORY. One that cannot be entered ends the container, unless it is written after a `-`:
+ * then the command starts where this process did.
  * COUNT is the number of words after it that make up a server: it is started at the first `s`, without input and
  * output, and its end changes nothing.
  * Without a COMMAND, the process waits for a signal. Signals are forwarded to the command, as command.h says, and
  * orphans are reaped; when the command exits, so does this process, and with it everything in the container. A command
  * that was asked to end may leave processes that are not yet done: this process waits for them, too, until it is
- * killed. Exit code: the command's, 128 + n after signal n, 127 when it is not found, 126 when it cannot be executed.
+ * killed. Exit code: the command's, 128 + n after signal n, 127 when it is not found, 126 when it cannot be executed,
+ * 214 when its directory cannot be entered.
  *
  * How the command ended is kept in the mode of BARRIER, if it belongs to this process' user: ENDED, the exit code,
  * and USED_UP after an out-of-memory kill in here; then, its time of modification is their number, in seconds. The
@@ -40,6 +43,7 @@
 #include <unistd.h>
 
 #include "command.h"
+#include "directory.h"
 #include "filter.h"
 #include "shell.h"
 
@@ -49,7 +53,7 @@
 /* Maximum number of words of a server. */
 #define WORDS 16
 /* Arguments before the server, with the name of the program. */
-#define COMMON 5
+#define COMMON 6
 #define NOTHING -1
 /* Processes that others have adopted end without a signal to this one. */
 #define LOOK_MS 1000
@@ -186,9 +190,9 @@ int main(int count, char **arguments)
 	int barrier, signals, printed, number, code, words, served = 0, exit_code = -1, asked = 0;
 	pid_t command = 0;
 
-	words = count < COMMON ? -1 : atoi(arguments[4]);
+	words = count < COMMON ? -1 : atoi(arguments[5]);
 	if (words < 0 || words > WORDS || words > count - COMMON) {
-		fprintf(stderr, "usage: init BARRIER OUTPUT FILTER COUNT [SERVER [ARGUMENT...]] [COMMAND [ARGUMENT...]]\n");
+		fprintf(stderr, "usage: init BARRIER OUTPUT FILTER DIRECTORY COUNT [SERVER [ARGUMENT...]] [COMMAND [ARGUMENT...]]\n");
 		return CANNOT_RUN;
 	}
 	/* Processes of the same user in here get no access to this process' memory and descriptors. */
@@ -220,6 +224,10 @@ int main(int count, char **arguments)
 		served = 1;
 	}
 	close(barrier);
+	if (enter(arguments[4]) != 0) {
+		complain(arguments[4]);
+		return ended(arguments[1], NO_DIRECTORY);
+	}
 	if (count > COMMON + words) {
 		command = fork();
 		if (command == 0)

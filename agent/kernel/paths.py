@@ -2,6 +2,8 @@
 
 HOME = "/home/work"
 """The kernel's own directory, and its user's home."""
+NO_DIRECTORY = 214
+"""Exit code of a kernel whose working directory its user cannot enter: the command was not started."""
 PROGRAMS_PREFIX = "/run/kernel"
 """Lies in memory over the host's root, and can be made in any container;
 other paths may be read-only mounts of the host's.

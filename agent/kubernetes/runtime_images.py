@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
 from retinue.agent.attempts import ImageIdentity
-from retinue.agent.docker.core.image_bounds import excess, variables_of
+from retinue.agent.docker.core.image_bounds import excess, variables_of, working_directory
 from retinue.agent.docker.images import Image
 from retinue.agent.docker.registries import parse_reference
 from retinue.agent.errors import KernelRuntimeError
@@ -48,7 +48,7 @@ _MESSAGES: dict[str, dict[int, tuple[str, int | str, bool]]] = {
 @dataclass(frozen=True, slots=True)
 class ImageConfig:
     """An image's user, as `USER[:GROUP]` by number or name, its labels, what of it rules out a kernel, in words,
-    the names of its variables, and the signal that it is to be ended by.
+    the names of its variables, the signal that it is to be ended by, and where its command starts.
     """
 
     user: str = ""
@@ -56,6 +56,7 @@ class ImageConfig:
     excess: str = ""
     variables: frozenset[str] = frozenset()
     stop_signal: Signals | None = None
+    working_directory: str = ""
 
 
 def read_config(text: str) -> ImageConfig:
@@ -81,7 +82,7 @@ def read_config(text: str) -> ImageConfig:
         return ImageConfig(excess=NONSENSE)
     labels = {str(name): str(value) for name, value in labels.items()}
     stop = signal_named(str(document.get("StopSignal") or ""))
-    return ImageConfig(user, labels, excess(document), variables_of(document), stop)
+    return ImageConfig(user, labels, excess(document), variables_of(document), stop, working_directory(document))
 
 
 class RuntimeImages:
@@ -115,7 +116,15 @@ class RuntimeImages:
             return None
         config = read_config(next((entry.value for entry in found.info if entry.key == "info"), ""))
         identity = ImageIdentity("", found.image.id)
-        return Image(identity, config.user, config.labels, config.excess, config.variables, config.stop_signal)
+        return Image(
+            identity,
+            config.user,
+            config.labels,
+            config.excess,
+            config.variables,
+            config.stop_signal,
+            config.working_directory,
+        )
 
     async def close(self) -> None:
         """Closes the connection."""

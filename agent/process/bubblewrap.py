@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from retinue.agent.host import syscalls
-from retinue.agent.kernel.paths import HOME
+from retinue.agent.kernel.paths import HOME, NO_DIRECTORY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -81,9 +81,10 @@ class Sandbox:
 
     `files` are texts by path below the root, without the leading slash; `control_groups` are the host's directories
     by path inside. `work` is the command's writable home, `stdout` the pipe of its standard output, None where that
-    goes to standard error's. `server` is run beside the command, with the same environment. `memory_files` are the
-    sizes of its file systems in memory. `user` is the command's. In a `jail`, the root holds nothing but `files`
-    and what the jail shows, and the jail's command takes the place of all else.
+    goes to standard error's. It starts in `directory`, relative to its home. `server` is run beside the command, with
+    the same environment. `memory_files` are the sizes of its file systems in memory. `user` is the command's. In a
+    `jail`, the root holds nothing but `files` and what the jail shows, and the jail's command takes the place of all
+    else.
     """
 
     hostname: str
@@ -97,6 +98,7 @@ class Sandbox:
     server: tuple[str, ...] = ()
     jail: Jail | None = None
     stdout: Path | None = None
+    directory: str = "."
 
 
 def hidden_paths(paths: Iterable[Path]) -> tuple[str, ...]:
@@ -106,9 +108,9 @@ def hidden_paths(paths: Iterable[Path]) -> tuple[str, ...]:
     return tuple(sorted(str(path) for path in real if not any(path.is_relative_to(mask) for mask in masked)))
 
 
-def barrier_script(variables: int, server: Sequence[str] = (), *, stdout: bool = False) -> str:
+def barrier_script(variables: int, server: Sequence[str] = (), *, stdout: bool = False, directory: str = ".") -> str:
     """Returns the shell's program: say ready, wait for an empty line, become the command with
-    an environment of its own.
+    an environment of its own in `directory`.
 
     A line before that says that the network is there: with the first of them, the server is started. With `stdout`
     standard output has a pipe of its own, else it is standard error.
@@ -119,7 +121,10 @@ def barrier_script(variables: int, server: Sequence[str] = (), *, stdout: bool =
     wait = f'while read -r word && [ "$word" ]; do [ "$up" ] || {start}; up=1; done'
     # For reading as well: the death of a reader must not end a writer.
     output = f"1<>{STDOUT}" if stdout else ">&2"
-    return f'cd {HOME} && ulimit -c 0 && echo && {{ {wait}; }} && exec env -i {values} "$@" </dev/null {output}'
+    enter = f"{{ cd {shlex.quote(directory)} || exit {NO_DIRECTORY}; }}"
+    return (
+        f'cd {HOME} && ulimit -c 0 && echo && {{ {wait}; }} && {enter} && exec env -i {values} "$@" </dev/null {output}'
+    )
 
 
 def inner_arguments(sandbox: Sandbox) -> list[str]:
@@ -132,7 +137,12 @@ def inner_arguments(sandbox: Sandbox) -> list[str]:
         command = ("/bin/sh", "-c", 'exec "$@"', "sh", *command)
     become = ["setpriv", f"--reuid={sandbox.user.uid}", f"--regid={sandbox.user.gid}", "--clear-groups"]
     become += ["--bounding-set=-all", "--inh-caps=-all"]
-    script = barrier_script(len(environment_of(sandbox)), sandbox.server, stdout=sandbox.stdout is not None)
+    script = barrier_script(
+        len(environment_of(sandbox)),
+        sandbox.server,
+        stdout=sandbox.stdout is not None,
+        directory=sandbox.directory,
+    )
     return [*become, "/bin/sh", "-c", script, "sh", *command]
 
 

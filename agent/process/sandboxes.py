@@ -112,6 +112,7 @@ class Kernels(SandboxKernels[ProcessOptions]):
                 server=() if ssh is None else tuple(server_command(spec.hostname)),
                 # A jail has one stream only: the lines of its server.
                 stdout=directory / STDOUT_PIPE,
+                directory=spec.directory,
             )
         pipe = make_pipe(directory, 0o600)
         # Its own, as a container's is: /dev/stdout can be opened.

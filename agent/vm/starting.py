@@ -264,6 +264,7 @@ def guest_spec(
         ssh_config="" if ssh is None else f"{ssh.files.config}Host *\n",
         server=() if ssh is None else tuple(server_command(spec.hostname)),
         command=spec.command,
+        directory=spec.directory,
         environment=tuple(f"{name}={value}" for name, value in (defaults | dict(spec.environment)).items()),
     )
 

@@ -60,6 +60,13 @@ _TYPES = ("batch", "interactive", "inference", "system")
 @click.option("--label", multiple=True, callback=options.labels, metavar="NAME=VALUE", help="Label of the session.")
 @click.option("--image", default="", help="Default: the root of the agent's own host, read-only.")
 @click.option(
+    "-w",
+    "--workdir",
+    default="",
+    metavar="PATH",
+    help="Where the command starts.  [default: as the image says, else /home/work]",
+)
+@click.option(
     "--isolation",
     type=options.ISOLATIONS,
     help="How kernels are isolated.  [default: as the resource group says, else a container with an image]",
@@ -262,6 +269,7 @@ def request(given: dict[str, Any]) -> session_pb2.SessionSpec:
         environment=given["env"],
         slots=given["slots"],
         shared_memory=given["shared_memory"],
+        working_directory=given["workdir"],
         isolation=given["isolation"] or "",
         sub_isolation=given["sub_isolation"] or "",
         main_slots=given["main_slots"],

@@ -28,6 +28,7 @@ _OPTIONS = {
     "kernel.slots": "--slots",
     "kernel.shared_memory": "--shared-memory",
     "kernel.isolation": "--isolation",
+    "kernel.working_directory": "--workdir",
     "labels": "--label",
     "mounts": "--mount",
     "service_ports": "--port",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import itertools
 import os
 import re
@@ -304,7 +305,14 @@ async def submit_command(  # its options
         return await wait_for(client, accepted)
 
 
-submit_command.params[:0] = [parameter for parameter in run_command.params if parameter.name not in _NOT_TAKEN]
+def _for_scripts(parameter: click.Parameter) -> click.Parameter:
+    """Returns an option of `retinue run` without a letter that is another option of sbatch."""
+    taken = copy.copy(parameter)
+    taken.opts = [name for name in parameter.opts if name != "-w"]
+    return taken
+
+
+submit_command.params[:0] = [_for_scripts(option) for option in run_command.params if option.name not in _NOT_TAKEN]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ const FULL: Form = {
   clusterSize: "3",
   name: "train",
   command: `python -c 'print("it'"'"'s")' "two words" plain`,
+  directory: " /data/run ",
   slots: { cpu: "2", mem: "1g", "cuda.device": " " },
   environment: "A=1\nAPI_TOKEN=abc\nEMPTY=",
   mounts: "/data:/data:rw\n/models:/models",
@@ -27,6 +28,7 @@ it("reads what was typed", () => {
   const spec = specOf(FULL);
   expect(spec.clusterSize).toBe(3);
   expect(spec.kernel?.command).toEqual(["python", "-c", `print("it's")`, "two words", "plain"]);
+  expect(spec.kernel?.workingDirectory).toBe("/data/run");
   expect(spec.kernel?.slots).toEqual({ cpu: "2", mem: "1g" });
   expect(spec.kernel?.environment).toEqual({ A: "1", API_TOKEN: "abc", EMPTY: "" });
   expect(spec.mounts.map((mount) => [mount.source, mount.target, mount.writable])).toEqual([

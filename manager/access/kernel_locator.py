@@ -13,7 +13,7 @@ from retinue.manager.session.core.apps import AppSpec
 from retinue.manager.session.core.service_ports import Reachable
 from retinue.manager.session.core.spec import MAIN
 from retinue.manager.session.core.states import KernelState
-from retinue.manager.store import attempts
+from retinue.manager.store import attempts, sessions
 from retinue.manager.store.attempts import KernelLocationRecord
 
 MAIN_HOSTNAME = f"{MAIN}1"
@@ -45,6 +45,13 @@ async def locate(tx: AsyncSession, session_id: uuid.UUID, hostname: str) -> Atte
     return location_of(kernel, hostname)
 
 
+async def working_directory(tx: AsyncSession, session_id: uuid.UUID, hostname: str) -> str:
+    """Returns where the command of a kernel is asked to start; empty when it is not."""
+    session = (await sessions.read(tx, [session_id]))[session_id]
+    # No role ends in a digit.
+    return session.spec.working_directory(hostname.rstrip("0123456789"))
+
+
 @dataclass(frozen=True, slots=True)
 class MainKernel:
     """Where a session's main kernel runs, its address in the session's network (empty without one), what of it can be
@@ -56,6 +63,7 @@ class MainKernel:
     reachable: Reachable
     apps: tuple[AppSpec, ...] = ()
     serves_sftp: bool = False
+    working_directory: str = ""
 
 
 async def running_main(tx: AsyncSession, session_id: uuid.UUID) -> MainKernel:
@@ -67,6 +75,7 @@ async def running_main(tx: AsyncSession, session_id: uuid.UUID) -> MainKernel:
         main.spec.reachable(main.service_ports),
         main.spec.apps,
         main.spec.serves_files,
+        main.spec.working_directory(MAIN),
     )
 
 

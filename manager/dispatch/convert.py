@@ -462,6 +462,7 @@ def _attempt(attempt: AttemptSpec) -> pb.Attempt:
         published=None if attempt.published is None else _published_port(attempt.published),
         stop_signal=attempt.stop_signal,
         stops_all=attempt.stops_all,
+        working_directory=attempt.working_directory,
         time_warning=None if attempt.time_warning is None else _time_warning(attempt.time_warning),
         sftp=None
         if attempt.sftp is None

@@ -164,6 +164,7 @@ def _attempt(
         session_secret=secrets.of(row.session_id, row.epoch) if networked else b"",
         sftp=None if spec.sftp is None else _sftp_server(row, spec.sftp, secrets.ssh),
         isolation=spec.isolation_of(row.role),
+        working_directory=kernel.working_directory,
     )
 
 

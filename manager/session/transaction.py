@@ -128,6 +128,7 @@ def _kernel(session: SessionRecord, record: KernelRecord) -> Kernel:
         end_time=record.end_time,
         image=session.spec.image(record.role),
         found_image=record.image,
+        working_directory=session.spec.working_directory(record.role),
     )
 
 

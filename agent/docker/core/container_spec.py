@@ -104,7 +104,7 @@ def body(container: Container) -> dict[str, Any]:
         "WorkingDir": HOME,
         "Env": [f"{name}={value}" for name, value in ({"HOME": HOME} | dict(spec.environment)).items()],
         "Entrypoint": [f"{INSIDE}/{name}" for name in ("init", "barrier", "output", "filter")]
-        + [str(len(container.server)), *container.server],
+        + [spec.directory, str(len(container.server)), *container.server],
         "Cmd": list(spec.command),
         # The health check of an image would run in the kernel, and its cost would be counted to the user.
         "Healthcheck": {"Test": ["NONE"]},

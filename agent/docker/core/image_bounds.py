@@ -16,6 +16,8 @@ MAX_VOLUMES = 64
 MAX_VARIABLES, MAX_VARIABLE, MAX_ENVIRONMENT = 4096, 128 << 10, 1 << 20
 """Number of variables, and bytes of one and of all: execve(2) takes no longer string, and little more in all."""
 MAX_ID = 2**31 - 1
+MAX_DIRECTORY = 4096
+"""Characters of a path: the kernel takes no longer one."""
 _NAME = r"[A-Za-z0-9_.][A-Za-z0-9_.@$-]{0,255}"
 _USER = re.compile(rf"(?:{_NAME})(?::(?:{_NAME}))?")
 
@@ -28,6 +30,13 @@ def excess(configuration: Mapping[str, Any]) -> str:
 def variables_of(configuration: Mapping[str, Any]) -> frozenset[str]:
     """Returns the names of the variables that an image's configuration sets."""
     return frozenset(str(variable).partition("=")[0] for variable in configuration.get("Env") or [])
+
+
+def working_directory(configuration: Mapping[str, Any]) -> str:
+    """Returns where an image's command starts; empty for the root, which an image has that does not say."""
+    directory = str(configuration.get("WorkingDir") or "")
+    is_path = directory.startswith("/") and "\0" not in directory and len(directory) <= MAX_DIRECTORY
+    return directory if is_path and directory.strip("/") else ""
 
 
 def _user(configuration: Mapping[str, Any]) -> str:

@@ -129,7 +129,7 @@ def body(plan: PodPlan) -> Pod:
         volumes.append(Volume(name=name, emptyDir=EmptyDirVolumeSource(medium="Memory", sizeLimit=str(size))))
     amounts = resources(spec.slots)
     words = [f"{INSIDE}/{name}" for name in ("init", "barrier", "output", "filter")]
-    words += [str(len(plan.server)), *plan.server, *spec.command]
+    words += [spec.directory, str(len(plan.server)), *plan.server, *spec.command]
     container = Container(
         name=CONTAINER,
         image=plan.image,

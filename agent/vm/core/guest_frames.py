@@ -55,7 +55,7 @@ class GuestSpec:
     """The specification of what runs in a guest. `image` says that its root is an image's, and not the node's own.
 
     The command has `groups` beside its own. `programs` of the agent get a name where an image has none; `ssh_config`
-    comes before the configuration of an image's own ssh.
+    comes before the configuration of an image's own ssh. The command starts in `directory`, as in containers.
     """
 
     hostname: str
@@ -72,6 +72,7 @@ class GuestSpec:
     server: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     environment: tuple[str, ...] = ()
+    directory: str = "."
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,7 @@ def specification(spec: GuestSpec) -> list[bytes]:
     """Returns the fields of a specification."""
     fields = [f"h{spec.hostname}", f"r{'squashfs' if spec.image else '9p'}", f"u{spec.uid}", f"g{spec.gid}"]
     fields += [f"x{group}" for group in spec.groups]
+    fields.append(f"d{spec.directory}")
     if spec.shared_memory:
         fields.append(f"s{spec.shared_memory}")
     if spec.processes:

@@ -101,6 +101,12 @@ export default function NewSession() {
           value={form.command}
           onChange={(value) => set("command", value)}
         />
+        <Text
+          label={t("workingDirectory")}
+          help={t("workingDirectoryHelp")}
+          value={form.directory}
+          onChange={(value) => set("directory", value)}
+        />
         <Labelled label={t("isolation")}>
           <select value={form.isolation} onChange={(event) => set("isolation", Number(event.target.value))}>
             <option value={Isolation.UNSPECIFIED}>{t("asGroup")}</option>

@@ -67,6 +67,7 @@ function cli(spec: SessionSpec): string {
   const slots = Object.entries(kernel?.slots ?? {}).map(([slot, value]) => `${slot}=${value}`);
   add("--slots", slots.join(","));
   add("--image", kernel?.image);
+  add("--workdir", kernel?.workingDirectory);
   if (kernel && kernel.isolation !== Isolation.UNSPECIFIED) add("--isolation", isolationName(kernel.isolation));
   for (const [name, value] of Object.entries(kernel?.environment ?? {})) {
     words.push(["--env", SECRET.test(name) ? `"${name}=$${name}"` : quoted(`${name}=${value}`)]);
@@ -100,6 +101,7 @@ function python(spec: SessionSpec): string {
   if (spec.clusterMode !== ClusterMode.UNSPECIFIED) add("cluster_mode", modeName(spec));
   if (kernel && Object.keys(kernel.slots).length > 0) add("slots", kernel.slots);
   add("image", kernel?.image);
+  add("working_directory", kernel?.workingDirectory);
   if (kernel && kernel.isolation !== Isolation.UNSPECIFIED) add("isolation", isolationName(kernel.isolation));
   if (kernel && kernel.command.length > 0) add("command", kernel.command);
   const environment = Object.entries(kernel?.environment ?? {});

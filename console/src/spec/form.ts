@@ -16,6 +16,7 @@ export interface Form {
   template: string;
   image: string;
   command: string;
+  directory: string;
   isolation: Isolation;
   slots: Record<string, string>;
   environment: string;
@@ -39,6 +40,7 @@ export const EMPTY: Form = {
   template: "",
   image: "",
   command: "",
+  directory: "",
   isolation: Isolation.UNSPECIFIED,
   slots: { cpu: "1", mem: "256m" },
   environment: "",
@@ -90,6 +92,7 @@ export function specOf(form: Form): SessionSpec {
     kernel: {
       image: form.image.trim(),
       command: splitWords("command", form.command),
+      workingDirectory: form.directory.trim(),
       environment: pairs("environment", form.environment),
       isolation: form.isolation,
       slots,

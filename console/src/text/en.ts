@@ -97,6 +97,8 @@ export const en = {
   hostRoot: "Empty: the root of the agent's host",
   command: "Command",
   commandHelp: "As in a shell: quotes keep words together.",
+  workingDirectory: "Working directory",
+  workingDirectoryHelp: "Where the command starts. Empty: as the image says, else /home/work.",
   isolation: "Isolation",
   asGroup: "As the group says",
   perKernel: "Per kernel",

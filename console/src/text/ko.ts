@@ -99,6 +99,8 @@ export const ko: Record<Key, string> = {
   hostRoot: "비움: 에이전트 호스트의 루트",
   command: "명령",
   commandHelp: "셸처럼 따옴표로 단어를 묶습니다.",
+  workingDirectory: "작업 디렉터리",
+  workingDirectoryHelp: "명령이 시작되는 곳입니다. 비어 있으면 이미지의 설정, 없으면 /home/work입니다.",
   isolation: "격리",
   asGroup: "그룹 설정대로",
   perKernel: "커널마다",

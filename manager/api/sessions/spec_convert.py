@@ -228,6 +228,7 @@ def _kernel_spec(message: pb.KernelSpec, path: str) -> KernelSpec:
         dict(message.slots),
         message.shared_memory,
         ISOLATIONS.get(message.isolation),
+        message.working_directory,
     )
 
 
@@ -326,6 +327,7 @@ def _kernel_spec_message(spec: KernelSpec, view: SpecView) -> pb.KernelSpec:
         slots=spec.slots,
         shared_memory=spec.shared_memory,
         isolation=isolation_number(spec.isolation),
+        working_directory=spec.working_directory,
     )
 
 

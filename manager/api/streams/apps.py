@@ -62,7 +62,7 @@ class AppServicer(app_service_pb2_grpc.AppServiceServicer):
             location=location,
             command=app.command_at(location.port, session_id, request.arguments),
             environment={**app.environment, **request.environment},
-            working_directory=app.working_directory,
+            working_directory=app.working_directory or kernel.working_directory,
             wait=wait,
         )
         answer = await self._forwarder.call(kernel.location, lambda stub: stub.StartApp, asked)

@@ -12,7 +12,7 @@ from retinue.manager.agent_rpc.relay import Forwarder
 from retinue.manager.api.visibility import find_session, record_access, require_feature
 from retinue.manager.server import errors
 from retinue.manager.server.interceptors import current_principal
-from retinue.manager.session.core.admission import wrong_command, wrong_environment
+from retinue.manager.session.core.admission import wrong_command, wrong_directory, wrong_environment
 from retinue.manager.session.core.events import AccessMethod
 from retinue.manager.session.core.features import Feature
 from retinue.manager.store.database import Database
@@ -23,7 +23,6 @@ from retinue.types.v1 import terminal_pb2
 _log = logging.getLogger(__name__)
 
 MAX_INPUT_BYTES = 64 * 1024
-MAX_PATH_BYTES = 4096
 MAX_TERMINAL = 1000
 SIGNALS = ("INT", "TERM", "KILL", "HUP", "QUIT", "USR1", "USR2", "STOP", "CONT", "TSTP", "WINCH", "ALRM")
 
@@ -38,10 +37,11 @@ async def serve_attach(
         session_id = await find_session(tx, start.session, owner_only=True)
         await require_feature(tx, session_id, Feature.ATTACH)
         location = await kernel_locator.locate(tx, session_id, hostname)
+        directory = start.working_directory or await kernel_locator.working_directory(tx, session_id, hostname)
         await record_access(tx, session_id, AccessMethod.ATTACH, hostname)
     # What it runs is left out: commands hold secrets.
     _log.info("%s attaches to kernel %s of session %s", current_principal().name, hostname, session_id)
-    steps = _steps(location.attempt_id, start, requests)
+    steps = _steps(location.attempt_id, start, directory, requests)
     async with aclosing(forwarder.exchange(location, lambda stub: stub.Attach, steps)) as responses:
         async for response in responses:
             yield _response(response, hostname)
@@ -60,9 +60,7 @@ def wrong_start(start: pb.AttachStart) -> list[errors.Violation]:
         *wrong_command(tuple(start.command), "start.command"),
         *wrong_environment(start.environment, "start.environment"),
     ]
-    directory = start.working_directory
-    if directory and (not directory.startswith("/") or "\0" in directory or len(directory.encode()) > MAX_PATH_BYTES):
-        violations.append(("start.working_directory", f"must be an absolute path of at most {MAX_PATH_BYTES} bytes"))
+    violations += wrong_directory(start.working_directory, "start.working_directory")
     if start.HasField("terminal"):
         violations += _wrong_size(start.terminal, "start.terminal")
         if start.detached:
@@ -80,14 +78,14 @@ def _wrong_size(size: terminal_pb2.TerminalSize, path: str) -> list[errors.Viola
 
 
 async def _steps(
-    attempt_id: str, start: pb.AttachStart, requests: AsyncIterator[pb.AttachRequest]
+    attempt_id: str, start: pb.AttachStart, directory: str, requests: AsyncIterator[pb.AttachRequest]
 ) -> AsyncIterator[agent_pb.AttachRequest]:
     yield agent_pb.AttachRequest(
         start=agent_pb.AttachStart(
             attempt_id=attempt_id,
             command=start.command,
             environment=start.environment,
-            working_directory=start.working_directory,
+            working_directory=directory,
             terminal=_size(start.terminal) if start.HasField("terminal") else None,
             keep_processes=start.keep_processes,
             detached=start.detached,

@@ -159,7 +159,7 @@ def _admit_system(spec: SessionSpec, violations: Violations) -> SessionSpec:
     kernels = [("spec.kernel", spec.kernel)]
     kernels += [(f"spec.roles[{position}].kernel", kernel) for position, kernel in enumerate(spec.roles.values())]
     for path, kernel in kernels:
-        for field in ("image", "command", "environment", "shared_memory", "isolation"):
+        for field in ("image", "command", "environment", "shared_memory", "isolation", "working_directory"):
             if getattr(kernel, field):
                 violations.append((f"{path}.{field}", "must be empty for a system session: it runs nothing of yours"))
     for field, allowed in (("service_ports", (_SFTP_PORT,)), ("preopen_ports", ())):
@@ -312,9 +312,7 @@ def _check_app(app: AppSpec, path: str, violations: Violations) -> None:
         violations.append((f"{path}.command", "is required"))
     violations += wrong_command(app.command, f"{path}.command")
     violations += wrong_environment(app.environment, f"{path}.environment")
-    directory = app.working_directory
-    if directory and (not directory.startswith("/") or "\0" in directory or len(directory.encode()) > MAX_PATH_BYTES):
-        violations.append((f"{path}.working_directory", f"must be an absolute path of at most {MAX_PATH_BYTES} bytes"))
+    violations += wrong_directory(app.working_directory, f"{path}.working_directory")
     if len(app.allowed_arguments) > MAX_ALLOWED or any(
         not argument or "\0" in argument or "=" in argument for argument in app.allowed_arguments
     ):
@@ -364,6 +362,7 @@ def _admit_kernel(kernel: KernelSpec, path: str, violations: Violations) -> Kern
         why = "is an option and no program: the entry point of an image is not used, so name the program first"
         violations.append((f"{path}.command[0]", why))
     violations += wrong_environment(kernel.environment, f"{path}.environment")
+    violations += wrong_directory(kernel.working_directory, f"{path}.working_directory")
     shared = kernel.shared_memory
     if shared:
         try:
@@ -401,6 +400,15 @@ def wrong_command(command: Sequence[str], path: str) -> Violations:
     if command and not command[0]:
         violations.append((f"{path}[0]", "must not be empty"))
     return violations
+
+
+def wrong_directory(directory: str, path: str) -> Violations:
+    """Returns what is wrong with the directory that a program starts in; an empty one is valid."""
+    if not directory or (
+        directory.startswith("/") and "\0" not in directory and len(directory.encode()) <= MAX_PATH_BYTES
+    ):
+        return []
+    return [(path, f"must be an absolute path of at most {MAX_PATH_BYTES} bytes")]
 
 
 def _admit_slots(slots: Mapping[str, str], path: str, violations: Violations) -> dict[str, str]:

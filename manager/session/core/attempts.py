@@ -101,6 +101,8 @@ class AttemptSpec:
     sftp: SftpServer | None = None
     # None, of one that is only to be stopped: as the image implies.
     isolation: Isolation | None = None
+    # Empty: as the image says, else the kernel's own directory.
+    working_directory: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,8 @@ class KernelSpec:
     shared_memory: str = ""
     # None: as the resource group has it, or as the image implies.
     isolation: Isolation | None = None
+    # Where the command starts; empty: as the image has it, else the kernel's own directory.
+    working_directory: str = ""
 
     def overridden_by(self, other: KernelSpec) -> KernelSpec:
         """`environment` and `slots` are replaced key by key, all others whole when given;
@@ -53,6 +55,7 @@ class KernelSpec:
             slots={**self.slots, **other.slots},
             shared_memory=other.shared_memory or self.shared_memory,
             isolation=other.isolation or self.isolation,
+            working_directory=other.working_directory or self.working_directory,
         )
 
 
@@ -305,7 +308,7 @@ def _check_types(spec: SessionSpec) -> None:
     texts = [spec.name, spec.project, spec.resource_group, spec.bootstrap_script, spec.architecture, spec.stop_signal]
     texts += [spec.time_warning.signal] if spec.time_warning is not None else []
     for kernel in (spec.kernel, *spec.roles.values()):
-        texts += [kernel.image, kernel.shared_memory, *kernel.command]
+        texts += [kernel.image, kernel.shared_memory, kernel.working_directory, *kernel.command]
         for mapping in (kernel.environment, kernel.slots):
             texts += [*mapping, *mapping.values()]
     for mount in spec.mounts:
@@ -355,6 +358,7 @@ def _stored_kernel(kernel: KernelSpec) -> dict[str, Any]:
         "slots": dict(kernel.slots),
         "shared_memory": kernel.shared_memory,
         "isolation": kernel.isolation,
+        "working_directory": kernel.working_directory,
     }
 
 
@@ -368,6 +372,7 @@ def _kernel_spec(stored: Mapping[str, Any]) -> KernelSpec:
         # Sessions from before it was there have none.
         stored.get("shared_memory", ""),
         Isolation(isolation) if (isolation := stored.get("isolation")) else None,
+        stored.get("working_directory", ""),
     )
 
 

@@ -42,6 +42,10 @@ MAX_FAILED_STARTS = 5
 MOUNT_REFUSED = AttemptReason.MOUNT_REFUSED
 
 
+NO_DIRECTORY = 214
+"""Exit code of a kernel whose command was not started, as it could not enter its working directory."""
+
+
 class IllegalMoveError(Exception):
     """A move that the tables do not have: a bug of the caller."""
 
@@ -71,6 +75,8 @@ class Kernel:
     # The reference asked for, and the image it was found to be: by any kernel of the session, in any try.
     image: str = ""
     found_image: SeenImage = field(default_factory=SeenImage)
+    # Where its command is asked to start; empty when it is not.
+    working_directory: str = ""
 
 
 @dataclass(slots=True)
@@ -401,22 +407,24 @@ class SessionMachine:
             # The exit code of an evicted command is that of the signal that ended it.
             lost = any(kernel.exit_code is None or kernel.reason == AttemptReason.EVICTED for kernel in failed)
             if lost or (session.retry is not None and session.retry.on_failure):
-                reason = self._bootstrap_failed(first) or (first.reason if lost else _why_it_ended(first))
+                reason = self._never_began(first) or (first.reason if lost else _why_it_ended(first))
                 self._run_again(reason, f"{first.hostname} {_how_it_ended(first)}")
                 return
         if main in over:
             if session.type is SessionType.BATCH:
                 session.result = Result.SUCCESS if main.exit_code == 0 else Result.FAILED
-            self._stop(self._bootstrap_failed(main) or _why_it_ended(main), f"{main.hostname} {_how_it_ended(main)}")
+            self._stop(self._never_began(main) or _why_it_ended(main), f"{main.hostname} {_how_it_ended(main)}")
         elif failed:
             if session.type is SessionType.BATCH:
                 session.result = Result.FAILED
-            reason = self._bootstrap_failed(failed[0]) or _why_it_ended(failed[0])
+            reason = self._never_began(failed[0]) or _why_it_ended(failed[0])
             self._stop(reason, f"{failed[0].hostname} {_how_it_ended(failed[0])}")
 
-    def _bootstrap_failed(self, kernel: Kernel) -> str:
-        failed = self.session.bootstraps and kernel.exit_code == bootstrap.FAILED_EXIT_CODE
-        return bootstrap.REASON if failed else ""
+    def _never_began(self, kernel: Kernel) -> str:
+        """Returns the reason for which the command of a kernel that has ended was not started; empty if it was."""
+        if self.session.bootstraps and kernel.exit_code == bootstrap.FAILED_EXIT_CODE:
+            return bootstrap.REASON
+        return SessionReason.WORKING_DIRECTORY_REFUSED if _has_no_directory(kernel) else ""
 
     def _stop(self, reason: str, message: str) -> None:
         self._move_session(SessionState.TERMINATING, reason, message)
@@ -506,6 +514,8 @@ def _how_it_ended(kernel: Kernel) -> str:
         return "was evicted"
     if kernel.exit_code is None:
         return f"ended without an exit code ({kernel.reason or 'unknown'})"
+    if _has_no_directory(kernel):
+        return f"has no directory {kernel.working_directory} that its user may enter ({kernel.exit_code})"
     return f"exited with {kernel.exit_code}"
 
 
@@ -516,3 +526,7 @@ def _late_start(kernel: Kernel) -> AttemptStatus:
     else:
         reason, what = AttemptReason.START_FAILED, "it was not ready"
     return AttemptStatus((kernel.id, kernel.epoch), Observed.FAILED, None, reason, f"{what} in time")
+
+
+def _has_no_directory(kernel: Kernel) -> bool:
+    return bool(kernel.working_directory) and kernel.exit_code == NO_DIRECTORY

@@ -49,6 +49,13 @@ class StoredSpec:
         except ValueError as error:
             raise UnreadableSpecError(str(error)) from error
 
+    def working_directory(self, role: str) -> str:
+        """Returns where the command of kernels of a role is asked to start; empty when it is not. Never raises."""
+        for kernel in (_member(_member(self.document, "roles"), role), _member(self.document, "kernel")):
+            if directory := _member(kernel, "working_directory"):
+                return str(directory)
+        return ""
+
     def text(self, name: str) -> str:
         """Returns a member that is a text; empty when it is none. Never raises."""
         return value if isinstance(value := _member(self.document, name), str) else ""

@@ -13,11 +13,11 @@ import pytest
 from standardwebhooks import Webhook
 
 from retinue.client.aio import Client
-from retinue.client.errors import CallError
+from retinue.client.errors import CallError, InvalidRequest
 from retinue.client.spec import session_spec
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import session_pb2
-from tests.integration.sessions.inside import UNTIL_FINISHED, finish, printed
+from tests.integration.sessions.inside import UNTIL_FINISHED, finish, printed, ran
 from tests.support.eventually import NEVER, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -62,6 +62,34 @@ async def test_a_script_that_fails_ends_the_session_and_says_so(client: Client) 
     await session.wait_ended(NEVER)
     assert (session.state, session.result, session.view.reason) == ("TERMINATED", "FAILED", "BOOTSTRAP_FAILED")
     assert await printed(session) == "no\nretinue: the bootstrap script failed with exit code 9\n"
+
+
+async def test_a_command_starts_in_the_working_directory_that_it_asks_for(client: Client) -> None:
+    made = await client.sessions.create(type="batch", command=["pwd"], working_directory="/etc")
+    await made.wait_ended(NEVER)
+    assert await printed(made) == "/etc\n"
+    assert made.view.spec.kernel.working_directory == "/etc"
+    refused = await client.sessions.create(
+        type="batch", command=["true"], working_directory="/no/where", max_attempts=2, retry_on_failure=True,
+        retry_backoff=0,
+    )  # fmt: skip
+    await refused.wait_ended(NEVER)
+    assert (refused.result, refused.view.reason, refused.view.retries) == ("FAILED", "WORKING_DIRECTORY_REFUSED", 1)
+    assert refused.view.message == "main1 has no directory /no/where that its user may enter (214)"
+    with pytest.raises(InvalidRequest, match="working_directory"):
+        await client.sessions.create(type="batch", command=["true"], working_directory="etc")
+
+
+async def test_what_is_attached_starts_in_the_working_directory(client: Client) -> None:
+    app = session_pb2.AppDefinition(name="web", command=["sh", "-c", "pwd; exec python3 -m http.server {port}"])
+    session = await client.sessions.create(
+        type="interactive", working_directory="/etc", ports=[("web", "http", 8000)], apps=[app]
+    )
+    await session.wait("RUNNING", timeout=NEVER)
+    assert await ran(session, "pwd") == (b"/etc\n", b"", 0)
+    assert await ran(session, "pwd", working_directory="/usr") == (b"/usr\n", b"", 0)
+    assert (await session.start_app("web")).log.startswith(b"/etc\n")
+    await session.terminate(force=True)
 
 
 async def test_a_session_waits_for_its_start_time_without_being_tried(client: Client) -> None:

@@ -50,6 +50,28 @@ async def test_user_of_an_image(contract: Contract, engine: TestEngine, user: st
         client.close()
 
 
+@pytest.mark.parametrize(
+    ("lines", "where"),
+    [
+        (["WORKDIR /srv/app"], "/srv/app"),
+        (["WORKDIR /"], "/home/work"),
+        # As the kernel's user it cannot be entered.
+        (["WORKDIR /closed"], "/home/work"),
+    ],
+)
+async def test_a_command_starts_where_its_image_says(
+    contract: Contract, engine: TestEngine, lines: list[str], where: str
+) -> None:
+    app, closed = tarfile.TarInfo("srv/app"), tarfile.TarInfo("closed")
+    app.type, app.mode, closed.type, closed.mode = tarfile.DIRTYPE, 0o755, tarfile.DIRTYPE, 0o700
+    engine.make_image("directories:1", changes=lines, entries=(app, closed))
+    observed, output = await contract.ran(contract.spec("k", "pwd", image="directories:1"))
+    assert (observed.exit_code, output) == (0, f"{where}\n")
+    asked = contract.spec("l", "pwd", image="directories:1", working_directory="/etc")
+    observed, output = await contract.ran(asked)
+    assert (observed.exit_code, output) == (0, "/etc\n")
+
+
 async def test_a_user_of_an_image_by_name(contract: Contract, engine: TestEngine) -> None:
     accounts.make_image(engine, "users:app", "app")
     observed, output = await contract.ran(contract.spec("k", "sh", "-c", accounts.SCRIPT, image="users:app"))

@@ -34,13 +34,13 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Run:
     """One run of the program, its barrier and its output."""
 
-    def __init__(self, program: Path, directory: Path, *command: str) -> None:
+    def __init__(self, program: Path, directory: Path, *command: str, start: str = ".") -> None:
         filter_file = directory / "filter"
         filter_file.write_bytes(build_container_filter())
         self.barrier, self.output = directory / "barrier", directory / "output"
         os.mkfifo(self.barrier)
         self.output.touch()
-        arguments = [str(program), str(self.barrier), str(self.output), str(filter_file), "0", *command]
+        arguments = [str(program), str(self.barrier), str(self.output), str(filter_file), start, "0", *command]
         self.process = subprocess.Popen(arguments, stderr=subprocess.PIPE, env=os.environ | {"GREETING": "hello"})
 
     async def ready(self) -> int:
@@ -191,7 +191,7 @@ def test_missing_files_and_arguments(program: Path, tmp_path: Path) -> None:
     for content in (None, b"", b"cut off", bytes(8), bytes(8 * 4097)):
         if content is not None:
             (tmp_path / "filter").write_bytes(content)
-        words: list[Path | str] = [tmp_path / "none", tmp_path / "none", tmp_path / "filter", "0", "true"]
+        words: list[Path | str] = [tmp_path / "none", tmp_path / "none", tmp_path / "filter", ".", "0", "true"]
         done = subprocess.run([program, *words], capture_output=True, timeout=NEVER, check=False)
         assert (done.returncode, done.stderr[:40]) == (126, b"init: cannot set the filter of system calls"[:40])
 

@@ -33,10 +33,19 @@ def test_command_becomes_arguments_of_the_first_process() -> None:
         "/run/kernel/barrier",
         "/run/kernel/output",
         "/run/kernel/filter",
+        ".",
         "0",
     ]
     assert made_body["Cmd"] == ["sh", "-c", "exit"]
     assert made()["Cmd"] == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "of_image", "directory"),
+    [("", "", "."), ("/data", "", "/data"), ("", "/app", "-/app"), ("/data", "/app", "/data")],
+)
+def test_a_directory_that_is_asked_for_has_to_be_there(asked: str, of_image: str, directory: str) -> None:
+    assert made(working_directory=asked, image_directory=of_image)["Entrypoint"][4] == directory
 
 
 def test_nothing_of_the_user_gets_into_labels() -> None:

@@ -73,9 +73,10 @@ def test_a_specification_is_read_as_it_was_written() -> None:
         mounts=(SharedDirectory("/data", "mount0"),),
         command=("sh", "-c", "true"),
         environment=("A=b",),
+        directory="/data",
     )
     fields = fields_of(guest_frames.request(guest_frames.SPECIFY, b"1234", guest_frames.specification(spec)))
-    expected = [b"hmain1", b"r9p", b"u70000", b"g60000", b"ash", b"a-c", b"atrue", b"eA=b"]
+    expected = [b"hmain1", b"r9p", b"u70000", b"g60000", b"d/data", b"ash", b"a-c", b"atrue", b"eA=b"]
     assert fields == [*expected, b"f/key", b"400", b"u", b"\0\xff", b"m/data", b"mount0", b"r"]
 
 

@@ -109,6 +109,19 @@ def test_main_failure_keeps_its_exit_code() -> None:
     assert (session.reason, session.message) == ("COMMAND_FAILED", "main1 exited with 3")
 
 
+def test_a_kernel_without_its_working_directory_says_so() -> None:
+    machine = running(2)
+    machine.session.kernels[1].working_directory = "/data"
+    report(machine, 1, Observed.EXITED, 214, "EXITED")
+    session = machine.session
+    assert (session.result, session.reason) == (Result.FAILED, "WORKING_DIRECTORY_REFUSED")
+    assert session.message == "sub1 has no directory /data that its user may enter (214)"
+    # Without one that was asked for, it is the command's own exit code.
+    other = running(1)
+    report(other, 0, Observed.EXITED, 214, "EXITED")
+    assert (other.session.reason, other.session.message) == ("COMMAND_FAILED", "main1 exited with 214")
+
+
 def test_exit_straight_after_the_gate_counts_as_having_run() -> None:
     machine = placed(2)
     report(machine, 0, Observed.HELD)

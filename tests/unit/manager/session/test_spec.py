@@ -130,7 +130,7 @@ def test_the_stored_form_holds_every_field() -> None:
         project="p",
         resource_group="g",
         type=SessionType.BATCH,
-        kernel=KernelSpec("i", ("a", "b"), {"A": "1"}, {"cpu": "1"}),
+        kernel=KernelSpec("i", ("a", "b"), {"A": "1"}, {"cpu": "1"}, working_directory="/data"),
         roles={"sub": KernelSpec(command=("c",))},
         labels={"x": "y"},
         isolations={"main": Isolation.VM},

@@ -23,8 +23,8 @@ SPEC = SessionSpec(
     project="p",
     resource_group="g",
     type=SessionType.BATCH,
-    kernel=KernelSpec(image="a"),
-    roles={"sub": KernelSpec(image="b"), "main": KernelSpec()},
+    kernel=KernelSpec(image="a", working_directory="/a"),
+    roles={"sub": KernelSpec(image="b", working_directory="/b"), "main": KernelSpec()},
     preemptible=True,
     grace_seconds=3.0,
     bootstrap_script="true",
@@ -38,6 +38,7 @@ NEWER = {**SPEC.to_json(), "hibernates": True}
 def test_members_are_read_whatever_stands_beside_them(document: object) -> None:
     stored = StoredSpec(document)
     assert (stored.image("sub"), stored.image("main"), stored.images) == ("b", "a", ["a", "b"])
+    assert [stored.working_directory(role) for role in ("sub", "main", "other")] == ["/b", "/a", "/a"]
     assert (stored.bootstraps, stored.preemptible, stored.grace_seconds) == (True, True, 3.0)
     assert (stored.retry, stored.is_retried, stored.mounts) == (RetryPolicy(3), True, [MountSpec("/d", "/data")])
     assert (stored.apps, stored.reachable(()), stored.text("name")) == ((), Reachable(()), "n")
@@ -53,6 +54,7 @@ def test_members_that_earlier_versions_left_out() -> None:
     stored = StoredSpec({})
     assert (stored.bootstraps, stored.preemptible, stored.retry, stored.is_retried) == (False, False, None, False)
     assert (stored.grace_seconds, stored.mounts, stored.apps) == (DEFAULT_GRACE_SECONDS, [], ())
+    assert stored.working_directory("main") == ""
 
 
 READERS: dict[str, Callable[[StoredSpec], object]] = {
