@@ -24,7 +24,7 @@ from retinue.agent.host.seccomp import build_container_filter
 from retinue.agent.host.users import Users
 from retinue.agent.inside.output_pump import STDOUT_PIPE, make_pipe, pumping
 from retinue.agent.inside.provision import WITHOUT_RESOLVER, Provision, Ssh, provision_kernel, set_up_network, ssh_of
-from retinue.agent.kernel.build import ATTACH, PUMP, build, store
+from retinue.agent.kernel.build import ATTACH, PUMP, SRUN, build, store
 from retinue.agent.runtime.disk_use import Area, devices_of, host_directory
 from retinue.agent.runtime.rebuild import BARRIER
 
@@ -83,6 +83,7 @@ class KernelFiles:
         self.init = build(options.cache_dir)
         self._attach = build(options.cache_dir, ATTACH)
         self._pump = build(options.cache_dir, PUMP)
+        self._steps = build(options.cache_dir, SRUN)
         self._filter = store("filter", build_container_filter(), options.cache_dir)
         self.open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         if self.open_files == resource.RLIM_INFINITY:
@@ -143,7 +144,9 @@ class KernelFiles:
         home.chmod(0o700)
         forbidden = (options.state_dir, options.scratch_dir)
         set_up_network(waiting.init)
-        provision = Provision(user, options.owner, ssh, spec.mounts, forbidden, waiting.further, self._bound)
+        provision = Provision(
+            user, options.owner, ssh, spec.mounts, forbidden, waiting.further, self._bound, self._steps
+        )
         provision_kernel(waiting.init.pid, provision)
 
 

@@ -22,7 +22,7 @@ from retinue.agent.host.id_mapped import OwnerMaps
 from retinue.agent.host.launch_threads import in_own_thread
 from retinue.agent.kernel.core.accounts import BASH, SHELL, with_group, with_user
 from retinue.agent.kernel.core.ssh import CONFIG, HOST_KEY, IDENTITY, KNOWN_HOSTS, host_names, ssh_files
-from retinue.agent.kernel.paths import FILES, HOME, PROGRAMS, SHELL_PROGRAM
+from retinue.agent.kernel.paths import FILES, HOME, PROGRAMS, SHELL_PROGRAM, STEP_NAMES, STEPS
 from retinue.agent.kernel.ssh_programs import find_programs
 from retinue.agent.network import namespaces
 from retinue.agent.network.errors import NetworkError
@@ -80,8 +80,8 @@ class Provision:
 
     `user` is the kernel's on the node, `further` are its groups beside that one's, and `default` is the owner of mounts
     that name none. `forbidden` are directories of the node that no mount may show. At `bound` there are mounts that
-    give no privileges either. `server` has the files of an SFTP server by name, with whether they are for the user
-    only: there is nothing else of an image in its kernel.
+    give no privileges either. `steps` is the program that starts the tasks of a job. `server` has the files of an SFTP
+    server by name, with whether they are for the user only: there is nothing else of an image in its kernel.
     """
 
     user: Owner
@@ -91,6 +91,7 @@ class Provision:
     forbidden: Sequence[Path] = ()
     further: Collection[int] = ()
     bound: Sequence[str] = ()
+    steps: Path | None = None
     server: Mapping[str, tuple[bytes, bool]] = field(default_factory=dict)
 
 
@@ -123,6 +124,9 @@ def provision_kernel(pid: int, provision: Provision) -> None:
             programs = stack.enter_context(_closing(_clone(ssh.programs, NO_PRIVILEGES | syscalls.MOUNT_ATTR_RDONLY)))
             keys = stack.enter_context(_closing(_key_mount(ssh.files, provision.user)))
             mounted = [(PROGRAMS, programs), (FILES, keys)]
+        steps = None
+        if provision.steps is not None and not provision.server:
+            steps = stack.enter_context(_closing(_clone(provision.steps, NO_PRIVILEGES | syscalls.MOUNT_ATTR_RDONLY)))
         if provision.server:
             mounted = [(FILES, stack.enter_context(_closing(_server_mount(provision))))]
 
@@ -139,6 +143,8 @@ def provision_kernel(pid: int, provision: Provision) -> None:
                 _set_up_account(provision)
             if provision.ssh is not None:
                 _set_up_ssh(provision.ssh, provision)
+            if steps is not None:
+                _set_up_steps(steps, provision)
             for wanted, mount in zip(provision.mounts, shared, strict=True):
                 try:
                     _attach(wanted.target, mount, provision)
@@ -205,8 +211,8 @@ def _why(error: OSError) -> str:
 
 
 def _clone(path: Path, attributes: int) -> int:
-    with _closing(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
-        return syscalls.clone_mount(directory, attributes)
+    with _closing(os.open(path, os.O_PATH | os.O_CLOEXEC)) as opened:
+        return syscalls.clone_mount(opened, attributes)
 
 
 def _key_mount(files: SshFiles, user: Owner) -> int:
@@ -282,9 +288,19 @@ def _set_up_ssh(ssh: Ssh, provision: Provision) -> None:
         _edit(CLIENT_CONFIG, lambda text: f"{ssh.files.config}Host *\n{text}")
     for name in CLIENTS:
         if not _has(name):
-            _plant(name, name)
+            _plant(f"{PROGRAMS}/{name}", name)
     if not Path(SHELL).exists() and Path(PROGRAMS, SHELL_PROGRAM).exists():
-        _plant(SHELL_PROGRAM, SHELL_PROGRAM, (str(Path(SHELL).parent),))
+        _plant(f"{PROGRAMS}/{SHELL_PROGRAM}", SHELL_PROGRAM, (str(Path(SHELL).parent),))
+
+
+def _set_up_steps(mount: int, provision: Provision) -> None:
+    """Attaches the program that starts tasks. Its names come before those of an image's own, which have no cluster."""
+    _make_directories(Path(STEPS).parent, provision)
+    Path(STEPS).touch(mode=0o755)
+    with _closing(os.open(STEPS, os.O_PATH | os.O_CLOEXEC)) as file:
+        syscalls.attach_mount(mount, file)
+    for name in STEP_NAMES:
+        _plant(STEPS, name)
 
 
 def _has(program: str) -> bool:
@@ -295,7 +311,9 @@ def _plant(program: str, name: str, directories: Sequence[str] = PLANTED) -> Non
     for directory in directories:
         try:
             Path(directory).mkdir(mode=0o755, parents=True, exist_ok=True)
-            Path(directory, name).symlink_to(f"{PROGRAMS}/{program}")
+            Path(directory, name).symlink_to(program)
+        except FileExistsError:
+            return
         except OSError as error:
             if error.errno != errno.EROFS:
                 raise

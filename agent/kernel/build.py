@@ -11,10 +11,11 @@ import tempfile
 from pathlib import Path
 
 CACHE = Path("/var/cache/retinue")
-INIT, ATTACH, PUMP, JAIL, GUEST, REACH = "init", "attach", "pump", "jail", "guest", "reach"
-PROGRAMS = (INIT, ATTACH, PUMP, JAIL, GUEST, REACH)
+INIT, ATTACH, PUMP, JAIL, GUEST, REACH, SRUN = "init", "attach", "pump", "jail", "guest", "reach", "srun"
+PROGRAMS = (INIT, ATTACH, PUMP, JAIL, GUEST, REACH, SRUN)
 """The first process of containers, what runs a command in a kernel for a caller outside, what takes a kernel's output,
-the first command of a jail, the first process of virtual machines, and what reaches ports and programs in those.
+the first command of a jail, the first process of virtual machines, what reaches ports and programs in those, and what
+starts the tasks of a job in its kernels.
 """
 EXECUTE_ONLY = (INIT, ATTACH, JAIL)
 """Programs whose files kernels can run and not read: Linux keeps others from tracing such

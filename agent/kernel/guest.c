@@ -294,7 +294,8 @@ static int assemble(const char *kind, const char *shared_memory)
 		return errno;
 	make_directories(OWN);
 	if (mount("tmpfs", OWN, "tmpfs", MS_NODEV, "mode=0755,size=4m") != 0 ||
-	    copy_program(first, "attach", OWN "/attach") != 0 || copy_program(first, "reach", OWN "/reach") != 0)
+	    copy_program(first, "attach", OWN "/attach") != 0 || copy_program(first, "reach", OWN "/reach") != 0 ||
+	    copy_program(first, "srun", OWN "/srun") != 0)
 		return errno;
 	close(first);
 	mkdir("/tmp", 01777);
@@ -423,6 +424,18 @@ static void plant(const char *name)
 		complain(path);
 }
 
+/* Gives the program that starts the tasks of a job its names, before those of an image's own, which have no cluster. */
+static void plant_steps(void)
+{
+	static const char *const names[] = {"/usr/local/bin/srun", "/usr/local/bin/scontrol"};
+	unsigned at;
+
+	make_directories("/usr/local/bin");
+	for (at = 0; at < sizeof names / sizeof *names; at++)
+		if (symlink(OWN "/srun", names[at]) != 0 && errno != EEXIST)
+			complain(names[at]);
+}
+
 /* ---- fields ---- */
 
 struct field {
@@ -543,6 +556,7 @@ static int specify(unsigned char *body, size_t length)
 			plant(value);
 		}
 	}
+	plant_steps();
 	if (has_bash())
 		use_bash();
 	assembled = error == 0;

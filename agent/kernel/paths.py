@@ -9,9 +9,13 @@ PROGRAMS_PREFIX = "/run/kernel"
 other paths may be read-only mounts of the host's.
 """
 PROGRAMS = f"{PROGRAMS_PREFIX}/bin"
+STEPS = f"{PROGRAMS_PREFIX}/srun"
+"""The program that starts the tasks of a job, which is in every kernel."""
 FILES = f"{PROGRAMS_PREFIX}/ssh"
 """Keys and configuration of ssh."""
 PYTHON = f"{PROGRAMS_PREFIX}/python"
 """The Python of code runs, for images that have no Jupyter kernel of their own."""
 SERVER, SHELL_PROGRAM = "dropbear", "sh"
 """Names among the programs."""
+STEP_NAMES = ("srun", "scontrol")
+"""The names by which the program that starts tasks is called."""

@@ -20,7 +20,7 @@ from retinue.agent.host.seccomp import FilterError
 from retinue.agent.host.users import Users, UsersError
 from retinue.agent.inside.provision import MOUNT_REFUSED, MountRefusedError
 from retinue.agent.inside.workdir import empty_work, remove_work
-from retinue.agent.kernel.build import PUMP, BuildError, build
+from retinue.agent.kernel.build import PUMP, SRUN, BuildError, build
 from retinue.agent.process import bubblewrap
 from retinue.agent.process.options import ProcessOptions
 from retinue.agent.runtime.bwrap_status import Status, parse_status
@@ -75,7 +75,7 @@ class SandboxKernels(Generic[Options]):
                 damaged.make_directory(directory)
             hidden = bubblewrap.hidden_paths((options.state_dir, options.scratch_dir, *options.hidden))
             self._settings = bubblewrap.Settings(mount, hidden, self._filter())
-            self._pump = build(options.cache_dir, PUMP)
+            self._pump, self._steps = (build(options.cache_dir, program) for program in (PUMP, SRUN))
             self._users = Users(options.scratch_dir, options.users, options.owner)
             self._cgroups = Cgroups(family)
             # From here on this is the only process of the agent on the node.

@@ -149,10 +149,10 @@ class Kernels(SandboxKernels[ProcessOptions]):
         try:
             if spec.sftp is None:
                 set_up_network(init)
-            if ssh is not None or spec.mounts or spec.sftp is not None:
-                server = {} if spec.sftp is None else jail.files(spec.sftp, spec.mounts)
-                default = self._options.owner
-                provision_kernel(init.pid, Provision(user, default, ssh, spec.mounts, forbidden, server=server))
+            server = {} if spec.sftp is None else jail.files(spec.sftp, spec.mounts)
+            default = self._options.owner
+            provision = Provision(user, default, ssh, spec.mounts, forbidden, steps=self._steps, server=server)
+            provision_kernel(init.pid, provision)
         except BaseException:
             child.kill()
             child.wait()

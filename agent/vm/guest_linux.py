@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from retinue.agent.kernel.build import ATTACH, CACHE, GUEST, REACH, BuildError, build, store
+from retinue.agent.kernel.build import ATTACH, CACHE, GUEST, REACH, SRUN, BuildError, build, store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -183,7 +183,7 @@ def _unpacked(image: bytes) -> bytes | None:
 def _initramfs(directory: Path, cache: Path) -> Path:
     modules = directory / MODULES
     entries = [Entry(name, 0o755) for name in ("dev", "proc", "sys", "modules", "share")]
-    for program, name in ((GUEST, "init"), (ATTACH, "attach"), (REACH, "reach")):
+    for program, name in ((GUEST, "init"), (ATTACH, "attach"), (REACH, "reach"), (SRUN, "srun")):
         entries.append(Entry(name, 0o755, build(cache, program).read_bytes()))
     entries += [Entry(f"modules/{path.name}", 0o644, path.read_bytes()) for path in sorted(modules.iterdir())]
     return store("initramfs", archive(entries), cache)

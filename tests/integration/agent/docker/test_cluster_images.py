@@ -59,7 +59,8 @@ async def test_image_of_one_static_program(cluster: DockerCluster) -> None:
                 "/busybox",
                 "sh",
                 "-c",
-                "until /busybox nc sub1 7000 2>/dev/null; do /busybox sleep 0.1; done; ssh sub1 /busybox hostname",
+                "until /busybox nc sub1 7000 2>/dev/null; do /busybox sleep 0.1; done; ssh sub1 /busybox hostname; "
+                "srun -l /busybox hostname | /busybox sort; scontrol show hostlist main1,sub1,sub2",
             ],
             sub_command=[
                 "/busybox",
@@ -73,7 +74,10 @@ async def test_image_of_one_static_program(cluster: DockerCluster) -> None:
             termination_grace=0,
         )
         await session.wait_ended(NEVER)
-        assert (session.result, await printed(client, session.id, "main1")) == ("SUCCESS", "sub1\nsub1\n")
+        assert (session.result, await printed(client, session.id, "main1")) == (
+            "SUCCESS",
+            "sub1\nsub1\n0: main1\n1: sub1\nmain1,sub[1-2]\n",
+        )
 
 
 async def test_image_with_a_client_of_its_own_and_a_mount_over_opt(cluster: DockerCluster, tmp_path: Path) -> None:

@@ -20,10 +20,13 @@ if TYPE_CHECKING:
     from tests.integration.agent.vm.conftest import Vms
 
 SSH = """
-import subprocess
+import os, subprocess
+os.environ |= {"BACKENDAI_CLUSTER_HOST": "main1", "BACKENDAI_CLUSTER_HOSTS": "main1,sub1,sub2"}
 for name in ("sub1", "sub2", "main1"):
     done = subprocess.run(["ssh", name, "hostname"], capture_output=True, text=True)
     print("by ssh:", done.stdout.strip() or done.stderr, flush=True)
+done = subprocess.run(["srun", "hostname"], capture_output=True, text=True)
+print("tasks in:", *sorted(done.stdout.split()), done.stderr, flush=True)
 for name in ("sub1", "sub2"):
     socket.create_connection((name, 7000), timeout=300)
 """
@@ -137,6 +140,7 @@ async def test_a_session_of_machines_and_a_process(agent: Agent) -> None:
     assert [(status.exit_code, status.reason) for status in statuses()] == [(0, "EXITED")] * 3, statuses()
     logs = [piece.data async for piece in manager.stub.StreamLogs(pb.StreamLogsRequest(attempt_id=attempts[0].id))]
     expected = ["sub1 sub1", "sub2 sub2", "by ssh: sub1", "by ssh: sub2", "by ssh: main1"]
+    expected.append("tasks in: main1 sub1 sub2 ")
     assert b"".join(logs).decode().splitlines() == expected
     await manager.change(removed_attempt_ids=[wanted.id for wanted in attempts])
     await manager.until(lambda: not manager.statuses)

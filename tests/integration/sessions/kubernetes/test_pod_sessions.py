@@ -70,6 +70,8 @@ async def test_a_pod_and_a_container_are_one_gang(client: Client, cluster: PodCl
         (kernel,) = (one for one in session.kernels if one.hostname == here)
         assert [line.split()[3] for line in shown.splitlines() if " inet " in line] == [f"{kernel.address}/28"]
         assert "dev out0" in shown
+        tasks = await said(session, here, "srun -l sh -c 'hostname; exit 3' 2>/dev/null; echo $?")
+        assert sorted(tasks.splitlines()) == ["0: main1", "1: sub1", "3"]
 
     async def name() -> list[bytes]:
         async with session.open_port("name") as port:
