@@ -248,7 +248,7 @@ def take(rest: list[str], own: Mapping[str, bool]) -> Given:
     if len(word) > 1 and word[0] == "-" and word[1] != "-":
         option = _BY_LETTER.get(word[1])
         if option is None:
-            raise UnknownOptionError(f"-{word[1]} is not an option of sbatch")
+            raise UnknownOptionError(f"-{word[1]} is no option")
         if option.value is Value.NONE:
             if word[2:]:
                 # Several letters in one word.
@@ -275,7 +275,7 @@ def _complete(typed: str, own: Iterable[str]) -> str:
     found = [name for name in BY_NAME if typed and name.startswith(typed)]
     if len(found) != 1:
         several = f": it may be {' or '.join(f'--{name}' for name in found)}" if found else ""
-        raise UnknownOptionError(f"--{typed} is not an option of sbatch{several}")
+        raise UnknownOptionError(f"--{typed} is no option{several}")
     return found[0]
 
 

@@ -80,10 +80,16 @@ def lines_of(error: RetinueError) -> list[str]:
     return [error.message, *listed]
 
 
+NO_SUCH_JOB = "slurm_load_jobs error: Invalid job id specified"
+"""What squeue and scontrol say of a job that there is not."""
+
+
 def fail(name: str, lines: Sequence[str]) -> NoReturn:
-    """Prints errors as Slurm's commands do, and ends with 1, or with what `$SLURM_EXIT_ERROR` says."""
+    """Prints errors as Slurm's commands do, and ends with 1, or with what `$SLURM_EXIT_ERROR` says; without a name the
+    lines are whole.
+    """
     for line in lines:
-        click.echo(f"{name}: error: {safe(line)}", err=True)
+        click.echo(f"{name}: error: {safe(line)}" if name else safe(line), err=True)
     code = os.environ.get("SLURM_EXIT_ERROR", "")
     raise click.exceptions.Exit(int(code) if code.isdecimal() and int(code) <= _LONGEST_CODE else 1)
 

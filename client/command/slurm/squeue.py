@@ -15,7 +15,7 @@ from retinue.client.command.slurm.finding import jobs_of_ids, list_jobs, split_i
 from retinue.client.command.slurm.hostlist import expand, ranges
 from retinue.client.command.slurm.job import NULL, Job, JobState, megabytes
 from retinue.client.command.slurm.layout import Field, Layout, by_letters, by_names
-from retinue.client.command.slurm.slurm_command import LEFT_OUT, SlurmCommand, fail, version_option
+from retinue.client.command.slurm.slurm_command import LEFT_OUT, NO_SUCH_JOB, SlurmCommand, fail, version_option
 from retinue.client.command.slurm.times import moment_text, short_span
 from retinue.client.errors import UsageError
 
@@ -317,7 +317,7 @@ async def _jobs(
     if ids:
         found, missing = await jobs_of_ids(client, ids)
         if not found and len(missing) == len(ids) == 1:
-            fail("squeue", ["slurm_load_jobs error: Invalid job id specified"])
+            fail("", [NO_SUCH_JOB])
         return found, owners
     ended = states is None or any(state.is_ended for state in states)
     return await list_jobs(client, show_ended=ended, owners=owners), owners

@@ -68,7 +68,7 @@ async def test_an_array_is_one_number(retinue: Program, client: Client) -> None:
         "scancel: error: Kill job error on job id 999999999: Invalid job id specified\n",
     )
     unknown = await retinue("squeue", "-j", "999999999")
-    assert (unknown.code, unknown.err) == (1, "squeue: error: slurm_load_jobs error: Invalid job id specified\n")
+    assert (unknown.code, unknown.err) == (1, "slurm_load_jobs error: Invalid job id specified\n")
 
 
 async def test_a_signal_reaches_the_script_or_what_it_started(retinue: Program, client: Client) -> None:
@@ -106,3 +106,47 @@ async def test_what_is_submitted_from_standard_input_and_waited_for(retinue: Pro
     assert "warning: left out: --exclusive" in warned.err
     assert (await retinue("scancel", "--me", "-t", "PD")).code == 0
     assert (await retinue("squeue", "-h", "--me", "-t", "PD")).out == ""
+
+
+async def test_what_is_shown_of_jobs_nodes_and_partitions(retinue: Program, client: Client) -> None:
+    number = await submitted(retinue, "-H", "-N", "2", "--ntasks-per-node=2", "--comment=x y", "--wrap", "sleep 300")
+    shown = dict(
+        word.partition("=")[::2] for word in (await retinue("scontrol", "-o", "show", "job", str(number))).out.split()
+    )
+    expected = {"JobId": str(number), "JobState": "PENDING", "Reason": "JobHeldUser", "NumNodes": "2", "NumTasks": "4"}
+    assert expected.items() <= shown.items()
+    assert (await retinue("scontrol", "update", f"JobId={number}", "Priority=50")).code == 0
+    assert (await client.sessions.get(str(number))).view.spec.priority == 50
+    refused = await retinue("scontrol", "update", f"JobId={number}", "TimeLimit=5", "Frob=1")
+    assert (refused.code, "frob, timelimit" in refused.err) == (1, True)
+    assert (await retinue("scontrol", "release", str(number))).code == 0
+    assert (await retinue("scontrol", "wait_job", str(number))).code == 0
+    used = await retinue("sinfo", "-h", "-o", "%P %D %t %C")
+    assert re.fullmatch(r"default\* 1 alloc 4/0/0/4\ndefault\* 1 idle 0/4/0/4\n|default\* 2 mix 4/4/0/8\n", used.out)
+    script = await retinue("scontrol", "write", "batch_script", str(number), "-")
+    assert script.out == "#!/bin/sh\nsleep 300\n"
+    assert (await retinue("scancel", str(number))).code == 0
+    await (await client.sessions.get(str(number))).wait_ended(NEVER)
+
+    group = dict(word.partition("=")[::2] for word in (await retinue("scontrol", "show", "partition")).out.split())
+    assert (group["PartitionName"], group["TotalCPUs"], group["TotalNodes"]) == ("default", "8", "2")
+    agent = group["Nodes"].split(",")[0]
+    node = await retinue("scontrol", "show", "node", agent)
+    assert f"NodeName={agent} Arch=x86_64" in node.out
+    assert (await retinue("scontrol", "update", f"NodeName={agent}", "State=DRAIN", "Reason=test")).code == 0
+    drained = await retinue("sinfo", "-h", "-N", "-n", agent, "-o", "%N %T")
+    assert drained.out == f"{agent} drained\n"
+    assert (await retinue("scontrol", "update", f"NodeName={agent}", "State=RESUME")).code == 0
+    assert (await retinue("sinfo", "-h", "-t", "drain", "-o", "%N")).out == ""
+    assert (await retinue("scontrol", "show", "job", "999999999")).code == 1
+
+
+async def test_srun_outside_of_a_job_runs_in_a_session_of_its_own(retinue: Program, client: Client) -> None:
+    ran = await retinue(
+        "srun", SMALL, "-J", "step", "sh", "-c", "echo $FROM_HERE; echo wrong >&2; exit 4", FROM_HERE="x"
+    )
+    assert (ran.code, ran.out, ran.err) == (4, "x\n", "wrong\n")
+    number = await submitted(retinue, "--wrap", "sleep 300")
+    await (await client.sessions.get(str(number))).wait("RUNNING", timeout=NEVER)
+    assert (await retinue("srun", "--jobid", str(number), "hostname")).out == "main1\n"
+    assert (await retinue("scancel", str(number))).code == 0

@@ -64,7 +64,8 @@ ELSEWHERE = {
     *("endpoint token ls", "endpoint top", "endpoint traffic", "projects ls", "users ls", "users me"),
     *("idle-overrides ls", "idle-overrides set", "agents cordon", "agents get", "agents orphans", "agents uncordon"),
     *("agents undrain", "routers ls", "routers revoke", "groups get", "groups ls", "shares", "admin verify", "console"),
-    *("dev", "doctor", "contexts ls", "sbatch", "squeue", "scancel", "sacct"),
+    *("dev", "doctor", "contexts ls", "sbatch", "squeue", "scancel", "sacct", "sinfo"),
+    *("scontrol", "srun"),
 }
 # They say what is printed, how long this program waits, or where a request is read from.
 LOCAL = {

@@ -150,7 +150,7 @@ def test_options_of_ours_stand_among_those_of_sbatch() -> None:
     [
         ("--exclusive", "--exclusive of sbatch has no counterpart"),
         ("-C ib", "--constraint"),
-        ("-Z", "-Z is not an option of sbatch"),
+        ("-Z", "-Z is no option"),
         ("-t", "-t needs a value"),
         ("--hold=1", "--hold has no value"),
         ("--mem-=1", "or --mem-bind"),
