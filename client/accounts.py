@@ -71,15 +71,33 @@ class Users:
         return (await call(self._stub.GetCaller, pb.GetCallerRequest())).user
 
     async def create(
-        self, name: str, *, role: str = "user", projects: Mapping[str, str] | None = None, request_id: str = ""
+        self,
+        name: str,
+        *,
+        role: str = "user",
+        projects: Mapping[str, str] | None = None,
+        file_owner: tuple[int, int] | None = None,
+        request_id: str = "",
     ) -> pb.User:
-        """Makes a user, with a role (`user` or `admin`) and, by project, the role there (`member` or `admin`)."""
+        """Makes a user, with a role (`user` or `admin`) and, by project, the role there (`member` or `admin`).
+
+        `file_owner` has the numbers of a user and a group on the nodes, as `set_file_owner`.
+        """
         user = pb.User(name=name, role=pb.UserRole.ValueType(enum_names.number(enum_names.USER_ROLE, role)))
         for project, project_role in (projects or {}).items():
             value = enum_names.number(enum_names.PROJECT_ROLE, project_role)
             user.memberships.add(project=project, role=pb.ProjectRole.ValueType(value))
+        if file_owner is not None:
+            user.file_owner.uid, user.file_owner.gid = file_owner
         request = pb.CreateUserRequest(user=user, request_id=request_id or str(uuid.uuid4()))
         return (await call(self._stub.CreateUser, request)).user
+
+    async def set_file_owner(self, name: str, owner: tuple[int, int] | None) -> pb.User:
+        """Sets whom files of a user's sessions belong to on the nodes, in mounts whose root takes the account's
+        numbers: those of a user and a group. With None the user mounts nothing from there.
+        """
+        numbers = None if owner is None else pb.FileOwner(uid=owner[0], gid=owner[1])
+        return (await call(self._stub.SetFileOwner, pb.SetFileOwnerRequest(user=name, file_owner=numbers))).user
 
     async def list(self, *, limit: int | None = None) -> AsyncGenerator[pb.User, None]:
         """Users by name."""

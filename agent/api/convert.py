@@ -21,6 +21,7 @@ from retinue.agent.attempts import (
     Isolation,
     Mount,
     ObservedAttempt,
+    Owner,
     Phase,
     Probe,
     ProbeKind,
@@ -28,6 +29,7 @@ from retinue.agent.attempts import (
     SftpServer,
     TimeWarning,
 )
+from retinue.agent.host.id_mapped import LIMIT
 from retinue.agent.kernel.core.signals import Delivery, Target, signal_named
 from retinue.agent.network.core.topology import Member, Network, check
 from retinue.agent.probes.core.machine import HealthState
@@ -115,7 +117,7 @@ def desired_attempt(message: agent_service_pb2.Attempt) -> DesiredAttempt:
         image_identity=ImageIdentity(message.image_identity.digest, message.image_identity.id),
         shared_memory=message.shared_memory,
         egress=message.egress,
-        mounts=tuple(Mount(mount.root, mount.path, mount.target, mount.writable) for mount in message.mounts),
+        mounts=tuple(map(_mount, message.mounts)),
         session_secret=message.session_secret,
         sftp=_sftp_server(message) if message.HasField("sftp") else None,
         published=_published(message) if message.HasField("published") else None,
@@ -136,6 +138,16 @@ def _warning(message: agent_service_pb2.TimeWarning) -> TimeWarning | None:
         return None
     target = Target.STARTED if message.started_only else Target.COMMAND
     return TimeWarning(Delivery(signal, target), max(0.0, message.after.seconds + message.after.nanos / 1e9))
+
+
+def _mount(message: agent_service_pb2.Mount) -> Mount:
+    """Raises ApiError on an owner that is none, root above all."""
+    owner = None
+    if message.uid or message.gid:
+        if not (0 < message.uid < LIMIT and 0 < message.gid < LIMIT):
+            raise invalid("attempts.mounts", f"files of {message.target!r} belong to {message.uid}:{message.gid}")
+        owner = Owner(message.uid, message.gid)
+    return Mount(message.root, message.path, message.target, message.writable, owner)
 
 
 def _isolation(message: agent_service_pb2.Attempt) -> Isolation:

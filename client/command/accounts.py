@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import time
 from typing import TYPE_CHECKING
 
@@ -96,7 +97,7 @@ async def remove_member(connection: Connection, project: str, user: str) -> None
 
 @click.group("users")
 def users_command() -> None:
-    """List and create users."""
+    """List, create and change users."""
 
 
 def _user_columns(now: float) -> Sequence[Column[pb.User]]:
@@ -104,6 +105,7 @@ def _user_columns(now: float) -> Sequence[Column[pb.User]]:
         Column("NAME", lambda user: safe(user.name)),
         Column("ROLE", lambda user: enum_names.name_of(enum_names.USER_ROLE, user.role).lower()),
         Column("PROJECTS", _memberships),
+        Column("FILE OWNER", _file_owner, wide=True),
         Column("AGE", lambda user: since(user, "create_time", now)),
     )
 
@@ -114,6 +116,10 @@ def _memberships(user: pb.User) -> str:
         for entry in user.memberships
     ]
     return or_dash(" ".join(roles))
+
+
+def _file_owner(user: pb.User) -> str:
+    return f"{user.file_owner.uid}:{user.file_owner.gid}" if user.HasField("file_owner") else "-"
 
 
 def _user_facts(user: pb.User) -> list[tuple[str, str]]:
@@ -142,8 +148,33 @@ async def show_caller(connection: Connection, output: str) -> None:
     print_one(output, user, _user_facts(user), user.name)
 
 
+_OWNER = re.compile(r"([0-9]{1,10}):([0-9]{1,10})")
+_MAX_ID = 2**31 - 1
+_NONE = "none"
+
+
+def _owner(_context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, int] | None:
+    """Reads `UID:GID`; usage errors for root's numbers and anything else."""
+    if value is None:
+        return None
+    found = _OWNER.fullmatch(value)
+    if found is None or not all(0 < int(number) <= _MAX_ID for number in found.groups()):
+        raise click.BadParameter(
+            "must be UID:GID, two numbers from 1 on: nothing in a mount is root's", param=parameter
+        )
+    return int(found[1]), int(found[2])
+
+
+def _owner_or_none(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, int] | None:
+    return None if value == _NONE else _owner(context, parameter, value)
+
+
+_FILE_OWNER = "Numbers on the nodes that files in mounts with `uid=account` belong to."
+
+
 @users_command.command("create")
 @click.option("--admin", is_flag=True, help="May do everything.")
+@click.option("--file-owner", callback=_owner, metavar="UID:GID", help=_FILE_OWNER)
 @click.option(
     "--project", "projects", multiple=True, callback=options.pairs, metavar="NAME=ROLE", help="member or admin."
 )
@@ -152,15 +183,41 @@ async def show_caller(connection: Connection, output: str) -> None:
 @pass_connection
 @asynchronous
 async def create_user(
-    connection: Connection, *, name: str, admin: bool, projects: Mapping[str, str], output: str
+    connection: Connection,
+    *,
+    name: str,
+    admin: bool,
+    projects: Mapping[str, str],
+    file_owner: tuple[int, int] | None,
+    output: str,
 ) -> None:
     """Create a user."""
+    role = "admin" if admin else "user"
     async with connection.client() as client:
-        user = await client.users.create(name, role="admin" if admin else "user", projects=projects)
+        user = await client.users.create(name, role=role, projects=projects, file_owner=file_owner)
     print_one(output, user, _user_facts(user), user.name)
     steps = [] if user.memberships else [f"retinue projects member PROJECT {safe(user.name)}"]
     steps.append(f"retinue tokens create --user {safe(user.name)}")
     click.echo(f"next: {'; '.join(steps)}", err=True)
+
+
+@users_command.command("update")
+@click.option(
+    "--file-owner",
+    required=True,
+    callback=_owner_or_none,
+    metavar=f"UID:GID|{_NONE}",
+    help=f"{_FILE_OWNER} With `{_NONE}` the user mounts nothing from there.",
+)
+@output_option
+@click.argument("name")
+@pass_connection
+@asynchronous
+async def update_user(connection: Connection, *, name: str, file_owner: tuple[int, int] | None, output: str) -> None:
+    """Set whom files of a user's sessions belong to on the nodes."""
+    async with connection.client() as client:
+        user = await client.users.set_file_owner(name, file_owner)
+    print_one(output, user, _user_facts(user), user.name)
 
 
 @users_command.command("rm")

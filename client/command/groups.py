@@ -41,7 +41,7 @@ def _policy_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 "--mount-root",
                 multiple=True,
                 callback=options.mount_roots,
-                metavar="PATH[:rw][@PROJECT,…]",
+                metavar=options.MOUNT_ROOT,
                 help="What sessions may mount, all of them at once; an empty one: nothing.",
             ),
             click.option(
@@ -163,7 +163,11 @@ def _isolations(group: pb.ResourceGroup) -> str:
 
 def _mount_root(root: pb.MountRoot) -> str:
     projects = f"@{','.join(root.projects)}" if root.projects else ""
-    return safe(f"{root.path}{':rw' if root.writable else ''}{projects}")
+    words = ["rw"] if root.writable else []
+    if root.HasField("owner"):
+        words.append("uid=account" if root.owner.account else f"uid={root.owner.uid}")
+        words += [f"gid={root.owner.gid}"] if root.owner.gid else []
+    return safe(f"{root.path}{':' if words else ''}{','.join(words)}{projects}")
 
 
 def _weights(group: pb.ResourceGroup) -> str:
@@ -217,7 +221,7 @@ async def create_group(connection: Connection, /, name: str, output: str, **give
     "--add-mount-root",
     multiple=True,
     callback=options.mount_roots,
-    metavar="PATH[:rw][@PROJECT,…]",
+    metavar=options.MOUNT_ROOT,
     help="Also this one; in place of one with the same path and projects.",
 )
 @click.option(

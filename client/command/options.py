@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import shlex
 from typing import TYPE_CHECKING
 
@@ -194,11 +195,19 @@ def apps(context: click.Context, parameter: click.Parameter, values: Iterable[st
     return found
 
 
+MOUNT_ROOT = "PATH[:rw][,uid=N|account,gid=N][@PROJECT,…]"
+"""The form of a mount root."""
+_NUMBER = re.compile(r"[0-9]{1,10}")
+ACCOUNT = "account"
+"""In place of a number: that of the session owner's account."""
+_NUMBERS = 1 << 31
+
+
 def mount_roots(
     _context: click.Context, parameter: click.Parameter, values: Iterable[str]
 ) -> list[fleet_service_pb2.MountRoot] | None:
-    """Returns `PATH[:rw][@PROJECT,…]` options as roots of a resource group: None without any, and no roots for an empty
-    one; usage errors for anything else.
+    """Returns options as roots of a resource group: None without any, and no roots for an empty one;
+    usage errors for anything else.
     """
     given = list(values)
     if not given:
@@ -207,11 +216,34 @@ def mount_roots(
     for value in filter(None, given):
         mount, _, projects = value.partition("@")
         path, _, how = mount.partition(":")
-        if not path or how not in {"", "ro", "rw"}:
-            raise click.BadParameter(f"{value!r} is not PATH[:rw][@PROJECT,…]", param=parameter)
+        words = [word for word in how.split(",") if word]
+        access = [word for word in words if word in {"ro", "rw"}]
+        owner = _mount_owner([word for word in words if word not in access])
+        if not path or len(access) > 1 or owner is None:
+            raise click.BadParameter(f"{value!r} is not {MOUNT_ROOT}", param=parameter)
         found.append(
             fleet_service_pb2.MountRoot(
-                path=path, writable=how == "rw", projects=[name for name in projects.split(",") if name]
+                path=path,
+                writable=access == ["rw"],
+                projects=[name for name in projects.split(",") if name],
+                owner=owner if words != access else None,
             )
         )
     return found
+
+
+def _mount_owner(words: Iterable[str]) -> fleet_service_pb2.MountOwner | None:
+    """Reads `uid=N`, `uid=account` and `gid=N`; None for anything else, as for root."""
+    given = dict(word.split("=", 1) for word in words if "=" in word)
+    if given.keys() - {"uid", "gid"} or len(given) != len(list(words)):
+        return None
+    account = given.get("uid") == ACCOUNT
+    if account:
+        del given["uid"]
+        if given.get("gid") == ACCOUNT:
+            del given["gid"]
+    if not all(_NUMBER.fullmatch(number) and 0 < int(number) < _NUMBERS for number in given.values()):
+        return None
+    if not account and given and given.keys() != {"uid", "gid"}:
+        return None
+    return fleet_service_pb2.MountOwner(account=account, **{name: int(number) for name, number in given.items()})

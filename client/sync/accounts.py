@@ -59,10 +59,27 @@ class Users:
         return run(self._asynchronous.caller())
 
     def create(
-        self, name: str, *, role: str = "user", projects: Mapping[str, str] | None = None, request_id: str = ""
+        self,
+        name: str,
+        *,
+        role: str = "user",
+        projects: Mapping[str, str] | None = None,
+        file_owner: tuple[int, int] | None = None,
+        request_id: str = "",
     ) -> pb.User:
-        """Makes a user, with a role (`user` or `admin`) and, by project, the role there (`member` or `admin`)."""
-        return run(self._asynchronous.create(name, role=role, projects=projects, request_id=request_id))
+        """Makes a user, with a role (`user` or `admin`) and, by project, the role there (`member` or `admin`).
+
+        `file_owner` has the numbers of a user and a group on the nodes, as `set_file_owner`.
+        """
+        return run(
+            self._asynchronous.create(name, role=role, projects=projects, file_owner=file_owner, request_id=request_id)
+        )
+
+    def set_file_owner(self, name: str, owner: tuple[int, int] | None) -> pb.User:
+        """Sets whom files of a user's sessions belong to on the nodes, in mounts whose root takes the account's
+        numbers: those of a user and a group. With None the user mounts nothing from there.
+        """
+        return run(self._asynchronous.set_file_owner(name, owner))
 
     def list(self, *, limit: int | None = None) -> Iterator[pb.User]:
         """Users by name."""

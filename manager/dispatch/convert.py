@@ -454,7 +454,14 @@ def _attempt(attempt: AttemptSpec) -> pb.Attempt:
         fence_timeout=fence if attempt.fence_seconds else None,
         egress=attempt.egress,
         mounts=[
-            pb.Mount(root=mount.root, path=mount.path, target=mount.target, writable=mount.writable)
+            pb.Mount(
+                root=mount.root,
+                path=mount.path,
+                target=mount.target,
+                writable=mount.writable,
+                uid=mount.uid,
+                gid=mount.gid,
+            )
             for mount in attempt.mounts
         ],
         session_secret=attempt.session_secret,

@@ -160,7 +160,10 @@ def _attempt(
         stop_signal=spec.stop_signal if command else "",
         stops_all=spec.type is SessionType.BATCH,
         time_warning=_time_warning(spec) if command else None,
-        mounts=tuple(DesiredMount(mount.root, mount.below_root, mount.target, mount.writable) for mount in spec.mounts),
+        mounts=tuple(
+            DesiredMount(mount.root, mount.below_root, mount.target, mount.writable, mount.uid, mount.gid)
+            for mount in spec.mounts
+        ),
         session_secret=secrets.of(row.session_id, row.epoch) if networked else b"",
         sftp=None if spec.sftp is None else _sftp_server(row, spec.sftp, secrets.ssh),
         isolation=spec.isolation_of(row.role),

@@ -33,13 +33,13 @@ from retinue.manager.scheduling.view import View
 from retinue.manager.scheduling.what_if import Change, WhatIf, waiting_order, what_if
 from retinue.manager.session.core.explanation import StoredExplanation
 from retinue.manager.session.core.image_registries import denied_image
-from retinue.manager.session.core.mounts import granted
+from retinue.manager.session.core.mounts import NotGranted, granted
 from retinue.manager.session.core.new_session import NewSession
 from retinue.manager.session.core.runtime_features import needed, offered
 from retinue.manager.session.core.spec import MountSpec
 from retinue.manager.session.core.states import SessionType
 from retinue.manager.session.drafts import Draft
-from retinue.manager.store import changes, groups, placements, sessions, usage
+from retinue.manager.store import accounts, changes, groups, placements, sessions, usage
 from retinue.manager.store.session_records import SessionRecord
 
 # Waiting sessions that are put into order to say where one of them is.
@@ -139,10 +139,11 @@ async def _allowed(
     allowed = set(names)
     if mounts:
         roots = await groups.read_mount_roots(tx, names)
+        numbers = await accounts.file_owner(tx, session.owner)
         allowed = {
             name
             for name, of_group in roots.items()
-            if not isinstance(granted(mounts, of_group, session.project, session.owner), MountSpec)
+            if not isinstance(granted(mounts, of_group, session.project, session.owner, numbers), NotGranted)
         }
     if images:
         registries = await groups.read_image_registries(tx, names)

@@ -136,6 +136,7 @@ METHODS: Mapping[str, Access] = {
             "DeleteUser": Access.ADMIN,
             "SetMembership": Access.ADMIN,
             "RemoveMembership": Access.ADMIN,
+            "SetFileOwner": Access.ADMIN,
             "CreateToken": Access.USER,
             "ListTokens": Access.USER,
             "RevokeToken": Access.USER,

@@ -129,15 +129,19 @@ class ProjectDenied(ApiError):
 
 
 class MountNotAllowed(ApiError):
-    """No root of the resource group grants the mount to the session's project."""
+    """No root of the resource group grants the mount to the session's project, or the account has no numbers."""
 
     code, reason = grpc.StatusCode.PERMISSION_DENIED, ErrorReason.MOUNT_NOT_ALLOWED
 
-    def __init__(self, source: str, *, writable: bool) -> None:
+    def __init__(self, source: str, *, writable: bool, without_owner: str = "") -> None:
         how = "to be written to" if writable else "at all"
-        super().__init__(
-            f"{source} may not be mounted {how}: no root of the resource group grants it", {"source": source}
-        )
+        why = f"{source} may not be mounted {how}: no root of the resource group grants it"
+        if without_owner:
+            why = (
+                f"{source} may not be mounted: files there belong to the session owner's account, which has no numbers "
+                f"on the nodes; an administrator runs `retinue users update {without_owner} --file-owner UID:GID`"
+            )
+        super().__init__(why, {"source": source})
 
 
 class ImageNotAllowed(ApiError):

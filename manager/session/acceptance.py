@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from retinue.manager.session import admission_quota, dependency_links
 from retinue.manager.session.core.image_references import registry_of
 from retinue.manager.session.core.image_registries import denied_image
-from retinue.manager.session.core.mounts import granted
+from retinue.manager.session.core.mounts import NotGranted, granted
 from retinue.manager.session.core.pending_limit import PendingLimit
 from retinue.manager.session.core.refusals import (
     EndpointManaged,
@@ -28,10 +28,9 @@ from retinue.manager.session.core.runtime_features import (
     runtimes_for,
     unknown_slots,
 )
-from retinue.manager.session.core.spec import MountSpec
 from retinue.manager.session.core.states import SessionType
 from retinue.manager.session.drafts import Candidates, Draft
-from retinue.manager.store import agents, endpoints, groups, quotas, sessions, ssh_keys
+from retinue.manager.store import accounts, agents, endpoints, groups, quotas, sessions, ssh_keys
 from retinue.manager.store.database import Query, Transaction
 
 _NAMED_GROUPS = 16
@@ -251,17 +250,22 @@ async def _check_images(tx: Transaction, candidates: Candidates) -> None:
 
 
 async def _check_mounts(tx: Transaction, candidates: Candidates) -> None:
-    """Records with each mount the root that grants it, and refuses sessions with one that no root grants."""
+    """Records with each mount the root that grants it, and whom its files belong to; refuses sessions with one that no
+    root grants.
+    """
     asking = {n: draft for n, draft in candidates.drafts.items() if draft.spec.mounts}
     if not asking:
         return
     roots = await groups.read_mount_roots(tx, {draft.session.resource_group for draft in asking.values()})
+    owners = {draft.session.owner for draft in asking.values()}
+    numbers = {owner: await accounts.file_owner(tx, owner) for owner in owners}
     reasons: dict[int, Reason] = {}
     for n, draft in asking.items():
-        of_group = roots[draft.session.resource_group]
-        found = granted(draft.spec.mounts, of_group, draft.session.project, draft.session.owner)
-        if isinstance(found, MountSpec):
-            reasons[n] = MountNotAllowed(found.source, found.writable)
+        of_group, owner = roots[draft.session.resource_group], draft.session.owner
+        found = granted(draft.spec.mounts, of_group, draft.session.project, owner, numbers[owner])
+        if isinstance(found, NotGranted):
+            mount, whose = found.mount, owner if found.without_owner else ""
+            reasons[n] = MountNotAllowed(mount.source, mount.writable, whose)
         else:
             candidates.drafts[n] = draft.with_mounts(found)
     candidates.refuse(reasons)

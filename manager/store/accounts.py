@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import text
 from sqlalchemy.dialects.postgresql import insert
-from sqlmodel import col, delete, select, tuple_
+from sqlmodel import col, delete, select, tuple_, update
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.session.core.mounts import FileOwner
 from retinue.manager.store import quotas
 from retinue.manager.store.recordset import record_of
 from retinue.manager.store.tables import Membership, Project, RetiredName, Session, Token, UserAccount
@@ -47,6 +48,15 @@ class UserRecord:
     name: str
     role: str
     create_time: dt.datetime
+    file_uid: int | None
+    file_gid: int | None
+
+    @property
+    def file_owner(self) -> FileOwner | None:
+        """Returns whom the user's files belong to on the nodes."""
+        if self.file_uid is None or self.file_gid is None:
+            return None
+        return FileOwner(self.file_uid, self.file_gid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +139,21 @@ async def create_user(tx: AsyncSession, name: str, role: str, memberships: Mappi
     return await get_user(tx, name)
 
 
+async def set_file_owner(tx: AsyncSession, name: str, owner: FileOwner | None) -> None:
+    """Sets whom the files of a user who exists belong to on the nodes."""
+    numbers = {"file_uid": None, "file_gid": None} if owner is None else {"file_uid": owner.uid, "file_gid": owner.gid}
+    await tx.exec(update(UserAccount).where(col(UserAccount.name) == name).values(**numbers))
+
+
+async def file_owner(tx: AsyncSession, name: str) -> FileOwner | None:
+    """Returns whom the files of a user belong to on the nodes; None also when there is no such user."""
+    user = await get_user(tx, name)
+    return None if user is None else user.file_owner
+
+
 async def get_user(tx: AsyncSession, name: str, *, lock: bool = False) -> UserRecord | None:
     """A user by name; with `lock`, held until the commit."""
-    found = await tx.get(UserAccount, name, with_for_update=lock or None)
+    found = await tx.get(UserAccount, name, with_for_update=lock or None, populate_existing=True)
     return None if found is None else record_of(UserRecord, found)
 
 

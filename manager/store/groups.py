@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import TypedDict
 
 from pydantic import TypeAdapter
@@ -147,10 +147,7 @@ def _columns(policy: GroupPolicy) -> dict[str, object]:
     """Returns the columns of a group as they are stored."""
     stored: dict[str, object] = dict(policy)
     if "mount_roots" in policy:
-        stored["mount_roots"] = [
-            {"path": root.path, "writable": root.writable, "projects": list(root.projects)}
-            for root in policy["mount_roots"]
-        ]
+        stored["mount_roots"] = [asdict(root) | {"projects": list(root.projects)} for root in policy["mount_roots"]]
     if "idle_policy" in policy:
         stored["idle_policy"] = encode_policy(policy["idle_policy"])
     return stored

@@ -2,12 +2,20 @@ import { toJson } from "@bufbuild/protobuf";
 import { useState } from "react";
 import { allPages } from "../api/client";
 import { fleet } from "../api/fleet";
-import { type ResourceGroup, ResourceGroupSchema } from "../gen/retinue/manager/v1/fleet_service_pb";
+import { type MountRoot, type ResourceGroup, ResourceGroupSchema } from "../gen/retinue/manager/v1/fleet_service_pb";
 import { SessionType } from "../gen/retinue/manager/v1/session_pb";
 import { Isolation } from "../gen/retinue/types/v1/isolation_pb";
 import { CopyButton, Dialog, Table, Trouble } from "../parts/basics";
 import { useLoaded } from "../parts/store";
 import { t } from "../text/language";
+
+function mountRoot(root: MountRoot): string {
+  const { owner } = root;
+  const words = root.writable ? ["rw"] : [];
+  if (owner) words.push(owner.account ? "uid=account" : `uid=${owner.uid}`);
+  if (owner?.gid) words.push(`gid=${owner.gid}`);
+  return words.length ? `${root.path}:${words.join(",")}` : root.path;
+}
 
 export default function Groups() {
   const [shown, setShown] = useState<ResourceGroup>();
@@ -35,7 +43,7 @@ export default function Groups() {
             group.schedulingPolicy?.agentStrategy?.strategy.case ?? "",
             group.sessionTypes.map((type) => (SessionType[type] ?? "").toLowerCase()).join(" ") || t("all"),
             group.isolations.map((isolation) => (Isolation[isolation] ?? "").toLowerCase()).join(" ") || t("all"),
-            group.mountRoots.map((root) => `${root.path}${root.writable ? ":rw" : ""}`).join(" "),
+            group.mountRoots.map(mountRoot).join(" "),
           ],
         }))}
       />

@@ -35,6 +35,7 @@ from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.pages import open_page
 from retinue.manager.server.preconditions import InUse
 from retinue.manager.server.revisions import with_revision
+from retinue.manager.session.core.mounts import FileOwner, check_file_owner
 from retinue.manager.store import accounts, endpoint_tokens, endpoints, groups, idle, quotas, requests
 from retinue.manager.store.accounts import MembershipRecord, ProjectRecord, TokenRecord, UserRecord
 from retinue.manager.store.database import Database
@@ -128,7 +129,7 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
 
     async def CreateUser(self, request: pb.CreateUserRequest, context: _Context) -> pb.CreateUserResponse:
         """See the proto."""
-        name, role, memberships = checked_user(request)
+        name, role, memberships, owner = checked_user(request)
         async with self._database.transaction() as tx:
 
             async def create() -> pb.CreateUserResponse:
@@ -137,6 +138,7 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
                 if await accounts.create_user(tx, name, role, memberships) is None:
                     raise NameTaken("user", name)
                 await _refuse_retired(tx, quotas.USER, name)
+                await accounts.set_file_owner(tx, name, owner)
                 return await with_revision(tx, pb.CreateUserResponse(user=await _user_message(tx, name)))
 
             if request.validate_only:
@@ -146,7 +148,12 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
                     raise NameTaken("user", name)
                 await _refuse_retired(tx, quotas.USER, name)
                 shown = [MembershipRecord(project, role) for project, role in memberships.items()]
-                user = pb.User(name=name, role=_USER_ROLES[role], memberships=_membership_messages(shown))
+                user = pb.User(
+                    name=name,
+                    role=_USER_ROLES[role],
+                    memberships=_membership_messages(shown),
+                    file_owner=_owner_message(owner),
+                )
                 return await with_revision(tx, pb.CreateUserResponse(user=user))
             caller = current_principal().name
             return await requests.once(tx, caller, "CreateUser", request, pb.CreateUserResponse, create)
@@ -201,6 +208,17 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
             response = await with_revision(tx, pb.RemoveMembershipResponse(user=user))
         self._authenticator.forget()
         return response
+
+    async def SetFileOwner(self, request: pb.SetFileOwnerRequest, context: _Context) -> pb.SetFileOwnerResponse:
+        """See the proto."""
+        violations = Violations()
+        owner = _file_owner(request, "file_owner", violations)
+        violations.raise_any()
+        async with self._database.transaction() as tx:
+            await _existing_user(tx, request.user, lock=True)
+            await accounts.set_file_owner(tx, request.user, owner)
+            user = await _user_message(tx, request.user)
+            return await with_revision(tx, pb.SetFileOwnerResponse(user=user))
 
     async def CreateToken(self, request: pb.CreateTokenRequest, context: _Context) -> pb.CreateTokenResponse:
         """See the proto."""
@@ -404,8 +422,8 @@ def checked_role(request: pb.SetMembershipRequest) -> str:
     return _STORED_PROJECT_ROLES[request.role]
 
 
-def checked_user(request: pb.CreateUserRequest) -> tuple[str, str, dict[str, str]]:
-    """Returns a new user's name, role, and role by project. Raises InvalidRequest."""
+def checked_user(request: pb.CreateUserRequest) -> tuple[str, str, dict[str, str], FileOwner | None]:
+    """Returns a new user's name, role, role by project, and whom its files belong to. Raises InvalidRequest."""
     violations = Violations()
     name = violations.name("user.name", request.user.name)
     violations.request_id(request.request_id)
@@ -420,8 +438,20 @@ def checked_user(request: pb.CreateUserRequest) -> tuple[str, str, dict[str, str
         if membership.project in memberships:
             violations.add(f"{path}.project", "is given twice")
         memberships[membership.project] = _STORED_PROJECT_ROLES.get(membership.role, "")
+    owner = _file_owner(request.user, "user.file_owner", violations)
     violations.raise_any()
-    return name, ADMIN if role == pb.USER_ROLE_ADMIN else USER, memberships
+    return name, ADMIN if role == pb.USER_ROLE_ADMIN else USER, memberships, owner
+
+
+def _file_owner(message: pb.User | pb.SetFileOwnerRequest, path: str, violations: Violations) -> FileOwner | None:
+    """Reads the numbers of an account; None without any."""
+    if not message.HasField("file_owner"):
+        return None
+    owner, found = FileOwner(message.file_owner.uid, message.file_owner.gid), list[tuple[str, str]]()
+    check_file_owner(owner, path, found)
+    for field, description in found:
+        violations.add(field, description)
+    return owner
 
 
 async def _existing_user(tx: AsyncSession, name: str, *, lock: bool = False) -> UserRecord:
@@ -470,7 +500,12 @@ def _as_message(user: UserRecord, memberships: Sequence[MembershipRecord]) -> pb
         role=_USER_ROLES[user.role],
         memberships=_membership_messages(memberships),
         create_time=timestamp(user.create_time),
+        file_owner=_owner_message(user.file_owner),
     )
+
+
+def _owner_message(owner: FileOwner | None) -> pb.FileOwner | None:
+    return None if owner is None else pb.FileOwner(uid=owner.uid, gid=owner.gid)
 
 
 def _membership_messages(memberships: Sequence[MembershipRecord]) -> list[pb.Membership]:

@@ -14,6 +14,7 @@ from retinue.manager.server.etags import etag
 from retinue.manager.session.core.attempts import AgentCondition
 from retinue.manager.session.core.ipam import check_underlay
 from retinue.manager.session.core.isolation import Isolation
+from retinue.manager.session.core.mounts import MountRoot
 from retinue.manager.store.agents import AgentRecord, Load
 from retinue.manager.store.documents import Unreadable
 from retinue.manager.store.groups import GroupRecord, ShareRecord
@@ -128,9 +129,7 @@ def group_message(group: GroupRecord) -> pb.ResourceGroup:
         etag=etag(group.version) if group.version else "",
         egress=pb.EgressPolicy.Value(f"EGRESS_POLICY_{group.egress}"),
         create_time=timestamp(group.create_time),
-        mount_roots=[
-            pb.MountRoot(path=root.path, writable=root.writable, projects=root.projects) for root in group.mount_roots
-        ],
+        mount_roots=list(map(_mount_root, group.mount_roots)),
         image_registries=group.image_registries,
         session_types=[session_pb2.SessionType.Value(f"SESSION_TYPE_{name}") for name in group.session_types],
         isolations=[isolation_number(Isolation(name)) for name in group.isolations],
@@ -197,6 +196,14 @@ def agent_for_user(agent: pb.Agent) -> pb.Agent:
     return shown
 
 
+def _mount_root(root: MountRoot) -> pb.MountRoot:
+    owner = pb.MountOwner(account=root.of_account, uid=root.uid, gid=root.gid)
+    has_owner = root.of_account or root.uid
+    return pb.MountRoot(
+        path=root.path, writable=root.writable, projects=root.projects, owner=owner if has_owner else None
+    )
+
+
 def group_for_user(group: pb.ResourceGroup, user: str, projects: Collection[str]) -> pb.ResourceGroup:
     """Returns a group without the weights of other owners and what only other projects may mount."""
     shown = pb.ResourceGroup()
@@ -208,7 +215,8 @@ def group_for_user(group: pb.ResourceGroup, user: str, projects: Collection[str]
     for root in group.mount_roots:
         own = [project for project in root.projects if project in projects]
         if own or not root.projects:
-            shown.mount_roots.add(path=root.path, writable=root.writable, projects=own)
+            shown.mount_roots.add().CopyFrom(root)
+            shown.mount_roots[-1].projects[:] = own
     return shown
 
 

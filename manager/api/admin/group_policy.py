@@ -152,7 +152,14 @@ def _changed_egress(message: pb.ResourceGroup, violations: Violations) -> str:
 
 
 def _mount_roots(message: pb.ResourceGroup, violations: Violations) -> list[MountRoot]:
-    roots = [MountRoot(root.path, root.writable, tuple(root.projects)) for root in message.mount_roots]
+    roots = [
+        MountRoot(root.path, root.writable, tuple(root.projects), root.owner.account, root.owner.uid, root.owner.gid)
+        for root in message.mount_roots
+    ]
+    for position, root in enumerate(message.mount_roots):
+        if root.HasField("owner") and not (root.owner.account or root.owner.uid or root.owner.gid):
+            # Numbers that are 0, root's, are not to be seen in a message.
+            violations.add(f"resource_group.mount_roots[{position}].owner", "must say whose: never root's")
     found: list[tuple[str, str]] = []
     check_roots(roots, "resource_group.mount_roots", found)
     for path, description in found:

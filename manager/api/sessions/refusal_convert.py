@@ -22,8 +22,8 @@ def to_error(reason: refusals.Reason) -> errors.ApiError:  # noqa: PLR0911, PLR0
             return preconditions.FeatureUnavailable(message, f"session_type/{kind}", {"feature": feature})
         case refusals.ImageNotAllowed(image, registry, group):
             return errors.ImageNotAllowed(image, registry, group)
-        case refusals.MountNotAllowed(source, writable):
-            return errors.MountNotAllowed(source, writable=writable)
+        case refusals.MountNotAllowed(source, writable, without_owner):
+            return errors.MountNotAllowed(source, writable=writable, without_owner=without_owner)
         case refusals.QuotaExceeded(violations):
             return errors.QuotaExceeded(violations)
         case refusals.NameTaken(name, within):

@@ -32,12 +32,16 @@ class TermOverError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DesiredMount:
-    """A directory of the node: `path` below `root`, seen at `target`."""
+    """A directory of the node: `path` below `root`, seen at `target`. Files in it belong to `uid` and `gid`, 0 for the
+    agent's own.
+    """
 
     root: str
     path: str
     target: str
     writable: bool
+    uid: int = 0
+    gid: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@ from retinue.manager.session.core.spec import MountSpec
 
 MAX_MOUNTS, MAX_ROOTS, MAX_PROJECTS = 32, 64, 256
 MAX_PATH = 1024
+MAX_ID = 2**31 - 1
+"""The largest number of a user and a group that files may belong to."""
 # Parts of paths that stand for the owner and the project of a session.
 USER, PROJECT = "{user}", "{project}"
 
@@ -45,12 +47,37 @@ Violations = list[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
+class FileOwner:
+    """Numbers on the nodes of a user and a group that files belong to; neither is root's."""
+
+    uid: int
+    gid: int
+
+
+@dataclass(frozen=True, slots=True)
 class MountRoot:
-    """A directory that sessions may mount, with all below it; no `projects` means every project."""
+    """A directory that sessions may mount, with all below it; no `projects` means every project.
+
+    Files in it belong to `uid` and `gid`; 0 means the agents' own. With `of_account` they belong to those of the
+    session owner's account, as far as they are 0.
+    """
 
     path: str
     writable: bool = False
     projects: tuple[str, ...] = ()
+    of_account: bool = False
+    uid: int = 0
+    gid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NotGranted:
+    """A mount that no root grants; or, with `without_owner`, one whose root takes numbers that the session owner's
+    account does not have.
+    """
+
+    mount: MountSpec
+    without_owner: bool = False
 
 
 def check_mounts(mounts: Sequence[MountSpec], path: str, violations: Violations) -> None:
@@ -93,13 +120,35 @@ def check_roots(roots: Sequence[MountRoot], path: str, violations: Violations) -
             violations.append((f"{field}.path", "is the node's own"))
         if len(root.projects) > MAX_PROJECTS:
             violations.append((f"{field}.projects", f"must be at most {MAX_PROJECTS} entries"))
+        _check_owner(root, f"{field}.owner", violations)
+
+
+def check_file_owner(owner: FileOwner, path: str, violations: Violations) -> None:
+    """Checks the numbers of an account; `path` is that of their field."""
+    for name, number in (("uid", owner.uid), ("gid", owner.gid)):
+        _check_number(number, f"{path}.{name}", violations)
+
+
+def _check_owner(root: MountRoot, path: str, violations: Violations) -> None:
+    if root.of_account:
+        if root.uid:
+            violations.append((f"{path}.uid", "is that of the account already"))
+        if root.gid:
+            _check_number(root.gid, f"{path}.gid", violations)
+    elif root.uid or root.gid:
+        check_file_owner(FileOwner(root.uid, root.gid), path, violations)
+
+
+def _check_number(number: int, path: str, violations: Violations) -> None:
+    if not 1 <= number <= MAX_ID:
+        violations.append((path, f"must be from 1 to {MAX_ID}: nothing in a mount is root's"))
 
 
 def granted(
-    mounts: Iterable[MountSpec], roots: Iterable[MountRoot], project: str, owner: str
-) -> list[MountSpec] | MountSpec:
-    """Returns the mounts, each with the innermost root that grants it to the project and owner;
-    or the first one that no root grants.
+    mounts: Iterable[MountSpec], roots: Iterable[MountRoot], project: str, owner: str, account: FileOwner | None
+) -> list[MountSpec] | NotGranted:
+    """Returns the mounts, each with the innermost root that grants it to the project and owner, and with whom its files
+    belong to; or the first one that no root grants. `account` has the numbers of the owner's account.
 
     `{user}` and `{project}` as parts of paths stand for these.
     """
@@ -108,7 +157,7 @@ def granted(
     found = []
     for mount in (replace(mount, source=_filled(mount.source, names)) for mount in mounts):
         fitting = [
-            root.path
+            root
             for root in known
             if (not root.projects or project in root.projects)
             and (root.writable or not mount.writable)
@@ -116,9 +165,19 @@ def granted(
             and PurePosixPath(mount.source).is_relative_to(root.path)
         ]
         if not fitting:
-            return mount
-        found.append(replace(mount, root=max(fitting, key=len)))
+            return NotGranted(mount)
+        root = max(fitting, key=lambda root: len(root.path))
+        if (files := _files_of(root, account)) is None:
+            return NotGranted(mount, without_owner=True)
+        found.append(replace(mount, root=root.path, uid=files.uid, gid=files.gid))
     return found
+
+
+def _files_of(root: MountRoot, account: FileOwner | None) -> FileOwner | None:
+    """Returns whom files in a root belong to, with 0 for the agents' own; None where the account has no numbers."""
+    if not root.of_account:
+        return FileOwner(root.uid, root.gid)
+    return None if account is None else FileOwner(account.uid, root.gid or account.gid)
 
 
 def _filled(path: str, names: Mapping[str, str]) -> str:

@@ -64,10 +64,13 @@ class ImageNotAllowed:
 
 @dataclass(frozen=True, slots=True)
 class MountNotAllowed:
-    """No root of the resource group grants the directory to the project."""
+    """No root of the resource group grants the directory to the project; or files there belong to numbers of the
+    account of `without_owner`, who has none.
+    """
 
     source: str
     writable: bool
+    without_owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +154,7 @@ def words(reason: Reason) -> str:  # noqa: PLR0911  # one for each reason
             return f"a session of type {kind} cannot have {feature}"
         case ImageNotAllowed(image, registry, group):
             return f"image {image} may not be used: resource group {group} does not allow registry {registry}"
-        case MountNotAllowed(source, _):
+        case MountNotAllowed(source, _, _):
             return f"{source} may not be mounted"
         case TemplateNotFound(name) | NameTaken(name, _) | DependencyRefused(_, name) | DependencyFailed(_, name):
             return f"{type(reason).__name__}: {name}"

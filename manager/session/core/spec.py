@@ -76,13 +76,15 @@ class RetryPolicy:
 @dataclass(frozen=True, slots=True)
 class MountSpec:
     """A directory of the nodes, `source`, that every kernel of a session sees at `target`;
-    `root` is what grants it, once known.
+    `root` is what grants it, once known, and files in it belong to `uid` and `gid` then, 0 for the agents' own.
     """
 
     source: str
     target: str
     writable: bool = False
     root: str = ""
+    uid: int = 0
+    gid: int = 0
 
     @property
     def below_root(self) -> str:

@@ -21,12 +21,16 @@ class Project(SQLModel, table=True):
 
 
 class UserAccount(SQLModel, table=True):
-    """A person or a service; `role` is USER or ADMIN."""
+    """A person or a service; `role` is USER or ADMIN. Numbers on the nodes of whom its files belong to are both there,
+    or none.
+    """
 
     __tablename__ = "user_account"
 
     name: str = Field(primary_key=True)
     role: str
+    file_uid: int | None = None
+    file_gid: int | None = None
     create_time: dt.datetime = time_column(nullable=False, default_now=True)
 
 

@@ -74,6 +74,58 @@ async def test_the_same_mounts_in_every_kernel(client: Client, shared: Path) -> 
     ]
 
 
+OWNERS = {"home": (1500, 1501), "team": (1500, 99), "fixed": (70, 71)}
+
+
+def make_directories(root: Path) -> None:
+    """Makes a directory of each owner, with a file, that nobody else may read."""
+    root.chmod(0o755)
+    for name, numbers in OWNERS.items():
+        (root / name).mkdir()
+        (root / name / "file").write_text(f"{name}\n")
+        for path in (root / name, root / name / "file"):
+            os.chown(path, *numbers)
+            path.chmod(0o700)
+
+
+async def test_files_belong_to_whom_the_root_says(client: Client, tmp_path: Path) -> None:
+    """Of the account, or of numbers of its own; in every kernel of the session, on each of its nodes."""
+    await asyncio.to_thread(make_directories, tmp_path)
+    roots = [
+        fleet_service_pb2.MountRoot(path=str(tmp_path / name), writable=True, owner=owner)
+        for name, owner in (
+            ("home", fleet_service_pb2.MountOwner(account=True)),
+            ("team", fleet_service_pb2.MountOwner(account=True, gid=99)),
+            ("fixed", fleet_service_pb2.MountOwner(uid=70, gid=71)),
+        )
+    ]
+    await client.resource_groups.update("default", mount_roots=roots)
+    mounts = [(str(tmp_path / name), f"/m/{name}", True) for name in ("home", "team", "fixed")]
+    script = "cat /m/*/file; for d in /m/*; do touch $d/$(hostname); done"
+    try:
+        with pytest.raises(CallError, match="retinue users update admin --file-owner UID:GID") as refused:
+            await client.sessions.create(type="batch", command=["true"], mounts=mounts)
+        assert refused.value.reason == "MOUNT_NOT_ALLOWED"
+        await client.users.set_file_owner("admin", (1500, 1501))
+        session = await client.sessions.create(
+            type="batch",
+            command=["sh", "-c", f"{script}; ssh sub1 '{script}'"],
+            mounts=mounts,
+            cluster_size=2,
+            cluster_mode="multi-node",
+            slots={"cpu": "2.5", "mem": "64m"},
+        )
+        await session.wait_ended(NEVER)
+        assert await printed(client, session.id) == "fixed\nhome\nteam\n" * 2
+    finally:
+        await client.users.set_file_owner("admin", None)
+        await client.resource_groups.update("default", mount_roots=[])
+    for name, numbers in OWNERS.items():
+        for kernel in ("main1", "sub1"):
+            made = (tmp_path / name / kernel).stat()
+            assert (made.st_uid, made.st_gid) == numbers
+
+
 @pytest.mark.parametrize("source", ["/", "/etc", "/proc", "/var/run/docker.sock", "{}/../etc", "{}x"])
 async def test_what_is_not_granted(client: Client, shared: Path, source: str) -> None:
     for writable in (False, True):

@@ -277,6 +277,20 @@ async def test_groups_and_shares(retinue: Program, client: Client) -> None:
     assert (await retinue("shares")).out.splitlines()[1].split()[:2] == ["admin", "1/4"]
 
 
+async def test_whom_the_files_of_a_user_belong_to(retinue: Program) -> None:
+    made = await retinue("users", "create", "cli-ida", "--file-owner", "1500:1501")
+    try:
+        assert (made.code, "1500:1501" in made.out) == (0, True), made.err
+        assert "1500:1501" in (await retinue("users", "ls", "-o", "wide")).out
+        assert "7:8" in (await retinue("users", "update", "cli-ida", "--file-owner", "7:8")).out
+        assert "7:8" not in (await retinue("users", "update", "cli-ida", "--file-owner", "none")).out
+        for wrong in ("7", "0:0", "0:7", "7:0", f"7:{2**31}", "ann:users"):
+            answer = await retinue("users", "update", "cli-ida", "--file-owner", wrong)
+            assert (answer.code, "must be UID:GID" in answer.err) == (2, True), answer.err
+    finally:
+        assert (await retinue("users", "rm", "cli-ida")).code == 0
+
+
 async def test_mount_roots_come_and_go_one_by_one(retinue: Program) -> None:
     async def roots(*update: str) -> list[str]:
         answer = await retinue("groups", "update", "cli-mounts", *update, "-o", "json")
@@ -298,6 +312,17 @@ async def test_mount_roots_come_and_go_one_by_one(retinue: Program) -> None:
         stale = await retinue("groups", "update", "cli-mounts", "--add-mount-root", "/b", "--etag", "old")
         assert stale.code == 1
         assert await roots("--mount-root", "/srv/all") == ["/srv/all"]
+        for owned in ("/srv/{user}:rw,uid=account", "/srv/a:uid=account,gid=9", "/srv/b:rw,uid=7,gid=8@default"):
+            await roots("--mount-root", owned)
+            shown = (await retinue("groups", "get", "cli-mounts")).out
+            assert f" {owned}\n" in shown, shown
+        for refused, words in (
+            ("/srv/a:uid=0,gid=0", "is not PATH"),
+            ("/srv/a:uid=7", "is not PATH"),
+            ("/srv/a:uid=x", "is not PATH[:rw][,uid=N|account"),
+        ):
+            answer = await retinue("groups", "update", "cli-mounts", "--mount-root", refused)
+            assert (answer.code, words in answer.err) == (2, True), answer.err
         assert await roots("--mount-root", "") == []
     finally:
         assert (await retinue("groups", "rm", "cli-mounts")).code == 0

@@ -43,6 +43,7 @@ COMMANDS = {
     "endpoint token create": "endpoint token create @ e",
     "projects member": "projects member @ p u",
     "users create": "users create @ u",
+    "users update": "users update @ u",
     "tokens create": "tokens create @",
     "tokens ls": "tokens ls @",
     "keys add": "keys add @ FILE",
@@ -107,6 +108,7 @@ VALUES = {
     "--weight": "u=2",
     "--idle": "lifetime=1h",
     "--target": "concurrency=3",
+    "--file-owner": "7:8",
 }
 VALUES_OF = {
     "groups update --egress": "allow",

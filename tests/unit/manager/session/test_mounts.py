@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from retinue.manager.session.core.mounts import MountRoot, check_mounts, check_roots, granted
+from retinue.manager.session.core.mounts import (
+    MAX_ID,
+    FileOwner,
+    MountRoot,
+    NotGranted,
+    check_mounts,
+    check_roots,
+    granted,
+)
 from retinue.manager.session.core.secrets import SessionSecrets
 from retinue.manager.session.core.spec import MountSpec
 
@@ -84,13 +92,62 @@ def test_too_many_and_no_path() -> None:
 )
 def test_grants(source: str, writable: bool, project: str, root: str | None) -> None:
     mount = MountSpec(source, "/x", writable)
-    found = granted([mount], ROOTS, project, "ann")
+    found = granted([mount], ROOTS, project, "ann", None)
     if root is None:
-        assert found == mount
+        assert found == NotGranted(mount)
     else:
         assert isinstance(found, list)
         assert found[0].root == root
         assert f"{root}/{found[0].below_root}".rstrip("/") == source
+
+
+ANN = FileOwner(1500, 1501)
+OWNED = [
+    MountRoot("/plain"),
+    MountRoot("/fixed", uid=70, gid=71),
+    MountRoot("/home/{user}", writable=True, of_account=True),
+    MountRoot("/home/{user}/shared", of_account=True, gid=99),
+]
+
+
+@pytest.mark.parametrize(
+    ("source", "account", "numbers"),
+    [
+        ("/plain/x", ANN, (0, 0)),
+        ("/fixed", ANN, (70, 71)),
+        ("/fixed", None, (70, 71)),
+        ("/home/ann/x", ANN, (1500, 1501)),
+        ("/home/{user}/shared/x", ANN, (1500, 99)),
+        ("/home/ann/x", None, None),
+        ("/home/ann/shared", None, None),
+    ],
+)
+def test_whom_files_belong_to(source: str, account: FileOwner | None, numbers: tuple[int, int] | None) -> None:
+    found = granted([MountSpec(source, "/x")], OWNED, "p", "ann", account)
+    if numbers is None:
+        assert isinstance(found, NotGranted)
+        assert found.without_owner
+    else:
+        assert isinstance(found, list)
+        assert (found[0].uid, found[0].gid) == numbers
+
+
+@pytest.mark.parametrize(
+    ("root", "fields"),
+    [
+        (MountRoot("/d", uid=1, gid=MAX_ID), []),
+        (MountRoot("/d", of_account=True, gid=5), []),
+        (MountRoot("/d", uid=5), ["gid"]),
+        (MountRoot("/d", gid=5), ["uid"]),
+        (MountRoot("/d", uid=-1, gid=-1), ["uid", "gid"]),
+        (MountRoot("/d", of_account=True, uid=5), ["uid"]),
+        (MountRoot("/d", of_account=True, gid=-5), ["gid"]),
+    ],
+)
+def test_owners_of_roots(root: MountRoot, fields: list[str]) -> None:
+    violations: list[tuple[str, str]] = []
+    check_roots([root], "r", violations)
+    assert [field for field, _ in violations] == [f"r[0].owner.{field}" for field in fields]
 
 
 @pytest.mark.parametrize("path", ["/", "/etc", "/proc/1", "/run", "x", "", "/a/../b", "/sys"])

@@ -320,6 +320,29 @@ async def test_a_user_has_so_many_tokens(accounts: Accounts, monkeypatch: pytest
     await stub.CreateToken(pb.CreateTokenRequest(), metadata=accounts.user)
 
 
+async def test_whom_the_files_of_a_user_belong_to(accounts: Accounts) -> None:
+    stub, admin = accounts.stub, accounts.admin
+    owner = pb.FileOwner(uid=1500, gid=1501)
+    wanted = pb.User(name="ida", file_owner=owner)
+    for only_check in (True, False):
+        request = pb.CreateUserRequest(user=wanted, validate_only=only_check)
+        assert (await stub.CreateUser(request, metadata=admin)).user.file_owner == owner
+    for number in (-1, 0):
+        refused = pb.SetFileOwnerRequest(user="ida", file_owner=pb.FileOwner(uid=7, gid=number))
+        assert (await failure(stub.SetFileOwner(refused, metadata=admin))).fields == ["file_owner.gid"]
+        refused_user = pb.CreateUserRequest(user=pb.User(name="eve", file_owner=pb.FileOwner(uid=number, gid=7)))
+        assert (await failure(stub.CreateUser(refused_user, metadata=admin))).fields == ["user.file_owner.uid"]
+    missing = pb.SetFileOwnerRequest(user="nobody", file_owner=owner)
+    assert (await failure(stub.SetFileOwner(missing, metadata=admin))).code is Code.NOT_FOUND
+    for change in (pb.FileOwner(uid=7, gid=8), None):
+        answer = await stub.SetFileOwner(pb.SetFileOwnerRequest(user="ida", file_owner=change), metadata=admin)
+        (kept,) = [
+            user for user in (await stub.ListUsers(pb.ListUsersRequest(), metadata=admin)).users if user.name == "ida"
+        ]
+        for user in (answer.user, kept):
+            assert (user.file_owner if user.HasField("file_owner") else None) == change
+
+
 ADMIN_ONLY: list[tuple[str, Any]] = [
     ("CreateProject", pb.CreateProjectRequest(project=pb.Project(name="p"))),
     ("DeleteProject", pb.DeleteProjectRequest(name="default")),
@@ -328,6 +351,7 @@ ADMIN_ONLY: list[tuple[str, Any]] = [
     ("DeleteUser", pb.DeleteUserRequest(name="root")),
     ("SetMembership", pb.SetMembershipRequest(user="ada", project="default", role=pb.PROJECT_ROLE_ADMIN)),
     ("RemoveMembership", pb.RemoveMembershipRequest(user="ada", project="default")),
+    ("SetFileOwner", pb.SetFileOwnerRequest(user="ada", file_owner=pb.FileOwner(uid=1, gid=1))),
 ]
 
 
