@@ -16,6 +16,9 @@ _WINDOW, _STREAMS = 1 << 20, 256
 _WEBSOCKET = "websocket"
 # Of a client that is there, and takes no byte of what is sent to it.
 _STALLED_SECONDS = 900
+# The same where the connection ends with the answer; and how long a client may take to read one that it got before it
+# has sent all: what it sends in the meantime would break the connection off. As long as nginx waits (`send_timeout`).
+_FAREWELL_SECONDS = 60
 _TCP, _TCP_USER_TIMEOUT = 6, 18
 HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
@@ -53,8 +56,7 @@ def clients(*, headers_seconds: float, idle_seconds: float, **fields: object) ->
         },
         # Against clients that send their headers drop by drop; a body may take its time.
         request_headers_timeout=duration(headers_seconds),
-        # It would cut what a slow client has not read yet, where the connection ends with the answer.
-        delayed_close_timeout=duration(0),
+        delayed_close_timeout=duration(_FAREWELL_SECONDS),
         upgrade_configs=[{"upgrade_type": _WEBSOCKET}],
         **fields,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import random
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -61,6 +62,24 @@ async def test_files_go_there_and_come_back(visitor: Visitor, session: Session, 
     assert await asyncio.to_thread((await download.path()).read_bytes) == content
     inside = await _output(session, "sha256sum", NAME)
     assert hashlib.sha256(content).hexdigest() in inside
+
+
+async def test_a_download_over_a_slow_network_is_whole(visitor: Visitor, session: Session, tmp_path: Path) -> None:
+    content = random.Random(7).randbytes(4 << 20)
+    (tmp_path / "slow.bin").write_bytes(content)
+    await session.files().upload(tmp_path / "slow.bin", "slow.bin")
+    page = await _part(visitor, session, "files")
+    row = page.locator("tbody tr", has_text="slow.bin")
+    await expect(row).to_contain_text("4.0M")
+    network = await visitor.context.new_cdp_session(page)
+    await network.send(
+        "Network.emulateNetworkConditions",
+        {"offline": False, "latency": 50, "downloadThroughput": 600_000, "uploadThroughput": 600_000},
+    )
+    async with page.expect_download() as downloading:
+        await row.get_by_role("button", name="Download slow.bin").click()
+    download = await downloading.value
+    assert await asyncio.to_thread((await download.path()).read_bytes) == content
 
 
 async def test_folders_are_entered(visitor: Visitor, session: Session) -> None:

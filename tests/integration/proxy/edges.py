@@ -85,6 +85,50 @@ async def gateway(directory: Path, program_port: int) -> AsyncIterator[Edge]:
             await routes.stop()
 
 
+_NGINX = """
+daemon off;
+worker_processes 1;
+pid {directory}/nginx.pid;
+error_log {directory}/nginx.log;
+user root;
+events {{ worker_connections 1000; }}
+http {{
+    access_log off;
+    client_body_temp_path {directory}/bodies;
+    proxy_temp_path {directory}/answers;
+    fastcgi_temp_path {directory}/none;
+    uwsgi_temp_path {directory}/none;
+    scgi_temp_path {directory}/none;
+    client_max_body_size 0;
+    server {{
+        listen 127.0.0.1:{port};
+        location / {{
+            proxy_pass http://127.0.0.1:{program};
+            proxy_http_version 1.1;
+            proxy_set_header Host $http_host;
+        }}
+    }}
+}}
+"""
+
+
+@contextlib.asynccontextmanager
+async def nginx(directory: Path, program_port: int) -> AsyncIterator[Edge]:
+    """The proxy that most programs are tried behind, set up as its pages say."""
+    port = free_ports()[0]
+    directory = directory / "nginx"
+    directory.mkdir()
+    file = directory / "nginx.conf"
+    file.write_text(_NGINX.format(directory=directory, port=port, program=program_port))
+    process = await asyncio.create_subprocess_exec("nginx", "-c", str(file), "-e", f"{directory}/nginx.log")
+    try:
+        await until_connected(port)
+        yield Edge("nginx", port, "nginx.test")
+    finally:
+        process.terminate()
+        await process.wait()
+
+
 @contextlib.asynccontextmanager
 async def edges(directory: Path, program_port: int) -> AsyncIterator[list[Edge]]:
     """All ways: directly first."""
