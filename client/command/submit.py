@@ -98,6 +98,7 @@ _NOT_TAKEN = frozenset(
 _META = "retinue.script"
 _LONGEST_NAME = 63
 _LONGEST_LABEL = 256
+_MOST_AGENTS = 64
 _THOUSANDTHS = 1000
 
 
@@ -136,7 +137,7 @@ class _Submit(click.Command):
             unknown = bool(found.get("ignore_unknown"))
             options = read_script(*script, typed=typed, own=own_options(), ignore_unknown=unknown)
             ctx.meta[_META] = Script(*script, options)
-            args = [*options.arguments, *from_files(options.given), *args]
+            args = [*options.arguments, *from_here(options.given), *args]
         return super().parse_args(ctx, args)
 
     def _without_sbatch(self, args: list[str]) -> tuple[list[str], list[Given]]:
@@ -173,9 +174,13 @@ def own_options() -> dict[str, bool]:
     }
 
 
-def from_files(given: Mapping[str, str]) -> list[str]:
-    """Returns the options of `retinue submit` that stand in files which options of sbatch name. Raises UsageError."""
+def from_here(given: Mapping[str, str]) -> list[str]:
+    """Returns the options of `retinue submit` for options of sbatch that name files and directories of this machine.
+    Raises UsageError.
+    """
     found = list[str]()
+    if "chdir" in given:
+        found += ["--workdir", os.path.abspath(given["chdir"])]
     if file := given.get("nodefile"):
         for name in expand(read_file(file)[1], "--nodefile"):
             found += ["--agent", name, "--strict-agents"]
@@ -326,6 +331,8 @@ class Job:
     array: Array | None
     parents: Sequence[str]
     request_id: str
+    # Agents that it is not to run on.
+    excluded: Sequence[str] = ()
 
 
 def job_of(
@@ -352,7 +359,8 @@ def job_of(
     asked = parse_array(array) if array is not None else script.options.array
     if parents and asked is None:
         raise click.UsageError("--depends-on-each is for an --array: --depends-on waits for all of one")
-    return Job(spec, script.source, asked, parents, made)
+    excluded = expand(script.options.given.get("exclude", ""), "--exclude")
+    return Job(spec, script.source, asked, parents, made, excluded)
 
 
 async def create(
@@ -362,6 +370,8 @@ async def create(
     spec = job.spec
     for references in (spec.depends_on, spec.runs_after):
         references[:] = [one for name in references for one in await _elements_of(client, name)]
+    if job.excluded:
+        await _choose_others(client, spec, frozenset(job.excluded))
     specs = [spec] if job.array is None else _elements(spec, job.array, job.parents)
     answer = await client.sessions.create_many(
         specs, request_id=job.request_id, validate_only=validate_only, all_or_nothing=True
@@ -369,6 +379,20 @@ async def create(
     if print_refusals([(one, job.source) for one in specs], answer, option_of):
         return None
     return [result.accepted for result in answer.results]
+
+
+async def _choose_others(client: Client, spec: session_pb2.SessionSpec, excluded: frozenset[str]) -> None:
+    """Chooses the other agents of the group, or of those that were chosen. Raises UsageError."""
+    group = term("resource_group", spec.resource_group or "default")
+    there = [agent.id async for agent in client.agents.list(filter=group)]
+    others = [name for name in spec.agents or there if name not in excluded]
+    if not others:
+        raise UsageError("--exclude: no other agent is left")
+    if len(others) > _MOST_AGENTS:
+        raise UsageError(f"--exclude: {len(others)} other agents are left, more than {_MOST_AGENTS}: use --nodelist")
+    if not excluded.isdisjoint(there) or spec.agents:
+        spec.agents[:] = others
+        spec.agent_choice = session_pb2.AGENT_CHOICE_STRICT
 
 
 async def wait_for(client: Client, accepted: Iterable[session_service_pb2.AcceptedSession]) -> int:

@@ -17,7 +17,7 @@ from retinue.client.command.printable import safe
 from retinue.client.command.script_options import read_script
 from retinue.client.command.slurm import sbatch_grammar
 from retinue.client.command.slurm.slurm_command import SlurmCommand, version_option
-from retinue.client.command.slurm.submitting_machine import exported, shared_mounts
+from retinue.client.command.slurm.submitting_machine import exported, is_mounted, shared_mounts
 from retinue.client.command.text_files import decode, read_file
 from retinue.client.errors import UsageError
 
@@ -68,7 +68,9 @@ async def sbatch_command(connection: Connection, words: tuple[str, ...]) -> int:
     """Submit a script as Slurm's sbatch does, and print `Submitted batch job NUMBER`.
 
     It is `retinue submit` with sbatch's grammar: options before SCRIPT, in lines `#SBATCH`, and in variables such as
-    SBATCH_PARTITION; without SCRIPT and --wrap it reads standard input. Long options of `retinue submit` that sbatch
+    SBATCH_PARTITION; without SCRIPT and --wrap it reads standard input. Mount roots of the resource group that this
+    machine has as directories, too, are mounted at their paths, and a job starts in the directory of the submission if
+    it is in one of them, else in /home/work. Long options of `retinue submit` that sbatch
     has not, such as --mount and --image, may stand among them; $RETINUE_SBATCH_OPTIONS has some for every job. All
     that has no counterpart is refused at once, or with --ignore-unknown ($SBATCH_IGNORE_UNKNOWN) left out.
     """
@@ -80,8 +82,12 @@ async def sbatch_command(connection: Connection, words: tuple[str, ...]) -> int:
         click.echo(f"sbatch: warning: {safe(str(ignored))}", err=True)
     if options.given.get("export", "ALL") == "ALL":
         given["env"] = exported(os.environ, image=bool(given["image"])) | given["env"]
+    here = str(Path.cwd())
     async with connection.client() as client:
         given["mount"] = [*given["mount"], *await shared_mounts(client, given)]
+        if is_mounted(here, given["mount"]):
+            given["env"].setdefault("SLURM_SUBMIT_DIR", here)
+            given["workdir"] = given["workdir"] or here
         job = submit.job_of(
             script,
             given,
@@ -149,5 +155,5 @@ def _given(script: submit.Script) -> dict[str, Any]:
     first = shlex.split(os.environ.get(_OPTIONS_VARIABLE, ""))
     options = script.options
     parser = click.Command("sbatch", params=submit.submit_command.params)
-    context = parser.make_context("sbatch", [*first, *options.arguments, *submit.from_files(options.given)])
+    context = parser.make_context("sbatch", [*first, *options.arguments, *submit.from_here(options.given)])
     return context.params

@@ -77,3 +77,8 @@ def shared(
         taken.append(path)
         found.append((str(path), str(path), root.writable))
     return found
+
+
+def is_mounted(directory: str, mounts: Iterable[Mount]) -> bool:
+    """Returns whether a job has a directory of this machine at the same path, by one of its mounts."""
+    return any(source == target and Path(directory).is_relative_to(target) for source, target, _ in mounts)

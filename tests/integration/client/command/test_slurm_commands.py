@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,8 +12,6 @@ from tests.integration.client.command.conftest import Program
 from tests.support.eventually import NEVER, eventually
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from retinue.client.aio import Client
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -150,3 +149,33 @@ async def test_srun_outside_of_a_job_runs_in_a_session_of_its_own(retinue: Progr
     await (await client.sessions.get(str(number))).wait("RUNNING", timeout=NEVER)
     assert (await retinue("srun", "--jobid", str(number), "hostname")).out == "main1\n"
     assert (await retinue("scancel", str(number))).code == 0
+
+
+async def test_a_job_begins_where_it_was_submitted_if_nodes_share_that(
+    retinue: Program, client: Client, shared: Path
+) -> None:
+    async def printed(directory: Path, *words: str) -> str:
+        started = await Program(retinue.environment, directory).start(
+            "sbatch", SMALL, "--parsable", "--wait", *words, "--wrap", 'echo "$PWD $SLURM_SUBMIT_DIR"; touch made'
+        )
+        out, err = await started.communicate()
+        assert started.returncode == 0, err
+        return b"".join([chunk.data async for chunk in client.sessions.logs(out.decode().strip())]).decode()
+
+    assert await printed(shared) == f"{shared} {shared}\n"
+    assert (shared / "made").exists()
+    assert (await printed(Path("/"))).split()[0] == "/home/work"
+    deeper = shared / "deeper"
+    deeper.mkdir()
+    deeper.chmod(0o777)
+    assert await printed(shared, "-D", "./deeper/") == f"{deeper} {shared}\n"
+
+
+async def test_agents_that_are_excluded_get_nothing(retinue: Program, client: Client) -> None:
+    agents = [agent.id async for agent in client.agents.list()]
+    number = await submitted(retinue, "--exclude", agents[0], "--wrap", "true")
+    session = await client.sessions.get(str(number))
+    await session.wait_ended(NEVER)
+    assert {kernel.agent for kernel in session.kernels} == set(agents[1:])
+    nothing = await retinue("sbatch", SMALL, "-x", ",".join(agents), "--wrap", "true")
+    assert (nothing.code, nothing.err) == (1, "sbatch: error: --exclude: no other agent is left\n")

@@ -48,6 +48,12 @@ def test_options_of_sbatch_on_the_command_line_go_before_those_of_the_script(scr
     assert _parsed("--ntasks=4", "-N", "1", script)["size"] == 1
 
 
+def test_a_directory_of_sbatch_is_from_here(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert _parsed("-D", "a/b", script)["workdir"] == f"{tmp_path}/a/b"
+    assert _parsed("--chdir=/data", script)["workdir"] == "/data"
+
+
 def test_a_script_with_dos_line_ends_runs(tmp_path: Path) -> None:
     path = tmp_path / "job.sh"
     path.write_bytes(b'\xef\xbb\xbf#!/bin/sh\r\n#RETINUE --size 2\r\necho "$1"\r\n')
@@ -73,7 +79,7 @@ def test_wait_quiet_and_wrap_are_as_those_of_sbatch(script: str) -> None:
         (["-pday", "{}"], "--partition=day"),
         (["-o", "out.txt", "{}"], "output is kept by the manager"),
         (["--exclusive", "{}"], "--exclusive of sbatch has no counterpart"),
-        (["--exclusive", "-x", "n1", "{}"], "--exclude of sbatch has no counterpart"),
+        (["--exclusive", "--uid", "1", "{}"], "--uid of sbatch has no counterpart"),
         (["--dependency=singleton", "{}"], "afterok:SESSION"),
         ([], "name a SCRIPT, or give --wrap COMMAND"),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retinue.client.command.slurm.submitting_machine import exported, shared
+from retinue.client.command.slurm.submitting_machine import exported, is_mounted, shared
 from retinue.manager.v1 import fleet_service_pb2
 
 if TYPE_CHECKING:
@@ -42,3 +42,10 @@ def test_directories_that_the_nodes_grant_and_this_machine_has(tmp_path: Path) -
     data, home, team = (f"{tmp_path}/{name}" for name in ("data", "home/ada", "team"))
     assert shared(roots, user="ada", project="", asked=[]) == [(data, data, False), (home, home, True)]
     assert shared(roots, user="ada", project="team", asked=[f"{data}/x"]) == [(home, home, True), (team, team, False)]
+
+
+def test_a_directory_is_there_only_at_its_own_path() -> None:
+    mounts = [("/data", "/data", True), ("/home/ada", "/files", True)]
+    assert [is_mounted(path, mounts) for path in ("/data", "/data/x", "/database", "/files", "/home/ada")] == [
+        *(True, True, False, False, False)
+    ]
