@@ -98,7 +98,7 @@ _NOT_TAKEN = frozenset(
 _META = "retinue.script"
 _LONGEST_NAME = 63
 _LONGEST_LABEL = 256
-_MOST_AGENTS = 64
+_MAX_AGENTS = 64
 _THOUSANDTHS = 1000
 
 
@@ -388,8 +388,8 @@ async def _choose_others(client: Client, spec: session_pb2.SessionSpec, excluded
     others = [name for name in spec.agents or there if name not in excluded]
     if not others:
         raise UsageError("--exclude: no other agent is left")
-    if len(others) > _MOST_AGENTS:
-        raise UsageError(f"--exclude: {len(others)} other agents are left, more than {_MOST_AGENTS}: use --nodelist")
+    if len(others) > _MAX_AGENTS:
+        raise UsageError(f"--exclude: {len(others)} other agents are left, more than {_MAX_AGENTS}: use --nodelist")
     if not excluded.isdisjoint(there) or spec.agents:
         spec.agents[:] = others
         spec.agent_choice = session_pb2.AGENT_CHOICE_STRICT
