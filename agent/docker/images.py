@@ -17,15 +17,10 @@ from retinue.agent.docker.core.image_bounds import excess, variables_of, working
 from retinue.agent.docker.core.pull_progress import fold, worth_reporting
 from retinue.agent.docker.credentials import CredentialsError, encode_login, read_credentials
 from retinue.agent.docker.engine import MAX_ANSWER, MAX_ERROR, EngineError
+from retinue.agent.docker.fetch_failures import NO_CREDENTIALS, UNREACHED, FetchFailure, failure_of
 from retinue.agent.docker.fetched_images import FetchedImages
-from retinue.agent.docker.registries import (
-    DENIED,
-    FAILED,
-    in_words,
-    is_named,
-    parse_reference,
-    reason_of,
-)
+from retinue.agent.docker.image_platform import unfit_platform
+from retinue.agent.docker.registries import is_named, parse_reference
 from retinue.agent.docker.registry_addresses import RegistryAddresses, RegistryRefusedError, UnresolvedError
 from retinue.agent.kernel.core.signals import signal_named
 from retinue.rpc.core.reasons import AttemptReason
@@ -49,7 +44,7 @@ PAUSES = (1.0, 3.0, 9.0)
 """Seconds before another try after trouble that may pass."""
 HELPER_TIMEOUT = 60.0
 """Seconds that a program may take that holds credentials for registries."""
-DIFFERS = AttemptReason.IMAGE_DIFFERS
+DENIED, FAILED, DIFFERS = AttemptReason.IMAGE_DENIED, AttemptReason.IMAGE_PULL_FAILED, AttemptReason.IMAGE_DIFFERS
 FRESH = 60.0
 """Seconds for which a registry that takes credentials is believed to have let this node have an image."""
 _MAX_LOGGED = 500
@@ -160,7 +155,9 @@ class Images:
                 stop = signal_named(str(configuration.get("StopSignal") or ""))
                 variables = variables_of(configuration)
                 directory = working_directory(configuration)
-                return Image(identities[0], user, labels, excess(configuration), variables, stop, directory)
+                system, machine = str(found.get("Os") or ""), str(found.get("Architecture") or "")
+                unfit = excess(configuration) or await asyncio.to_thread(unfit_platform, system, machine)
+                return Image(identities[0], user, labels, unfit, variables, stop, directory)
         return None
 
     async def fetch(self, reference: str, wanted: ImageIdentity, report: Report) -> Image:
@@ -223,10 +220,10 @@ class Images:
                     DENIED, f"image {reference} is not fetched: its registry is not allowed here"
                 ) from error
             except (EngineError, CredentialsError, UnresolvedError) as error:
-                reason, said = reason_of(str(error)), _line(str(error))
-                if reason != FAILED or pause is None:
+                failure, said = _failure(error), _line(str(error))
+                if not failure.may_pass or pause is None:
                     log.warning("image %s cannot be fetched: %s", reference, said)
-                    raise ImageError(reason, f"image {reference} {in_words(str(error))}") from error
+                    raise ImageError(failure.reason, f"image {reference} {failure.words}") from error
                 log.warning("image %s cannot be fetched, to be tried again in %.0f s: %s", reference, pause, said)
                 await asyncio.sleep(pause)
             else:
@@ -258,6 +255,16 @@ class Images:
             now = time.monotonic()
             self._granted = {key: when for key, when in self._granted.items() if now - when < FRESH}
             self._granted[reference, digest] = now
+
+
+def _failure(error: EngineError | CredentialsError | UnresolvedError) -> FetchFailure:
+    match error:
+        case CredentialsError():
+            return NO_CREDENTIALS
+        case UnresolvedError():
+            return UNREACHED
+        case _:
+            return failure_of(str(error))
 
 
 async def pull(

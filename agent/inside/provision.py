@@ -50,6 +50,8 @@ NETWORK_SETTINGS = {"ipv4/ip_unprivileged_port_start": "0", "ipv4/ping_group_ran
 """Settings of a kernel's own network, by name below net: as Docker has them, programs may listen on any port and send
 echo requests.
 """
+IN_MEMORY, FOR_ALL = ("/tmp", "/dev/shm"), 0o1777  # noqa: S108
+"""Where kernels have a file system of their own in memory, and its permissions."""
 MOUNT_REFUSED = AttemptReason.MOUNT_REFUSED
 """Reason of attempts that failed for a mount."""
 
@@ -137,6 +139,9 @@ def provision_kernel(pid: int, provision: Provision) -> None:
             for path in provision.bound:
                 with _closing(os.open(path, os.O_PATH | os.O_CLOEXEC)) as there:
                     syscalls.set_attributes(there, NO_PRIVILEGES)
+            for path in filter(os.path.ismount, IN_MEMORY):
+                # runc gives a file system in memory the permissions that the image's directory has, kubelet all.
+                Path(path).chmod(FOR_ALL)
             for target, mount in mounted:
                 _attach(target, mount, provision)
             if not provision.server:

@@ -61,6 +61,7 @@
 #include <unistd.h>
 
 #include "filter.h"
+#include "program.h"
 #include "shell.h"
 
 #define CANNOT_RUN 126
@@ -251,6 +252,7 @@ static void become(char **arguments, const char *directory, int in, int to, int 
 {
 	sigset_t none;
 	int problem, number;
+	char why[512];
 
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
@@ -265,9 +267,8 @@ static void become(char **arguments, const char *directory, int in, int to, int 
 		problem = errno;
 		dprintf(STDERR_FILENO, "retinue: %s: %s\n", directory, strerror(problem));
 	} else {
-		execvp(arguments[0], arguments);
-		problem = errno;
-		dprintf(STDERR_FILENO, "retinue: %s: %s\n", arguments[0], strerror(problem));
+		problem = become_program(arguments, why, sizeof why);
+		dprintf(STDERR_FILENO, "retinue: %s: %s\n", arguments[0], why);
 	}
 	/* The end of this pipe reports to its reader that nothing runs. */
 	(void)!write(failed, &problem, sizeof problem);

@@ -53,6 +53,7 @@
 
 #include "command.h"
 #include "directory.h"
+#include "program.h"
 #include "shell.h"
 
 #define STREAMS 24
@@ -708,7 +709,8 @@ static void become_user(void)
 
 static void run(char **words, int to, const char *from)
 {
-	int nothing = open("/dev/null", O_RDWR | O_CLOEXEC), descriptor;
+	int nothing = open("/dev/null", O_RDWR | O_CLOEXEC), descriptor, error;
+	char why[512];
 
 	dup2(nothing, STDIN_FILENO);
 	dup2(to < 0 ? nothing : to, STDOUT_FILENO);
@@ -725,9 +727,9 @@ static void run(char **words, int to, const char *from)
 		for (;;)
 			pause();
 	}
-	execvp(words[0], words);
-	fprintf(stderr, "guest: %s: %s\n", words[0], strerror(errno));
-	_exit(errno == ENOENT ? 127 : 126);
+	error = become_program(words, why, sizeof why);
+	fprintf(stderr, "guest: %s: %s\n", words[0], why);
+	_exit(error == ENOENT ? 127 : 126);
 }
 
 /* Takes what the command prints. A thread: the agent must be answered while nothing takes the output. */

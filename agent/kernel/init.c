@@ -45,6 +45,7 @@
 #include "command.h"
 #include "directory.h"
 #include "filter.h"
+#include "program.h"
 #include "shell.h"
 
 #define CANNOT_RUN 126
@@ -143,7 +144,8 @@ static char wait_at(int barrier, const char *path, int signals)
 
 static void become(char **command, int to, int errors, const sigset_t *mask)
 {
-	int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
+	int nothing = open("/dev/null", O_RDWR | O_CLOEXEC), error;
+	char why[512];
 
 	if (to < 0)
 		to = errors = nothing;
@@ -155,9 +157,9 @@ static void become(char **command, int to, int errors, const sigset_t *mask)
 	}
 	sigprocmask(SIG_SETMASK, mask, NULL);
 	name_shell();
-	execvp(command[0], command);
-	complain(command[0]);
-	_exit(errno == ENOENT ? NOT_FOUND : CANNOT_RUN);
+	error = become_program(command, why, sizeof why);
+	dprintf(output, "init: %s: %s\n", command[0], why);
+	_exit(error == ENOENT ? NOT_FOUND : CANNOT_RUN);
 }
 
 /* Reaps ended children; returns the command's exit code if it is among them, else -1. */

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from dataclasses import dataclass, fields
 from http import HTTPStatus
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
     from retinue.agent.kubernetes.options import KubernetesOptions
     from retinue.agent.kubernetes.pod_watch import PodWatch
     from retinue.agent.runtime.attempt_records import Record
+
+log = logging.getLogger(__name__)
 
 API_PATIENCE = 60.0
 """Seconds for which a pod is tried to be created while the API does not answer."""
@@ -128,8 +131,7 @@ class Pods:
                 shown = await self._shown(pod)
                 if (found := await find()) is not None:
                     return found
-                if shown is not None and (failure := failure_of(shown, spec.image)) is not None:
-                    raise KernelStartError(failure.message, failure.reason)
+                _check_start(shown, spec.image)
                 if time.monotonic() > deadline:
                     raise KernelStartError(f"image {spec.image} was not fetched within {START_TIMEOUT:.0f} s")
                 await self._watch.wait(FETCH_POLL)
@@ -233,9 +235,7 @@ class Pods:
             if init is not None:
                 return Waiting.of(init)
             self._check(spec.id)
-            shown = await self._shown(pod)
-            if shown is not None and (failure := failure_of(shown, spec.image)) is not None:
-                raise KernelStartError(failure.message, failure.reason)
+            _check_start(await self._shown(pod), spec.image)
             if time.monotonic() > deadline:
                 raise KernelStartError("it took too long to be ready")
             await self._watch.wait(HELD_POLL)
@@ -357,6 +357,16 @@ class Pods:
     def work(self, attempt_id: str) -> Path:
         """Returns the attempt's work directory on the node."""
         return self._options.scratch_dir / attempt_id
+
+
+def _check_start(shown: PodState | None, image: str) -> None:
+    """Raises KernelStartError when a pod does not come to its start barrier any more."""
+    failure = None if shown is None else failure_of(shown, image)
+    if failure is None:
+        return
+    if failure.said:
+        log.warning("image %s cannot be fetched: %s", image, failure.said)
+    raise KernelStartError(failure.message, failure.reason)
 
 
 def _waiting_process(directory: Path, uid: str) -> Process | None:

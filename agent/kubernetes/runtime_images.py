@@ -4,6 +4,7 @@ kubelet uses as well. Nothing is changed by it.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass, field
 from signal import Signals
@@ -17,6 +18,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from retinue.agent.attempts import ImageIdentity
 from retinue.agent.docker.core.image_bounds import excess, variables_of, working_directory
+from retinue.agent.docker.image_platform import unfit_platform
 from retinue.agent.docker.images import Image
 from retinue.agent.docker.registries import parse_reference
 from retinue.agent.errors import KernelRuntimeError
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NONSENSE = "its configuration cannot be read"
+NO_LAYERS = "it is no image of a container: it has no layers"
 TIMEOUT = 10.0
 """Seconds that the runtime may take to answer."""
 MAX_WORDS = 500
@@ -48,7 +51,8 @@ _MESSAGES: dict[str, dict[int, tuple[str, int | str, bool]]] = {
 @dataclass(frozen=True, slots=True)
 class ImageConfig:
     """An image's user, as `USER[:GROUP]` by number or name, its labels, what of it rules out a kernel, in words,
-    the names of its variables, the signal that it is to be ended by, and where its command starts.
+    the names of its variables, the signal that it is to be ended by, where its command starts, and the system and
+    machine that it is for.
     """
 
     user: str = ""
@@ -57,6 +61,8 @@ class ImageConfig:
     variables: frozenset[str] = frozenset()
     stop_signal: Signals | None = None
     working_directory: str = ""
+    system: str = ""
+    machine: str = ""
 
 
 def read_config(text: str) -> ImageConfig:
@@ -69,10 +75,15 @@ def read_config(text: str) -> ImageConfig:
         document: Any = json.loads(text)
     except (ValueError, RecursionError):
         return ImageConfig(excess=NONSENSE)
+    system, machine, empty = "", "", False
     for name in ("imageSpec", "config"):
+        if isinstance(document, dict):
+            system, machine = str(document.get("os") or ""), str(document.get("architecture") or "")
+            rootfs = document.get("rootfs")
+            empty = isinstance(rootfs, dict) and not rootfs.get("diff_ids")
         document = document.get(name) if isinstance(document, dict) else ""
         if document is None:
-            return ImageConfig()
+            return ImageConfig(excess=NO_LAYERS if empty else "", system=system, machine=machine)
     if not isinstance(document, dict):
         return ImageConfig(excess=NONSENSE)
     user, labels = document.get("User") or "", document.get("Labels") or {}
@@ -82,7 +93,8 @@ def read_config(text: str) -> ImageConfig:
         return ImageConfig(excess=NONSENSE)
     labels = {str(name): str(value) for name, value in labels.items()}
     stop = signal_named(str(document.get("StopSignal") or ""))
-    return ImageConfig(user, labels, excess(document), variables_of(document), stop, working_directory(document))
+    unfit, directory = NO_LAYERS if empty else excess(document), working_directory(document)
+    return ImageConfig(user, labels, unfit, variables_of(document), stop, directory, system, machine)
 
 
 class RuntimeImages:
@@ -116,11 +128,12 @@ class RuntimeImages:
             return None
         config = read_config(next((entry.value for entry in found.info if entry.key == "info"), ""))
         identity = ImageIdentity("", found.image.id)
+        unfit = config.excess or await asyncio.to_thread(unfit_platform, config.system, config.machine)
         return Image(
             identity,
             config.user,
             config.labels,
-            config.excess,
+            unfit,
             config.variables,
             config.stop_signal,
             config.working_directory,

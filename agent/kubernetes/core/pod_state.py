@@ -9,7 +9,7 @@ import msgspec
 from lightkube.resources.core_v1 import Pod
 
 from retinue.agent.attempts import ImageIdentity
-from retinue.agent.docker.registries import reason_of
+from retinue.agent.docker.fetch_failures import failure_of as fetch_failure_of
 from retinue.agent.kubernetes.core.pod_spec import AGENT_LABEL, ATTEMPT_LABEL
 from retinue.agent.runtime.bwrap_status import known_exit_code
 from retinue.rpc.core.reasons import AttemptReason
@@ -39,6 +39,7 @@ _DISRUPTION = "DisruptionTarget"
 _IMAGE_INVALID = frozenset({"InvalidImageName", "ErrImageNeverPull"})
 # An image is tried twice: the second time, the cluster backs off.
 _IMAGE_FAILED = frozenset({"ImagePullBackOff", "RegistryUnavailable", "SignatureValidationFailed"})
+_PULL_FAILED = "ErrImagePull"
 _START_FAILED = frozenset(
     {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "ImageInspectError"}
 )
@@ -84,10 +85,13 @@ class PodState:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The reason why a pod does not come to its start barrier, as an UPPER_SNAKE word and in words."""
+    """The reason why a pod does not come to its start barrier, as an UPPER_SNAKE word and in words;
+    `said` are the cluster's own, where those are not for users to read.
+    """
 
     reason: str
     message: str
+    said: str = ""
 
 
 def read_pod(raw: GenericNamespacedResource) -> PodState:
@@ -180,8 +184,10 @@ def failure_of(pod: PodState, image: str) -> Failure | None:
 def _failure_of_waiting(word: str, message: str, image: str) -> Failure | None:
     if word in _IMAGE_INVALID:
         return Failure(AttemptReason.IMAGE_INVALID, f"image {image} cannot be used: {message or word}")
-    if word in _IMAGE_FAILED:
-        return Failure(reason_of(message), f"image {image} cannot be fetched: {message}")
+    failure = fetch_failure_of(message)
+    # The first time already, if another try changes nothing.
+    if word in _IMAGE_FAILED or (word == _PULL_FAILED and not failure.may_pass):
+        return Failure(failure.reason, f"image {image} {failure.words}", message)
     return Failure(AttemptReason.START_FAILED, f"{word}: {message}") if word in _START_FAILED else None
 
 

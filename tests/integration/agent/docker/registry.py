@@ -51,12 +51,11 @@ class Registry:
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.port = port or free_ports()[0]
+        self.images = images or directory / "images"
         self._namespace = namespace
         configuration = directory / f"registry-{self.port}.yml"
         text = _CONFIGURATION + (_PASSWORDS if closed else "")
-        configuration.write_text(
-            text.format(directory=directory, port=self.port, images=images or directory / "images")
-        )
+        configuration.write_text(text.format(directory=directory, port=self.port, images=self.images))
         (directory / "passwords").write_text(f"{USER}:{_HASH}\n")
         enter = ["nsenter", f"--net=/run/netns/{namespace}"] if namespace else []
         with (directory / "log").open("ab") as log:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
+from retinue.agent.docker import fetch_failures
+from retinue.agent.docker.fetch_failures import FetchFailure
 from retinue.manager.v1 import session_pb2
 from tests.integration.agent.docker.hostile_images import IMAGES, RUNS, load
 from tests.integration.agent.docker.hostile_registry import BANNER, ENDING, HANGING, LINK_LOCAL, SLOW, HostileRegistry
@@ -28,12 +30,8 @@ if TYPE_CHECKING:
 
 START_TIMEOUT = dt.timedelta(seconds=3)
 LONG_START_TIMEOUT = dt.timedelta(minutes=10)
-WORDS = (
-    "is not in its registry, or not for the architecture of this node",
-    "is not there, or its registry does not give it to this node",
-    "cannot be fetched: its registry is not reached or does not answer as one; the agent's log says more",
-)
-"""All that a message may say of a failed fetch, after the image's name."""
+FAILURES = {failure for failure in vars(fetch_failures).values() if isinstance(failure, FetchFailure)}
+"""All that a session may say of a failed fetch."""
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
@@ -123,8 +121,8 @@ async def test_answers_that_make_no_sense(one_node: DockerCluster, registry: Hos
         await place_another(client)
         for name, session in sessions.items():
             reason, message = await _failure(client, session)
-            assert reason in {"IMAGE_PULL_FAILED", "IMAGE_NOT_FOUND", "IMAGE_DENIED"}, (name, reason, message)
-            assert message in {f"image {registry.address}/{name}:1 {words}" for words in WORDS}
+            said = {(each.reason, f"image {registry.address}/{name}:1 {each.words}") for each in FAILURES}
+            assert (reason, message) in said, name
             await session.refresh()
             check_message(session)
             assert BANNER not in str(session.view)

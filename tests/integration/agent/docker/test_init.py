@@ -102,6 +102,43 @@ async def test_codes(start: Start, command: tuple[str, ...], code: int, text: st
     assert run.output.read_text() == text
 
 
+def elf(machine: int) -> bytes:
+    """The begin of a program for a machine, by its number in ELF."""
+    return b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x02\x00" + machine.to_bytes(2, "little") + bytes(200)
+
+
+AARCH64, X86_64 = 183, 62
+OTHER, NAME = (AARCH64, "aarch64") if os.uname().machine == "x86_64" else (X86_64, "x86_64")
+PROGRAMS = {
+    "other": (elf(OTHER), 126, f"it is a program for {NAME}, and this machine is {os.uname().machine}"),
+    "damaged": (elf(9999), 126, f"it is not a program for this machine, which is {os.uname().machine}"),
+    "data": (b"\0\1\2" * 100, 126, "it is not a program"),
+    "interpreter": (b"#!/no/such/python3 -u\nprint()\n", 127, "its interpreter is missing: /no/such/python3 -u"),
+    # As shells do.
+    "text": (b"echo $0 $1\n", 0, None),
+    "empty": (b"", 0, None),
+}
+
+
+@pytest.mark.parametrize("kind", PROGRAMS)
+@pytest.mark.parametrize("by_path", [True, False])
+async def test_why_a_program_does_not_run(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, by_path: bool
+) -> None:
+    content, code, words = PROGRAMS[kind]
+    file = tmp_path / "hello"
+    file.write_bytes(content)
+    file.chmod(0o755)
+    # What cannot be run is found before, and after it there is no other.
+    monkeypatch.setenv("PATH", f"/no/such:{tmp_path}:{os.environ['PATH']}")
+    command = str(file) if by_path else "hello"
+    run = start(command, "a word")
+    await run.release()
+    assert run.process.wait(NEVER) == code
+    expected = f"init: {command}: {words}\n" if words else f"{file} a word\n" if content else ""
+    assert run.output.read_text() == expected
+
+
 @pytest.mark.parametrize(("command", "code"), [(("true",), 0), (("sh", "-c", "exit 200"), 200), ((), 143)])
 async def test_the_exit_code_outlives_the_process(start: Start, command: tuple[str, ...], code: int) -> None:
     run = start(*command)

@@ -17,8 +17,10 @@ from lightkube.resources.core_v1 import Pod
 from retinue.agent.attempts import Mount, Owner, Phase
 from retinue.agent.docker.core.image_labels import CORE_VARIABLES, MIN_SLOTS, SERVICE_PORTS
 from retinue.agent.kubernetes.cluster import Cluster, ClusterUnavailableError
-from retinue.agent.kubernetes.core.pod_spec import SHARED, fetch_id, pod_name
+from retinue.agent.kubernetes.core.pod_spec import SHARED, TEMPORARY, fetch_id, pod_name
+from retinue.agent.kubernetes.runtime_images import NO_LAYERS
 from tests.integration.agent.docker import accounts
+from tests.integration.agent.docker.made_images import Repository, configuration, layer
 from tests.integration.agent.docker.registry import Registry
 from tests.integration.agent.foreign_files import FOUND, OWNER, SCRIPT, made_by, make_files
 from tests.integration.agent.kubernetes.kube_files import NAMESPACE, image_archive
@@ -258,6 +260,40 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 async def test_an_attempt_takes_few_calls(pods: KubePods, calls: list[str]) -> None:
     await pods.ran(pods.spec("k", "true"))
     assert calls == ["POST", "DELETE", "PATCH"]
+
+
+@pytest.mark.usefixtures("patient")
+async def test_an_image_that_does_not_fit_fails_once_and_in_words(pods: KubePods) -> None:
+    images, base = pods.place.directory / "images", layer({}, ["bin/sh"])
+    foreign = "arm64" if os.uname().machine == "x86_64" else "amd64"
+    with (
+        Registry(pods.place.directory / "here", images=images) as here,
+        Registry(pods.place.directory / "there", images=images, namespace=pods.cluster.namespace) as there,
+    ):
+        repository = Repository(here.address, "odd")
+        await eventually(repository.answers)
+        kinds = ("application/vnd.cncf.helm.config.v1+json", "application/vnd.cncf.helm.chart.content.v1.tar+gzip")
+        await asyncio.to_thread(repository.image, "chart", [], b"{}", kinds=kinds, stored=[b"chart"])
+        await asyncio.to_thread(repository.image, "foreign", [base], configuration([base], architecture=foreign))
+        runtime = await pods.open()
+        expected = {
+            # By who says it first: kubelet that cannot unpack it, or the container runtime that has it.
+            "chart": ("is broken: ", f"cannot be used: {NO_LAYERS}"),
+            "foreign": (f"cannot be used: it is for linux/{foreign}, and ",),
+        }
+        for tag, words in expected.items():
+            image = f"{there.address}/odd:{tag}"
+            await runtime.prepare(pods.spec(tag, "true", image=image), HOSTS)
+            failed = await pods.until(f"{tag}.1", Phase.FAILED)
+            assert failed.reason == "IMAGE_INVALID", failed.message
+            assert failed.message.startswith(tuple(f"image {image} {each}" for each in words))
+            await runtime.remove(f"{tag}.1")
+
+
+@pytest.mark.usefixtures("patient")
+async def test_everyone_writes_to_the_temporary_directory(pods: KubePods) -> None:
+    _, output = await pods.ran(pods.spec("k", "stat", "-c", "%a", TEMPORARY, SHARED))
+    assert output == "1777\n1777\n"
 
 
 @pytest.mark.usefixtures("patient")

@@ -12,7 +12,7 @@ from retinue.agent.docker.core.image_labels import LabelError, Labels, parse_ser
 from retinue.agent.docker.core.pull_progress import fold, totals, worth_reporting
 from retinue.agent.docker.image_defaults import fitted
 from retinue.agent.docker.images import Image, ImageError
-from retinue.agent.docker.registries import Reference, parse_reference, reason_of
+from retinue.agent.docker.registries import Reference, parse_reference
 from retinue.agent.host.core.limits import THREAD_VARIABLES
 
 if TYPE_CHECKING:
@@ -38,26 +38,6 @@ DIGEST = "sha256:" + "a" * 64
 def test_references(text: str, expected: Reference) -> None:
     assert parse_reference(text) == expected
     assert expected.wanted == (expected.digest or expected.tag or "latest")
-
-
-@pytest.mark.parametrize(
-    ("message", "reason"),
-    [
-        ("manifest for r/a:b not found: manifest unknown: manifest unknown", "IMAGE_NOT_FOUND"),
-        ("pull access denied for a, repository does not exist or may require 'docker login'", "IMAGE_DENIED"),
-        ("Get https://r/v2/a/manifests/b: unauthorized: authentication required", "IMAGE_DENIED"),
-        ("Head http://r/v2/: no basic auth credentials", "IMAGE_DENIED"),
-        ("no matching manifest for linux/arm64/v8 in the manifest list entries", "IMAGE_NOT_FOUND"),
-        ("invalid reference format", "IMAGE_NOT_FOUND"),
-        ("Get http://127.0.0.1:1/v2/: dial tcp 127.0.0.1:1: connect: connection refused", "IMAGE_PULL_FAILED"),
-        ("dial tcp: lookup r on 10.0.0.1:53: no such host: not found", "IMAGE_PULL_FAILED"),
-        ("toomanyrequests: too many requests", "IMAGE_PULL_FAILED"),
-        ("unexpected EOF", "IMAGE_PULL_FAILED"),
-        ("failed to register layer: no space left on device", "IMAGE_PULL_FAILED"),
-    ],
-)
-def test_what_is_for_good_and_what_may_pass(message: str, reason: str) -> None:
-    assert reason_of(message) == reason
 
 
 def downloading(layer: str, current: int, total: int) -> dict[str, Any]:

@@ -63,6 +63,7 @@ def test_a_pod_without_a_uid_is_refused() -> None:
         (state(waiting="ErrImageNeverPull", waiting_message="not present"), "IMAGE_INVALID"),
         (state(waiting="ImagePullBackOff", waiting_message="manifest unknown"), "IMAGE_NOT_FOUND"),
         (state(waiting="ImagePullBackOff", waiting_message="401 unauthorized"), "IMAGE_DENIED"),
+        (state(waiting="ErrImagePull", waiting_message="mismatched image rootfs and manifest layers"), "IMAGE_INVALID"),
         (state(waiting="ImagePullBackOff", waiting_message="dial tcp: refused"), "IMAGE_PULL_FAILED"),
         (state(waiting="CreateContainerConfigError", waiting_message="no secret"), "START_FAILED"),
         (state(phase="Failed", reason="OutOfcpu", message="Node didn't have enough resource"), "NODE_REFUSED"),
@@ -76,7 +77,10 @@ def test_what_cannot_start_fails_in_words(shown: PodState, reason: str) -> None:
     assert failure is not None
     assert failure.reason == reason
     for words in (shown.waiting_message, shown.message):
-        assert words in failure.message
+        assert words in (failure.said or failure.message)
+    # What a registry says is for the log.
+    assert failure.said in {"", shown.waiting_message}
+    assert not failure.said or failure.said not in failure.message
 
 
 @pytest.mark.parametrize("waiting", ["", "ContainerCreating", "PodInitializing", "ErrImagePull"])

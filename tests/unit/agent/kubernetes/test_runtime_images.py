@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from retinue.agent.kubernetes.runtime_images import NONSENSE, ImageConfig, read_config
+from retinue.agent.kubernetes.runtime_images import NO_LAYERS, NONSENSE, ImageConfig, read_config
 
 
 def said(**config: object) -> str:
@@ -15,12 +15,15 @@ def said(**config: object) -> str:
 
 def test_user_labels_and_names_of_variables_are_read() -> None:
     text = said(User="1000:app", Labels={"a": "b", "n": 7}, Env=["PATH=/bin"], Volumes={"/data": {}})
-    assert read_config(text) == ImageConfig("1000:app", {"a": "b", "n": "7"}, variables=frozenset({"PATH"}))
+    variables = frozenset({"PATH"})
+    assert read_config(text) == ImageConfig("1000:app", {"a": "b", "n": "7"}, variables=variables, system="linux")
+    there = json.dumps({"imageSpec": {"architecture": "arm64", "os": "linux", "config": {}}})
+    assert read_config(there) == ImageConfig(system="linux", machine="arm64")
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"imageSpec": null}', '{"imageSpec": {}}', said(), said(User=None)])
 def test_what_is_not_said_is_nothing(text: str) -> None:
-    assert read_config(text) == ImageConfig()
+    assert read_config(text) in [ImageConfig(), ImageConfig(system="linux")]
 
 
 @pytest.mark.parametrize(
@@ -32,6 +35,16 @@ def test_what_is_not_said_is_nothing(text: str) -> None:
 )
 def test_what_cannot_be_read_bars_the_image(text: str) -> None:
     assert read_config(text).excess == NONSENSE
+
+
+def test_what_has_no_layers_is_no_image() -> None:
+    """Container runtimes keep a chart or a model that they could not unpack."""
+    for config in (dict[str, str](), None):
+        text = json.dumps(
+            {"imageSpec": {"architecture": "", "rootfs": {"type": "", "diff_ids": None}, "config": config}}
+        )
+        assert read_config(text).excess == NO_LAYERS
+    assert not read_config(json.dumps({"imageSpec": {"rootfs": {"diff_ids": ["sha256:1"]}, "config": {}}})).excess
 
 
 def test_what_a_kernel_cannot_have_bars_the_image() -> None:
