@@ -14,13 +14,14 @@ import aiohttp
 from retinue.agent.docker.core.container_spec import INSIDE, container_name
 from retinue.agent.errors import KernelRuntimeError, NotRunningError
 from retinue.agent.host.lanes import KERNELS
-from retinue.agent.host.processes import identify, send_signal
+from retinue.agent.host.processes import identify, owner_of, send_signal
 from retinue.agent.inside.exec_session import Wire
 
 if TYPE_CHECKING:
     from aiodocker.stream import Stream
 
     from retinue.agent.docker.engine import Engine
+    from retinue.agent.host.processes import Process
     from retinue.agent.runtime.tasks import Tasks
 
 HELPER = (f"{INSIDE}/attach", "confine", f"{INSIDE}/filter")
@@ -65,9 +66,17 @@ class ExecChannel:
         await self._stream.close()
 
 
-async def attach(engine: Engine, attempt_id: str, tasks: Tasks) -> Wire:
-    """Starts a helper in the container of a running attempt. Raises NotRunningError, EngineError."""
-    execution = await engine.create_exec(container_name(attempt_id), HELPER)
+async def attach(engine: Engine, attempt_id: str, init: Process | None, tasks: Tasks) -> Wire:
+    """Starts a helper in the container of a running attempt, as the user of its first process and in no further group:
+    what the engine would find in the container's /etc/passwd by now may be the kernel's own work.
+
+    Raises NotRunningError, EngineError.
+    """
+    try:
+        uid, gid = await KERNELS.run(owner_of, init) if init is not None else (0, 0)
+    except OSError as error:
+        raise NotRunningError("the kernel has ended") from error
+    execution = await engine.create_exec(container_name(attempt_id), HELPER, f"{uid}:{gid}") if uid else None
     if execution is None:
         raise NotRunningError("the kernel has ended")
     try:

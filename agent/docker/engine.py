@@ -174,13 +174,13 @@ class Engine:
             async with self._container(name) as container:
                 await container.delete(v=True, force=True)
 
-    async def create_exec(self, name: str, command: Sequence[str]) -> str | None:
-        """Prepares a command in a container, as its user; returns the engine's id of it,
+    async def create_exec(self, name: str, command: Sequence[str], user: str) -> str | None:
+        """Prepares a command in a container, as `UID:GID`; returns the engine's id of it,
         None when the container does not run.
         """
         try:
             async with self._container(name) as container:
-                return (await container.exec(command, stdin=True)).id
+                return (await container.exec(command, stdin=True, user=user)).id
         except (_MissingError, _ConflictError):
             return None
 

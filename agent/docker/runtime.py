@@ -117,7 +117,7 @@ class DockerRuntime(ContainerRuntime[DockerOptions]):
         await self._engine.close()
 
     async def _enter(self, record: Record) -> Wire:
-        return await attach(self._engine, record.id, self._tasks)
+        return await attach(self._engine, record.id, record.init, self._tasks)
 
     def _refusal(self, spec: AttemptSpec) -> tuple[str, str] | None:
         """Refuses nothing: what an image needs is known once it is there."""

@@ -15,7 +15,9 @@ from tests.integration.agent.docker.containers import contract
 from tests.integration.agent.docker.engine import IMAGE, TestEngine
 from tests.integration.agent.foreign_files import FOUND, OWNER, SCRIPT, made_by, make_files
 from tests.integration.agent.opened import HOSTS
+from tests.integration.agent.runtime.beside import ran
 from tests.integration.agent.runtime.conftest import Contract
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,6 +106,34 @@ async def test_a_mount_without_a_map_has_a_kernel_run_as_its_owner_alone(
     # These are its numbers, so what belongs to its user is its own.
     assert output.splitlines() == ["1234", "4321", "open", "own", "user-app", *FOUND[2:]]
     assert made_by(untranslated) == {owner}
+
+
+async def test_commands_of_callers_run_as_the_kernels_user_whatever_its_image_says_by_then(
+    contract: Contract, engine: TestEngine, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A kernel that may write to /etc makes its user root there, and puts it into the groups of root and disk."""
+    shared = make_files(tmp_path_factory.mktemp("shared"))
+    (shared / "user-root").write_text("user-root\n")
+    (shared / "user-root").chmod(0o600)
+    etc = tarfile.TarInfo("etc")
+    etc.type, etc.mode = tarfile.DIRTYPE, 0o777
+    files = {"etc/passwd": accounts.USERS, "etc/group": b"web:x:99:\n"}
+    engine.make_image("users:own-etc", changes=["USER app"], entries=(etc,), files=files)
+    script = """
+    cd /etc && sed s/1234:99/0:0/ passwd >p && mv p passwd && (cat group; echo root:x:0:app; echo disk:x:6:app) >g && mv g group
+    touch ~/done; sleep 1000
+    """
+    mounts = (Mount(str(shared), "", "/data", writable=True),)
+    backend = await contract.open()
+    await backend.prepare(contract.spec("k", "sh", "-c", script, image="users:own-etc", mounts=mounts), HOSTS)
+    await backend.start("k.1")
+    await eventually((contract.place.directory / "scratch/k.1/done").exists)
+    said = await ran(contract, "sh", "-c", "grep -c :0:0: /etc/passwd; id -u; id -G; cat /data/* 2>/dev/null")
+    assert said.output.decode().splitlines() == ["3", "1234", "99", "open", "own"]
+    await backend.kill("k.1")
+    await contract.until("k.1", Phase.EXITED)
+    await backend.remove("k.1")
+    assert not contract.left()
 
 
 @pytest.mark.parametrize("user", ["00", "toor", "toor:users"])

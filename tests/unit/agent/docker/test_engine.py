@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 CALLS: dict[str, Callable[[Engine], Awaitable[object]]] = {
     "create": lambda engine: engine.create("c", {}),
-    "create_exec": lambda engine: engine.create_exec("c", ["true"]),
+    "create_exec": lambda engine: engine.create_exec("c", ["true"], "1:1"),
     "executing": lambda engine: engine.executing("e"),
     "file": lambda engine: engine.file("c", "/etc/passwd"),
     "image": lambda engine: engine.image("a/b:1"),
@@ -116,7 +116,7 @@ async def test_errors_are_bounded(tmp_path: Path, kind: str) -> None:
 async def test_what_is_not_there(tmp_path: Path, status: str, expected: type[EngineError] | None) -> None:
     async with FakeEngine(reply(b'{"message": "no"}', status)).serving(tmp_path) as engine:
         await engine.kill("c")
-        assert await engine.create_exec("c", ["true"]) is None
+        assert await engine.create_exec("c", ["true"], "1:1") is None
         assert await engine.start_exec("e") is None
         if expected is None:
             await engine.remove("c")
