@@ -22,8 +22,6 @@ SCRIPT_VARIABLE = "JOB_SCRIPT"
 """The variable in which a script travels to where it runs."""
 
 _OURS, _SLURM = "#RETINUE", "#SBATCH"
-# Words that begin a command in a shell, before a name.
-_CALL = r"(?:^|[;&|(`{{]|\$\(|\b(?:then|do|else|exec|time|if|while|until|!))\s*{}(?=\s|$)"
 _MAX_ELEMENTS = 10_000
 _RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 # As in a shell, # begins a comment where a word could begin, and not within quotes.
@@ -54,6 +52,8 @@ class ScriptOptions:
     tasks: Tasks | None
     # Of Slurm: what changes what the command prints and sends along, by name.
     given: Mapping[str, str]
+    # Of Slurm: what says how many kernels there are, and of what size, by name.
+    shape: Mapping[str, str]
     ignored: Sequence[Ignored]
 
 
@@ -81,17 +81,6 @@ def parse_array(text: str) -> Array:
             raise UsageError(f"array {text!r}: must be 1 to {_MAX_ELEMENTS:,} jobs")
         indices |= dict.fromkeys(wanted)
     return Array(tuple(indices), int(number) if percent else None)
-
-
-def calls(text: str, program: str) -> int | None:
-    """Returns the number of the first line of a script that calls a program by its name; None when none does.
-    It reads words, not the language of the shell.
-    """
-    call = re.compile(_CALL.format(re.escape(program)))
-    for number, line in enumerate(text.splitlines(), 1):
-        if call.search(re.sub(r"(^|\s)#.*", "", line).strip()):
-            return number
-    return None
 
 
 def read_script(
@@ -163,6 +152,7 @@ class _Reading:
                 None if array is None else parse_array(array),
                 typed.tasks(),
                 slurm.given | typed.given,
+                typed.shape,
                 self._ignored,
             )
         except UsageError as error:

@@ -24,20 +24,21 @@ from retinue.client.command.script_options import (
     SCRIPT_VARIABLE,
     Array,
     ScriptOptions,
-    calls,
     parse_array,
     read_script,
 )
 from retinue.client.command.selecting import selected, term
 from retinue.client.command.slurm.hostlist import expand
+from retinue.client.command.slurm.job_files import is_shown, job_files
+from retinue.client.command.slurm.job_start import ARRAY_OFFSET, START
+from retinue.client.command.slurm.job_variables import job_variables
 from retinue.client.command.slurm.sbatch_grammar import BY_NAME, Given, long_name, take
-from retinue.client.command.slurm.sbatch_meaning import JOB_NAME_LABEL, Tasks
-from retinue.client.command.slurm.submitting_machine import exported
+from retinue.client.command.slurm.sbatch_meaning import JOB_NAME_LABEL
+from retinue.client.command.slurm.submitting_machine import Submission, exported
 from retinue.client.command.spec_options import option_of
 from retinue.client.command.text_files import read_file
 from retinue.client.errors import NotFound, UsageError
 from retinue.manager.v1 import session_pb2
-from retinue.rpc.core.amounts import AmountError, parse_amount
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -45,61 +46,15 @@ if TYPE_CHECKING:
     from retinue.client.client import Client
     from retinue.manager.v1 import session_service_pb2
 
-# What srun is where a session has one task: the command itself.
-_SRUN = """\
-#!/bin/sh
-# A task is a kernel of the session. Of one task, this runs COMMAND here; it starts none in other kernels.
-refuse() { echo "srun: $1; in a Retinue session it runs one command in main1: for others use ssh \\$host" >&2; exit 1; }
-tasks=${SLURM_NTASKS:-1}
-while [ $# -gt 0 ]; do
-  case $1 in
-    -n|--ntasks) tasks=$2; shift 2;;
-    -n*) tasks=${1#-n}; shift;;
-    --ntasks=*) tasks=${1#*=}; shift;;
-    -N|-c|-t|-p|-J|-A|-G|--nodes|--cpus-per-task|--time|--mem|--mem-per-cpu|--gpus|--gres|--cpu-bind|--mpi|--export|\
-    --partition|--job-name|--account|--distribution|--gpus-per-task|--hint) shift 2;;
-    --nodes=*|--cpus-per-task=*|--time=*|--mem=*|--mem-per-cpu=*|--gpus=*|--gres=*|--cpu-bind=*|--mpi=*|--export=*|\
-    --partition=*|--job-name=*|--account=*|--distribution=*|--gpus-per-task=*|--hint=*|-[NctpJAG]?*) shift;;
-    -u|-v|-K|-l|-Q|--unbuffered|--verbose|--quiet|--label|--exact|--exclusive|--overlap|--kill-on-bad-exit*) shift;;
-    --) shift; break;;
-    -*) refuse "option $1 is not known here";;
-    *) break;;
-  esac
-done
-[ $# -gt 0 ] || refuse "COMMAND is missing"
-[ "$tasks" = 1 ] || refuse "there are $tasks tasks"
-SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_STEP_ID=0 exec "$@"
-"""
-# The script travels in the environment: arguments are shown to all who see the session. It finds the variables of a
-# batch script of Slurm, of which those of several kernels would have MPI start its processes by srun: it does by ssh.
-START = f"""\
-d=$(mktemp -d "${{TMPDIR:-/tmp}}/job.XXXXXX" 2>/dev/null || mktemp -d "${{HOME:-.}}/job.XXXXXX") &&
-f="$d/$0" && printf '%s' "${SCRIPT_VARIABLE}" >"$f" && chmod 700 "$f" &&
-mkdir "$d/bin" && cat >"$d/bin/srun" <<'srun' && chmod 755 "$d" "$d/bin" "$d/bin/srun" ||
-{_SRUN}srun
-{{ echo "retinue: there is no space for the script" >&2; exit 126; }}
-unset {SCRIPT_VARIABLE}
-n=${{BACKENDAI_CLUSTER_SIZE:-1}} h=${{BACKENDAI_CLUSTER_HOSTS:-main1}}
-: "${{SLURM_JOB_ID:=${{BACKENDAI_SESSION_ID:-}}}}" "${{SLURM_NTASKS:=$n}}" "${{SLURM_JOB_NUM_NODES:=$n}}"
-: "${{SLURM_JOB_NODELIST:=$h}}" "${{SLURMD_NODENAME:=${{BACKENDAI_CLUSTER_HOST:-main1}}}}" "${{SLURM_PROCID:=0}}"
-if [ "$n" = 1 ]; then : "${{SLURM_TASKS_PER_NODE:=1}}"; else : "${{SLURM_TASKS_PER_NODE:=1(x$n)}}"; fi
-SLURM_JOBID=$SLURM_JOB_ID SLURM_NPROCS=$SLURM_NTASKS SLURM_NNODES=$SLURM_JOB_NUM_NODES SLURM_LOCALID=0 SLURM_NODEID=0
-SLURM_NODELIST=$SLURM_JOB_NODELIST PATH=$PATH:$d/bin
-: "${{OMPI_MCA_plm:=rsh}}" "${{PRTE_MCA_plm:=ssh}}" "${{HYDRA_BOOTSTRAP:=ssh}}"
-export SLURM_JOB_ID SLURM_JOBID SLURM_NTASKS SLURM_NPROCS SLURM_JOB_NUM_NODES SLURM_NNODES SLURM_JOB_NODELIST \\
-  SLURM_NODELIST SLURMD_NODENAME SLURM_TASKS_PER_NODE SLURM_PROCID SLURM_LOCALID SLURM_NODEID PATH \\
-  OMPI_MCA_plm PRTE_MCA_plm HYDRA_BOOTSTRAP
-exec "$f" "$@"
-"""
 # Of `retinue run`: what says what runs, and how it is followed.
 _NOT_TAKEN = frozenset(
     {"kind", "command", "interactive", "tty", "keep", "detach", "dry_run", "fail_fast", "quiet", "output", "name"}
 )
 _META = "retinue.script"
+_OUTPUT = ("-o", "--output")
 _LONGEST_NAME = 63
 _LONGEST_LABEL = 256
 _MAX_AGENTS = 64
-_THOUSANDTHS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +110,10 @@ class _Submit(click.Command):
                 typed.append(take(rest, {}))
                 continue
             has_value = len(rest[0]) > len(name)
+            if name in _OUTPUT and (value := rest[0][len(name) :].removeprefix("=") or "".join(rest[1:2])) != "name":
+                typed.append(Given("output", value))
+                del rest[: 1 if has_value else 2]
+                continue
             if name == "-p" and ":" not in (value := rest[0][2:] or "".join(rest[1:2])):
                 raise click.UsageError(f"-p is a port here; for partition {value!r}: --partition={value}")
             kept.append(rest.pop(0))
@@ -190,15 +149,6 @@ def from_here(given: Mapping[str, str]) -> list[str]:
     return found
 
 
-def _output(_context: click.Context, parameter: click.Parameter, value: str | None) -> bool:
-    """Returns whether only ids are printed; usage errors for a file, as sbatch would take one."""
-    if value not in (None, "name"):
-        raise click.BadParameter(
-            "output is kept by the manager (retinue logs NAME); `-o name` prints the id alone", param=parameter
-        )
-    return value is not None
-
-
 def _name(_context: click.Context, parameter: click.Parameter, value: str) -> str:
     """Returns the name; usage errors for a number, which to sbatch is one of tasks."""
     if value.isdecimal():
@@ -226,7 +176,12 @@ def _name(_context: click.Context, parameter: click.Parameter, value: str) -> st
 @click.option("--wrap", metavar="COMMAND", help="Run COMMAND by /bin/sh in place of a script.")
 @click.option("--wait", is_flag=True, help="Wait for the end, and end with its exit code; of an array, the highest.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but the id, and what is wrong.")
-@click.option("-o", "--output", "only_ids", callback=_output, metavar="name", help="As -q.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE|name",
+    help="Output in FILE of the kernel, on a writable mount, with Slurm's patterns (%j); `name`: as -q.",
+)
 @click.option("--ignore-unknown", is_flag=True, help="Leave out options of sbatch that have no counterpart.")
 @click.option("--dry-run", "--validate-only", is_flag=True, help="Only check: nothing is made.")
 @click.argument("script", type=click.Path(), required=False)
@@ -249,7 +204,7 @@ async def submit_command(  # its options
     wrap: str | None,
     wait: bool,
     quiet: bool,
-    only_ids: bool,
+    output: str | None,
     script: str | None,
     arguments: tuple[str, ...],
     **given: Any,
@@ -259,9 +214,9 @@ async def submit_command(  # its options
     Lines `#RETINUE OPTIONS` before the first command of the script are options of this command, and those of
     `retinue run`; options given here count before them. Lines `#SBATCH OPTIONS`, and options of sbatch given here, are
     read as far as they mean the same; what would mean something else is refused, all of it at once. The script
-    finds $SLURM_JOB_ID, $SLURM_NTASKS and others of Slurm, and an srun for one task. Of an array, each session has its
-    number in $ARRAY_INDEX and $SLURM_ARRAY_TASK_ID, and the label `array`; all of them are made, or none. The name of
-    an array stands for all of its sessions in --depends-on and --after.
+    finds $SLURM_JOB_ID, $SLURM_NTASKS and others of Slurm, and srun. Of an array, each session has its number in
+    $ARRAY_INDEX and $SLURM_ARRAY_TASK_ID, and the label `array`; all of them are made, or none. The name of an array
+    stands for all of its sessions in --depends-on and --after.
 
     \b
       #!/bin/bash
@@ -269,12 +224,13 @@ async def submit_command(  # its options
       #RETINUE --array 0-9%2
       python3 train.py --seed "$ARRAY_INDEX"
     """
-    del wrap, ignore_unknown
+    del wrap
+    quiet = quiet or output is not None
     if _META not in context.meta:
         raise click.UsageError("name a SCRIPT, or give --wrap COMMAND")
     found = context.meta[_META]
     assert isinstance(found, Script)  # noqa: S101  # put there by parse_args
-    for ignored in () if quiet or only_ids else found.options.ignored:
+    for ignored in () if quiet else found.options.ignored:
         click.echo(f"retinue: {safe(str(ignored))}", err=True)
     environment = exported(os.environ, image=bool(given["image"])) if found.options.given.get("export") == "ALL" else {}
     job = job_of(
@@ -287,20 +243,17 @@ async def submit_command(  # its options
         array=array,
         parents=depends_on_each,
         request_id=request_id,
+        ignore_unknown=ignore_unknown,
     )
-    if job.spec.cluster_size > 1 and (call := calls(found.text, "srun")) is not None:
-        click.echo(
-            f"retinue: {safe(found.source)}:{call}: srun starts nothing in other kernels: the script runs in main1, and "
-            "reaches them by `ssh HOST COMMAND`, each HOST of $SLURM_JOB_NODELIST",
-            err=True,
-        )
+    for text in () if quiet else job.left_out:
+        click.echo(f"retinue: {safe(text)}", err=True)
     async with connection.client() as client:
         accepted = await create(client, job, validate_only=dry_run)
         if accepted is None:
             return ExitCode.FAILURE
         for one in accepted:
             click.echo(one.id or one.name)
-        if not (quiet or only_ids):
+        if not quiet:
             done = "checked" if dry_run else "submitted"
             name = job.spec.name
             many = f"array {name}: {len(accepted)} sessions; retinue ls -l array={name}"
@@ -323,7 +276,7 @@ submit_command.params[:0] = [_for_scripts(option) for option in run_command.para
 @dataclass(frozen=True, slots=True)
 class Job:
     """The session of a script, of which an array has one for each index; `parents` are arrays, each of whose sessions
-    comes before the one with its index.
+    comes before the one with its index. `left_out` says what of its files is not as asked for.
     """
 
     spec: session_pb2.SessionSpec
@@ -333,6 +286,7 @@ class Job:
     request_id: str
     # Agents that it is not to run on.
     excluded: Sequence[str] = ()
+    left_out: Sequence[str] = ()
 
 
 def job_of(
@@ -346,21 +300,38 @@ def job_of(
     array: str | None = None,
     parents: Sequence[str] = (),
     request_id: str = "",
+    ignore_unknown: bool = False,
+    as_slurm: bool = False,
 ) -> Job:
-    """Returns what a script with its options asks for. `file` is what the script is called. Raises UsageError."""
+    """Returns what a script with its options asks for. `file` is what the script is called. With `as_slurm`
+    it has its output in a file of the directory in which it begins, if that is on a mount. Raises UsageError.
+    """
     made = request_id or str(uuid.uuid4())
     job_name = job_name or file
     command = ["/bin/sh", "-c", START, file, *arguments]
     name = name or f"{_stem(job_name)[: _LONGEST_NAME - 11]}-{_digits(made)}"
+    asked = parse_array(array) if array is not None else script.options.array
+    submission, mounts, files = Submission.here(), given["mount"], dict(script.options.given)
+    directory = given["workdir"]
+    if as_slurm and is_shown(directory, mounts, writable=True):
+        files.setdefault("output", "slurm-%j.out" if asked is None else "slurm-%A_%a.out")
+    left_out: list[str] = []
+    own = job_files(files, directory, mounts, left_out=left_out if ignore_unknown else None)
     spec = request({**given, "kind": "batch", "name": name, "command": command})
     spec.labels.setdefault(JOB_NAME_LABEL, job_name[:_LONGEST_LABEL])
-    _main(spec).environment[SCRIPT_VARIABLE] = script.text
-    _set_variables(spec, job_name, script.options.tasks)
-    asked = parse_array(array) if array is not None else script.options.array
+    main = _main(spec)
+    main.environment[SCRIPT_VARIABLE] = script.text
+    tasks, shape = script.options.tasks, script.options.shape
+    own |= job_variables(
+        spec, main, job_name=job_name, submission=submission, tasks=tasks, shape=shape, given=script.options.given
+    )
+    for variable, value in own.items():
+        if variable not in main.environment and variable not in spec.kernel.environment:
+            main.environment[variable] = value
     if parents and asked is None:
         raise click.UsageError("--depends-on-each is for an --array: --depends-on waits for all of one")
     excluded = expand(script.options.given.get("exclude", ""), "--exclude")
-    return Job(spec, script.source, asked, parents, made, excluded)
+    return Job(spec, script.source, asked, parents, made, excluded, left_out)
 
 
 async def create(
@@ -407,33 +378,10 @@ async def _wait(client: Client, identity: str) -> int:
     return of_session(session.view)
 
 
-def _set_variables(spec: session_pb2.SessionSpec, job_name: str, tasks: Tasks | None) -> None:
-    """Sets the variables of Slurm that are known here, unless they are given; the others the session knows."""
-    variables = {"SLURM_JOB_NAME": job_name}
-    main = _main(spec)
-    per_kernel = 1
-    if tasks is not None and tasks.number != spec.cluster_size:
-        per_kernel, last = tasks.per_kernel, tasks.number - tasks.per_kernel * (spec.cluster_size - 1)
-        variables["SLURM_NTASKS"] = str(tasks.number)
-        variables["SLURM_TASKS_PER_NODE"] = _tasks_per_node(spec.cluster_size, per_kernel, last)
-    try:
-        cpus = parse_amount("cpu", main.slots.get("cpu") or spec.kernel.slots.get("cpu") or "0") // _THOUSANDTHS
-    except AmountError:
-        # The manager says what is wrong with it.
-        cpus = 0
-    if cpus:
-        variables["SLURM_CPUS_ON_NODE"] = str(cpus)
-        variables["SLURM_CPUS_PER_TASK"] = str(max(1, cpus // per_kernel))
-    for name, value in variables.items():
-        if name not in main.environment and name not in spec.kernel.environment:
-            main.environment[name] = value
-
-
-def _tasks_per_node(kernels: int, per_kernel: int, last: int) -> str:
-    """Returns the tasks of each kernel as Slurm writes them: `4(x2),3`."""
-    counts = [per_kernel] * (kernels - 1) + [last]
-    runs = [(count, len(list(run))) for count, run in itertools.groupby(counts)]
-    return ",".join(str(count) if times == 1 else f"{count}(x{times})" for count, times in runs)
+def _step(indices: Sequence[int]) -> int:
+    """Returns the step of a range of indices; 1 where there is no one."""
+    steps = {after - before for before, after in itertools.pairwise(indices)}
+    return steps.pop() if len(steps) == 1 else 1
 
 
 def _stem(script: str) -> str:
@@ -485,10 +433,11 @@ def _elements(
         one.depends_on.extend(f"{parent}-{index}" for parent in parents)
         variables = _main(one).environment
         variables["ARRAY_INDEX"] = variables["SLURM_ARRAY_TASK_ID"] = str(index)
-        variables["SLURM_ARRAY_JOB_ID"] = name
+        variables[ARRAY_OFFSET] = str(position)
         variables["SLURM_ARRAY_TASK_COUNT"] = str(len(array.indices))
         variables["SLURM_ARRAY_TASK_MIN"] = str(min(array.indices))
         variables["SLURM_ARRAY_TASK_MAX"] = str(max(array.indices))
+        variables["SLURM_ARRAY_TASK_STEP"] = str(_step(array.indices))
         if array.at_a_time is not None and position >= array.at_a_time:
             one.runs_after.append(made[position - array.at_a_time].name)
         made.append(one)

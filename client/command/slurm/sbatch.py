@@ -22,7 +22,7 @@ from retinue.client.command.text_files import decode, read_file
 from retinue.client.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 # Options for every job, as in lines #RETINUE: with mounts and images of a place, scripts run as they are.
 _OPTIONS_VARIABLE = "RETINUE_SBATCH_OPTIONS"
@@ -86,7 +86,6 @@ async def sbatch_command(connection: Connection, words: tuple[str, ...]) -> int:
     async with connection.client() as client:
         given["mount"] = [*given["mount"], *await shared_mounts(client, given)]
         if is_mounted(here, given["mount"]):
-            given["env"].setdefault("SLURM_SUBMIT_DIR", here)
             given["workdir"] = given["workdir"] or here
         job = submit.job_of(
             script,
@@ -98,7 +97,11 @@ async def sbatch_command(connection: Connection, words: tuple[str, ...]) -> int:
             array=given["array"],
             parents=given["depends_on_each"],
             request_id=given["request_id"],
+            ignore_unknown=_ignores_unknown(options.given),
+            as_slurm=True,
         )
+        for text in () if quiet else job.left_out:
+            click.echo(f"sbatch: warning: {safe(text)}", err=True)
         accepted = await submit.create(client, job, validate_only=given["dry_run"])
         if accepted is None:
             return ExitCode.FAILURE
@@ -138,7 +141,7 @@ def _read(words: list[str]) -> tuple[submit.Script, str, Sequence[str]]:
     else:
         source, file, arguments = "standard input", "sbatch", []
         text = decode(sys.stdin.buffer.read())
-    unknown = any(one.name == "ignore-unknown" for one in given) or bool(os.environ.get(_IGNORE_VARIABLE))
+    unknown = _ignores_unknown(one.name for one in given)
     options = read_script(
         text,
         source,
@@ -148,6 +151,10 @@ def _read(words: list[str]) -> tuple[submit.Script, str, Sequence[str]]:
         ignore_unknown=unknown,
     )
     return submit.Script(text, source, options), file, arguments
+
+
+def _ignores_unknown(given: Iterable[str]) -> bool:
+    return "ignore-unknown" in given or bool(os.environ.get(_IGNORE_VARIABLE))
 
 
 def _given(script: submit.Script) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class UnknownOptionError(UsageError):
     """Neither sbatch nor `retinue submit` has an option of that name."""
 
 
-_OUTPUT = "output is kept by the manager: retinue logs"
+_FILE = "a file on a writable mount, with Slurm's patterns; without it, output is in `retinue logs`"
 _MAIL = "webhooks of the session say when it ends"
 _PINNED = "the agents choose cores and devices"
 _SPEED = "it changes speed, not results"
@@ -80,7 +80,7 @@ OPTIONS: tuple[Option, ...] = (
         ("account/A", "`--project`"),
         ("array/a", "a session for each index, all in one request"),
         ("begin/b", "`--earliest-start-time`"),
-        ("chdir/D", "`--workdir`"),
+        ("chdir/D", "`--workdir`: a directory in the kernel"),
         ("comment", "label `comment`"),
         ("constraint/C", "an architecture, such as `x86_64`: `--arch`; all else is refused"),
         ("container-image", "`--image`; also with `#` after the registry, as Pyxis has it"),
@@ -88,6 +88,8 @@ OPTIONS: tuple[Option, ...] = (
         ("cpus-per-gpu", "`--slots cpu=`, times the GPUs of a kernel"),
         ("cpus-per-task/c", "`--slots cpu=`, times the tasks of a kernel"),
         ("dependency/d", "`--depends-on`, `--after`, `--depends-on-each`; any of several (`?`) is refused"),
+        ("distribution/m", "how srun in the job lays tasks out"),
+        ("error/e", _FILE),
         ("exclude/x", "`--agent` for each other agent of the group that there is now, with `--strict-agents`"),
         ("export", "`--env`: of the submitting environment what is named, `ALL` or `NONE`"),
         ("export-file", "`--env`: a file of `NAME=VALUE`, each ended by NUL"),
@@ -95,7 +97,7 @@ OPTIONS: tuple[Option, ...] = (
         ("gpus-per-node", "`--slots cuda.device=` of each kernel"),
         ("gpus-per-task", "`--slots cuda.device=`, times the tasks of a kernel"),
         ("gres", "`--slots cuda.device=` for `gpu:N` without a kind; all else is refused"),
-        ("input/i", "only `/dev/null`, which is what a job has; else write `< FILE` in the script"),
+        ("input/i", "a file in the kernel"),
         ("job-name/J", "label `slurm.job-name`; the session's name begins with it"),
         ("mem", "`--slots mem=` of each kernel"),
         ("mem-per-cpu", "`--slots mem=`, times the processors of a kernel"),
@@ -106,6 +108,8 @@ OPTIONS: tuple[Option, ...] = (
         ("ntasks/n", "`--size`: without `--nodes` a kernel for each task, unless amounts for a node are given"),
         ("ntasks-per-gpu", "`--ntasks`, times the GPUs"),
         ("ntasks-per-node", "the tasks of each kernel"),
+        ("open-mode", "whether output is appended to its files, or what they have is cut off, as it is by default"),
+        ("output/o", _FILE),
         ("partition/p", "`--group`; of several the first"),
         ("priority", "`--priority`, 0 to 100"),
         ("signal", "`--signal`: with `B:` to the script, else to what it has started"),
@@ -117,6 +121,7 @@ OPTIONS: tuple[Option, ...] = (
         Value.NONE,
         ("hold/H", "`--hold`"),
         ("ignore-unknown", "Retinue's own: what is refused is left out with a warning"),
+        ("overcommit/O", "srun in the job runs more tasks than there are processors"),
         ("parsable", "print the number alone"),
         ("quiet/Q", "print no warnings, and not what was submitted"),
         ("requeue", "`--retry 3`: again when it was lost with its node"),
@@ -135,8 +140,6 @@ OPTIONS: tuple[Option, ...] = (
         ("cpu-bind", _PINNED),
         ("cpu-freq", _SPEED),
         ("delay-boot", "agents are not booted for a job"),
-        ("distribution/m", "the resource group's strategy decides"),
-        ("error/e", _OUTPUT),
         ("extra-node-info/B", _PINNED),
         ("gpu-bind", _PINNED),
         ("gpu-freq", _SPEED),
@@ -149,8 +152,6 @@ OPTIONS: tuple[Option, ...] = (
         ("network", "every session has a private network"),
         ("ntasks-per-core", _PINNED),
         ("ntasks-per-socket", _PINNED),
-        ("open-mode", _OUTPUT),
-        ("output/o", _OUTPUT),
         ("power", _SPEED),
         ("prefer", NO_FEATURES),
         ("profile", "retinue top and retinue get show what a job uses"),
@@ -172,7 +173,6 @@ OPTIONS: tuple[Option, ...] = (
         ("no-container-mount-home", "home directories of submitting machines are not mounted"),
         ("no-container-remap-root", "containers run as the user of their image"),
         ("no-requeue", "a job runs once unless it asks for retries"),
-        ("overcommit/O", _PINNED),
         ("spread-job", "the resource group's strategy decides"),
         ("use-min-nodes", "there are as many kernels as --nodes says"),
         ("verbose/v", "use retinue -v"),

@@ -328,11 +328,6 @@ def _constraint(options: SbatchOptions, value: str) -> None:
     options.set("--arch", _ARCHITECTURES[value])
 
 
-def _input(_options: SbatchOptions, value: str) -> None:
-    if value != "/dev/null":
-        raise UnsupportedError(f"--input={value}: a job has no standard input: write < {value} in the script")
-
-
 def _partition(options: SbatchOptions, value: str) -> None:
     options.set("--group", value.partition(",")[0].strip())
 
@@ -387,7 +382,6 @@ _READERS: Mapping[str, Callable[[SbatchOptions, str], None]] = {
     "container-mounts": _container_mounts,
     "export": _export,
     "constraint": _constraint,
-    "input": _input,
     "priority": _priority,
     "nice": _nice,
 }

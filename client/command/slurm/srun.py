@@ -77,6 +77,8 @@ def _take(step: Step, given: Given) -> None:
         step.pty = True
     elif given.name == "jobid":
         step.job = given.value
+    elif given.name in ("output", "error", "input", "open-mode"):
+        raise UnsupportedError(f"--{given.name}: this machine's shell has > FILE and < FILE; an srun in a job has it")
     elif given.name in ("array", "wrap", "parsable", "test-only"):
         raise UnsupportedError(f"--{given.name} is sbatch's alone")
     elif given.name not in _LEFT_OUT:

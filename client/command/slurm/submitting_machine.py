@@ -4,6 +4,10 @@ directories that nodes share with it.
 
 from __future__ import annotations
 
+import getpass
+import os
+import socket
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +32,25 @@ _LOCAL = frozenset(
 _LOCAL_PREFIXES = ("RETINUE_", "BACKENDAI_", "SLURM_", "SBATCH_", "SRUN_", "SSH_", "XDG_", "DBUS_", "BASH_FUNC_")
 # In an image, programs are elsewhere.
 _OF_PROGRAMS = frozenset({"PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHOME"})
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """From where a job is submitted: the directory, the machine, and the name of the user there."""
+
+    directory: str
+    host: str
+    user: str
+
+    @classmethod
+    def here(cls) -> Submission:
+        """Returns what is so of this process."""
+        try:
+            directory, user = os.getcwd(), getpass.getuser()
+        except (OSError, KeyError):
+            # The directory was removed, or the user has no name.
+            directory, user = "/", str(os.getuid())
+        return cls(directory, socket.gethostname(), user)
 
 
 def exported(environment: Mapping[str, str], *, image: bool) -> dict[str, str]:

@@ -70,7 +70,7 @@ ELSEWHERE = {
 }
 # They say what is printed, how long this program waits, or where a request is read from.
 LOCAL = {
-    *("output", "only_ids", "quiet", "raw", "only", "sort_by", "limit", "watch", "wait", "wait_seconds", "timeout"),
+    *("output", "quiet", "raw", "only", "sort_by", "limit", "watch", "wait", "wait_seconds", "timeout"),
     *("fail_fast", "detach", "interactive", "tty", "keep", "file", "wrap", "request_id", "ignore_unknown"),
 }
 # What is typed for an option of a name, where its type does not say it; what it needs besides stands before the bar.

@@ -94,9 +94,9 @@ def test_ours_come_last_and_the_rest_of_the_script_does_not_count() -> None:
 
 
 def test_what_has_no_meaning_is_named() -> None:
-    script = read_script("#!/bin/sh\n#SBATCH -o x --mail-user=me\n#SBATCH --array=1,3%1\n", "job.sh")
+    script = read_script("#!/bin/sh\n#SBATCH --qos=x --mail-user=me\n#SBATCH --array=1,3%1\n", "job.sh")
     assert [(one.location, one.option) for one in script.ignored] == [
-        ("job.sh:2: ", "--output"),
+        ("job.sh:2: ", "--qos"),
         ("job.sh:2: ", "--mail-user"),
     ]
     assert (script.array, script.arguments) == (Array((1, 3), 1), [])
