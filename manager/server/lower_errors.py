@@ -20,7 +20,7 @@ def to_api_error(error: Exception) -> errors.ApiError | None:
         case StoreBusy():
             found: errors.ApiError = errors.Unavailable("too many calls wait for the database: try again in a moment")
         case StoreUnavailable() | leadership.NotLeader():
-            found = errors.Unavailable("the database is out of reach for a moment")
+            found = errors.Unavailable(_of_database(error))
         case journal.RevisionCompacted():
             found = errors.RevisionCompacted(error.oldest)
         case journal.RevisionInFuture():
@@ -40,6 +40,13 @@ def to_api_error(error: Exception) -> errors.ApiError | None:
         case _:
             return _stored_error(error)
     return found
+
+
+def _of_database(error: StoreUnavailable | leadership.NotLeader) -> str:
+    fault = error.fault if isinstance(error, StoreUnavailable) else None
+    if fault is None or fault.passes:
+        return "the database is out of reach for a moment"
+    return f"the database cannot work, {fault.summary}: an administrator has to act"
 
 
 def _stored_error(error: Exception) -> errors.ApiError | None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import logging
 import secrets
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
@@ -31,6 +33,7 @@ from retinue.manager.store.connections import (
     parse_url,
     server_options,
 )
+from retinue.manager.store.faults import Fault, fault_of
 from retinue.manager.store.lanes import POOL_SIZES, Lane, current_lane
 from retinue.manager.store.recordset import Row, fetched
 
@@ -39,12 +42,12 @@ from retinue.manager.store.recordset import Row, fetched
 _GRACE_SECONDS = 1.0
 # The server ends a statement after its timeout; an answer that comes so much later does not come.
 _LATE_SECONDS = 5.0
-# What says nothing about the statement: connection, resources, operator, system; a standby after a failover.
-_PASSING_CLASSES = ("08", "53", "57", "58")
-_PASSING_CODES = ("25006",)
 # Serialization failure, deadlock, lock not available: the same transaction may pass when it is tried again.
 _CONFLICTS = ("40001", "40P01", "55P03")
 
+LOG_AGAIN_SECONDS = 60.0
+"""A fault of the database that stays is logged once in so long."""
+_log = logging.getLogger(__name__)
 _DIALECT = PGDialectAsync_psycopg()  # type: ignore[no-untyped-call]
 
 _DRIVER_ERRORS = (sqlalchemy.exc.DBAPIError, sqlalchemy.exc.TimeoutError, psycopg.OperationalError, OSError)
@@ -56,8 +59,13 @@ APPENDED = "appended"
 class StoreUnavailable(Exception):  # noqa: N818  # a condition of the store that passes, not a mistake
     """The database could not be reached or could not finish: the transaction may be tried again.
 
-    When it was raised by the commit itself, the effect may be there or not.
+    When it was raised by the commit itself, the effect may be there or not. `fault` is what the database said, if it
+    said anything.
     """
+
+    def __init__(self, message: str, fault: Fault | None = None) -> None:
+        super().__init__(message if fault is None else f"{message}: {fault}")
+        self.fault = fault
 
 
 class StoreBusy(StoreUnavailable):
@@ -179,6 +187,8 @@ class Database:
         self._sizes = sizes
         self._statement_timeout = statement_timeout
         self._pools: dict[Lane, AsyncEngine] = {}
+        # When faults were logged, by state, or by words where there is none.
+        self._logged: dict[str, float] = {}
 
     def _pool(self) -> AsyncEngine:
         lane = current_lane()
@@ -231,6 +241,7 @@ class Database:
             raised = translate(error)
             if raised is None:
                 raise
+            self._log_fault(raised)
             raise raised from error
         finally:
             if (appended := tx.info.get(APPENDED)) is not None:
@@ -256,7 +267,19 @@ class Database:
         try:
             return await psycopg.AsyncConnection.connect(*positional, autocommit=True, **keywords)
         except (psycopg.OperationalError, OSError) as error:
-            raise StoreUnavailable(f"no connection to the database for {purpose}") from error
+            raised = StoreUnavailable(f"no connection to the database for {purpose}", fault_of(error))
+            self._log_fault(raised)
+            raise raised from error
+
+    def _log_fault(self, raised: StoreUnavailable) -> None:
+        """Logs what the database refuses: an error if an administrator has to act. Again only after a minute."""
+        if (fault := raised.fault) is None or isinstance(raised, StoreConflict):
+            return
+        key, now = fault.state or fault.words, time.monotonic()
+        if now - self._logged.get(key, -LOG_AGAIN_SECONDS) < LOG_AGAIN_SECONDS:
+            return
+        self._logged = {known: at for known, at in self._logged.items() if now - at < LOG_AGAIN_SECONDS} | {key: now}
+        _log.log(logging.WARNING if fault.passes else logging.ERROR, "%s", raised)
 
     async def dispose(self) -> None:
         """Closes the pools; the connections of transactions that are open are closed at the end of these."""
@@ -276,16 +299,15 @@ def translate(error: BaseException) -> StoreUnavailable | None:
         return StoreBusy("all connections to the database that calls of this kind may use are in use")
     broken = isinstance(error, sqlalchemy.exc.DBAPIError) and error.connection_invalidated
     cause = error.orig if isinstance(error, sqlalchemy.exc.DBAPIError) else error
-    state = getattr(cause, "sqlstate", None)
+    state, fault = getattr(cause, "sqlstate", None), fault_of(error)
     if state in _CONFLICTS:
-        return StoreConflict("another transaction was in the way")
+        return StoreConflict("another transaction was in the way", fault)
     if broken or isinstance(cause, OSError):
-        return StoreUnavailable("the connection to the database broke")
+        return StoreUnavailable("the connection to the database broke", fault)
     if state is None:
         # Without a state it was the driver that failed: it could not connect, or lost the connection.
-        return (
-            StoreUnavailable("the database cannot be reached") if isinstance(cause, psycopg.OperationalError) else None
-        )
-    if state[:2] in _PASSING_CLASSES or state in _PASSING_CODES:
-        return StoreUnavailable(f"the database could not finish ({state})")
+        is_connection = isinstance(cause, psycopg.OperationalError)
+        return StoreUnavailable("the database cannot be reached", fault) if is_connection else None
+    if fault is not None and fault.is_known:
+        return StoreUnavailable("the database could not finish", fault)
     return None
