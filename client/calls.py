@@ -56,12 +56,13 @@ async def resumed(
     *,
     endless: bool,
     retry_budget: RetryBudget,
+    is_progress: Callable[[_Response], bool] = lambda _: True,
 ) -> AsyncGenerator[_Response, None]:
     """Yields the responses of a stream that is opened again whenever it breaks.
 
     `request` is asked each time for what is still wanted, after everything yielded so far was taken in. An `endless`
     stream is also opened again when the server ends it. Raises CallError: at once when trying again is of no use, else
-    when the retry budget is used up.
+    when the retry budget is used up without a response that `is_progress`, as one that was yielded before is not.
     """
     backoff = Backoff(retry_budget)
     while True:
@@ -71,7 +72,8 @@ async def resumed(
         try:
             with closing_is_an_error():
                 async for response in stream:
-                    backoff.progressed()
+                    if is_progress(response):
+                        backoff.progressed()
                     yield response
             if not endless:
                 return

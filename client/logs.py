@@ -71,15 +71,26 @@ async def stream_logs(  # the fields of the request
             made.tail_lines = tail
         return made
 
-    async with aclosing(resumed(stub.StreamLogs, request, endless=False, retry_budget=retry_budget)) as responses:
+    def new(response: kernel_service_pb2.StreamLogsResponse) -> LogChunk | None:
+        # The server says at which offset a span by time or by lines begins.
+        first = response.offset if since is not None or tail else 0 if all_kernels else offset
+        number, start = positions.get(response.hostname, (response.epoch, first))
+        if response.epoch < number:
+            return None
+        return continuation(start if response.epoch == number else 0, response)
+
+    async with aclosing(
+        resumed(
+            stub.StreamLogs,
+            request,
+            endless=False,
+            retry_budget=retry_budget,
+            # A kernel that is read from its start again and again would hide one that cannot be read.
+            is_progress=lambda response: new(response) is not None,
+        )
+    ) as responses:
         async for response in responses:
-            # The server says at which offset a span by time or by lines begins.
-            first = response.offset if since is not None or tail else 0 if all_kernels else offset
-            number, start = positions.get(response.hostname, (response.epoch, first))
-            if response.epoch < number:
-                continue
-            chunk = continuation(start if response.epoch == number else 0, response)
-            if chunk is not None:
+            if (chunk := new(response)) is not None:
                 positions[response.hostname] = (response.epoch, chunk.offset + len(chunk.data))
                 yield chunk
 

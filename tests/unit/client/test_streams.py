@@ -251,6 +251,28 @@ async def test_logs_of_all_kernels_start_again_and_come_once(connect: Connect) -
     assert len(servicer.log_offsets) > 3
 
 
+async def test_a_kernel_that_is_read_again_does_not_hide_one_that_cannot_be_read(connect: Connect) -> None:
+    class HalfReachable(JournalServicer):
+        """Reads one kernel to its end, and never reaches the agent of the other."""
+
+        async def StreamLogs(
+            self, request: kernel_service_pb2.StreamLogsRequest, context: grpc.aio.ServicerContext[Any, Any]
+        ) -> AsyncIterator[kernel_service_pb2.StreamLogsResponse]:
+            yield kernel_service_pb2.StreamLogsResponse(hostname="main1", offset=0, data=b"all of it")
+            await refuse(context, grpc.StatusCode.UNAVAILABLE, "AGENT_UNAVAILABLE")
+
+    client = await connect(_register(HalfReachable(Journal())))
+    got: list[bytes] = []
+
+    async def read() -> None:
+        async for chunk in client.sessions.logs(ID, all_kernels=True):
+            got.append(chunk.data)  # noqa: PERF401  # up to the error
+
+    with pytest.raises(Unavailable):
+        await asyncio.wait_for(read(), NEVER)
+    assert got == [b"all of it"]
+
+
 def test_a_gap_is_reported_and_a_repetition_left_out() -> None:
     def response(offset: int, data: bytes) -> kernel_service_pb2.StreamLogsResponse:
         return kernel_service_pb2.StreamLogsResponse(hostname="main1", offset=offset, data=data)
