@@ -154,8 +154,9 @@ def words(reason: Reason) -> str:  # noqa: PLR0911  # one for each reason
             return f"a session of type {kind} cannot have {feature}"
         case ImageNotAllowed(image, registry, group):
             return f"image {image} may not be used: resource group {group} does not allow registry {registry}"
-        case MountNotAllowed(source, _, _):
-            return f"{source} may not be mounted"
+        case MountNotAllowed(source, _, without_owner):
+            why = f": the account of {without_owner} has no numbers on the nodes" if without_owner else ""
+            return f"{source} may not be mounted{why}"
         case TemplateNotFound(name) | NameTaken(name, _) | DependencyRefused(_, name) | DependencyFailed(_, name):
             return f"{type(reason).__name__}: {name}"
         case BatchRefused(number):

@@ -7,7 +7,17 @@ from signal import Signals
 import pytest
 
 from retinue.agent.api.convert import attempt_status, desired_attempt, runtime_status
-from retinue.agent.attempts import Isolation, ObservedAttempt, Phase, Probe, ProbeKind, PublishedPort, TimeWarning
+from retinue.agent.attempts import (
+    Isolation,
+    Mount,
+    ObservedAttempt,
+    Owner,
+    Phase,
+    Probe,
+    ProbeKind,
+    PublishedPort,
+    TimeWarning,
+)
 from retinue.agent.docker.core.image_labels import LabelError, read_labels
 from retinue.agent.kernel.core.signals import Delivery, Target, delivery_of
 from retinue.agent.probes.core.machine import HealthState
@@ -156,3 +166,20 @@ def test_a_warning_is_for_the_command_or_for_what_it_has_started() -> None:
     assert desired_attempt(message).spec.warning == TimeWarning(Delivery(Signals.SIGUSR1, Target.STARTED), 60.0)
     message.time_warning.signal = "NONSENSE"
     assert desired_attempt(message).spec.warning is None
+
+
+@pytest.mark.parametrize(
+    ("uid", "gid", "owner"), [(0, 0, None), (1500, 1501, Owner(1500, 1501)), (1, 2**31 - 1, Owner(1, 2**31 - 1))]
+)
+def test_whom_files_of_a_mount_belong_to(uid: int, gid: int, owner: Owner | None) -> None:
+    message = attempt()
+    message.mounts.add(root="/srv", path="a", target="/data", writable=True, uid=uid, gid=gid)
+    assert desired_attempt(message).spec.mounts == (Mount("/srv", "a", "/data", writable=True, owner=owner),)
+
+
+@pytest.mark.parametrize(("uid", "gid"), [(0, 5), (5, 0), (-1, 5), (5, -1)])
+def test_files_of_a_mount_never_belong_to_root(uid: int, gid: int) -> None:
+    message = attempt()
+    message.mounts.add(root="/srv", target="/data", uid=uid, gid=gid)
+    with pytest.raises(ApiError, match="belong to"):
+        desired_attempt(message)

@@ -45,6 +45,12 @@ def test_every_reason_is_listed_here() -> None:
     assert {type(reason) for reason, _ in REASONS} == set(get_args(refusals.Reason))
 
 
+def test_a_mount_of_an_account_without_numbers_says_what_to_do() -> None:
+    refused = refusals.MountNotAllowed("/home/ann", writable=True, without_owner="ann")
+    assert "`retinue users update ann --file-owner UID:GID`" in str(to_error(refused))
+    assert "the account of ann has no numbers" in refusals.words(refused)
+
+
 def test_paths_of_fields_include_the_position() -> None:
     refused = Refused("n", refusals.InvalidFields((("spec.depends_on[1]", "is given twice"),)))
     shown = result_message(7, refused, {}, shown_id=True).refused
