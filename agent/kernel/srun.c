@@ -5,7 +5,7 @@
  * hostname. Tasks of this kernel are children of a child, those of others of the same program there, started by ssh
  * (step.h). One task in this kernel takes the place of this process. What cannot be done is refused.
  *
- * Called scontrol, it shows lists of hosts; called `srun --retinue-file PATTERN`, it prints the path for a job's file.
+ * Called scontrol, it shows lists of hosts, and the job; called `srun --retinue-file PATTERN`, it prints the path for a job's file.
  */
 #define _GNU_SOURCE
 #include <getopt.h>
@@ -1561,27 +1561,78 @@ static void run_alone(void)
 	become(programs[0].words);
 }
 
-static int show_hosts(int argc, char **argv)
+static void show_time(const char *name)
 {
-	const char *what = argc > 2 ? argv[2] : "", *list = argc > 3 ? argv[3] : variable("SLURM_JOB_NODELIST", getenv("BACKENDAI_CLUSTER_HOSTS"));
-	int at;
+	const char *value = getenv(name);
+	time_t moment = value == NULL ? 0 : (time_t)atoll(value);
+	char text[64];
 
-	if (argc < 3 || strcmp(argv[1], "show") != 0 || strncmp(what, "host", 4) != 0) {
-		fputs("scontrol: error: in a kernel, `scontrol show hostnames` and `scontrol show hostlist` can be had; "
-		      "for jobs, call `retinue scontrol` where you have logged in\n", stderr);
+	if (value == NULL || strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", localtime(&moment)) == 0)
+		strcpy(text, "Unknown");
+	fputs(text, stdout);
+}
+
+/* Shows what the job's variables say of it, as scripts print for their logs. */
+static int show_job(const char *wanted)
+{
+	char directory[PATH_MAX];
+
+	find_job();
+	if (wanted != NULL && strcmp(wanted, job_id) != 0) {
+		fputs("slurm_load_jobs error: Invalid job id specified\n", stderr);
 		return 1;
 	}
+	printf("JobId=%s JobName=%s\n", job_id, variable("SLURM_JOB_NAME", "(null)"));
+	printf("   UserId=%s(%u) GroupId=(%u)\n", variable("SLURM_JOB_USER", user_name()), (unsigned)getuid(), (unsigned)getgid());
+	printf("   Account=%s Partition=%s\n", variable("SLURM_JOB_ACCOUNT", "default"), variable("SLURM_JOB_PARTITION", "default"));
+	printf("   JobState=RUNNING Reason=None Restarts=%s\n", variable("SLURM_RESTART_COUNT", "0"));
+	printf("   StartTime=");
+	show_time("SLURM_JOB_START_TIME");
+	printf(" EndTime=");
+	show_time("SLURM_JOB_END_TIME");
+	printf("\n   NodeList=");
+	write_hosts(stdout, hosts.names, hosts.count);
+	printf("\n   BatchHost=%s\n", hosts.names[0]);
+	printf("   NumNodes=%d NumTasks=%s CPUs/Task=%s\n", hosts.count, variable("SLURM_NTASKS", "1"),
+	       variable("SLURM_CPUS_PER_TASK", "1"));
+	printf("   WorkDir=%s\n", getcwd(directory, sizeof directory) == NULL ? "(null)" : directory);
+	return 0;
+}
+
+static int show_hosts(const char *what, const char *list)
+{
+	int at, compact = strncmp(what, "hostl", 5) == 0;
+
 	if (list == NULL || read_hosts(list, &hosts) != 0) {
 		fprintf(stderr, "scontrol: error: Invalid hostlist: %s\n", list == NULL ? "" : list);
 		return 1;
 	}
-	if (strncmp(what, "hostl", 5) == 0) {
+	if (compact) {
 		write_hosts(stdout, hosts.names, hosts.count);
 		putchar('\n');
 	}
-	for (at = 0; at < hosts.count && strncmp(what, "hostl", 5) != 0; at++)
+	for (at = 0; at < hosts.count && !compact; at++)
 		puts(hosts.names[at]);
 	return 0;
+}
+
+/* What of scontrol a kernel can have, which has no way to the manager. */
+static int control(int argc, char **argv)
+{
+	const char *words[3] = {"", "", NULL};
+	int at, count = 0;
+
+	for (at = 1; at < argc && count < 3; at++)
+		if (*argv[at] != '-')
+			words[count++] = argv[at];
+	if (strcmp(words[0], "show") == 0 && strncmp(words[1], "host", 4) == 0)
+		return show_hosts(words[1], words[2] != NULL ? words[2] : variable("SLURM_JOB_NODELIST", getenv("BACKENDAI_CLUSTER_HOSTS")));
+	if (strcmp(words[0], "show") == 0 && strncmp(words[1], "job", 3) == 0)
+		return show_job(words[2]);
+	fputs("scontrol: error: in a kernel, `scontrol show hostnames`, `show hostlist` and `show job` of its own job can be "
+	      "had; for all else, call `retinue scontrol` where you have logged in\n",
+	      stderr);
+	return 1;
 }
 
 int main(int argc, char **argv)
@@ -1591,7 +1642,7 @@ int main(int argc, char **argv)
 	int first;
 
 	if (strcmp(called, "scontrol") == 0)
-		return show_hosts(argc, argv);
+		return control(argc, argv);
 	if (argc == 2 && strcmp(argv[1], STEP_OPTION) == 0)
 		return run_step(0, 1);
 	if (argc == 3 && strcmp(argv[1], FILE_OPTION) == 0) {

@@ -317,7 +317,7 @@ def test_a_missing_directory_is_said(srun: Run, tmp_path: Path) -> None:
         assert "couldn't chdir to `/no/such': No such file or directory: going to /tmp instead" in ran.stderr
 
 
-def test_lists_of_hosts_are_shown(program: Path, tmp_path: Path, environment: dict[str, str]) -> None:
+def test_lists_of_hosts_and_the_job_are_shown(program: Path, tmp_path: Path, environment: dict[str, str]) -> None:
     (tmp_path / "scontrol").symlink_to(program)
 
     def scontrol(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -330,4 +330,8 @@ def test_lists_of_hosts_are_shown(program: Path, tmp_path: Path, environment: di
     assert scontrol("show", "hostlist", "a1,a2,a4,b,c09,c10").stdout == "a[1-2,4],b,c[09-10]\n"
     for wrong in ("a[1", "a[x]", "a]", "a[1-2]b[3]"):
         assert "Invalid hostlist" in scontrol("show", "hostnames", wrong).stderr
-    assert scontrol("show", "job", "1").returncode == 1
+    job = scontrol("show", "job", "-d").stdout
+    assert job.startswith(f"JobId={environment['BACKENDAI_SESSION_NUMBER']} JobName=train\n")
+    assert "NodeList=main1,sub[1-2]\n" in job
+    assert scontrol("show", "job", "1").stderr == "slurm_load_jobs error: Invalid job id specified\n"
+    assert "call `retinue scontrol`" in scontrol("update", "job", "1").stderr
