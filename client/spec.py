@@ -34,8 +34,10 @@ class SessionOptions(TypedDict, total=False):
     of a file, and permissions that new files do not get, such as `002`. `hold`: wait until `Sessions.update` takes that
     away.
     `bootstrap_script`: what every kernel runs before its command. Batch only: `earliest_start_time`, not before then,
-    in seconds since 1970; `depends_on`, ids or names of sessions that must succeed first, `runs_after`, that must only
-    have ended; `max_attempts`, `retry_on_failure` and `retry_backoff` in seconds, to run it again.
+    in seconds since 1970; `depends_on`, ids, numbers or names of sessions or arrays that must succeed first,
+    `runs_after`, that must only have ended, `runs_after_failure`, that must fail; `runs_after_label`, the key of a
+    label of which earlier sessions with the same value must have ended; `max_attempts`, `retry_on_failure` and
+    `retry_backoff` in seconds, to run it again.
     `template`: name or id of a template that all the above overrides, `template_version` by default the newest;
     then nothing else is required.
     """
@@ -86,6 +88,8 @@ class SessionOptions(TypedDict, total=False):
     hold: bool
     depends_on: Sequence[str]
     runs_after: Sequence[str]
+    runs_after_failure: Sequence[str]
+    runs_after_label: str
     max_attempts: int
     retry_on_failure: bool
     retry_backoff: float
@@ -135,6 +139,8 @@ def _spec(options: SessionOptions) -> session_pb2.SessionSpec:
         bootstrap_script=options.get("bootstrap_script", ""),
         depends_on=options.get("depends_on", ()),
         runs_after=options.get("runs_after", ()),
+        runs_after_failure=options.get("runs_after_failure", ()),
+        runs_after_label=options.get("runs_after_label", ""),
         system=session_pb2.SystemSpec(
             sftp=session_pb2.SftpSpec(
                 authorized_keys=options.get("authorized_keys", ()),

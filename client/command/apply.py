@@ -95,7 +95,7 @@ async def apply_command(
         found = {} if request_id else await _newest(client, specs)
         steps = plan(specs, found, again=again)
         if all_or_nothing is None:
-            all_or_nothing = any(spec.depends_on or spec.runs_after for spec in specs)
+            all_or_nothing = any(spec.depends_on or spec.runs_after or spec.runs_after_failure for spec in specs)
         asked = [step.spec for step in steps if step.kept is None]
         answer = session_service_pb2.BatchCreateSessionsResponse()
         if asked:

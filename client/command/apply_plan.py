@@ -63,7 +63,10 @@ def plan(
             session = kept.get(spec.name)
             if session is None or not enum_names.is_ended(session):
                 continue
-            if any(name in names and name not in kept for name in (*spec.depends_on, *spec.runs_after)):
+            if any(
+                name in names and name not in kept
+                for name in (*spec.depends_on, *spec.runs_after, *spec.runs_after_failure)
+            ):
                 del kept[spec.name]
                 changed = True
     return [Step(spec, kept.get(spec.name)) for spec in specs]

@@ -83,7 +83,11 @@ async def _follow(
             async for event in events:
                 mine = {node.id for node in graph.nodes}
                 made = event.HasField("created") and mine.intersection(
-                    (*event.created.spec.depends_on, *event.created.spec.runs_after)
+                    (
+                        *event.created.spec.depends_on,
+                        *event.created.spec.runs_after,
+                        *event.created.spec.runs_after_failure,
+                    )
                 )
                 if event.revision <= graph.revision or not (
                     made or (event.session_id in mine and _changes_graph(event))

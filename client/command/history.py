@@ -93,7 +93,7 @@ async def restart_command(connection: Connection, session: str, force: bool) -> 
             raise UsageError(f"{safe(found.name)} has webhooks, whose secrets cannot be read: submit it again")
         await found.wait_ended()
         # What the template gave is in the request already.
-        for field in ("template", "depends_on", "runs_after", "hold"):
+        for field in ("template", "depends_on", "runs_after", "runs_after_failure", "runs_after_label", "hold"):
             spec.ClearField(field)
         if spec.earliest_start_time.ToDatetime(tzinfo=dt.UTC) <= dt.datetime.now(dt.UTC):
             spec.ClearField("earliest_start_time")

@@ -147,6 +147,11 @@ def words(_context: click.Context, parameter: click.Parameter, value: str | None
         raise click.BadParameter(f"{error}", param=parameter) from error
 
 
+def listed(_context: click.Context, _parameter: click.Parameter, values: Iterable[str]) -> tuple[str, ...]:
+    """Returns what is separated by commas, or given again."""
+    return tuple(part for value in values for part in map(str.strip, value.split(",")) if part)
+
+
 def labels(_context: click.Context, parameter: click.Parameter, values: Iterable[str]) -> dict[str, str]:
     """Returns `NAME[=VALUE]` options as a mapping, as Docker takes labels; usage errors for no name."""
     found: dict[str, str] = {}

@@ -137,16 +137,32 @@ _TYPES = ("batch", "interactive", "inference", "system")
 @click.option(
     "--depends-on",
     multiple=True,
-    metavar="SESSION",
+    callback=options.listed,
+    metavar="SESSION,…",
     shell_complete=completed_names.sessions,
-    help="Runs after its success; may be repeated.",
+    help="Runs after their success; an array is all of its sessions. May be repeated.",
 )
 @click.option(
     "--after",
     multiple=True,
-    metavar="SESSION",
+    callback=options.listed,
+    metavar="SESSION,…",
     shell_complete=completed_names.sessions,
-    help="Runs after its end, with any result; may be repeated.",
+    help="Runs after their end, with any result; may be repeated.",
+)
+@click.option(
+    "--after-failure",
+    multiple=True,
+    callback=options.listed,
+    metavar="SESSION,…",
+    shell_complete=completed_names.sessions,
+    help="Runs after they ended without success; may be repeated.",
+)
+@click.option(
+    "--after-label",
+    default="",
+    metavar="NAME",
+    help="Runs after your earlier sessions with the same value of this label.",
 )
 @click.option(
     "--earliest-start-time", callback=options.future, metavar="TIME", help="Not before: 30m from now, or RFC 3339."
@@ -314,6 +330,8 @@ def _lines(text: str) -> list[str]:
 def _add_batch_options(spec: session_pb2.SessionSpec, given: dict[str, Any]) -> None:
     spec.depends_on.extend(given["depends_on"])
     spec.runs_after.extend(given["after"])
+    spec.runs_after_failure.extend(given["after_failure"])
+    spec.runs_after_label = given["after_label"]
     if given["earliest_start_time"] is not None:
         spec.earliest_start_time.FromDatetime(given["earliest_start_time"])
     if given["bootstrap"] is not None:

@@ -43,6 +43,8 @@ _OPTIONS = {
     "hold": "--hold",
     "depends_on": "--depends-on",
     "runs_after": "--after",
+    "runs_after_failure": "--after-failure",
+    "runs_after_label": "--after-label",
     "earliest_start_time": "--earliest-start-time",
     "time_limit": "--time-limit",
     "termination_grace": "--grace",
@@ -90,7 +92,11 @@ def _value(field: str, path: str, holder: object) -> str:
     if field in ("slots", "labels", "environment"):
         # Values of variables may be secrets.
         return f" {name}={content[name]}" if field != "environment" and name in content else f" {name}"
-    if field in ("agents", "depends_on", "runs_after") and name.isdecimal() and int(name) < len(content):
+    if (
+        field in ("agents", "depends_on", "runs_after", "runs_after_failure")
+        and name.isdecimal()
+        and int(name) < len(content)
+    ):
         return f" {content[int(name)]}"
     return ""
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from retinue.client.command import options as option_values
 from retinue.client.command.apply import print_refusals
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exit_codes import ExitCode, of_session
@@ -27,7 +28,7 @@ from retinue.client.command.script_options import (
     parse_array,
     read_script,
 )
-from retinue.client.command.selecting import selected, term
+from retinue.client.command.selecting import term
 from retinue.client.command.slurm.hostlist import expand
 from retinue.client.command.slurm.job_files import is_shown, job_files
 from retinue.client.command.slurm.job_start import ARRAY_OFFSET, START
@@ -37,7 +38,7 @@ from retinue.client.command.slurm.sbatch_meaning import JOB_NAME_LABEL
 from retinue.client.command.slurm.submitting_machine import Submission, exported
 from retinue.client.command.spec_options import option_of
 from retinue.client.command.text_files import read_file
-from retinue.client.errors import NotFound, UsageError
+from retinue.client.errors import UsageError
 from retinue.manager.v1 import session_pb2
 
 if TYPE_CHECKING:
@@ -169,7 +170,8 @@ def _name(_context: click.Context, parameter: click.Parameter, value: str) -> st
 @click.option(
     "--depends-on-each",
     multiple=True,
-    metavar="ARRAY",
+    callback=option_values.listed,
+    metavar="ARRAY,…",
     help="With --array: each session after the success of the one of ARRAY with its index.",
 )
 @click.option("--request-id", default="", metavar="UUID", help="The same one again makes nothing twice.")
@@ -339,8 +341,6 @@ async def create(
 ) -> Sequence[session_service_pb2.AcceptedSession] | None:
     """Creates the sessions of a job, all or none; None when they were refused, which is printed."""
     spec = job.spec
-    for references in (spec.depends_on, spec.runs_after):
-        references[:] = [one for name in references for one in await _elements_of(client, name)]
     if job.excluded:
         await _choose_others(client, spec, frozenset(job.excluded))
     specs = [spec] if job.array is None else _elements(spec, job.array, job.parents)
@@ -402,21 +402,6 @@ def _main(spec: session_pb2.SessionSpec) -> session_pb2.KernelSpec:
     return (found or spec.roles.add(role="main")).kernel
 
 
-async def _elements_of(client: Client, name: str) -> Sequence[str]:
-    """Returns the ids of the sessions of an array, of each index the newest; what is none stands for itself."""
-    try:
-        await client.sessions.get(name)
-    except NotFound:
-        caller = (await client.users.caller()).name
-        named = selected(term("owner", caller), [term("labels.array", name)])
-        newest: dict[str, str] = {}
-        async for session in client.sessions.list(filter=named, show_ended=True):
-            newest.setdefault(session.name, session.id)
-        # In the order of their indices.
-        return [newest[one] for one in sorted(newest, key=lambda one: (len(one), one))] or [name]
-    return [name]
-
-
 def _elements(
     spec: session_pb2.SessionSpec, array: Array, parents: Sequence[str] = ()
 ) -> Sequence[session_pb2.SessionSpec]:
@@ -430,7 +415,8 @@ def _elements(
         one.name = f"{name}-{index}"
         one.labels["array"] = name
         one.labels["array.index"], one.labels["array.offset"] = str(index), str(position)
-        one.depends_on.extend(f"{parent}-{index}" for parent in parents)
+        # Of an array that is named by its number, a session has no name that is known here.
+        one.depends_on.extend(f"{parent}{'_' if parent.isdecimal() else '-'}{index}" for parent in parents)
         variables = _main(one).environment
         variables["ARRAY_INDEX"] = variables["SLURM_ARRAY_TASK_ID"] = str(index)
         variables[ARRAY_OFFSET] = str(position)

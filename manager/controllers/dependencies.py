@@ -1,4 +1,6 @@
-"""Handles the end of a session for those that depend on it: success releases them, any other result cancels them."""
+"""Handles the end of a session for those that depend on it: the end that they need releases them, any other cancels
+them.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from functools import partial
 
 from retinue.manager.dispatch.desired_state import Affected
 from retinue.manager.reasons import SessionReason
+from retinue.manager.session.core.dependency_graph import DependencyKind
 from retinue.manager.session.transaction import load_for_update, save
 from retinue.manager.store import dependencies, leadership
 from retinue.manager.store.database import Database, Transaction
@@ -57,6 +60,8 @@ def why(doomed: Doomed) -> str:
     """In words."""
     if not doomed.parent_state:
         return f"session {doomed.parent_id}, which it depends on, was purged"
+    if doomed.kind == DependencyKind.FAILURE:
+        return f"{doomed.parent_name}, whose failure it depends on, succeeded"
     ended = "failed" if doomed.parent_result == "FAILED" else "was ended without a result"
     how = ended if doomed.parent_state == "TERMINATED" else "was cancelled"
     # One that still waits is cancelled together with this one.

@@ -321,8 +321,8 @@ def _pending(draft: Draft) -> PendingSession:
         replica_placement=spec.replica_placement,
         time_limit=spec.time_limit_seconds,
         readable=True,
-        open_dependencies=len(spec.depends_on) + len(spec.runs_after),
-        waits_for=[*spec.depends_on, *spec.runs_after][:3],
+        open_dependencies=len(draft.parents),
+        waits_for=[*spec.depends_on, *spec.runs_after_failure, *spec.runs_after][:3],
         kernels=json.dumps(kernels),
         clearing=False,
     )

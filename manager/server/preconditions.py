@@ -113,15 +113,6 @@ class LanguageUnavailable(_Precondition):
     reason = ErrorReason.LANGUAGE_UNAVAILABLE
 
 
-class DependencyFailed(_Precondition):
-    """A session that it depends on terminated without success."""
-
-    reason = ErrorReason.DEPENDENCY_FAILED
-
-    def __init__(self, path: str, name: str, result: str) -> None:
-        super().__init__(f"{name} terminated without success: {path}", path, {"session": name, "result": result})
-
-
 class DependencyRefused(_Precondition):
     """A session of the same request that it depends on was refused."""
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 
 from retinue.manager.identity.principal import Principal
 from retinue.manager.session.core.admission import admit, is_other_system, wrong_name
+from retinue.manager.session.core.dependency_graph import DependencyKind
 from retinue.manager.session.core.features import FEATURES
 from retinue.manager.session.core.isolation import Isolation
 from retinue.manager.session.core.new_session import NewKernel, NewSession
@@ -35,13 +36,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """A session that another one depends on: on its success, or with `any_result` on its end;
-    `settled` when that has come already.
+    """A session that another one depends on; `settled` when an end of the kind has come already. An `implied` one was
+    not named, but shares a label.
     """
 
     id: uuid.UUID
     settled: bool
-    any_result: bool = False
+    kind: DependencyKind = DependencyKind.SUCCESS
+    implied: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +76,19 @@ class Draft:
 
     def with_parents(self, parents: Sequence[Parent]) -> Draft:
         """Returns the draft with the sessions that it depends on, by their ids."""
-        ids = tuple(str(parent.id) for parent in parents if not parent.any_result)
-        after = tuple(str(parent.id) for parent in parents if parent.any_result)
-        stored = {**self.session.spec, "depends_on": ids, **({"runs_after": after} if self.spec.runs_after else {})}
-        return replace(
-            self,
-            session=replace(self.session, spec=stored),
-            spec=replace(self.spec, depends_on=ids, runs_after=after),
-            parents=tuple(parents),
+        ids = {kind: tuple(str(parent.id) for parent in parents if parent.kind is kind) for kind in DependencyKind}
+        spec = replace(
+            self.spec,
+            depends_on=ids[DependencyKind.SUCCESS],
+            runs_after=ids[DependencyKind.END],
+            runs_after_failure=ids[DependencyKind.FAILURE],
         )
+        lists = ("depends_on", "runs_after", "runs_after_failure")
+        # Absent where there are none, as `SessionSpec.to_json` has it.
+        stored = {name: value for name, value in self.session.spec.items() if name not in lists} | {
+            name: value for name in lists if (value := getattr(spec, name)) or name == "depends_on"
+        }
+        return replace(self, session=replace(self.session, spec=stored), spec=spec, parents=tuple(parents))
 
 
 def prepare(requests: Sequence[Request | Refused], owner: Principal) -> list[Draft | Refused]:
@@ -105,7 +111,7 @@ def prepare(requests: Sequence[Request | Refused], owner: Principal) -> list[Dra
             continue
         made = draft(uuid.uuid4(), owner.name, admitted)
         drafts.append(made)
-        if not (admitted.depends_on or admitted.runs_after):
+        if not admitted.has_dependencies:
             alike[id(request.spec)] = made
     return drafts
 

@@ -129,7 +129,7 @@ async def create_many(tx: Transaction, drafts: Sequence[Draft]) -> Created:
             del inserted[session_id]
     made = [draft for draft in drafts if draft.session.id in inserted]
     edges = [
-        (draft.session.id, parent.id, position, parent.settled, parent.any_result)
+        (draft.session.id, parent.id, position, parent.settled, parent.kind)
         for draft in made
         for position, parent in enumerate(draft.parents)
     ]
@@ -176,7 +176,9 @@ def _orphans(drafts: Sequence[Draft], inserted: Mapping[uuid.UUID, Inserted]) ->
     """Returns the sessions that were inserted and depend on one that was not."""
     position_of = {draft.session.id: position for position, draft in enumerate(drafts)}
     parents = {
-        position: [position_of[parent.id] for parent in draft.parents if parent.id in position_of]
+        position: [
+            position_of[parent.id] for parent in draft.parents if parent.id in position_of and not parent.implied
+        ]
         for position, draft in enumerate(drafts)
         if draft.parents
     }

@@ -1,8 +1,9 @@
-"""Dependencies: sessions that wait for the success of others, or for their end with any result."""
+"""Dependencies: sessions that wait for the success of others, for their failure, or for any end of them."""
 
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import uuid
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -10,15 +11,16 @@ from dataclasses import dataclass
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.session.core.dependency_graph import DependencyKind
 from retinue.manager.session.core.states import Result, SessionState, SessionType
 from retinue.manager.store.database import Query
-from retinue.manager.store.recordset import fetched
+from retinue.manager.store.recordset import Row, fetched
 from retinue.manager.store.session_records import RESULTS, STATES, TYPES
 
 
 @dataclass(frozen=True, slots=True)
 class Doomed:
-    """A waiting session that depends on one that did not succeed."""
+    """A waiting session that depends on one that has had another end than it needs."""
 
     session_id: uuid.UUID
     parent_id: uuid.UUID
@@ -27,6 +29,7 @@ class Doomed:
     parent_state: str
     parent_result: str
     parent_reason: str
+    kind: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,23 +72,32 @@ class GraphNode:
     depends_on: Sequence[uuid.UUID]
 
 
+# The number of the first session of the array that a session `s` is of; 0 when its labels do not say.
+_FIRST = """
+    coalesce(s.number - CASE WHEN s.spec->'labels'->>'array.offset' ~ '^[0-9]{1,9}$' THEN (s.spec->'labels'->>'array.offset')::bigint END, 0)
+"""
+
+
 async def resolve(
     tx: AsyncSession, owner: str, references: Collection[tuple[str, str]]
-) -> dict[tuple[str, str], ResolvedSession]:
-    """Returns the owner's sessions that (project, reference) refer to: an id, a number, or a name. Of several with the
-    name, the live one counts, before a number, else the newest. They are locked until the commit.
+) -> dict[tuple[str, str], list[ResolvedSession]]:
+    """Returns the owner's sessions that (project, reference) refer to: an id, a number, or a name; of an array all, in
+    their order. Of several with the name, the live one counts, before a number, else the newest; a name of none is that
+    of the newest array. They are locked until the commit.
     """
     found = await tx.execute(
-        text("""
+        text(f"""
             WITH wanted AS (
                 SELECT DISTINCT project, reference,
-                    CASE WHEN reference ~ '^[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$' THEN reference::uuid END AS id,
-                    CASE WHEN reference ~ '^[1-9][0-9]{0,17}$' THEN reference::bigint END AS number
+                    CASE WHEN reference ~ '^[0-9a-f]{{8}}-([0-9a-f]{{4}}-){{3}}[0-9a-f]{{12}}$' THEN reference::uuid END AS id,
+                    CASE WHEN reference ~ '^[1-9][0-9]{{0,17}}$' THEN reference::bigint END AS number,
+                    CASE WHEN reference ~ '^[1-9][0-9]{{0,17}}_[0-9]{{1,9}}$' THEN split_part(reference, '_', 1)::bigint END AS of_array,
+                    split_part(reference, '_', 2) AS index
                 FROM unnest(CAST(:projects AS text[]), CAST(:references AS text[])) AS r(project, reference)
-            ), meant AS (
-                SELECT w.project, w.reference, s.id FROM wanted w JOIN session s ON s.id = w.id AND s.owner = :owner
+            ), single AS MATERIALIZED (
+                SELECT w.project, w.reference, s.id, FALSE AS by_number FROM wanted w JOIN session s ON s.id = w.id AND s.owner = :owner
                 UNION
-                SELECT w.project, w.reference, named.id FROM wanted w CROSS JOIN LATERAL (
+                SELECT w.project, w.reference, named.id, rank = 1 FROM wanted w CROSS JOIN LATERAL (
                     (SELECT s.id, 0 AS rank FROM session s
                     WHERE w.id IS NULL AND s.owner = :owner AND s.project = w.project AND s.name = w.reference
                         AND s.state NOT IN ('TERMINATED', 'CANCELLED'))
@@ -98,37 +110,93 @@ async def resolve(
                     ORDER BY s.number DESC LIMIT 1)
                     ORDER BY rank LIMIT 1
                 ) named
+            ), of_array AS (
+                SELECT w.project, w.reference, f.spec->'labels'->>'array' AS name, f.number AS first, w.of_array IS NULL AS whole, w.index
+                FROM wanted w JOIN session f ON f.owner = :owner AND f.spec->'labels'->>'array.offset' = '0'
+                    AND (f.number = w.of_array OR f.id = (SELECT id FROM single o
+                        WHERE o.project = w.project AND o.reference = w.reference AND o.by_number))
+                UNION ALL
+                SELECT w.project, w.reference, w.reference, newest.first, TRUE, '' FROM wanted w CROSS JOIN LATERAL (
+                    SELECT max({_FIRST}) AS first FROM session s
+                    WHERE s.owner = :owner AND s.project = w.project AND s.spec->'labels'->>'array' = w.reference
+                ) newest
+                WHERE NOT EXISTS (SELECT FROM single o WHERE o.project = w.project AND o.reference = w.reference)
+            ), meant AS (
+                SELECT project, reference, id FROM single
+                UNION
+                SELECT a.project, a.reference, s.id FROM of_array a JOIN session s ON s.owner = :owner
+                    AND s.spec->'labels'->>'array' = a.name AND {_FIRST} = a.first AND (a.whole OR s.spec->'labels'->>'array.index' = a.index)
             )
-            SELECT m.project AS wanted_project, m.reference, s.id, s.name, s.type, s.state, s.result
+            SELECT m.project AS wanted_project, m.reference, s.number, s.id, s.name, s.type, s.state, s.result
             FROM meant m JOIN session s ON s.id = m.id ORDER BY s.id FOR SHARE OF s
-        """),
+        """),  # noqa: S608  # our own words
         {
             "owner": owner,
             "projects": [project for project, _ in references],
             "references": [reference for _, reference in references],
         },
     )
-    return {
-        (row["wanted_project"], row["reference"]): ResolvedSession(
-            row["id"], row["name"], TYPES.get(row["type"]), STATES.get(row["state"]), RESULTS.get(row["result"])
-        )
-        for row in fetched(found)
-    }
+    resolved: dict[tuple[str, str], list[ResolvedSession]] = {}
+    for row in sorted(fetched(found), key=lambda row: int(row["number"])):
+        resolved.setdefault((row["wanted_project"], row["reference"]), []).append(_resolved(row))
+    return resolved
 
 
-async def insert(tx: AsyncSession, rows: Iterable[tuple[uuid.UUID, uuid.UUID, int, bool, bool]]) -> None:
-    """Writes dependencies: (child, parent, position among the child's, whether it is settled already,
-    whether any result will do).
+def _resolved(row: Row) -> ResolvedSession:
+    return ResolvedSession(
+        row["id"], row["name"], TYPES.get(row["type"]), STATES.get(row["state"]), RESULTS.get(row["result"])
+    )
+
+
+async def live_with_labels(
+    tx: AsyncSession, owner: str, labels: Collection[tuple[str, str, str]]
+) -> dict[tuple[str, str, str], list[ResolvedSession]]:
+    """Returns the owner's live batch sessions that have a label, by (project, key, value), in their order. Others that
+    ask for the same wait until the commit: what one creates the next one finds.
     """
+    columns = dict(zip(("projects", "keys", "values"), map(list, zip(*sorted(labels), strict=True)), strict=True))
+    await tx.execute(
+        text("SELECT pg_advisory_xact_lock(number) FROM unnest(CAST(:numbers AS bigint[])) AS l(number)"),
+        {"numbers": sorted(_lock_number(owner, *label) for label in labels)},
+    )
+    found = await tx.execute(
+        text("""
+            SELECT r.project AS of_project, r.key, r.value, s.id, s.name, s.type, s.state, s.result
+            FROM unnest(CAST(:projects AS text[]), CAST(:keys AS text[]), CAST(:values AS text[])) AS r(project, key, value)
+            JOIN session s ON s.owner = :owner AND s.project = r.project AND s.type = 'BATCH'
+                AND s.state NOT IN ('TERMINATED', 'CANCELLED') AND s.spec->'labels'->>r.key = r.value
+            ORDER BY s.number
+        """),
+        {"owner": owner, **columns},
+    )
+    live: dict[tuple[str, str, str], list[ResolvedSession]] = {}
+    for row in fetched(found):
+        live.setdefault((row["of_project"], row["key"], row["value"]), []).append(_resolved(row))
+    return live
+
+
+def _lock_number(*words: str) -> int:
+    return int.from_bytes(hashlib.sha256("\0".join(words).encode()).digest()[:8], signed=True)
+
+
+async def insert(tx: AsyncSession, rows: Iterable[tuple[uuid.UUID, uuid.UUID, int, bool, DependencyKind]]) -> None:
+    """Writes dependencies: (child, parent, position among the child's, whether it is settled already, kind)."""
     columns = list(zip(*rows, strict=True)) or [(), (), (), (), ()]
     await tx.execute(
         text("""
-            INSERT INTO session_dependency (child_id, parent_id, position, settled, any_result)
+            INSERT INTO session_dependency (child_id, parent_id, position, settled, kind)
             SELECT * FROM unnest(CAST(:children AS uuid[]), CAST(:parents AS uuid[]), CAST(:positions AS int[]), CAST(:settled AS boolean[]),
-                CAST(:any_results AS boolean[]))
+                CAST(:kinds AS text[]))
         """),
-        dict(zip(("children", "parents", "positions", "settled", "any_results"), map(list, columns), strict=True)),
+        dict(zip(("children", "parents", "positions", "settled", "kinds"), map(list, columns), strict=True)),
     )
+
+
+# Of a dependency `d` on the session `p`, which may be gone: its end has come, and is not the one that is needed.
+_UNMEETABLE = """
+    d.kind <> 'END' AND (p.id IS NULL OR (p.state IN ('TERMINATED', 'CANCELLED')
+        AND (p.state = 'TERMINATED' AND p.result = 'SUCCESS') <> (d.kind = 'SUCCESS')))
+"""
 
 
 def settling() -> Query[int]:
@@ -138,35 +206,37 @@ def settling() -> Query[int]:
     sql = """
         UPDATE session_dependency d SET settled = TRUE FROM session_dependency o LEFT JOIN session p ON p.id = o.parent_id
         WHERE NOT d.settled AND NOT o.settled AND d.child_id = o.child_id AND d.parent_id = o.parent_id AND (
-            (p.state = 'TERMINATED' AND p.result = 'SUCCESS')
-            OR (d.any_result AND (p.id IS NULL OR p.state IN ('TERMINATED', 'CANCELLED')))
+            (d.kind = 'END' AND p.id IS NULL)
+            OR (p.state IN ('TERMINATED', 'CANCELLED')
+                AND (d.kind = 'END' OR (p.state = 'TERMINATED' AND p.result = 'SUCCESS') = (d.kind = 'SUCCESS')))
         ) RETURNING d.child_id
     """
     return Query(sql, read=len)
 
 
 def finding_doomed() -> Query[list[Doomed]]:
-    """Finds waiting sessions with a dependency, direct or not, that ended without success or was purged; each once,
-    with one that it depends on.
+    """Finds waiting sessions with a dependency, direct or not, that had another end than it needs or was purged; each
+    once, with one that it depends on.
     """
-    sql = """
+    # A session that is cancelled for this is a failure to those that wait for one.
+    sql = f"""
         WITH RECURSIVE doomed(id) AS (
             SELECT d.child_id FROM session_dependency d LEFT JOIN session p ON p.id = d.parent_id
-            WHERE NOT d.settled AND NOT d.any_result AND (p.id IS NULL OR (p.state IN ('TERMINATED', 'CANCELLED') AND p.result <> 'SUCCESS'))
+            WHERE NOT d.settled AND {_UNMEETABLE}
             UNION
-            SELECT d.child_id FROM doomed JOIN session_dependency d ON d.parent_id = doomed.id AND NOT d.settled AND NOT d.any_result
+            SELECT d.child_id FROM doomed JOIN session_dependency d ON d.parent_id = doomed.id AND NOT d.settled AND d.kind = 'SUCCESS'
         ), members AS (
             SELECT s.id FROM doomed JOIN session s ON s.id = doomed.id AND s.state = 'PENDING'
         )
         SELECT m.id AS session_id, cause.* FROM members m CROSS JOIN LATERAL (
             SELECT d.parent_id, coalesce(p.name, '') AS parent_name, coalesce(p.state, '') AS parent_state,
-                coalesce(p.result, '') AS parent_result, coalesce(p.reason, '') AS parent_reason
+                coalesce(p.result, '') AS parent_result, coalesce(p.reason, '') AS parent_reason, d.kind
             FROM session_dependency d LEFT JOIN session p ON p.id = d.parent_id
-            WHERE d.child_id = m.id AND NOT d.settled AND NOT d.any_result
-              AND (p.id IS NULL OR (p.state IN ('TERMINATED', 'CANCELLED') AND p.result <> 'SUCCESS') OR p.id IN (SELECT id FROM members))
+            WHERE d.child_id = m.id AND NOT d.settled
+              AND ({_UNMEETABLE} OR (d.kind = 'SUCCESS' AND p.id IN (SELECT id FROM members)))
             ORDER BY p.id IS NULL DESC, p.state IN ('TERMINATED', 'CANCELLED') DESC, d.position LIMIT 1
         ) cause
-    """
+    """  # noqa: S608  # our own words
     return Query(sql, read=lambda rows: [Doomed(**row) for row in rows])
 
 

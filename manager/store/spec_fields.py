@@ -7,7 +7,8 @@ KNOWN = (
     "name", "project", "resource_group", "type", "single_node", "cluster_size", "priority", "kernel", "roles", "counts", "labels",
     "grace_seconds", "agents", "agents_strict", "architecture", "endpoint", "replica_placement", "time_limit_seconds", "preemptible",
     "bootstrap_script", "earliest_start_time", "depends_on", "retry", "mounts", "webhooks", "service_ports", "preopen_ports", "template", "apps",
-    "sftp", "isolations", "hold", "runs_after", "stop_signal", "time_warning",
+    "sftp", "isolations", "hold", "runs_after", "stop_signal", "time_warning", "runs_after_failure",
+    "runs_after_label",
 )  # fmt: skip
 # Those that no version leaves out.
 REQUIRED = ("name", "project", "resource_group", "type", "kernel", "roles")

@@ -305,7 +305,11 @@ class Job:
     def dependency(self) -> str:
         """Returns what it waits for, as sbatch takes it; empty without."""
         spec = self.session.spec
-        parts = [("afterok", spec.depends_on), ("afterany", spec.runs_after)]
+        parts = [
+            ("afterok", spec.depends_on),
+            ("afternotok", spec.runs_after_failure),
+            ("afterany", spec.runs_after),
+        ]
         return ",".join(f"{kind}:{':'.join(ids)}" for kind, ids in parts if ids)
 
 

@@ -87,7 +87,7 @@ OPTIONS: tuple[Option, ...] = (
         ("container-mounts", "`--mount` for each of a list as Pyxis has it, writable but for those with `ro`"),
         ("cpus-per-gpu", "`--slots cpu=`, times the GPUs of a kernel"),
         ("cpus-per-task/c", "`--slots cpu=`, times the tasks of a kernel"),
-        ("dependency/d", "`--depends-on`, `--after`, `--depends-on-each`; any of several (`?`) is refused"),
+        ("dependency/d", "`--depends-on`, `--after`, `--after-failure`, `--after-label`, `--depends-on-each`; no `?`"),
         ("distribution/m", "how srun in the job lays tasks out"),
         ("error/e", _FILE),
         ("exclude/x", "`--agent` for each other agent of the group that there is now, with `--strict-agents`"),

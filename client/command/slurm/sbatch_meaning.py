@@ -256,7 +256,12 @@ def _gpus(name: str, value: str) -> int:
     return int(found[2] or "1")
 
 
-_DEPENDENCIES = {"afterok": "--depends-on", "afterany": "--after", "aftercorr": "--depends-on-each"}
+_DEPENDENCIES = {
+    "afterok": "--depends-on",
+    "afterany": "--after",
+    "afternotok": "--after-failure",
+    "aftercorr": "--depends-on-each",
+}
 
 
 def _dependency(options: SbatchOptions, value: str) -> None:
@@ -265,12 +270,16 @@ def _dependency(options: SbatchOptions, value: str) -> None:
     found: dict[str, list[str]] = {}
     for part in value.split(","):
         kind, *jobs = part.split(":")
+        if part == "singleton":
+            found["--after-label"] = [JOB_NAME_LABEL]
+            continue
         if kind.replace("_", "").isdecimal():
             # What is no kind is a job, after which afterany is meant.
             kind, jobs = "afterany", [kind, *jobs]
         if not jobs or not all(jobs) or kind not in _DEPENDENCIES:
             raise UnsupportedError(
-                f"--dependency={part}: afterok:SESSION, afterany:SESSION and aftercorr:ARRAY have a counterpart"
+                f"--dependency={part}: afterok:SESSION, afternotok:SESSION, afterany:SESSION, aftercorr:ARRAY and "
+                "singleton have a counterpart"
             )
         found.setdefault(_DEPENDENCIES[kind], []).extend(jobs)
     for option, jobs in found.items():

@@ -44,6 +44,8 @@ _NOT_OF_REPLICAS = (
     "endpoint",
     "depends_on",
     "runs_after",
+    "runs_after_failure",
+    "runs_after_label",
     "earliest_start_time",
     "hold",
     "time_limit",

@@ -8,7 +8,7 @@ from retinue.manager.server import errors, preconditions
 from retinue.manager.session.core import refusals
 
 
-def to_error(reason: refusals.Reason) -> errors.ApiError:  # noqa: PLR0911, PLR0912  # one for each reason
+def to_error(reason: refusals.Reason) -> errors.ApiError:  # noqa: PLR0911  # one for each reason
     """Returns the error that a refused caller gets."""
     match reason:
         case refusals.InvalidFields(violations):
@@ -30,8 +30,6 @@ def to_error(reason: refusals.Reason) -> errors.ApiError:  # noqa: PLR0911, PLR0
             return errors.NameTaken("session", name, "an earlier session of the request has it" if within else "")
         case refusals.DependencyRefused(path, name):
             return preconditions.DependencyRefused(path, name)
-        case refusals.DependencyFailed(path, name, result):
-            return preconditions.DependencyFailed(path, name, result)
         case refusals.BatchRefused(number):
             return preconditions.BatchRefused(number)
         case refusals.EndpointManaged(name):

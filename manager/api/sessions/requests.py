@@ -36,7 +36,9 @@ def wrong_number(messages: Sequence[session_pb2.SessionSpec]) -> list[errors.Vio
     if sum(number for number in numbers if number <= MAX_CLUSTER_SIZE) > MAX_KERNELS:
         return [("specs", f"must be at most {MAX_KERNELS} kernels in all")]
     edges = sum(
-        number for item in messages if (number := len(item.depends_on) + len(item.runs_after)) <= MAX_DEPENDENCIES
+        number
+        for item in messages
+        if (number := len(item.depends_on) + len(item.runs_after) + len(item.runs_after_failure)) <= MAX_DEPENDENCIES
     )
     return [("specs", f"must be at most {MAX_EDGES} dependencies in all")] if edges > MAX_EDGES else []
 

@@ -144,6 +144,8 @@ def to_spec(message: pb.SessionSpec, *, default_name: str, default_project: str)
         hold=message.hold,
         depends_on=tuple(message.depends_on),
         runs_after=tuple(message.runs_after),
+        runs_after_failure=tuple(message.runs_after_failure),
+        runs_after_label=message.runs_after_label,
         stop_signal=_signal(message.stop_signal),
         time_warning=TimeWarning(
             _signal(message.time_warning.signal),
@@ -264,6 +266,8 @@ def spec_message(stored: StoredSpec, view: SpecView) -> pb.SessionSpec:
         hold=spec.hold,
         depends_on=spec.depends_on,
         runs_after=spec.runs_after,
+        runs_after_failure=spec.runs_after_failure,
+        runs_after_label=spec.runs_after_label,
         stop_signal=spec.stop_signal,
         time_warning=None
         if (warning := spec.time_warning) is None

@@ -51,6 +51,8 @@ RESERVED_PREFIXES = ("BACKENDAI_", "RETINUE_")
 
 _UMASK = re.compile(r"[0-7]{3}")
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+# A session of an array.
+_ELEMENT = re.compile(r"[1-9][0-9]{0,17}_[0-9]{1,9}")
 # Hostnames inside sessions are not names of sessions: they would be ambiguous in every command.
 _HOSTNAME = re.compile(r"(?:main|sub)\d+")
 # A number at the end would make hostnames ambiguous.
@@ -332,20 +334,28 @@ def _check_retry(retry: RetryPolicy, violations: Violations) -> None:
 
 def _check_dependencies(spec: SessionSpec, violations: Violations) -> None:
     """Checks what does not depend on other sessions."""
-    if len(spec.depends_on) + len(spec.runs_after) > MAX_DEPENDENCIES:
-        longer = "depends_on" if len(spec.depends_on) >= len(spec.runs_after) else "runs_after"
-        violations.append((f"spec.{longer}", f"must be at most {MAX_DEPENDENCIES} sessions"))
+    lists = {field: getattr(spec, field) for field in ("depends_on", "runs_after", "runs_after_failure")}
+    if sum(map(len, lists.values())) > MAX_DEPENDENCIES:
+        longest = max(lists, key=lambda field: len(lists[field]))
+        violations.append((f"spec.{longest}", f"must be at most {MAX_DEPENDENCIES} sessions"))
         return
-    _check_references(spec.name, "spec.depends_on", spec.depends_on, violations)
-    _check_references(spec.name, "spec.runs_after", spec.runs_after, violations)
+    for field, references in lists.items():
+        _check_references(spec.name, f"spec.{field}", references, violations)
+    for position, reference in enumerate(spec.runs_after_failure):
+        if reference in spec.depends_on:
+            violations.append(
+                (f"spec.runs_after_failure[{position}]", "is in depends_on, too: it cannot end both ways")
+            )
+    if spec.runs_after_label and spec.runs_after_label not in spec.labels:
+        violations.append(("spec.runs_after_label", "is not the key of a label of the session"))
 
 
 def _check_references(name: str, field: str, references: Sequence[str], violations: Violations) -> None:
     seen = set()
     for position, reference in enumerate(references):
         path = f"{field}[{position}]"
-        if not _NAME.fullmatch(reference):
-            # Ids have the shape of names too.
+        if not (_NAME.fullmatch(reference) or _ELEMENT.fullmatch(reference)):
+            # Ids and numbers have the shape of names too.
             violations.append((path, "is neither an id nor a name of a session"))
         elif reference == name:
             violations.append((path, "is the session itself"))

@@ -1,10 +1,28 @@
-"""Dependencies among the sessions of one request: cycles, and who depends on whom in the end. Pure;
-positions stand for sessions.
+"""Dependencies: which ends they wait for, and among the sessions of one request, for which positions stand, cycles and
+who depends on whom in the end. Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from enum import StrEnum
+
+from retinue.manager.session.core.states import ENDED_SESSION_STATES, Result, SessionState
+
+
+class DependencyKind(StrEnum):
+    """The end of another session that a session waits for; any other end cancels it."""
+
+    SUCCESS = "SUCCESS"
+    END = "END"
+    FAILURE = "FAILURE"
+
+    def is_met(self, state: SessionState | None, result: Result | None) -> bool:
+        """Returns whether a session that is in this state has had such an end."""
+        if state not in ENDED_SESSION_STATES:
+            return False
+        succeeded = state is SessionState.TERMINATED and result is Result.SUCCESS
+        return self is DependencyKind.END or succeeded == (self is DependencyKind.SUCCESS)
 
 
 def find_cycles(parents: Mapping[int, Collection[int]]) -> list[list[int]]:

@@ -97,15 +97,6 @@ class DependencyRefused:
 
 
 @dataclass(frozen=True, slots=True)
-class DependencyFailed:
-    """A session that it depends on ended without success; `result` is its result, or the state in which it ended."""
-
-    path: str
-    name: str
-    result: str
-
-
-@dataclass(frozen=True, slots=True)
 class BatchRefused:
     """Another session of the same request is refused, and the request is for all or nothing."""
 
@@ -129,7 +120,6 @@ Reason: TypeAlias = (
     | QuotaExceeded
     | NameTaken
     | DependencyRefused
-    | DependencyFailed
     | EndpointManaged
     | BatchRefused
 )
@@ -157,7 +147,7 @@ def words(reason: Reason) -> str:  # noqa: PLR0911  # one for each reason
         case MountNotAllowed(source, _, without_owner):
             why = f": the account of {without_owner} has no numbers on the nodes" if without_owner else ""
             return f"{source} may not be mounted{why}"
-        case TemplateNotFound(name) | NameTaken(name, _) | DependencyRefused(_, name) | DependencyFailed(_, name):
+        case TemplateNotFound(name) | NameTaken(name, _) | DependencyRefused(_, name):
             return f"{type(reason).__name__}: {name}"
         case BatchRefused(number):
             return f"{number} sessions of the same request are refused"

@@ -186,6 +186,10 @@ class SessionSpec:
     # Names without SIG; empty: as the image says, or TERM.
     stop_signal: str = ""
     time_warning: TimeWarning | None = None
+    # As `depends_on`, but they must not succeed.
+    runs_after_failure: tuple[str, ...] = ()
+    # Key of a label: sessions of the owner that have the same value run first.
+    runs_after_label: str = ""
 
     def of_role(self, role: str) -> KernelSpec:
         """Returns what a kernel of `role` runs. A command for all roles is the main kernel's;
@@ -230,7 +234,7 @@ class SessionSpec:
         asked = {
             Feature.BOOTSTRAP: bool(self.bootstrap_script),
             Feature.START_TIME: self.earliest_start_time is not None,
-            Feature.DEPENDENCIES: bool(self.depends_on or self.runs_after),
+            Feature.DEPENDENCIES: self.has_dependencies,
             Feature.RETRIES: self.retry is not None,
             Feature.CLUSTERING: self.cluster_size > 1,
             Feature.SERVICE_PORTS: bool(self.service_ports or self.preopen_ports or self.apps),
@@ -238,6 +242,11 @@ class SessionSpec:
             Feature.SFTP: self.sftp is not None,
         }
         return frozenset(feature for feature, wanted in asked.items() if wanted)
+
+    @property
+    def has_dependencies(self) -> bool:
+        """Returns whether it waits for other sessions."""
+        return bool(self.depends_on or self.runs_after or self.runs_after_failure or self.runs_after_label)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the stored form."""
@@ -261,6 +270,8 @@ class SessionSpec:
             **({"runs_after": self.runs_after} if self.runs_after else {}),
             **({"stop_signal": self.stop_signal} if self.stop_signal else {}),
             **({} if self.time_warning is None else {"time_warning": asdict(self.time_warning)}),
+            **({"runs_after_failure": self.runs_after_failure} if self.runs_after_failure else {}),
+            **({"runs_after_label": self.runs_after_label} if self.runs_after_label else {}),
         }
 
     @classmethod
@@ -284,6 +295,7 @@ class SessionSpec:
         values["counts"] = tuple((role, count) for role, count in values.get("counts", ()))
         values["depends_on"] = tuple(values.get("depends_on", ()))
         values["runs_after"] = tuple(values.get("runs_after", ()))
+        values["runs_after_failure"] = tuple(values.get("runs_after_failure", ()))
         # Sessions of earlier versions have none.
         values["mounts"] = tuple(MountSpec(**mount) for mount in values.get("mounts", ()))
         values["webhooks"] = tuple(
@@ -308,6 +320,7 @@ class SessionSpec:
 def _check_types(spec: SessionSpec) -> None:
     """Raises TypeError unless what becomes messages to agents is of the types that these have."""
     texts = [spec.name, spec.project, spec.resource_group, spec.bootstrap_script, spec.architecture, spec.stop_signal]
+    texts += [*spec.runs_after_failure, spec.runs_after_label]
     texts += [spec.time_warning.signal] if spec.time_warning is not None else []
     for kernel in (spec.kernel, *spec.roles.values()):
         texts += [kernel.image, kernel.shared_memory, kernel.working_directory, *kernel.command]
@@ -347,6 +360,8 @@ _PLAIN = tuple(
         "runs_after",
         "stop_signal",
         "time_warning",
+        "runs_after_failure",
+        "runs_after_label",
     )
 )
 _RETRY = tuple(field.name for field in fields(RetryPolicy))

@@ -104,8 +104,8 @@ class Session(SQLModel, table=True):
 
 
 class SessionDependency(SQLModel, table=True):
-    """A session waits for the success of another, or for its end with `any_result`; `settled` once that has come. A
-    parent that is gone leaves its row.
+    """A session waits for the end of another that is of a `kind`; `settled` once that has come. A parent that is gone
+    leaves its row.
     """
 
     __tablename__ = "session_dependency"
@@ -118,7 +118,8 @@ class SessionDependency(SQLModel, table=True):
     parent_id: uuid.UUID = Field(primary_key=True)
     position: int
     settled: bool
-    any_result: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
+    # A DependencyKind.
+    kind: str = Field(default="SUCCESS", sa_column_kwargs={"server_default": text("'SUCCESS'")})
 
 
 class Kernel(SQLModel, table=True):

@@ -85,7 +85,7 @@ def test_wait_quiet_and_wrap_are_as_those_of_sbatch(script: str) -> None:
         ),
         (["--exclusive", "{}"], "--exclusive of sbatch has no counterpart"),
         (["--exclusive", "--uid", "1", "{}"], "--uid of sbatch has no counterpart"),
-        (["--dependency=singleton", "{}"], "afterok:SESSION"),
+        (["--dependency=after:12", "{}"], "afterok:SESSION"),
         ([], "name a SCRIPT, or give --wrap COMMAND"),
     ],
 )

@@ -32,7 +32,6 @@ REASONS = (
     (refusals.EndpointManaged("e"), "ENDPOINT_MANAGED"),
     (refusals.BatchRefused(2), "BATCH_REFUSED"),
     (refusals.DependencyRefused("spec.depends_on[0]", "n"), "DEPENDENCY_REFUSED"),
-    (refusals.DependencyFailed("spec.depends_on[0]", "n", "FAILED"), "DEPENDENCY_FAILED"),
 )
 
 

@@ -138,6 +138,8 @@ def test_the_stored_form_holds_every_field() -> None:
         runs_after=("other",),
         stop_signal="INT",
         time_warning=TimeWarning("USR1", 60.0, started_only=True),
+        runs_after_failure=("third",),
+        runs_after_label="key",
     )
     assert asked.to_json() == asdict(asked)
 
@@ -145,6 +147,7 @@ def test_the_stored_form_holds_every_field() -> None:
 def test_the_store_knows_all_members_of_a_stored_request() -> None:
     own = {"isolations": {"sub": Isolation.VM}, "hold": True, "runs_after": ("other",)}
     own |= {"stop_signal": "INT", "time_warning": TimeWarning("USR1", 1.0)}
+    own |= {"runs_after_failure": ("other",), "runs_after_label": "key"}
     stored = replace(spec(2), **own).to_json()  # type: ignore[arg-type]
     assert set(spec_fields.KNOWN) == {field.name for field in fields(SessionSpec)} == set(stored)
     # Versions that do not know these leave a session alone that has them, and run all others as they always did.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +13,9 @@ from sqlalchemy import text
 
 from retinue.client.rpc_errors import from_status
 from retinue.manager.controllers import dependencies
+from retinue.manager.session.core.dependency_graph import DependencyKind
 from retinue.manager.session.core.events import SessionMoved
+from retinue.manager.session.core.states import Result, SessionState
 from retinue.manager.store import changes, journal
 from retinue.manager.v1 import session_pb2, session_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb
@@ -82,11 +85,151 @@ async def test_what_cannot_be_depended_on(ada: Ada, service: Service) -> None:
     for kind in (session_pb2.SESSION_TYPE_INTERACTIVE,):
         failed = await failure(ask(ada, type=kind, depends_on=["mine"]))
         assert (failed.code, failed.reason) == (Code.FAILED_PRECONDITION, "FEATURE_UNAVAILABLE")
-    await end(ada, "mine", "TERMINATED", "FAILED")
-    failed = await failure(ask(ada, depends_on=["mine"]))
-    assert (failed.code, failed.reason) == (Code.FAILED_PRECONDITION, "DEPENDENCY_FAILED")
-    assert failed.metadata == {"session": "mine", "result": "FAILED"}
+    fields: Sequence[tuple[dict[str, Any], str]] = (
+        ({"depends_on": ["mine"], "runs_after_failure": ["mine"]}, "spec.runs_after_failure[0]"),
+        ({"depends_on": ["mine"], "runs_after_failure": [mine]}, "spec.runs_after_failure[0]"),
+        ({"runs_after_failure": ["mine", mine]}, "spec.runs_after_failure[1]"),
+        ({"runs_after_label": "team"}, "spec.runs_after_label"),
+    )
+    for asked, field in fields:
+        failed = await failure(ask(ada, name="me", **asked))
+        assert (failed.code, list(failed.fields)) == (Code.INVALID_ARGUMENT, [field]), asked
     assert await ada.count("session_dependency") == 0
+
+
+ENDS = [("TERMINATED", "SUCCESS"), ("TERMINATED", "FAILED"), ("TERMINATED", "UNDEFINED"), ("CANCELLED", "UNDEFINED")]
+KINDS = {"depends_on": DependencyKind.SUCCESS, "runs_after": DependencyKind.END}
+KINDS |= {"runs_after_failure": DependencyKind.FAILURE}
+
+
+@pytest.mark.parametrize(("state", "result"), ENDS)
+async def test_a_dependency_on_what_has_ended_is_as_one_on_what_ends_later(ada: Ada, state: str, result: str) -> None:
+    await ask(ada, name="parent")
+    for field in KINDS:
+        await ask(ada, name=f"before-{field.replace('_', '-')}", **{field: ["parent"]})
+    await end(ada, "parent", state, result)
+    for field in KINDS:
+        await ask(ada, name=f"after-{field.replace('_', '-')}", **{field: ["parent"]})
+    await settle(ada)
+    found = await states(ada)
+    async with ada.service.database.transaction() as tx:
+        ids = (await tx.execute(text("SELECT id FROM session WHERE state = 'PENDING'"))).scalars().all()
+        released = {row.id for row in await changes.read_waiting(tx, ids) if row.open_dependencies == 0}
+    assert released == set(ids), "those that are not cancelled wait no longer"
+    for field, kind in KINDS.items():
+        before, after = (found[f"{when}-{field.replace('_', '-')}"] for when in ("before", "after"))
+        is_met = kind.is_met(SessionState(state), Result(result))
+        assert before[0] == after[0] == ("PENDING" if is_met else "CANCELLED"), field
+        assert is_met or before == after, "for the same reason"
+    if result == "SUCCESS":
+        assert found["after-runs-after-failure"][1] == "parent, whose failure it depends on, succeeded"
+
+
+async def test_one_that_is_cancelled_for_its_dependency_has_failed(ada: Ada) -> None:
+    await ada.create(
+        spec(name="first"),
+        spec(name="then", depends_on=["first"]),
+        spec(name="clean-up", runs_after_failure=["then"]),
+        spec(name="never", runs_after_failure=["first"], runs_after=["then"]),
+    )
+    await end(ada, "first", "TERMINATED", "FAILED")
+    for _ in range(2):
+        await settle(ada)
+    found = await states(ada)
+    assert {name: found[name][0] for name in ("then", "clean-up", "never")} == {
+        "then": "CANCELLED",
+        "clean-up": "PENDING",
+        "never": "PENDING",
+    }
+    async with ada.service.database.transaction() as tx:
+        ids = (await tx.execute(text("SELECT id FROM session WHERE state = 'PENDING'"))).scalars().all()
+        assert [row.open_dependencies for row in await changes.read_waiting(tx, ids)] == [0, 0]
+
+
+def array(name: str, indices: Sequence[int], **changes: Any) -> list[session_pb2.SessionSpec]:
+    """As `retinue submit` asks for one."""
+    return [
+        spec(
+            name=f"{name}-{index}",
+            labels={"array": name, "array.index": str(index), "array.offset": str(offset)},
+            **changes,
+        )
+        for offset, index in enumerate(indices)
+    ]
+
+
+async def test_an_array_stands_for_its_sessions(ada: Ada) -> None:
+    former = [result.accepted for result in (await ada.create(*array("arr", [1, 5, 7]))).results]
+    for one in former:
+        await end(ada, one.name, "TERMINATED", "SUCCESS")
+    await ask(ada, name="between", labels={"array": "other"})
+    made = [result.accepted for result in (await ada.create(*array("arr", [1, 5]))).results]
+    ids = [one.id for one in made]
+    for reference, expected in (
+        ("arr", ids),
+        (str(made[0].number), ids),
+        (str(former[0].number), [one.id for one in former]),
+        # Any other number is that of a session.
+        (str(made[1].number), ids[1:]),
+        (f"{made[0].number}_5", ids[1:]),
+        (f"{former[0].number}_7", [former[2].id]),
+        ("arr-1", ids[:1]),
+        (ids[0], ids[:1]),
+    ):
+        for field in KINDS if reference != str(former[0].number) else ("depends_on",):
+            found = (await ask(ada, **{field: [reference]})).session.spec
+            assert list(getattr(found, field)) == expected, (reference, field)
+    # An array and one of its sessions are no contradiction, and counted once.
+    both = (await ask(ada, depends_on=["arr", "arr-5"])).session.spec
+    assert list(both.depends_on) == ids
+    for nothing in (f"{made[0].number}_6", f"{made[1].number}_5", f"{made[0].number}_", "arr_1", "ar"):
+        failed = await failure(ask(ada, depends_on=[nothing]))
+        assert list(failed.fields) == ["spec.depends_on[0]"], nothing
+    await ask(ada, name="arr")
+    named = (await ask(ada, depends_on=["arr"])).session
+    assert [parent.name for parent in named.dependencies] == ["arr"]
+    many = await ada.create(*array("many", range(1001)))
+    failed = await failure(ask(ada, depends_on=[str(many.results[0].accepted.number)]))
+    assert list(failed.fields) == ["spec.depends_on[0]"]
+
+
+async def test_sessions_of_a_label_run_one_after_the_other(ada: Ada, service: Service) -> None:
+    labels, alone = {"job": "train"}, {"runs_after_label": "job"}
+    eve = Ada(ada.stub, service, await service.user("eve"))
+    await ask(eve, name="hers", labels=labels)
+    await ask(ada, name="over", labels=labels)
+    await end(ada, "over", "TERMINATED", "FAILED")
+    await ask(ada, name="talk", labels=labels, type=session_pb2.SESSION_TYPE_INTERACTIVE)
+    await ask(ada, name="other", labels={"job": "test"})
+    plain = (await ask(ada, name="plain", labels=labels)).session.id
+    # At once: none misses another.
+    made = await asyncio.gather(*(ask(ada, labels=labels, **alone) for _ in range(8)))
+    waited = {answer.session.id: list(answer.session.spec.runs_after) for answer in made}
+    order = sorted(waited, key=lambda identity: len(waited[identity]))
+    assert [set(waited[identity]) for identity in order] == [{plain, *order[:n]} for n in range(8)]
+    # Within a request too, in its order; and what is named counts once.
+    answer = await ada.create(
+        spec(name="a", labels=labels, runs_after=["plain"], **alone),
+        spec(name="b", labels=labels),
+        spec(name="c", labels=labels, depends_on=["a"], **alone),
+        spec(name="d", labels={"job": "test"}, **alone),
+    )
+    ids = {result.accepted.name: result.accepted.id for result in answer.results}
+    a, c, d = [(await get(ada, name)).spec for name in ("a", "c", "d")]
+    assert set(a.runs_after) == {plain, *order}
+    assert (list(c.depends_on), set(c.runs_after)) == ([ids["a"]], {plain, *order, ids["b"]})
+    assert [(await get(ada, identity)).spec.name for identity in d.runs_after] == ["other"]
+    assert (a.runs_after_label, d.runs_after_label) == ("job", "job")
+    # One that waits for a later one of its kind would wait for ever.
+    answer = await ada.create(
+        spec(name="e", labels=labels, depends_on=["f"], **alone), spec(name="f", labels=labels, **alone)
+    )
+    assert reasons(answer) == ["INVALID_FIELD", "INVALID_FIELD"]
+    # A refused one of its kind hinders none.
+    answer = await ada.create(spec(name="g", labels=labels, priority=101), spec(name="h", labels=labels, **alone))
+    assert reasons(answer) == ["INVALID_FIELD", ""]
+    answer = await ada.create(*(spec(labels={"job": "n"}, **alone) for _ in range(102)))
+    assert reasons(answer) == [""] * 100 + ["INVALID_FIELD"] * 2
 
 
 async def test_a_graph_in_one_request_in_any_order(ada: Ada) -> None:
