@@ -5,7 +5,8 @@
  * hostname. Tasks of this kernel are children of a child, those of others of the same program there, started by ssh
  * (step.h). One task in this kernel takes the place of this process. What cannot be done is refused.
  *
- * Called scontrol, it shows lists of hosts, and the job; called `srun --retinue-file PATTERN`, it prints the path for a job's file.
+ * Called scontrol, it shows lists of hosts, and the job; called `srun --retinue-file PATTERN`, it prints the path for a
+ * job's file.
  */
 #define _GNU_SOURCE
 #include <getopt.h>
