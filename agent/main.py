@@ -99,7 +99,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
                 type=click.IntRange(1),
                 default=60_000,
                 show_default=True,
-                help="Owner of kernels' files in shared directories.",
+                help="Owner of files in mounts whose root names no other.",
             ),
             click.option(
                 "--uid-range",
@@ -109,7 +109,13 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
                 metavar="FIRST-LAST",
                 help="Users of kernels, one for each that runs; agents of one machine need ranges of their own.",
             ),
-            click.option("--gid", type=click.IntRange(1), default=60_000, show_default=True, help="Group of kernels."),
+            click.option(
+                "--gid",
+                type=click.IntRange(1),
+                default=60_000,
+                show_default=True,
+                help="Group of kernels and of these files.",
+            ),
             click.option("--tasks", type=click.IntRange(16), default=4096, show_default=True, help="Per kernel."),
             click.option(
                 "--work-size",
