@@ -42,6 +42,9 @@ _LIMITS = {"MemoryLimit": "memory", "CpuCfsQuota": "cpu", "PidsLimit": "pids"}
 """What an engine says that it can limit, by the field of its answer to `GET /info`."""
 _SANDBOXES = ("runsc", "gvisor", "kata")
 """Words in the names of runtimes whose containers have a kernel of their own."""
+UNITS = ("retinue-agent.service", "retinue-agent*.service")
+"""Names of services that run agents: the first is looked for though it does not run."""
+_UNIT_PROPERTIES = ("Id", "LoadState", "KillMode", "Delegate")
 _TIMEOUT = 10.0
 
 
@@ -53,7 +56,7 @@ class Facts:
     networks of the machine's own links and routes. `clock_synchronized` is None where it is unknown. `obstacles` are
     chains of the packet filter, as `FAMILY TABLE CHAIN`, that drop what is forwarded unless a rule lets it pass;
     `name_servers` are those of the node's resolv.conf. `qemu` and `guest_linux` are versions, the latter of the Linux
-    that virtual machines boot.
+    that virtual machines boot. `units` are properties of the systemd services that run agents.
     """
 
     root: bool = True
@@ -78,6 +81,7 @@ class Facts:
     qemu: str = ""
     guest_linux: str = ""
     kvm: bool = False
+    units: Sequence[Mapping[str, str]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +108,7 @@ def evaluate(facts: Facts, subnets: ipaddress.IPv4Network = SESSION_SUBNETS) -> 
             findings.append(Finding(tool, ERROR, f"is missing: needed for {purpose}", f"apt-get install {package}"))
     findings += [_kernel(facts.kernel), *_engine(facts), *_machines(facts), _ssh(facts.ssh_built)]
     findings.append(_python(facts.python_built))
-    findings += _groups(facts)
+    findings += [*_groups(facts), *_units(facts.units)]
     for kind in LINKS:
         if facts.links.get(kind):
             findings.append(Finding(kind, OK, "links of this kind can be made"))
@@ -163,9 +167,9 @@ def _engine_configuration(engine: Mapping[str, Any]) -> list[Finding]:
         remedy = "give the agent an engine that runs as root: --docker-host unix:///PATH"
         found.append(Finding("engine-users", ERROR, message, remedy))
     elif "name=userns" in options:
-        message = "the engine maps users (userns-remap): its containers cannot have the users and files of kernels"
-        remedy = "remove userns-remap from /etc/docker/daemon.json, or give the agent another engine: --docker-host"
-        found.append(Finding("engine-users", ERROR, message, remedy))
+        message = "the engine maps users (userns-remap): kernels are not mapped, and files of images have other owners"
+        remedy = "for images with files that only their own user reads, give the agent another engine: --docker-host"
+        found.append(Finding("engine-users", WARNING, message, remedy))
     if unlimited := engine.get("unlimited"):
         message = f"the engine does not limit {', '.join(unlimited)}: kernels take more than their share"
         remedy = "boot with these cgroup controllers, and remove native.cgroupdriver from exec-opts in daemon.json"
@@ -176,6 +180,26 @@ def _engine_configuration(engine: Mapping[str, Any]) -> list[Finding]:
         remedy = 'put "default-runtime": "runc" into /etc/docker/daemon.json and restart the engine'
         found.append(Finding("engine-runtime", ERROR, message, remedy))
     return found
+
+
+def _units(units: Sequence[Mapping[str, str]]) -> list[Finding]:
+    """Returns what is wrong with services that run an agent: kernels are its children, and outlive it."""
+    findings = []
+    for unit in units:
+        name = unit.get("Id", "?")
+        wrong = []
+        if unit.get("KillMode") not in {"process", "none"}:
+            wrong.append(("KillMode=process", "a restart of the agent ends its kernels"))
+        if unit.get("Delegate") != "yes":
+            wrong.append(("Delegate=yes", "systemd may change the control groups of kernels"))
+        lines = " and ".join(line for line, _ in wrong)
+        if wrong:
+            message = f"{name} lacks {lines}: {', and '.join(why for _, why in wrong)}"
+            remedy = f"systemctl edit {name}: put {lines} below [Service], as in deploy/systemd"
+            findings.append(Finding("systemd", ERROR, message, remedy))
+        else:
+            findings.append(Finding("systemd", OK, f"{name} lets kernels outlive the agent"))
+    return findings
 
 
 def _machines(facts: Facts) -> list[Finding]:
@@ -312,6 +336,7 @@ def examine(docker_host: str = "") -> Facts:
         qemu=_qemu(),
         guest_linux=max((path.name.removeprefix("linux-") for path in GUESTS.glob("linux-*")), default=""),
         kvm=Path("/dev/kvm").is_char_device(),
+        units=agent_units(_text("systemctl", "show", *UNITS, f"--property={','.join(_UNIT_PROPERTIES)}")),
     )
 
 
@@ -391,10 +416,28 @@ def _run(*command: str) -> bool:
 
 def _output(*command: str) -> Any:
     try:
-        done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT, check=True)  # noqa: S603  # our own words
-        return json.loads(done.stdout or b"[]")
-    except (OSError, subprocess.SubprocessError, ValueError):
+        return json.loads(_text(*command) or "[]")
+    except ValueError:
         return []
+
+
+def _text(*command: str) -> str:
+    """Returns the output of a command; empty when it fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT, check=True)  # noqa: S603  # our own words
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.decode(errors="replace")
+
+
+def agent_units(listing: str) -> list[dict[str, str]]:
+    """Returns the properties of the services that there are, from the output of `systemctl show`; pure."""
+    units: dict[str, dict[str, str]] = {}
+    for block in listing.split("\n\n"):
+        unit = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
+        if unit.get("LoadState") == "loaded":
+            units[unit.get("Id", "")] = unit
+    return list(units.values())
 
 
 def _uplink_mtu() -> int | None:

@@ -139,6 +139,8 @@ def host_settings(container: Container) -> dict[str, Any]:
         "IpcMode": "private",
         "PidMode": "",
         "UTSMode": "",
+        # On an engine with `userns-remap` too: the numbers of users are those that files of the node have.
+        "UsernsMode": "host",
         "CgroupnsMode": "private",
         "RestartPolicy": {"Name": "no"},
         "AutoRemove": False,

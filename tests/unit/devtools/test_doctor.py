@@ -5,13 +5,14 @@ from __future__ import annotations
 import ipaddress
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from retinue.client.command.doctor import doctor_command
-from retinue.devtools.doctor import ERROR, LINKS, OK, TOOLS, WARNING, Facts, engine_configuration, evaluate
+from retinue.devtools.doctor import ERROR, LINKS, OK, TOOLS, WARNING, Facts, agent_units, engine_configuration, evaluate
 
 GOOD = Facts(
     tools=dict.fromkeys(TOOLS, True),
@@ -33,8 +34,23 @@ GOOD = Facts(
 )
 
 
+# As `systemctl show` prints them.
+OUR_UNIT = "KillMode=process\nDelegate=yes\nId=retinue-agent.service\nLoadState=loaded\n"
+PLAIN_UNIT = "KillMode=control-group\nDelegate=no\nId=retinue-agent-b.service\nLoadState=loaded\n"
+NO_UNIT = "KillMode=control-group\nDelegate=no\nId=retinue-agent.service\nLoadState=not-found\n"
+
+
 def test_a_good_node_lacks_nothing() -> None:
     assert {finding.state for finding in evaluate(GOOD)} == {OK}
+
+
+def test_services_of_agents() -> None:
+    assert evaluate(replace(GOOD, units=agent_units(NO_UNIT))) == evaluate(replace(GOOD, units=agent_units("")))
+    assert evaluate(replace(GOOD, units=agent_units(""))) == evaluate(GOOD)
+    found = evaluate(replace(GOOD, units=agent_units(f"{OUR_UNIT}\n{PLAIN_UNIT}\n{OUR_UNIT}")))
+    assert [finding.state for finding in found if finding.name == "systemd"] == [OK, ERROR]
+    unit = (Path(__file__).parents[3] / "deploy" / "systemd" / "retinue-agent.service").read_text()
+    assert {"KillMode=process", "Delegate=yes"} <= set(unit.splitlines())
 
 
 @pytest.mark.parametrize(
@@ -43,6 +59,15 @@ def test_a_good_node_lacks_nothing() -> None:
         (replace(GOOD, obstacles=("ip filter FORWARD",)), "forwarding", WARNING, "firewall"),
         (replace(GOOD, name_servers=("127.0.0.53", "::1")), "names", WARNING, "--name-server"),
         (replace(GOOD, root=False), "root", ERROR, "as root"),
+        (
+            replace(GOOD, engine={**(GOOD.engine or {}), **engine_configuration({"SecurityOptions": ["name=userns"]})}),
+            "engine-users",
+            WARNING,
+            "--docker-host",
+        ),
+        (replace(GOOD, units=agent_units(PLAIN_UNIT)), "systemd", ERROR, "KillMode=process and Delegate=yes"),
+        (replace(GOOD, units=agent_units(OUR_UNIT.replace("=yes", "=no"))), "systemd", ERROR, "put Delegate=yes below"),
+        (replace(GOOD, units=agent_units(OUR_UNIT.replace("=process", "=mixed"))), "systemd", ERROR, "put KillMode="),
         (replace(GOOD, tools={**GOOD.tools, "bwrap": False}), "bwrap", ERROR, "bubblewrap"),
         (replace(GOOD, engine=None), "docker", WARNING, "docker.io"),
         (replace(GOOD, engine=None, docker_host="tcp://127.0.0.1:2375"), "docker", ERROR, "unix:///PATH"),
@@ -79,7 +104,6 @@ def test_each_lack_is_named_with_its_remedy(facts: Facts, name: str, state: str,
     ("info", "name", "remedy"),
     [
         ({"SecurityOptions": ["name=seccomp,profile=default", "name=rootless"]}, "engine-users", "as root"),
-        ({"SecurityOptions": ["name=userns"]}, "engine-users", "userns-remap"),
         ({"MemoryLimit": False}, "engine-limits", "cgroup"),
         ({"PidsLimit": False, "CpuCfsQuota": False, "MemoryLimit": True}, "engine-limits", "cgroup"),
         ({"DefaultRuntime": "runsc"}, "engine-runtime", "default-runtime"),

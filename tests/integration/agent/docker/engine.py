@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import io
+import json
 import os
 import shutil
 import signal
@@ -68,24 +69,44 @@ class TestEngine:
     """One `dockerd` with everything of its own below one directory; in a network namespace if `namespace` is given.
 
     With `live_restore`, containers run on when it ends. `listen` is an `ADDRESS:PORT` where it
-    answers every caller as well.
+    answers every caller as well. `configuration` is its daemon.json. `users` is the content of its /etc/subuid and
+    /etc/subgid, which no other program sees.
     """
 
     __test__ = False
 
-    def __init__(self, namespace: str = "", *, live_restore: bool = False, listen: str = "") -> None:
+    def __init__(
+        self,
+        namespace: str = "",
+        *,
+        live_restore: bool = False,
+        listen: str = "",
+        configuration: Mapping[str, Any] | None = None,
+        users: str = "",
+    ) -> None:
         # The path of a socket must be short.
         self.directory = Path(tempfile.mkdtemp(prefix="rt-test-docker-", dir="/tmp"))
         self.host = f"unix://{self.directory}/s"
         self._namespace = namespace
         self._live_restore = live_restore
         self._listen = listen
+        self._configuration = {} if configuration is None else configuration
+        self._users = users
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Starts it and waits until it answers."""
         enter = ["nsenter", f"--net=/run/netns/{self._namespace}"] if self._namespace else []
-        places = {"data-root": "data", "exec-root": "exec", "pidfile": "pid"}
+        if self._users:
+            users = self.directory / "users"
+            users.write_text(self._users)
+            # What its users become has to get through.
+            self.directory.chmod(0o711)
+            script = f'mount --bind {users} /etc/subuid && mount --bind {users} /etc/subgid && exec "$@"'
+            enter += ["unshare", "--mount", "--propagation=slave", "sh", "-c", script, "sh"]
+        configuration = self.directory / "daemon.json"
+        configuration.write_text(json.dumps(self._configuration))
+        places = {"data-root": "data", "exec-root": "exec", "pidfile": "pid", "config-file": "daemon.json"}
         options = [f"--{option}={self.directory / name}" for option, name in places.items()]
         # It would try again for a minute by itself.
         options.append("--max-download-attempts=1")

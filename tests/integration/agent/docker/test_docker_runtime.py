@@ -60,7 +60,7 @@ async def test_hardened(contract: Contract, engine: TestEngine) -> None:
         "IpcMode": "private",
         "PidMode": "",
         "UTSMode": "",
-        "UsernsMode": "",
+        "UsernsMode": "host",
         "CgroupnsMode": "private",
         "RestartPolicy": {"Name": "no", "MaximumRetryCount": 0},
         "AutoRemove": False,
