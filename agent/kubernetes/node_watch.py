@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, TypeVar
 from lightkube.resources.core_v1 import Node, Pod
 
 from retinue.agent.kubernetes.cluster import Cluster, ClusterError, ClusterUnavailableError, CompactedError
-from retinue.agent.kubernetes.core.node_capacity import is_foreign, offered, requests_of
+from retinue.agent.kubernetes.core.node_capacity import full_disk, is_foreign, offered, requests_of
+from retinue.rpc.core.reasons import AgentConditionReason, AgentConditionType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from retinue.agent.conditions import Conditions
     from retinue.agent.kubernetes.options import KubernetesOptions
 
 log = logging.getLogger(__name__)
@@ -33,9 +35,13 @@ _Kind = TypeVar("_Kind", Pod, Node)
 class NodeWatch:
     """The capacity of one node. Methods belong on one event loop."""
 
-    def __init__(self, options: KubernetesOptions, changed: Callable[[], None]) -> None:
-        """Asks for nothing before `run`; `changed` is called when `amounts` has changed."""
+    def __init__(self, options: KubernetesOptions, changed: Callable[[], None], conditions: Conditions) -> None:
+        """Asks for nothing before `run`; `changed` is called when `amounts` has changed.
+
+        A disk that kubelet finds too full, and says so of the node, is a condition.
+        """
         self._options = options
+        self._conditions = conditions
         self._changed = changed
         self._allocatable: Mapping[str, str] | None = None
         self._foreign: dict[str, Mapping[str, int]] | None = None
@@ -101,11 +107,18 @@ class NodeWatch:
         finally:
             await cluster.close()
 
+    def _take_conditions(self, node: Node) -> None:
+        found = () if node.status is None else node.status.conditions or ()
+        message = full_disk([(each.type, each.status, each.message or "") for each in found])
+        self._conditions.update(AgentConditionType.DISK_FULL, message, AgentConditionReason.KUBERNETES)
+
     def _take_nodes(self, nodes: list[Node]) -> None:
         for node in nodes:
             self._take_node(node, gone=False)
 
     def _take_node(self, node: Node, gone: bool) -> None:
+        if not gone:
+            self._take_conditions(node)
         if not gone and node.status is not None and node.status.allocatable:
             self._allocatable = MappingProxyType(dict(node.status.allocatable))
 

@@ -75,7 +75,7 @@ class KubernetesRuntime(ContainerRuntime[KubernetesOptions]):
         super().__init__(options, shared)
         self._cluster = Cluster(options.config, options.namespace)
         self._watched = PodWatch(self._cluster, options.agent_id, self._show)
-        self._node = NodeWatch(options, self._store.changed)
+        self._node = NodeWatch(options, self._store.changed, self._conditions)
         self._images = None if options.runtime is None else RuntimeImages(options.runtime)
         self._fetches: dict[str, asyncio.Task[None]] = {}
         self._unfetching: set[str] = set()

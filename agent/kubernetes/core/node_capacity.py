@@ -41,6 +41,13 @@ def offered(allocatable: Mapping[str, str], foreign: Iterable[Mapping[str, int]]
     return {slot: max(0, amount) for slot, amount in amounts.items()}
 
 
+def full_disk(conditions: Iterable[tuple[str, str, str]]) -> str:
+    """Returns what kubelet says of a disk that is too full for pods, given type, status and message of each condition
+    of the node; empty when none is.
+    """
+    return next((text or kind for kind, status, text in conditions if (kind, status) == ("DiskPressure", "True")), "")
+
+
 def is_foreign(pod: Pod, agent_id: str, namespace: str) -> bool:
     """Returns whether a pod takes from its node what this agent does not count already."""
     metadata, phase = pod.metadata, pod.status.phase if pod.status is not None else None

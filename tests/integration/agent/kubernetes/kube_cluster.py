@@ -246,6 +246,12 @@ class KubeCluster:
             finally:
                 client.delete(Pod, name, namespace="default", grace_period=0)
 
+    def say_disk_is_full(self) -> None:
+        """Has the node say what kubelet says of a full disk, until it says something again."""
+        condition = {"type": "DiskPressure", "status": "True", "reason": "Test", "message": "kubelet has disk pressure"}
+        with contextlib.closing(_Closing(self.client())) as closing:
+            closing.client.patch(Node.Status, NODE, {"status": {"conditions": [condition]}})
+
     def evict(self, name: str) -> None:
         """Evicts a pod through the API, as a drain of its node does."""
         with contextlib.closing(_Closing(self.client())) as closing:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from retinue.manager.v1 import fleet_service_pb2
 from tests.integration.agent.docker.engine import IMAGE
 from tests.support.eventually import NEVER, eventually
 
@@ -52,6 +53,21 @@ async def test_capacity_follows_pods_of_others(client: Client, cluster: PodClust
         await session.wait("RUNNING", timeout=NEVER)
         assert await cpu() == pytest.approx(whole - 0.7)
     await eventually(cpu, lambda left: left == pytest.approx(whole))
+
+
+async def test_a_disk_that_kubelet_finds_full_is_a_condition(client: Client, cluster: PodCluster) -> None:
+    async def conditions() -> list[tuple[int, str]]:
+        agent = await client.agents.get(cluster.pods.id)
+        return [(each.type, each.message) for each in agent.conditions]
+
+    async def said() -> list[tuple[int, str]]:
+        # Kubelet corrects it within seconds.
+        await asyncio.to_thread(cluster.kube.say_disk_is_full)
+        return await conditions()
+
+    full = (fleet_service_pb2.AGENT_CONDITION_TYPE_DISK_FULL, "kubelet has disk pressure")
+    await eventually(said, lambda found: full in found)
+    await eventually(conditions, lambda found: full not in found)
 
 
 async def test_a_session_that_a_node_refuses_goes_elsewhere(client: Client, cluster: PodCluster) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from lightkube.resources.core_v1 import Pod
 
-from retinue.agent.kubernetes.core.node_capacity import is_foreign, offered, requests_of
+from retinue.agent.kubernetes.core.node_capacity import full_disk, is_foreign, offered, requests_of
 
 ALLOCATABLE = {"cpu": "3920m", "memory": "7Gi", "nvidia.com/gpu": "2", "pods": "110", "ephemeral-storage": "90Gi"}
 
@@ -85,3 +85,11 @@ def test_pods_of_others_count_while_they_run(namespace: str, agent: str, phase: 
     labels = {"retinue.io/agent": agent}
     found = read({"metadata": {"namespace": namespace, "labels": labels}, "status": {"phase": phase}})
     assert is_foreign(found, "a", "kernels") is counts
+
+
+def test_kubelet_says_that_a_disk_is_full() -> None:
+    memory, disk = ("MemoryPressure", "True", "memory"), ("DiskPressure", "True", "kubelet has disk pressure")
+    assert full_disk([memory, ("DiskPressure", "False", "kubelet has no disk pressure"), ("Ready", "True", "")]) == ""
+    assert full_disk([memory, ("DiskPressure", "Unknown", "")]) == ""
+    assert full_disk([memory, disk]) == "kubelet has disk pressure"
+    assert full_disk([("DiskPressure", "True", "")]) == "DiskPressure"
