@@ -35,7 +35,7 @@ from retinue.agent.kernel.build import CACHE
 from retinue.agent.kubernetes.options import KubernetesOptions
 from retinue.agent.kubernetes.runtime import KubernetesRuntime
 from retinue.agent.network.name_servers import NameServers
-from retinue.agent.network.node import NodeNetworks, addresses_of
+from retinue.agent.network.node import ManagerAddresses, NodeNetworks
 from retinue.agent.network.underlay import find_uplink, moved_from
 from retinue.agent.probes.prober import Prober
 from retinue.agent.probes.questions import ask, say_ready
@@ -82,6 +82,8 @@ log = logging.getLogger(__name__)
 NULL_CREATES = 100_000
 ADDRESS_INTERVAL = 5.0
 """Seconds between two looks at whether the node still has its address."""
+MANAGERS_INTERVAL = 60.0
+"""Seconds between two looks at what the managers' names mean."""
 INSPECTION_INTERVAL = 30.0
 """Seconds between two comparisons of a session's network with its plan."""
 
@@ -128,8 +130,9 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
     if (found := await asyncio.to_thread(name_servers.changed)) is not None:
         name_servers.take(*found)
     resolver = name_servers.resolver
-    managers = await asyncio.to_thread(_addresses_of_managers, settings)
-    registries = RegistryAddresses(settings.registry_allow, managers)
+    managers = ManagerAddresses(split_address(manager)[0] for manager in settings.managers)
+    await asyncio.to_thread(managers.look)
+    registries = RegistryAddresses(settings.registry_allow, managers.known)
     builds = NodeBuilds(CACHE, builds=settings.builds, changed=lambda _: reconciler.changed())
     runtime: Runtimes | NullRuntime
     gpu_watch: GpuWatch | None = None
@@ -165,7 +168,7 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
         settings.state_dir,
         name_servers=name_servers,
         allowed=settings.egress_allow,
-        always=managers,
+        always=managers.known,
     )
     generator = random.SystemRandom()
     fence = await asyncio.to_thread(
@@ -244,6 +247,7 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
                 group.create_task(announcer.renew_always(), name="renew"),
                 group.create_task(networks.guard.watch(), name="guard"),
                 group.create_task(networks.follow(), name="name servers"),
+                group.create_task(_follow_managers(managers, networks, registries), name="managers"),
                 group.create_task(_end_when_moved(settings, uplink, stopping), name="address"),
                 group.create_task(prober.run(), name="probes"),
                 group.create_task(scraper.run(), name="metrics"),
@@ -266,6 +270,16 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
         await server.stop()
         await networks.close()
         await runtime.close()
+
+
+async def _follow_managers(managers: ManagerAddresses, networks: NodeNetworks, registries: RegistryAddresses) -> None:
+    """Keeps kernels, and the engine, from the managers where their names lead by now."""
+    while True:
+        await asyncio.sleep(MANAGERS_INTERVAL)
+        if await asyncio.to_thread(managers.look):
+            log.info("the managers' addresses are %s", ", ".join(sorted(managers.known)))
+            networks.keep_from(managers.known)
+            registries.keep_from(managers.known)
 
 
 async def _end_when_moved(settings: Settings, uplink: Uplink, stopping: asyncio.Event) -> None:
@@ -423,10 +437,6 @@ def _about(settings: Settings, node: Node, uplink: Uplink, instance: str) -> age
         underlay_address=uplink.address,
         underlay_mtu=uplink.mtu,
     )
-
-
-def _addresses_of_managers(settings: Settings) -> set[str]:
-    return {address for manager in settings.managers for address in addresses_of(split_address(manager)[0])}
 
 
 def _bracketed(address: str) -> str:

@@ -69,13 +69,17 @@ class RegistryAddresses:
         """
         self._allowed = tuple(ipaddress.ip_network(network) for network in allowed)
         self._always = _parsed(always)
-        self._fleet = self._always
+        self._protected = frozenset[Address]()
         self._resolve = resolve
         self._is_own = is_own
 
     def protect(self, addresses: Iterable[str]) -> None:
         """Takes the addresses of the fleet's nodes and managers in place of those given before."""
-        self._fleet = self._always | _parsed(addresses)
+        self._protected = _parsed(addresses)
+
+    def keep_from(self, always: Iterable[str]) -> None:
+        """Takes addresses of the fleet that the node knows by itself in place of those given before."""
+        self._always = _parsed(always)
 
     def check(self, registry: str) -> None:
         """Raises RegistryRefusedError for a registry, `host` or `host:port`, that the engine must not connect to.
@@ -109,7 +113,7 @@ class RegistryAddresses:
             return "which is this node"
         if address.is_link_local or address in _METADATA:
             return "which is link-local, or a metadata service"
-        if address in self._fleet:
+        if address in self._always or address in self._protected:
             return "which is of the fleet"
         if isinstance(address, ipaddress.IPv6Address):
             return "" if any(address in network for network in _IPV6) else "which is no address of a registry"

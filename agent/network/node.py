@@ -22,7 +22,7 @@ from retinue.agent.network.publisher import Publisher
 from retinue.agent.network.rules_guard import LOOK_INTERVAL, Guard
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from retinue.agent.network.core.observed import Uplink
 
@@ -47,6 +47,7 @@ class NodeNetworks:
         """
         self.address = uplink.address
         self._always = frozenset({uplink.address, *always})
+        self._fleet = frozenset[str]()
         self._name_servers = name_servers or NameServers()
         self.guard = Guard(agent_label(agent_id), self._name_servers.servers, allowed)
         self.links = SessionNetworks(agent_id, uplink.address, self.guard)
@@ -63,8 +64,14 @@ class NodeNetworks:
         await self.egress.open(attempt_ids)
 
     def protect(self, addresses: frozenset[str]) -> None:
-        """Has kernels kept from these addresses from now on, and from those given at first."""
+        """Has kernels kept from these addresses from now on, and from those that they never may reach."""
+        self._fleet = addresses
         self.guard.protect(addresses | self._always)
+
+    def keep_from(self, always: Iterable[str]) -> None:
+        """Takes addresses that kernels never may reach in place of those given before; on the event loop."""
+        self._always = frozenset({self.address, *always})
+        self.protect(self._fleet)
 
     def route(self, routers: frozenset[str]) -> None:
         """Lets these routers reach published ports. One on this node itself comes with this node's address."""
@@ -96,6 +103,26 @@ class NodeNetworks:
             await asyncio.to_thread(lambda: self.guard.close(remove=not used))
         except NetworkError:
             _log.exception("the rules of this agent cannot be removed")
+
+
+class ManagerAddresses:
+    """The addresses of managers, whose names may mean others as time goes by."""
+
+    def __init__(self, hosts: Iterable[str], resolve: Callable[[str], Iterable[str]] | None = None) -> None:
+        """`hosts` are names or addresses; `resolve` returns the addresses of one, none when it has none now."""
+        self._resolve = resolve or addresses_of
+        self._known: dict[str, frozenset[str]] = dict.fromkeys(hosts, frozenset())
+
+    @property
+    def known(self) -> frozenset[str]:
+        """Returns what the last look found: of a host without an address, what it had last."""
+        return frozenset().union(*self._known.values())
+
+    def look(self) -> bool:
+        """Looks the hosts up; returns whether their addresses are others now. Blocks."""
+        before = self.known
+        self._known = {host: frozenset(self._resolve(host)) or last for host, last in self._known.items()}
+        return self.known != before
 
 
 def addresses_of(host: str) -> set[str]:

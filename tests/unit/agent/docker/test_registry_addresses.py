@@ -22,6 +22,16 @@ def checking(*addresses: str, allowed: tuple[str, ...] = (), own: str = "203.0.1
     return RegistryAddresses(allowed, FLEET[:1], lambda _host: addresses, lambda address: str(address) == own)
 
 
+def test_managers_are_followed_and_the_fleet_stays() -> None:
+    addresses = RegistryAddresses((), FLEET[:1], lambda host: [host], lambda _address: False)
+    addresses.protect(["198.51.100.9"])
+    addresses.keep_from(["198.51.100.8"])
+    addresses.check(FLEET[0])
+    for refused in ("198.51.100.8", "198.51.100.9"):
+        with pytest.raises(RegistryRefusedError, match="of the fleet"):
+            addresses.check(refused)
+
+
 @pytest.mark.parametrize(
     "address",
     [
