@@ -25,7 +25,9 @@ from retinue.agent.inside.exec_session import (
 from retinue.agent.inside.host_kernel import mount_directory
 from retinue.agent.kernel.core.frames import Start
 from retinue.agent.kernel.paths import PROGRAMS_PREFIX
+from retinue.agent.network.errors import NetworkError
 from retinue.agent.vm.core.machine import SHARE, SHARED_PROGRAMS, SHARED_PYTHON
+from retinue.agent.vm.network import guest_addresses
 
 if TYPE_CHECKING:
     import signal
@@ -88,12 +90,16 @@ class GuestSocket:
 
 @dataclass(frozen=True, slots=True)
 class VmKernel:
-    """A kernel in a virtual machine that may or may not run. It holds nothing open."""
+    """A kernel in a virtual machine that may or may not run. It holds nothing open.
+
+    With `_translated`, it has both an egress link and a session's network: the guest has the session's address only.
+    """
 
     _host: HostKernel
     _process_runs: bool
     _streams: Streams
     _tasks: Tasks
+    _translated: bool = False
 
     def network_attachment(self) -> NetworkNamespace:
         """Returns where links of networks go. Raises NotRunningError."""
@@ -138,6 +144,11 @@ class VmKernel:
         Raises PortClosedError, NotRunningError, KernelRuntimeError.
         """
         del source  # nothing in a guest distinguishes connections by it
+        if self._translated:
+            try:
+                addresses = await asyncio.to_thread(guest_addresses, self.network_attachment(), addresses)
+            except NetworkError as error:
+                raise KernelRuntimeError(str(error)) from error
         return await self.pipe("port", str(port), *addresses)
 
     async def look_at_app(self, name: str) -> Seen:

@@ -9,6 +9,7 @@ is the router that translates the session's address into the link's.
 
 from __future__ import annotations
 
+import ipaddress
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -22,12 +23,26 @@ from retinue.agent.vm.core.machine import device_address
 from retinue.agent.vm.sandbox import TAP
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from retinue.agent.network.core.observed import Link
     from retinue.agent.network.namespaces import NetworkNamespace
 
 TIMEOUT = 30.0
 _TABLE = "100"
 _INWARD, _OUTWARD, _LOCAL = "10", "11", "100"
+
+
+def guest_addresses(namespace: NetworkNamespace, addresses: Sequence[str]) -> tuple[str, ...]:
+    """Returns where the guest has what its node knows as these addresses of it: that of the egress link beside a
+    session's network is the session's. Blocks. Raises NetworkError.
+    """
+    with namespace.opened() as descriptor, netlink.connected(descriptor) as connection:
+        observed = observe_kernel(connection)
+    link = observed.links.get(KERNEL_LINK)
+    found = [entry.address for entry in observed.addresses if link is not None and entry.link == link.index]
+    local = [address for address in addresses if ipaddress.ip_address(address).is_loopback]
+    return tuple(addresses) if not found or len(local) == len(addresses) else (*local, *found)
 
 
 def join(namespace: NetworkNamespace, *, networked: bool, egress: bool) -> list[Interface]:

@@ -180,7 +180,7 @@ class VmRuntime(SandboxRuntime[VmOptions, Machines]):
         work = self._options.scratch_dir / attempt_id if running else None
         host = HostKernel(attempt_id, self._store.first_process(attempt_id), work, _no_exec)
         streams = self._streams.setdefault(attempt_id, Streams(sockets_of(self._options, attempt_id)))
-        return VmKernel(host, running, streams, self._tasks)
+        return VmKernel(host, running, streams, self._tasks, record.networked and record.egress)
 
     def _refusal(self, spec: AttemptSpec) -> tuple[str, str] | None:
         if self._why_not:
