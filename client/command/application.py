@@ -141,22 +141,37 @@ _INSTEAD = {
 }
 # Options that other systems have, and those here: the first that a command has.
 _OPTIONS_INSTEAD = {
+    "account": ("--project",),
     "cpu": ("--slots",),
     "cpus": ("--slots",),
+    "cpus-per-task": ("--slots",),
+    "dependency": ("--depends-on",),
     "format": ("--output",),
     "gpu": ("--slots",),
     "gpus": ("--slots",),
+    "gpus-per-node": ("--slots",),
+    "gres": ("--slots",),
+    "job-name": ("--name",),
     "label": ("--selector",),
     "labels": ("--label", "--selector"),
     "mem": ("--slots",),
+    "mem-per-cpu": ("--slots",),
     "memory": ("--slots",),
+    "nodelist": ("--agent",),
     "nodes": ("--size",),
     "ntasks": ("--size",),
     "partition": ("--group",),
     "publish": ("--port",),
+    "shm-size": ("--shared-memory",),
     "time": ("--time-limit",),
     "v": ("--mount",),
     "volume": ("--mount",),
+}
+# Options that other systems have and that nothing takes the place of, with what to do.
+_OPTIONS_WITHOUT = {
+    "entrypoint": "The command says what runs, program first: -- COMMAND",
+    "hostname": "Kernels are called main1, sub1 and so on.",
+    "rm": "Leave it out: nothing of a session stays on its node once it has ended.",
 }
 # Names that are less alike lead astray.
 _LIKENESS = 0.7
@@ -301,6 +316,8 @@ def _no_such_option(error: click.NoSuchOption) -> click.UsageError:
     instead = [option for option in _OPTIONS_INSTEAD.get(wrong, ()) if option in known.values()]
     near = instead[:1] or [known[name] for name in nearest(wrong, known)]
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    if not instead and wrong in _OPTIONS_WITHOUT:
+        hint = f" {_OPTIONS_WITHOUT[wrong]}"
     return click.UsageError(f"No such option {error.option_name!r}.{hint}", ctx=error.ctx)
 
 
