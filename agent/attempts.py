@@ -43,6 +43,14 @@ class Isolation(enum.Enum):
     OTHER = "other"
 
 
+class PullPolicy(enum.Enum):
+    """When the registry of an image is asked for it."""
+
+    ALWAYS = "always"
+    MISSING = "missing"
+    NEVER = "never"
+
+
 class Phase(enum.Enum):
     """The progress of a runtime with an attempt."""
 
@@ -242,6 +250,8 @@ class AttemptSpec:
     stops_all: bool = False
     warning: TimeWarning | None = None
     working_directory: str = ""
+    pull_policy: PullPolicy = PullPolicy.MISSING
+    image_command: bool = False
     image_directory: str = ""
 
     @property

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from retinue.client.errors import UsageError
 from retinue.manager.v1 import account_service_pb2, fleet_service_pb2, idle_pb2, session_pb2, session_service_pb2
-from retinue.types.v1 import isolation_pb2
+from retinue.types.v1 import isolation_pb2, pull_policy_pb2
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import EnumDescriptor
@@ -52,6 +52,7 @@ SESSION_STATE = session_pb2.SessionState.DESCRIPTOR
 SESSION_RESULT = session_pb2.SessionResult.DESCRIPTOR
 ACCESS_METHOD = session_pb2.AccessMethod.DESCRIPTOR
 ISOLATION = isolation_pb2.Isolation.DESCRIPTOR
+PULL_POLICY = pull_policy_pb2.PullPolicy.DESCRIPTOR
 KERNEL_STATE = session_pb2.KernelState.DESCRIPTOR
 NETWORK_KIND = session_pb2.NetworkKind.DESCRIPTOR
 REASON_TIER = session_service_pb2.ReasonTier.DESCRIPTOR

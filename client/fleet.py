@@ -19,7 +19,7 @@ from retinue.client.typed_options import check_options
 from retinue.manager.v1 import enrollment_service_pb2 as enrollment_pb
 from retinue.manager.v1 import fleet_service_pb2 as pb
 from retinue.manager.v1 import fleet_service_pb2_grpc, idle_pb2, scheduling_policy_pb2, session_pb2
-from retinue.types.v1 import isolation_pb2
+from retinue.types.v1 import isolation_pb2, pull_policy_pb2
 
 if TYPE_CHECKING:
     import grpc.aio
@@ -46,6 +46,7 @@ class GroupPolicy(TypedDict, total=False):
     session_types: Sequence[str]
     isolations: Sequence[str]
     default_isolation: str
+    default_pull_policy: str
     egress: str
     idle_policy: idle_pb2.IdlePolicy
 
@@ -232,6 +233,10 @@ def _scheduling(policy: GroupPolicy) -> scheduling_policy_pb2.SchedulingPolicy:
     return message
 
 
+def _pull_policy(name: str) -> pull_policy_pb2.PullPolicy.ValueType:
+    return pull_policy_pb2.PullPolicy.ValueType(enum_names.number(enum_names.PULL_POLICY, name) if name else 0)
+
+
 def _isolation(name: str) -> isolation_pb2.Isolation.ValueType:
     return isolation_pb2.Isolation.ValueType(enum_names.number(enum_names.ISOLATION, name) if name else 0)
 
@@ -249,6 +254,7 @@ def _group(name: str, policy: GroupPolicy) -> pb.ResourceGroup:
         ],
         isolations=[_isolation(name) for name in policy.get("isolations", ())],
         default_isolation=_isolation(policy.get("default_isolation", "")),
+        default_pull_policy=_pull_policy(policy.get("default_pull_policy", "")),
         idle_policy=policy.get("idle_policy"),
     )
     if egress := policy.get("egress"):

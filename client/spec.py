@@ -10,7 +10,7 @@ from retinue.client import enum_names
 from retinue.client.errors import UsageError
 from retinue.client.typed_options import Amount, amount_texts, check_options
 from retinue.manager.v1 import session_pb2
-from retinue.types.v1 import isolation_pb2, port_pb2
+from retinue.types.v1 import isolation_pb2, port_pb2, pull_policy_pb2
 
 
 class SessionOptions(TypedDict, total=False):
@@ -56,6 +56,7 @@ class SessionOptions(TypedDict, total=False):
     shared_memory: str
     working_directory: str
     isolation: str
+    pull_policy: str
     main_image: str
     main_isolation: str
     main_environment: Mapping[str, str]
@@ -154,6 +155,7 @@ def _spec(options: SessionOptions) -> session_pb2.SessionSpec:
     spec.kernel.shared_memory = options.get("shared_memory", "")
     spec.kernel.working_directory = options.get("working_directory", "")
     spec.kernel.isolation = _isolation(options.get("isolation", ""))
+    spec.kernel.pull_policy = _pull_policy(options.get("pull_policy", ""))
     if (tries := options.get("max_attempts")) is not None:
         spec.retry.max_attempts, spec.retry.on_failure = tries, options.get("retry_on_failure", False)
         if (pause := options.get("retry_backoff")) is not None:
@@ -198,6 +200,10 @@ def _session_type(text: str, *, optional: bool) -> session_pb2.SessionType.Value
     if optional and not text:
         return session_pb2.SESSION_TYPE_UNSPECIFIED
     return session_pb2.SessionType.ValueType(enum_names.number(enum_names.SESSION_TYPE, text))
+
+
+def _pull_policy(text: str) -> pull_policy_pb2.PullPolicy.ValueType:
+    return pull_policy_pb2.PullPolicy.ValueType(enum_names.number(enum_names.PULL_POLICY, text) if text else 0)
 
 
 def _isolation(text: str) -> isolation_pb2.Isolation.ValueType:

@@ -26,6 +26,7 @@ from retinue.agent.attempts import (
     Probe,
     ProbeKind,
     PublishedPort,
+    PullPolicy,
     SftpServer,
     TimeWarning,
 )
@@ -36,7 +37,7 @@ from retinue.agent.probes.core.machine import HealthState
 from retinue.agent.probes.prober import NOT_ROUTED
 from retinue.agent.v1 import agent_service_pb2
 from retinue.rpc.core.reasons import AgentConditionType
-from retinue.types.v1 import isolation_pb2, port_pb2, probe_pb2, runtime_pb2, usage_pb2
+from retinue.types.v1 import isolation_pb2, port_pb2, probe_pb2, pull_policy_pb2, runtime_pb2, usage_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -56,6 +57,11 @@ ISOLATIONS = {
     isolation_pb2.ISOLATION_PROCESS: Isolation.PROCESS,
     isolation_pb2.ISOLATION_CONTAINER: Isolation.CONTAINER,
     isolation_pb2.ISOLATION_VM: Isolation.VM,
+}
+PULL_POLICIES: Mapping[int, PullPolicy] = {
+    pull_policy_pb2.PULL_POLICY_ALWAYS: PullPolicy.ALWAYS,
+    pull_policy_pb2.PULL_POLICY_MISSING: PullPolicy.MISSING,
+    pull_policy_pb2.PULL_POLICY_NEVER: PullPolicy.NEVER,
 }
 STATES = {
     Phase.WAITING: agent_service_pb2.ATTEMPT_STATE_ACCEPTED,
@@ -125,6 +131,8 @@ def desired_attempt(message: agent_service_pb2.Attempt) -> DesiredAttempt:
         stop_signal=signal_named(message.stop_signal),
         stops_all=message.stops_all,
         working_directory=message.working_directory,
+        pull_policy=PULL_POLICIES.get(message.pull_policy, PullPolicy.MISSING),
+        image_command=message.image_command,
         warning=_warning(message.time_warning) if message.HasField("time_warning") else None,
     )
     grace = message.stop_grace.seconds + message.stop_grace.nanos / 1e9

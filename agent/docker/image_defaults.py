@@ -43,7 +43,15 @@ def fitted(spec: AttemptSpec, image: Image) -> tuple[AttemptSpec, ImageFacts]:
     environment = threads | core_environment(labels, spec.slots) | dict(spec.environment)
     facts = ImageFacts(image.identity, labels.service_ports)
     stop = spec.stop_signal or image.stop_signal
-    directory = image.working_directory
-    return replace(
-        spec, shared_memory=shared, environment=environment, stop_signal=stop, image_directory=directory
-    ), facts
+    if spec.image_command and not image.command:
+        why = "has no command of its own that can be run: name one behind `--`"
+        raise ImageError(INVALID, f"image {spec.image} {why}")
+    fitting = replace(
+        spec,
+        command=(*spec.command, *image.command) if spec.image_command else spec.command,
+        shared_memory=shared,
+        environment=environment,
+        stop_signal=stop,
+        image_directory=image.working_directory,
+    )
+    return fitting, facts

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from signal import Signals
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from retinue.agent.attempts import ImageIdentity, Layer
-from retinue.agent.docker.core.image_bounds import excess, variables_of, working_directory
+from retinue.agent.attempts import ImageIdentity, Layer, PullPolicy
+from retinue.agent.docker.core.image_bounds import command_of, excess, variables_of, working_directory
 from retinue.agent.docker.core.pull_progress import fold, worth_reporting
 from retinue.agent.docker.credentials import CredentialsError, encode_login, read_credentials
 from retinue.agent.docker.engine import MAX_ANSWER, MAX_ERROR, EngineError
@@ -59,6 +59,12 @@ class ImageError(Exception):
         self.reason = reason
 
 
+def not_present(reference: str) -> ImageError:
+    """Returns the error for an image that its pull policy keeps from being fetched."""
+    why = "is not on this node as one that it may use, and its pull policy is never"
+    return ImageError(AttemptReason.IMAGE_NOT_PRESENT, f"image {reference} {why}")
+
+
 @dataclass(frozen=True, slots=True)
 class Image:
     """An image that is on the node, and what it says of itself."""
@@ -73,6 +79,8 @@ class Image:
     stop_signal: Signals | None = None
     working_directory: str = ""
     """Where its command starts; empty when it does not say."""
+    command: tuple[str, ...] = ()
+    """Its ENTRYPOINT and CMD."""
 
 
 @dataclass(slots=True)
@@ -106,13 +114,16 @@ class Images:
         self._granted: dict[tuple[str, str], float] = {}
         self._fetches: dict[tuple[str, str], _Fetch] = {}
 
-    async def find(self, reference: str, wanted: ImageIdentity) -> Image | None:
+    async def find(
+        self, reference: str, wanted: ImageIdentity, policy: PullPolicy = PullPolicy.MISSING
+    ) -> Image | None:
         """Returns the image if it is on the node, and is the `wanted` one if that is said. Raises EngineError.
 
+        None as well where the policy is to ask for it always, and which it is to be is not known yet.
         None as well where its registry takes credentials, and has not let this node have it just now: that it is here
         says only that some user was allowed to pull it once.
         """
-        if await self._is_to_be_asked_for(reference, wanted):
+        if (policy is PullPolicy.ALWAYS and not wanted) or await self._is_to_be_asked_for(reference, wanted):
             return None
         return await self._find(reference, wanted)
 
@@ -157,10 +168,13 @@ class Images:
                 directory = working_directory(configuration)
                 system, machine = str(found.get("Os") or ""), str(found.get("Architecture") or "")
                 unfit = excess(configuration) or await asyncio.to_thread(unfit_platform, system, machine)
-                return Image(identities[0], user, labels, unfit, variables, stop, directory)
+                command = command_of(configuration)
+                return Image(identities[0], user, labels, unfit, variables, stop, directory, command)
         return None
 
-    async def fetch(self, reference: str, wanted: ImageIdentity, report: Report) -> Image:
+    async def fetch(
+        self, reference: str, wanted: ImageIdentity, report: Report, policy: PullPolicy = PullPolicy.MISSING
+    ) -> Image:
         """Fetches an image that is not on the node; `report` is called on the loop with its layers, now and then.
 
         Others that want it wait for the same fetch. Each waiter may be cancelled; with the last one the fetch is
@@ -171,6 +185,8 @@ class Images:
                 f"image {reference} was found to be {wanted.id}, which came from no registry and is not on this node"
             )
             raise ImageError(DIFFERS, message)
+        if policy is PullPolicy.NEVER:
+            raise not_present(reference)
         key = (reference, wanted.digest)
         fetch = self._fetches.setdefault(key, _Fetch())
         if fetch.task is None:

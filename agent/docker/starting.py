@@ -66,7 +66,7 @@ class Starts:
         """Starts an attempt, or returns at once when its image has to be fetched: it is PULLING then,
         and continues by itself.
         """
-        image = await self._images.find(spec.image, spec.image_identity)
+        image = await self._images.find(spec.image, spec.image_identity, spec.pull_policy)
         async with self._store.lock(spec.id):
             if spec.id in self._store:
                 # A former process of this agent was about to fetch its image; nothing was started.
@@ -98,7 +98,7 @@ class Starts:
 
         failure: KernelStartError | None = None
         try:
-            image = await self._images.fetch(spec.image, spec.image_identity, report)
+            image = await self._images.fetch(spec.image, spec.image_identity, report, spec.pull_policy)
         except ImageError as error:
             failure = KernelStartError(str(error), error.reason)
         except EngineError as error:

@@ -13,7 +13,7 @@ from http import HTTPStatus
 from signal import SIGKILL
 from typing import TYPE_CHECKING
 
-from retinue.agent.attempts import Phase
+from retinue.agent.attempts import Phase, PullPolicy
 from retinue.agent.docker.barrier import at_barrier, bar, outcome
 from retinue.agent.docker.core.container_spec import Files
 from retinue.agent.docker.image_defaults import INVALID
@@ -129,7 +129,8 @@ class Pods:
             while True:
                 # Before the image is looked for: a pod that has ended had it.
                 shown = await self._shown(pod)
-                if (found := await find()) is not None:
+                pulled = spec.pull_policy is not PullPolicy.ALWAYS or (shown is not None and shown.ran)
+                if pulled and (found := await find()) is not None:
                     return found
                 _check_start(shown, spec.image)
                 if time.monotonic() > deadline:

@@ -16,11 +16,11 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from retinue.agent.attempts import ImageFacts, ImageIdentity, Phase
+from retinue.agent.attempts import ImageFacts, ImageIdentity, Phase, PullPolicy
 from retinue.agent.docker.container_runtime import ContainerRuntime
 from retinue.agent.docker.core.container_state import ContainerState, Written
 from retinue.agent.docker.image_defaults import fitted
-from retinue.agent.docker.images import ImageError
+from retinue.agent.docker.images import ImageError, not_present
 from retinue.agent.docker.kernel_files import area_of
 from retinue.agent.errors import KernelRuntimeError, KernelStartError, NotRunningError, in_words
 from retinue.agent.host.cgroups import memory_group
@@ -185,8 +185,9 @@ class KubernetesRuntime(ContainerRuntime[KubernetesOptions]):
         if not self._prepared.is_set():
             # Without the cluster, not even a record is made.
             raise KernelRuntimeError(self.statuses[0].message)
-        image = await self._find(spec)
-        fetched = self._images is None or image is not None
+        asks = self._images is not None and spec.pull_policy is PullPolicy.ALWAYS and not spec.image_identity
+        image = None if asks else await self._find(spec)
+        fetched = self._images is None or image is not None or spec.pull_policy is PullPolicy.NEVER
         async with self._store.lock(spec.id):
             record = replace(Record.of(spec, self._options.boot_id), phase=Phase.CREATING if fetched else Phase.PULLING)
             if spec.id in self._store:
@@ -252,7 +253,14 @@ class KubernetesRuntime(ContainerRuntime[KubernetesOptions]):
             failure: KernelStartError | None = None
             try:
                 facts = ImageFacts(ImageIdentity())
+                if image is None and self._images is not None:
+                    raise not_present(spec.image)
+                if image is None and spec.image_command:
+                    why = "is not known here: the agent has no --kube-runtime to ask for it"
+                    raise KernelStartError(f"the command of image {spec.image} {why}", AttemptReason.IMAGE_INVALID)
                 if image is not None:
+                    # It was just asked for.
+                    spec = replace(spec, pull_policy=PullPolicy.MISSING)
                     spec, facts = fitted(spec, image)
                 else:
                     # What the image sets is not known.

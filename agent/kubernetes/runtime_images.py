@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
 from retinue.agent.attempts import ImageIdentity
-from retinue.agent.docker.core.image_bounds import excess, variables_of, working_directory
+from retinue.agent.docker.core.image_bounds import command_of, excess, variables_of, working_directory
 from retinue.agent.docker.image_platform import unfit_platform
 from retinue.agent.docker.images import Image
 from retinue.agent.docker.registries import parse_reference
@@ -51,8 +51,8 @@ _MESSAGES: dict[str, dict[int, tuple[str, int | str, bool]]] = {
 @dataclass(frozen=True, slots=True)
 class ImageConfig:
     """An image's user, as `USER[:GROUP]` by number or name, its labels, what of it rules out a kernel, in words,
-    the names of its variables, the signal that it is to be ended by, where its command starts, and the system and
-    machine that it is for.
+    the names of its variables, the signal that it is to be ended by, where its command starts, the system and
+    machine that it is for, and its command.
     """
 
     user: str = ""
@@ -63,6 +63,7 @@ class ImageConfig:
     working_directory: str = ""
     system: str = ""
     machine: str = ""
+    command: tuple[str, ...] = ()
 
 
 def read_config(text: str) -> ImageConfig:
@@ -94,7 +95,8 @@ def read_config(text: str) -> ImageConfig:
     labels = {str(name): str(value) for name, value in labels.items()}
     stop = signal_named(str(document.get("StopSignal") or ""))
     unfit, directory = NO_LAYERS if empty else excess(document), working_directory(document)
-    return ImageConfig(user, labels, unfit, variables_of(document), stop, directory, system, machine)
+    command = command_of(document)
+    return ImageConfig(user, labels, unfit, variables_of(document), stop, directory, system, machine, command)
 
 
 class RuntimeImages:
@@ -137,6 +139,7 @@ class RuntimeImages:
             config.variables,
             config.stop_signal,
             config.working_directory,
+            config.command,
         )
 
     async def close(self) -> None:

@@ -136,7 +136,7 @@ class ImageRoots:
 
     async def find(self, spec: AttemptSpec) -> Root | None:
         """Returns the root of an attempt's image; None when it is to be made first. Raises EngineError, ImageError."""
-        image = await self._images.find(spec.image, spec.image_identity)
+        image = await self._images.find(spec.image, spec.image_identity, spec.pull_policy)
         if image is None or not await asyncio.to_thread(_is_whole, file := self._file(image.identity.id)):
             return None
         os.utime(file)
@@ -146,9 +146,9 @@ class ImageRoots:
         """Fetches an attempt's image if need be, and makes its root.
         Raises EngineError, ImageError, KernelRuntimeError, OSError.
         """
-        image = await self._images.find(spec.image, spec.image_identity)
+        image = await self._images.find(spec.image, spec.image_identity, spec.pull_policy)
         if image is None:
-            image = await self._images.fetch(spec.image, spec.image_identity, report)
+            image = await self._images.fetch(spec.image, spec.image_identity, report, spec.pull_policy)
         # First: it may be none that a kernel is made of.
         root = await self._root(spec, image)
         await self._export(image)

@@ -61,6 +61,7 @@ def _is_amount(text: str) -> bool:
 _REVISION = (
     click.option("--image", help="Default: the root of the agent's own host, read-only."),
     click.option("--isolation", type=options.ISOLATIONS, help="How kernels are isolated."),
+    click.option("--pull", type=options.PULL_POLICIES, help="When nodes ask the image's registry."),
     click.option("--slots", multiple=True, callback=options.slots, metavar="cpu=2,mem=1g", help="Amounts of a kernel."),
     env_options,
     click.option(
@@ -125,6 +126,7 @@ def set_revision(revision: epb.RevisionSpec, given: Mapping[str, Any]) -> None:
         type="inference",
         image=given["image"] or "",
         isolation=given["isolation"] or "",
+        pull_policy=given["pull"] or "",
         command=given["command"],
         environment=given["env"],
         slots=given["slots"],

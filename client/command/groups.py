@@ -68,6 +68,11 @@ def _policy_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 help="Of kernels that ask for none; an empty one: a container if there is an image, else a process.",
             ),
             click.option(
+                "--default-pull",
+                type=click.Choice([*options.PULL_POLICIES.choices, ""]),
+                help="When nodes ask registries for images of kernels that do not say it; an empty one: if missing.",
+            ),
+            click.option(
                 "--idle",
                 multiple=True,
                 callback=idle.policy,
@@ -101,6 +106,8 @@ def _policy(given: dict[str, Any]) -> GroupPolicy:
         policy["isolations"] = [name for name in given["allow_isolation"] if name]
     if given["default_isolation"] is not None:
         policy["default_isolation"] = given["default_isolation"]
+    if given["default_pull"] is not None:
+        policy["default_pull_policy"] = given["default_pull"]
     if given["idle"] is not None:
         policy["idle_policy"] = idle.exempt_refused("--idle", given["idle"])
     if given["start_timeout"] is not None:
@@ -143,6 +150,7 @@ def _columns(now: float) -> Sequence[Column[pb.ResourceGroup]]:
         Column("MOUNT ROOTS", lambda group: or_dash(" ".join(map(_mount_root, group.mount_roots))), wide=True),
         Column("REGISTRIES", lambda group: or_dash(safe(" ".join(group.image_registries))), wide=True),
         Column("ISOLATIONS", _isolations, wide=True),
+        Column("PULL", _pull_policy, wide=True),
         Column("IDLE", lambda group: idle.policy_text(group.idle_policy), wide=True),
         Column("START TIMEOUT", lambda group: span(group.start_timeout.seconds), wide=True),
         Column("MAX GRACE", lambda group: span(group.max_grace.seconds), wide=True),
@@ -152,6 +160,11 @@ def _columns(now: float) -> Sequence[Column[pb.ResourceGroup]]:
 
 def _egress(group: pb.ResourceGroup) -> str:
     return pb.EgressPolicy.Name(group.egress).removeprefix("EGRESS_POLICY_").lower()
+
+
+def _pull_policy(group: pb.ResourceGroup) -> str:
+    policy = group.default_pull_policy
+    return enum_names.name_of(enum_names.PULL_POLICY, policy).lower() if policy else "missing"
 
 
 def _isolations(group: pb.ResourceGroup) -> str:

@@ -112,6 +112,7 @@ unset_option = click.option("--unset", multiple=True, metavar="PATH", help="Does
 
 
 ISOLATIONS = click.Choice(["process", "container", "vm"])
+PULL_POLICIES = click.Choice(["always", "missing", "never"])
 
 
 def override(spec: session_pb2.SessionSpec, assignments: Mapping[str, str], unset: Iterable[str]) -> None:

@@ -38,7 +38,7 @@ _TYPES = ("batch", "interactive", "inference", "system")
     "--type",
     "kind",
     type=click.Choice(_TYPES),
-    help="Default: batch with a command; a system session serves its mounts over SFTP.",
+    help="Default: batch with a command or an image; a system session serves its mounts over SFTP.",
 )
 @click.option("-n", "--name", default="", help="Default: generated.")
 @click.option("--size", type=click.IntRange(1), help="Number of kernels.  [default: 1]")
@@ -65,6 +65,11 @@ _TYPES = ("batch", "interactive", "inference", "system")
     default="",
     metavar="PATH",
     help="Where the command starts.  [default: as the image says, else /home/work]",
+)
+@click.option(
+    "--pull",
+    type=options.PULL_POLICIES,
+    help="When nodes ask the image's registry.  [default: as the resource group says, else missing]",
 )
 @click.option(
     "--isolation",
@@ -207,6 +212,8 @@ async def run_command(
 ) -> int:
     """Start a session that runs COMMAND, and follow it to its end.
 
+    Without COMMAND, a batch session runs the ENTRYPOINT and CMD of its image.
+
     A batch session's output comes on standard output and error as it was printed there, its progress on standard error
     (on no terminal only start, end and what is wrong), and its exit code becomes that of this program. An interactive
     session is left alone once it runs. The first Ctrl-C ends the session; on a terminal it asks. With -i or -t, COMMAND
@@ -270,8 +277,9 @@ def request(given: dict[str, Any]) -> session_pb2.SessionSpec:
     """Returns the session that the command's options ask for. Raises UsageError."""
     command = list(given["command"])
     template, version = options.template_version(given["template"])
-    kind = given["kind"] or ("" if template else "batch" if command else "interactive")
-    if kind == "batch" and not command and not template:
+    # An image has a command of its own.
+    kind = given["kind"] or ("" if template else "batch" if command or given["image"] else "interactive")
+    if kind == "batch" and not command and not template and not given["image"]:
         raise UsageError("a batch session needs a command: retinue run -- COMMAND…")
     spec = session_spec(
         type=kind,
@@ -286,6 +294,7 @@ def request(given: dict[str, Any]) -> session_pb2.SessionSpec:
         slots=given["slots"],
         shared_memory=given["shared_memory"],
         working_directory=given["workdir"],
+        pull_policy=given["pull"] or "",
         isolation=given["isolation"] or "",
         sub_isolation=given["sub_isolation"] or "",
         main_slots=given["main_slots"],

@@ -25,7 +25,7 @@ from retinue.client.command.output import (
 )
 from retinue.client.command.print_error import print_error
 from retinue.client.command.printable import safe
-from retinue.client.command.progress import kernel_counts, outcome, reason_text
+from retinue.client.command.progress import kernel_counts, outcome, pull_text, reason_text
 from retinue.client.command.script_options import SCRIPT_VARIABLE
 from retinue.client.command.selecting import say_none, selected, selector_option, term
 from retinue.client.command.text import amounts, or_dash, short_id, since, size, span
@@ -140,7 +140,7 @@ def print_session(output: str, view: session_pb2.Session) -> None:
         rows = [
             [
                 safe(kernel.hostname),
-                enum_names.name_of(enum_names.KERNEL_STATE, kernel.state),
+                " ".join(filter(None, (enum_names.name_of(enum_names.KERNEL_STATE, kernel.state), pull_text(kernel)))),
                 _isolation(kernel),
                 or_dash(kernel.agent),
                 or_dash(kernel.address),
@@ -211,6 +211,7 @@ def session_facts(session: session_pb2.Session) -> list[tuple[str, str]]:
         ("cluster", _cluster(session.spec)),
         ("kernels", kernel_counts(session)),
         ("network", "" if _network(session) == "-" else _network(session)),
+        ("image", safe(_image(session))),
         ("command", safe(_command(session.spec.kernel.command))),
         ("ports", _ports(session)),
         ("apps", ", ".join(safe(app.name) for app in session.spec.apps)),
@@ -244,6 +245,14 @@ def slot_hours(session: session_pb2.Session, seconds: float) -> str:
             for slot, amount in sorted(hours.items())
         )
     )
+
+
+def _image(session: session_pb2.Session) -> str:
+    """Returns the image, and what it was found to be: `busybox:1 (sha256:…)`, all where roles have others."""
+    digests = dict.fromkeys(kernel.image_digest for kernel in session.kernels if kernel.image_digest)
+    images = [session.spec.kernel.image, *(role.kernel.image for role in session.spec.roles)]
+    names = ", ".join(dict.fromkeys(filter(None, images)))
+    return f"{names} ({', '.join(digests)})" if digests else names
 
 
 def _command(words: Sequence[str]) -> str:

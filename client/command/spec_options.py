@@ -29,6 +29,7 @@ _OPTIONS = {
     "kernel.shared_memory": "--shared-memory",
     "kernel.isolation": "--isolation",
     "kernel.working_directory": "--workdir",
+    "kernel.pull_policy": "--pull",
     "labels": "--label",
     "mounts": "--mount",
     "service_ports": "--port",

@@ -42,7 +42,7 @@ from retinue.manager.session.core.probes import Health, Probe, ProbeKind, Publis
 from retinue.manager.session.core.service_ports import ServicePortSpec
 from retinue.manager.session.core.states import Observed
 from retinue.rpc.core.reasons import AgentConditionReason, AttemptReason
-from retinue.types.v1 import isolation_pb2, port_pb2, probe_pb2, usage_pb2
+from retinue.types.v1 import isolation_pb2, port_pb2, probe_pb2, pull_policy_pb2, usage_pb2
 
 _log = logging.getLogger(__name__)
 
@@ -470,6 +470,8 @@ def _attempt(attempt: AttemptSpec) -> pb.Attempt:
         stop_signal=attempt.stop_signal,
         stops_all=attempt.stops_all,
         working_directory=attempt.working_directory,
+        pull_policy=pull_policy_pb2.PullPolicy.Value(f"PULL_POLICY_{attempt.pull_policy or 'UNSPECIFIED'}"),
+        image_command=attempt.image_command,
         time_warning=None if attempt.time_warning is None else _time_warning(attempt.time_warning),
         sftp=None
         if attempt.sftp is None

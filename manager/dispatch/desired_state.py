@@ -128,6 +128,7 @@ def _attempt(
     plan = KernelPlan(row.kernel_id, row.role, row.role_index, row.local_rank, row.hostname)
     kernel = spec.of_role(plan.role)
     command, environment = with_bootstrap(kernel.command, kernel.environment, spec.bootstrap_script)
+    own = spec.runs_image_command(row.role)
     networked = row.cluster_size > 1
     if isinstance(row.published, Unreadable):
         raise ValueError(row.published.error)  # a value of a row, whatever its type
@@ -157,9 +158,9 @@ def _attempt(
         fence_seconds=fence_seconds if spec.retry is not None and spec.retry.max_attempts > 1 else 0.0,
         egress=row.egress == "ALLOW",
         published=row.published,
-        stop_signal=spec.stop_signal if command else "",
+        stop_signal=spec.stop_signal if command or own else "",
         stops_all=spec.type is SessionType.BATCH,
-        time_warning=_time_warning(spec) if command else None,
+        time_warning=_time_warning(spec) if command or own else None,
         mounts=tuple(
             DesiredMount(mount.root, mount.below_root, mount.target, mount.writable, mount.uid, mount.gid)
             for mount in spec.mounts
@@ -168,6 +169,8 @@ def _attempt(
         sftp=None if spec.sftp is None else _sftp_server(row, spec.sftp, secrets.ssh),
         isolation=spec.isolation_of(row.role),
         working_directory=kernel.working_directory,
+        pull_policy=kernel.pull_policy or "",
+        image_command=own,
     )
 
 

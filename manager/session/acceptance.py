@@ -135,6 +135,9 @@ async def _check_references(tx: Transaction, owner: str, candidates: Candidates,
             reasons[n] = InvalidFields(tuple(wrong))
         elif (isolations := policy.isolation.resolve(draft.spec)) != draft.spec.isolations:
             candidates.drafts[n] = draft.with_isolations(isolations)
+        if n not in reasons and policies[draft.session.resource_group].pull_policy:
+            policy = policies[draft.session.resource_group]
+            candidates.drafts[n] = candidates.drafts[n].with_pull_policy(policy.pull_policy)
     candidates.refuse(reasons)
     return has_quotas, absent
 

@@ -10,6 +10,7 @@ from retinue.manager.identity.principal import Principal
 from retinue.manager.session.core.admission import admit, is_other_system, wrong_name
 from retinue.manager.session.core.dependency_graph import DependencyKind
 from retinue.manager.session.core.features import FEATURES
+from retinue.manager.session.core.images import PullPolicy
 from retinue.manager.session.core.isolation import Isolation
 from retinue.manager.session.core.new_session import NewKernel, NewSession
 from retinue.manager.session.core.refusals import (
@@ -68,6 +69,16 @@ class Draft:
         if isolations:
             stored["isolations"] = dict(isolations)
         return replace(self, session=replace(self.session, spec=stored), spec=replace(self.spec, isolations=isolations))
+
+    def with_pull_policy(self, default: str) -> Draft:
+        """Returns the draft with the pull policy of its group, if it has an image and asks for none."""
+        kernel = self.spec.kernel
+        images = any(self.spec.of_role(role).image for role, _ in self.spec.layout)
+        if kernel.pull_policy is not None or not images:
+            return self
+        stored = {**self.session.spec, "kernel": {**self.session.spec["kernel"], "pull_policy": default}}
+        spec = replace(self.spec, kernel=replace(kernel, pull_policy=PullPolicy(default)))
+        return replace(self, session=replace(self.session, spec=stored), spec=spec)
 
     def with_mounts(self, mounts: Sequence[MountSpec]) -> Draft:
         """Returns the draft with its mounts as they are granted."""

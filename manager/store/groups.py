@@ -54,6 +54,7 @@ class GroupRecord:
     session_types: Sequence[str]
     isolations: Sequence[str]
     default_isolation: str
+    default_pull_policy: str
     idle_policy: IdlePolicy | Unreadable
     version: int = 0
     create_time: dt.datetime | None = None
@@ -129,6 +130,7 @@ class GroupPolicy(TypedDict, total=False):
     session_types: Sequence[str]
     isolations: Sequence[str]
     default_isolation: str
+    default_pull_policy: str
     idle_policy: IdlePolicy
 
 

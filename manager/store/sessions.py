@@ -169,12 +169,13 @@ async def names_taken(tx: AsyncSession, owner: str, names: Collection[tuple[str,
 @dataclass(frozen=True, slots=True)
 class AdmissionPolicy:
     """The sessions that a resource group takes: their types, none for all, the isolations of their kernels, and their
-    longest grace in seconds.
+    longest grace in seconds; and the pull policy of kernels that ask for none, empty for none.
     """
 
     types: Sequence[str]
     isolation: IsolationPolicy
     max_grace_seconds: int
+    pull_policy: str
 
 
 References: TypeAlias = tuple[set[str], dict[str, AdmissionPolicy], bool]
@@ -197,7 +198,8 @@ def references_query(owner: str, projects: Collection[str], groups: Collection[s
         """
             WITH u AS (SELECT name FROM user_account WHERE name = :owner FOR KEY SHARE),
                 p AS (SELECT name FROM project WHERE name = ANY(:projects) ORDER BY name FOR KEY SHARE),
-                g AS (SELECT name, session_types, isolations, default_isolation, max_grace_seconds FROM resource_group WHERE name = ANY(:groups)
+                g AS (SELECT name, session_types, isolations, default_isolation, max_grace_seconds, default_pull_policy
+                    FROM resource_group WHERE name = ANY(:groups)
                     ORDER BY name FOR KEY SHARE)
             SELECT ARRAY(SELECT name FROM p WHERE EXISTS (SELECT FROM u)) AS projects,
                 (SELECT coalesce(jsonb_object_agg(name, to_jsonb(g)), '{}') FROM g) AS groups,
@@ -215,6 +217,7 @@ def _references(rows: Sequence[Row]) -> References:
             group["session_types"],
             IsolationPolicy(group["isolations"], group["default_isolation"]),
             group["max_grace_seconds"],
+            group["default_pull_policy"],
         )
         for name, group in found["groups"].items()
     }

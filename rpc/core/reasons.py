@@ -56,6 +56,7 @@ class AttemptReason(StrEnum):
     GUEST_FAILED = "GUEST_FAILED"
     EVICTED = "EVICTED"
     NODE_REFUSED = "NODE_REFUSED"
+    IMAGE_NOT_PRESENT = "IMAGE_NOT_PRESENT"
 
 
 class AgentConditionType(StrEnum):

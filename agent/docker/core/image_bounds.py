@@ -22,6 +22,20 @@ _NAME = r"[A-Za-z0-9_.][A-Za-z0-9_.@$-]{0,255}"
 _USER = re.compile(rf"(?:{_NAME})(?::(?:{_NAME}))?")
 
 
+MAX_WORDS, MAX_WORDS_BYTES = 1024, 64 << 10
+"""Of an image's command, as of one that is asked for."""
+
+
+def command_of(configuration: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns an image's ENTRYPOINT and CMD; empty where it has none, or none that can be run."""
+    lists = [configuration.get(name) or [] for name in ("Entrypoint", "Cmd")]
+    words = [word for each in lists if isinstance(each, list) for word in each]
+    if not all(isinstance(word, str) and "\0" not in word for word in words):
+        return ()
+    size = sum(len(word.encode(errors="replace")) for word in words)
+    return tuple(words) if len(words) <= MAX_WORDS and size <= MAX_WORDS_BYTES else ()
+
+
 def excess(configuration: Mapping[str, Any]) -> str:
     """Returns what of an image's configuration no container is made with, in words; empty when there is nothing."""
     return next(filter(None, (_user(configuration), _variables(configuration), _volumes(configuration))), "")

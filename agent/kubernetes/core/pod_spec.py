@@ -24,7 +24,7 @@ from lightkube.models.core_v1 import (
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod
 
-from retinue.agent.attempts import CPU, MEMORY
+from retinue.agent.attempts import CPU, MEMORY, PullPolicy
 from retinue.agent.docker.core.container_spec import BOUND, INSIDE
 from retinue.agent.host.core.limits import MemoryFiles
 from retinue.agent.kernel.paths import HOME
@@ -50,6 +50,7 @@ GPU = "nvidia.com/gpu"
 TEMPORARY, SHARED = "/tmp", "/dev/shm"  # noqa: S108
 MOUNTED = (*BOUND, TEMPORARY, SHARED)
 """The paths in a pod of what is mounted from the node, or from its memory."""
+PULL_POLICIES = {PullPolicy.ALWAYS: "Always", PullPolicy.MISSING: "IfNotPresent", PullPolicy.NEVER: "Never"}
 FETCH = "fetch-"
 _UNREACHABLE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 MAX_LABEL = 63
@@ -133,7 +134,7 @@ def body(plan: PodPlan) -> Pod:
     container = Container(
         name=CONTAINER,
         image=plan.image,
-        imagePullPolicy="IfNotPresent",
+        imagePullPolicy=PULL_POLICIES[spec.pull_policy],
         command=list(map(literal, words)),
         workingDir=HOME,
         env=[

@@ -36,7 +36,7 @@ UNREADABLE = (
 )
 """Raised for an answer of the API that is not what it should be."""
 _DISRUPTION = "DisruptionTarget"
-_IMAGE_INVALID = frozenset({"InvalidImageName", "ErrImageNeverPull"})
+_IMAGE_INVALID, _NEVER_PULLED = "InvalidImageName", "ErrImageNeverPull"
 # An image is tried twice: the second time, the cluster backs off.
 _IMAGE_FAILED = frozenset({"ImagePullBackOff", "RegistryUnavailable", "SignatureValidationFailed"})
 _PULL_FAILED = "ErrImagePull"
@@ -76,6 +76,11 @@ class PodState:
     deleted: bool = False
     disruption: str = ""
     image_id: str = ""
+
+    @property
+    def ran(self) -> bool:
+        """Returns whether its container was started: its image is there as its registry has it."""
+        return self.ended is not None or self.terminal
 
     @property
     def terminal(self) -> bool:
@@ -182,7 +187,10 @@ def failure_of(pod: PodState, image: str) -> Failure | None:
 
 
 def _failure_of_waiting(word: str, message: str, image: str) -> Failure | None:
-    if word in _IMAGE_INVALID:
+    if word == _NEVER_PULLED:
+        words = f"image {image} is not on this node, and its pull policy is never"
+        return Failure(AttemptReason.IMAGE_NOT_PRESENT, words, message)
+    if word == _IMAGE_INVALID:
         return Failure(AttemptReason.IMAGE_INVALID, f"image {image} cannot be used: {message or word}")
     failure = fetch_failure_of(message)
     # The first time already, if another try changes nothing.

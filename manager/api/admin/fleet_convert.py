@@ -10,8 +10,10 @@ from google.protobuf.duration_pb2 import Duration
 from retinue.manager.api.admin import scheduling_policy
 from retinue.manager.api.sessions.idle_convert import policy_message
 from retinue.manager.api.sessions.isolation_convert import isolation_number
+from retinue.manager.api.sessions.pull_policy_convert import pull_policy_number
 from retinue.manager.server.etags import etag
 from retinue.manager.session.core.attempts import AgentCondition
+from retinue.manager.session.core.images import PullPolicy
 from retinue.manager.session.core.ipam import check_underlay
 from retinue.manager.session.core.isolation import Isolation
 from retinue.manager.session.core.mounts import MountRoot
@@ -134,6 +136,9 @@ def group_message(group: GroupRecord) -> pb.ResourceGroup:
         session_types=[session_pb2.SessionType.Value(f"SESSION_TYPE_{name}") for name in group.session_types],
         isolations=[isolation_number(Isolation(name)) for name in group.isolations],
         default_isolation=isolation_number(Isolation(group.default_isolation) if group.default_isolation else None),
+        default_pull_policy=pull_policy_number(
+            PullPolicy(group.default_pull_policy) if group.default_pull_policy else None
+        ),
         idle_policy=policy_message(group.idle_policy),
     )
 

@@ -12,6 +12,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from retinue.manager.api.admin import scheduling_policy
 from retinue.manager.api.sessions.idle_convert import checked_policy
 from retinue.manager.api.sessions.isolation_convert import ISOLATIONS, isolation_number
+from retinue.manager.api.sessions.pull_policy_convert import PULL_POLICIES
 from retinue.manager.idle.core.policy import IdlePolicy
 from retinue.manager.scheduling.columns import Policy
 from retinue.manager.server.fields import Violations
@@ -44,6 +45,7 @@ MUTABLE = (
     "session_types",
     "isolations",
     "default_isolation",
+    "default_pull_policy",
     "idle_policy",
 )
 _EGRESS_PREFIX = "EGRESS_POLICY_"
@@ -61,6 +63,7 @@ def new_policy(message: pb.ResourceGroup, violations: Violations) -> GroupPolicy
         "image_registries": _image_registries(message, violations),
         "session_types": _session_types(message, violations),
         **_isolation_policy(message, violations),
+        "default_pull_policy": _pull_policy(message, violations),
         "idle_policy": _idle_policy(message, violations),
     }
 
@@ -208,6 +211,13 @@ def _changed_isolation(
     return _isolation_policy(wanted, violations)
 
 
+def _pull_policy(message: pb.ResourceGroup, violations: Violations) -> str:
+    policy = PULL_POLICIES.get(message.default_pull_policy, "")
+    if message.default_pull_policy and not policy:
+        violations.add("resource_group.default_pull_policy", "must be a known pull policy")
+    return policy
+
+
 def _idle_policy(message: pb.ResourceGroup, violations: Violations) -> IdlePolicy:
     path = "resource_group.idle_policy"
     return checked_policy(message.idle_policy, path, violations, partial=False)
@@ -221,6 +231,7 @@ _COLUMNS: Mapping[str, Callable[[pb.ResourceGroup, Violations], GroupPolicy]] = 
     "mount_roots": lambda message, violations: {"mount_roots": _mount_roots(message, violations)},
     "image_registries": lambda message, violations: {"image_registries": _image_registries(message, violations)},
     "session_types": lambda message, violations: {"session_types": _session_types(message, violations)},
+    "default_pull_policy": lambda message, violations: {"default_pull_policy": _pull_policy(message, violations)},
     "idle_policy": lambda message, violations: {"idle_policy": _idle_policy(message, violations)},
     "owner_weights": lambda message, violations: {"owner_weights": _owner_weights(message, violations)},
 }

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from google.protobuf.duration_pb2 import Duration
 
 from retinue.manager.api.sessions.isolation_convert import ISOLATIONS, isolation_number
+from retinue.manager.api.sessions.pull_policy_convert import PULL_POLICIES, pull_policy_number
 from retinue.manager.identity.principal import Principal
 from retinue.manager.session.core.apps import AppSpec
 from retinue.manager.session.core.refusals import InvalidFields, Refused
@@ -223,6 +224,8 @@ def _signal(name: str) -> str:
 def _kernel_spec(message: pb.KernelSpec, path: str) -> KernelSpec:
     if message.isolation and message.isolation not in ISOLATIONS:
         raise ValueError(f"{path}.isolation", "must be a known isolation")
+    if message.pull_policy and message.pull_policy not in PULL_POLICIES:
+        raise ValueError(f"{path}.pull_policy", "must be a known pull policy")
     return KernelSpec(
         message.image,
         tuple(message.command),
@@ -231,6 +234,7 @@ def _kernel_spec(message: pb.KernelSpec, path: str) -> KernelSpec:
         message.shared_memory,
         ISOLATIONS.get(message.isolation),
         message.working_directory,
+        PULL_POLICIES.get(message.pull_policy),
     )
 
 
@@ -332,6 +336,7 @@ def _kernel_spec_message(spec: KernelSpec, view: SpecView) -> pb.KernelSpec:
         shared_memory=spec.shared_memory,
         isolation=isolation_number(spec.isolation),
         working_directory=spec.working_directory,
+        pull_policy=pull_policy_number(spec.pull_policy),
     )
 
 

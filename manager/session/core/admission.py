@@ -120,8 +120,11 @@ def admit(spec: SessionSpec) -> tuple[SessionSpec, Violations]:
         # Whether its group allows them is decided once it is accepted.
         violations += IsolationPolicy().violations(admitted, admitted.resource_group)
         admitted = replace(admitted, isolations=IsolationPolicy().resolve(admitted))
-    if spec.type is SessionType.BATCH and not admitted.of_role(MAIN).command:
-        violations.append(("spec.kernel.command", "is required for a batch session"))
+    main = admitted.of_role(MAIN)
+    if spec.type is SessionType.BATCH and not main.command and not main.image:
+        violations.append(("spec.kernel.command", "is required for a batch session without an image"))
+    if spec.kernel.pull_policy is not None and not any(admitted.of_role(role).image for role, _ in admitted.layout):
+        violations.append(("spec.kernel.pull_policy", "needs an image"))
     return admitted, violations
 
 
@@ -161,7 +164,15 @@ def _admit_system(spec: SessionSpec, violations: Violations) -> SessionSpec:
     kernels = [("spec.kernel", spec.kernel)]
     kernels += [(f"spec.roles[{position}].kernel", kernel) for position, kernel in enumerate(spec.roles.values())]
     for path, kernel in kernels:
-        for field in ("image", "command", "environment", "shared_memory", "isolation", "working_directory"):
+        for field in (
+            "image",
+            "command",
+            "environment",
+            "shared_memory",
+            "isolation",
+            "working_directory",
+            "pull_policy",
+        ):
             if getattr(kernel, field):
                 violations.append((f"{path}.{field}", "must be empty for a system session: it runs nothing of yours"))
     for field, allowed in (("service_ports", (_SFTP_PORT,)), ("preopen_ports", ())):

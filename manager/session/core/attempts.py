@@ -107,6 +107,10 @@ class AttemptSpec:
     isolation: Isolation | None = None
     # Empty: as the image says, else the kernel's own directory.
     working_directory: str = ""
+    # ALWAYS, MISSING, NEVER, or empty for MISSING.
+    pull_policy: str = ""
+    # Whether the image's own command follows `command`.
+    image_command: bool = False
 
 
 @dataclass(frozen=True, slots=True)

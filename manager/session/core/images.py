@@ -5,6 +5,7 @@ Pure.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -19,10 +20,19 @@ PERMANENT_REASONS = frozenset(
         AttemptReason.IMAGE_DENIED,
         AttemptReason.IMAGE_INVALID,
         AttemptReason.IMAGE_NEEDS_MORE,
+        AttemptReason.IMAGE_NOT_PRESENT,
     }
 )
 MOVED = SessionReason.IMAGE_MOVED
 _PORTS = TypeAdapter(tuple[ServicePortSpec, ...])
+
+
+class PullPolicy(StrEnum):
+    """When a node asks the registry of an image for it, as it is stored."""
+
+    ALWAYS = "ALWAYS"
+    MISSING = "MISSING"
+    NEVER = "NEVER"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 from retinue.manager.session.core.apps import AppSpec, stored_app
 from retinue.manager.session.core.features import Feature
+from retinue.manager.session.core.images import PullPolicy
 from retinue.manager.session.core.isolation import Isolation, implied
 from retinue.manager.session.core.service_ports import PortRange, ServicePortSpec, stored_port
 from retinue.manager.session.core.states import SessionType
@@ -42,6 +43,8 @@ class KernelSpec:
     isolation: Isolation | None = None
     # Where the command starts; empty: as the image has it, else the kernel's own directory.
     working_directory: str = ""
+    # None: as the resource group has it, or when a node does not have the image.
+    pull_policy: PullPolicy | None = None
 
     def overridden_by(self, other: KernelSpec) -> KernelSpec:
         """`environment` and `slots` are replaced key by key, all others whole when given;
@@ -56,6 +59,7 @@ class KernelSpec:
             shared_memory=other.shared_memory or self.shared_memory,
             isolation=other.isolation or self.isolation,
             working_directory=other.working_directory or self.working_directory,
+            pull_policy=other.pull_policy or self.pull_policy,
         )
 
 
@@ -199,6 +203,12 @@ class SessionSpec:
         if role != MAIN:
             base = replace(base, command=())
         return base.overridden_by(self.roles[role]) if role in self.roles else base
+
+    def runs_image_command(self, role: str) -> bool:
+        """Returns whether the kernel of `role` runs the command of its image, as nothing names another."""
+        kernel = self.of_role(role)
+        runs = self.type in {SessionType.BATCH, SessionType.INFERENCE} and role == MAIN
+        return runs and bool(kernel.image) and not kernel.command
 
     def implied_isolation(self, role: str) -> Isolation:
         """Returns the isolation of a kernel of `role` when nothing else is stored:
@@ -376,6 +386,7 @@ def _stored_kernel(kernel: KernelSpec) -> dict[str, Any]:
         "shared_memory": kernel.shared_memory,
         "isolation": kernel.isolation,
         "working_directory": kernel.working_directory,
+        "pull_policy": kernel.pull_policy,
     }
 
 
@@ -390,6 +401,7 @@ def _kernel_spec(stored: Mapping[str, Any]) -> KernelSpec:
         stored.get("shared_memory", ""),
         Isolation(isolation) if (isolation := stored.get("isolation")) else None,
         stored.get("working_directory", ""),
+        PullPolicy(pull) if (pull := stored.get("pull_policy")) else None,
     )
 
 

@@ -61,6 +61,8 @@ class ResourceGroup(SQLModel, table=True):
     # empty for what the image implies.
     isolations: list[str] = json_column("[]")
     default_isolation: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
+    # Of images of kernels that ask for none; empty: when a node does not have it.
+    default_pull_policy: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
     # When idle running sessions are ended; empty: never.
     idle_policy: dict[str, Any] = json_column()
     # The agent that `round-robin` chose last.

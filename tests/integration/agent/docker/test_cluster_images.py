@@ -16,7 +16,8 @@ import pytest_asyncio
 
 from retinue.client.errors import CallError
 from retinue.manager.v1 import endpoint_pb2, fleet_service_pb2, session_pb2
-from tests.integration.agent.docker.engine import BUSYBOX, TestEngine, install
+from retinue.types.v1 import pull_policy_pb2
+from tests.integration.agent.docker.engine import BUSYBOX, IMAGE, TestEngine, install
 from tests.integration.agent.docker.registry import Registry, make_image
 from tests.integration.agent.output import printed
 from tests.support.eventually import NEVER, eventually
@@ -234,6 +235,70 @@ async def test_images_of_a_session(cluster: DockerCluster, allowed: Registry) ->
         assert "big:none" in missing.view.message
         assert [kernel.epoch for kernel in missing.kernels] == [1]
         assert not await cluster.wait_clean(NEVER)
+
+
+async def test_pull_policies_and_the_command_of_an_image(cluster: DockerCluster, allowed: Registry) -> None:
+    """A moved tag is followed where that is asked for; without a command the image's own runs, as by `docker run`."""
+    (agent, engine), (other, pusher) = cluster.engines.items()
+    slots = {"cpu": "0.5", "mem": "64m"}
+
+    def push(number: int) -> str:
+        changes = ['ENTRYPOINT ["sh", "-c", "echo $0 $1 $PWD"]', f'CMD ["tag", "{number}"]', "WORKDIR /bin"]
+        pusher.make_image("retinue-test/moving:1", changes=changes)
+        return allowed.push(pusher, "retinue-test/moving:1", "moving")
+
+    def run_by_docker(reference: str) -> str:
+        api = engine.client()
+        try:
+            container = api.create_container(reference)
+            api.start(container)
+            api.wait(container)
+            said = api.logs(container).decode()
+            api.remove_container(container)
+        finally:
+            api.close()
+        return str(said)
+
+    reference = await asyncio.to_thread(push, 1)
+    async with cluster.client() as client:
+
+        async def ran(policy: str, on: str = agent) -> Session:
+            session = await client.sessions.create(
+                type="batch", image=reference, pull_policy=policy, slots=slots, agents=[on], agent_choice="strict"
+            )
+            await session.wait_ended(NEVER)
+            return session
+
+        async def said(session: Session) -> str:
+            assert session.result == "SUCCESS", session.view
+            return await printed(client, session.id, "main1")
+
+        first = await ran("")
+        assert await said(first) == "tag 1 /bin\n" == await asyncio.to_thread(run_by_docker, reference)
+        await asyncio.to_thread(push, 2)
+        assert await said(await ran("missing")) == "tag 1 /bin\n"
+        assert await said(await ran("never")) == "tag 1 /bin\n"
+        moved = await ran("always")
+        assert await said(moved) == "tag 2 /bin\n" == await asyncio.to_thread(run_by_docker, reference)
+        assert moved.kernels[0].image_digest != first.kernels[0].image_digest
+        absent = await ran("never", other)
+        assert (absent.result, absent.view.reason) == ("FAILED", "IMAGE_NOT_PRESENT"), absent.view
+        # The default of a group is that of what asks for none, from then on.
+        await client.resource_groups.update("default", default_pull_policy="always")
+        try:
+            asked, unasked = await ran("missing"), await ran("")
+            policies = [session.view.spec.kernel.pull_policy for session in (asked, unasked)]
+            assert policies == [pull_policy_pb2.PULL_POLICY_MISSING, pull_policy_pb2.PULL_POLICY_ALWAYS]
+        finally:
+            await client.resource_groups.update("default", default_pull_policy="")
+        with pytest.raises(CallError, match="needs an image"):
+            await client.sessions.create(type="batch", command=["true"], pull_policy="always")
+        # The test's own image has no command.
+        bare = await asyncio.to_thread(allowed.push, pusher, IMAGE, "bare")
+        idle = await client.sessions.create(type="batch", image=bare, slots=slots)
+        await idle.wait_ended(NEVER)
+        assert (idle.result, idle.view.reason) == ("FAILED", "IMAGE_INVALID")
+        assert "has no command of its own" in idle.view.message
 
 
 async def test_replicas_of_a_revision_have_one_image_though_its_tag_moves(

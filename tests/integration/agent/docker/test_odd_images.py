@@ -16,6 +16,7 @@ from retinue.agent.attempts import Phase
 from retinue.agent.docker import fetch_failures
 from retinue.agent.docker import images as docker_images
 from tests.integration.agent.docker.containers import contract
+from tests.integration.agent.docker.engine import IMAGE
 from tests.integration.agent.docker.made_images import (
     OCI_CONFIGURATION,
     OCI_INDEX,
@@ -28,7 +29,7 @@ from tests.integration.agent.docker.made_images import (
 )
 from tests.integration.agent.docker.registry import Registry
 from tests.integration.agent.opened import HOSTS
-from tests.support.eventually import eventually, eventually_blocking
+from tests.support.eventually import NEVER, eventually, eventually_blocking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -174,4 +175,36 @@ async def test_everyone_writes_to_the_temporary_directory(contract: Contract, en
         client = engine.client()
         with suppress(docker.errors.APIError):
             client.remove_image("retinue-test/closed-tmp:1", force=True)
+        client.close()
+
+
+STOPPED = """
+trap "echo USR1; exit 3" USR1; trap "echo TERM; exit 4" TERM
+echo ready; while :; do sleep 0.1; done
+"""
+
+
+async def test_the_stop_signal_of_an_image(contract: Contract, engine: TestEngine) -> None:
+    """As `docker stop` has it."""
+    image, command = "retinue-test/stops:1", ["sh", "-c", STOPPED]
+    client = engine.client()
+    source = client.create_container(IMAGE, "true")
+    client.commit(source, *image.split(":"), conf={"StopSignal": "SIGUSR1"})
+    client.remove_container(source)
+    backend = await contract.started(contract.spec("k", *command, image=image))
+    await eventually(lambda: contract.printed("k.1") == "ready\n")
+    await backend.stop("k.1", NEVER)
+    observed = await contract.until("k.1", Phase.EXITED)
+    found = (observed.exit_code, contract.printed("k.1"))
+    await backend.remove("k.1")
+    try:
+        container = client.create_container(image, command)
+        client.start(container)
+        await eventually(lambda: client.logs(container) == b"ready\n")
+        client.stop(container, timeout=int(NEVER))
+        code = client.wait(container)["StatusCode"]
+        assert found == (code, client.logs(container).decode()) == (3, "ready\nUSR1\n")
+    finally:
+        client.remove_container(container, force=True)
+        client.remove_image(image, force=True)
         client.close()

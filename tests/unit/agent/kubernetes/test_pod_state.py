@@ -60,7 +60,7 @@ def test_a_pod_without_a_uid_is_refused() -> None:
     ("shown", "reason"),
     [
         (state(waiting="InvalidImageName", waiting_message="couldn't parse"), "IMAGE_INVALID"),
-        (state(waiting="ErrImageNeverPull", waiting_message="not present"), "IMAGE_INVALID"),
+        (state(waiting="ErrImageNeverPull", waiting_message="not present"), "IMAGE_NOT_PRESENT"),
         (state(waiting="ImagePullBackOff", waiting_message="manifest unknown"), "IMAGE_NOT_FOUND"),
         (state(waiting="ImagePullBackOff", waiting_message="401 unauthorized"), "IMAGE_DENIED"),
         (state(waiting="ErrImagePull", waiting_message="mismatched image rootfs and manifest layers"), "IMAGE_INVALID"),

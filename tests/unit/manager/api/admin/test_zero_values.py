@@ -42,6 +42,8 @@ SESSION = {
     # No value: the group's default decides.
     "kernel.isolation": None,
     "roles.kernel.isolation": None,
+    "kernel.pull_policy": None,
+    "roles.kernel.pull_policy": None,
     "webhooks.events": REFUSED,
 }
 # A template may leave any field of a session open: what it is made of is checked with the session.
@@ -75,6 +77,7 @@ RULES: dict[str, dict[str, str | None]] = {
         "resource_group.isolations": REFUSED,
         # No value: the image of a kernel decides.
         "resource_group.default_isolation": None,
+        "resource_group.default_pull_policy": None,
         "resource_group.idle_policy.utilization.operator": "UTILIZATION_OPERATOR_ALL",
         # No value: all of them.
         "resource_group.idle_policy.join": None,
@@ -85,6 +88,7 @@ RULES: dict[str, dict[str, str | None]] = {
         "resource_group.session_types": REFUSED,
         "resource_group.isolations": REFUSED,
         "resource_group.default_isolation": None,
+        "resource_group.default_pull_policy": None,
         "resource_group.idle_policy.utilization.operator": "UTILIZATION_OPERATOR_ALL",
         # No value: all of them.
         "resource_group.idle_policy.join": None,
@@ -163,6 +167,7 @@ def _group(message: Any) -> GroupPolicy:
 def _changed_group(request: Any) -> GroupPolicy:
     violations = Violations()
     paths = ["egress", "idle_policy", "scheduling_policy", "session_types", "isolations", "default_isolation"]
+    paths.append("default_pull_policy")
     request.update_mask.CopyFrom(FieldMask(paths=paths))
     policy = changed_policy(
         Policy("drf", "concentrated"), IsolationPolicy(), request.resource_group, request.update_mask, violations
