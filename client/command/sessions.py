@@ -213,6 +213,7 @@ def session_facts(session: session_pb2.Session) -> list[tuple[str, str]]:
         ("network", "" if _network(session) == "-" else _network(session)),
         ("image", safe(_image(session))),
         ("command", safe(_command(session.spec.kernel.command))),
+        ("directory", safe(session.spec.kernel.working_directory)),
         ("ports", _ports(session)),
         ("apps", ", ".join(safe(app.name) for app in session.spec.apps)),
         ("template", _template(session.spec)),

@@ -302,6 +302,11 @@ class Job:
         )
 
     @property
+    def directory(self) -> str:
+        """Returns where its command starts, unless its image says."""
+        return self.session.spec.kernel.working_directory or "/home/work"
+
+    @property
     def dependency(self) -> str:
         """Returns what it waits for, as sbatch takes it; empty without."""
         spec = self.session.spec

@@ -151,7 +151,7 @@ _COLUMNS: tuple[tuple[str, int, Callable[[Entry], str]], ...] = (
     ("User", 9, _of_job(lambda job: job.session.owner)),
     ("UserCPU", 10, _of(_cpu_time)),
     ("WCKey", 10, _of_job(lambda _: "")),
-    ("WorkDir", 20, _of_job(lambda _: "/home/work")),
+    ("WorkDir", 20, _of_job(lambda job: job.directory)),
 )
 FIELDS: Mapping[str, Field[Entry]] = {name.lower(): Field(name, value, width) for name, width, value in _COLUMNS}
 

@@ -49,7 +49,7 @@ def job_text(job: Job, variables: Mapping[str, str], *, one_line: bool) -> str:
             f"Features={spec.architecture or NULL} DelayBoot=00:00:00",
             f"OverSubscribe=OK Contiguous=0 Licenses={NULL} Network={NULL}",
             f"Command={' '.join(spec.kernel.command[3:]) or NULL}",
-            f"WorkDir={variables.get('SLURM_SUBMIT_DIR', '/home/work')}",
+            f"WorkDir={job.directory}",
             *([f"Comment={spec.labels['comment']}"] if "comment" in spec.labels else []),
             f"StdErr={output}",
             "StdIn=/dev/null",

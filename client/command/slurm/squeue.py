@@ -115,7 +115,7 @@ _FIELDS: tuple[tuple[str, str, Field[Row]], ...] = (
     ("x", "excnodes", Field("EXC_NODES", _of(lambda _: ""))),
     ("y", "nice", Field("NICE", _of(lambda _: "0"))),
     ("Y", "schednodes", Field("SCHEDNODES", _of(lambda _: NULL))),
-    ("Z", "workdir", Field("WORK_DIR", _of(lambda _: "/home/work"))),
+    ("Z", "workdir", Field("WORK_DIR", _of(lambda job: job.directory))),
     ("", "eligibletime", Field("ELIGIBLE_TIME", _moment(lambda job: job.eligible_time))),
     ("", "exit_code exitcode", Field("EXIT_CODE", _of(lambda job: job.exit_code))),
     ("", "restartcnt", Field("RESTART_COUNT", _of(lambda job: str(job.session.retries)))),

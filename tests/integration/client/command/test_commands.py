@@ -54,9 +54,11 @@ async def test_lists_in_every_format(retinue: Program, client: Client) -> None:
     assert (await retinue("ls", "--filter", 'name = "other"', "-o", "name")).out == ""
 
 
-async def test_get_takes_id_prefix_and_name(retinue: Program, client: Client) -> None:
+async def test_get_takes_id_prefix_number_and_name(retinue: Program, client: Client) -> None:
     identity = await _running(client, "gotten")
-    for key in (identity, identity[:8], "gotten"):
+    number = str((await client.sessions.get(identity)).number)
+    assert (await client.sessions.get(number)).id == identity
+    for key in (identity, identity[:8], number, "gotten"):
         assert (await retinue("get", key, "-o", "name")).out == f"{identity}\n"
     shown = (await retinue("get", "gotten")).out
     assert "state:" in shown

@@ -138,6 +138,12 @@ async def test_an_array_is_depended_on_as_a_whole_and_index_by_index(
     assert list((await client.sessions.get(ended)).view.spec.runs_after) == ids
     made = await retinue("submit", "-n", "more", "--array", "2-3", "--dependency=aftercorr:parts", str(then))
     each = [await client.sessions.get(identity) for identity in made.out.split()]
+    number = (await client.sessions.get(ids[0])).number
+    by_number = await retinue("submit", "--array", "2-3", f"--dependency=aftercorr:{number}", "--hold", str(then))
+    found = [(await client.sessions.get(identity)).view.spec.depends_on for identity in by_number.out.split()]
+    assert [list(of) for of in found] == [[ids[1]], [ids[2]]]
+    ran = await retinue("run", "-d", "--hold", "--depends-on", f"parts,{each[0].name}", "--", "true")
+    assert list((await client.sessions.get(ran.out.strip())).view.spec.depends_on) == [*ids, each[0].id]
     assert [list(session.view.spec.depends_on) for session in each] == [[ids[1]], [ids[2]]]
     refused = await retinue("submit", "--dependency=aftercorr:parts", str(then))
     assert (refused.code, refused.out) == (2, "")

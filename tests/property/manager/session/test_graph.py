@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.manager.session.core.dependency_graph import dependents, find_cycles, path_text
+from retinue.manager.session.core.dependency_graph import DependencyKind, dependents, find_cycles, path_text
+from retinue.manager.session.core.states import ENDED_SESSION_STATES, Result, SessionState
 
 graphs = st.integers(1, 9).flatmap(
     lambda size: st.dictionaries(st.integers(0, size - 1), st.lists(st.integers(0, size - 1), max_size=4, unique=True))
@@ -55,3 +56,15 @@ def test_long_chains_need_no_recursion() -> None:
 def test_a_cycle_in_words() -> None:
     assert path_text(["a", "b"]) == "a → b → a"
     assert path_text([f"n{number}" for number in range(20)]).endswith("n6 → (12 more) → n19 → n0")
+
+
+@given(st.sampled_from([None, *SessionState]), st.sampled_from([None, *Result]))
+def test_an_end_is_a_success_or_a_failure_and_nothing_else_is_one(
+    state: SessionState | None, result: Result | None
+) -> None:
+    met = {kind for kind in DependencyKind if kind.is_met(state, result)}
+    if state not in ENDED_SESSION_STATES:
+        assert met == set()
+    else:
+        success = state is SessionState.TERMINATED and result is Result.SUCCESS
+        assert met == {DependencyKind.END, DependencyKind.SUCCESS if success else DependencyKind.FAILURE}
