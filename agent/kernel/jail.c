@@ -47,7 +47,6 @@
 #define LOG "/dev/log"
 #define UMASK "RETINUE_UMASK"
 #define RSYNC "/usr/bin/rsync"
-#define MAX_WORDS 1024
 /*
  * Names of files of four bytes for each of theirs, as the server writes bytes that are no letters, twice,
  * and some words.
@@ -267,12 +266,25 @@ static int frees(const char *word)
 	return word[1 + strcspn(word + 1, "se")] == 's';
 }
 
+/* Adds a word to those of a command, which end in NULL; without memory it is left out, and `count` says so. */
+static int add_word(char ***words, size_t *count, char *word)
+{
+	char **longer = word == NULL ? NULL : realloc(*words, (*count + 2) * sizeof *longer);
+
+	if (longer == NULL)
+		return -1;
+	*words = longer;
+	longer[(*count)++] = word;
+	longer[*count] = NULL;
+	return 0;
+}
+
 static int serve_rsync(char *command)
 {
-	static char *words[MAX_WORDS + 1];
-	size_t length = strlen(command) + 1;
+	char **words = NULL;
+	size_t length = strlen(command) + 1, count = 0;
 	char *word = malloc(length), *pattern = malloc(2 * length), *position = command;
-	int count = 0, paths = 0, refused = 0, looks;
+	int paths = 0, refused = word == NULL || pattern == NULL, looks;
 
 	log_command(command);
 	/* The server has set one of its own. */
@@ -280,22 +292,22 @@ static int serve_rsync(char *command)
 		umask((mode_t)strtoul(getenv(UMASK), NULL, 8));
 	while (*position == ' ')
 		position++;
-	while (*position != '\0' && word != NULL && pattern != NULL && count < MAX_WORDS) {
+	while (*position != '\0' && !refused) {
 		glob_t found;
 
 		looks = take_word(&position, word, pattern);
 		/* What follows the `.` are paths; those of a sender may be patterns. */
 		if (paths && looks && glob(pattern, GLOB_NOCHECK, NULL, &found) == 0) {
-			for (size_t at = 0; at < found.gl_pathc && count < MAX_WORDS; at++)
-				words[count++] = found.gl_pathv[at];
+			for (size_t at = 0; at < found.gl_pathc; at++)
+				refused |= add_word(&words, &count, found.gl_pathv[at]) != 0;
 			continue;
 		}
 		paths |= strcmp(word, ".") == 0;
-		words[count++] = strdup(word);
+		refused |= add_word(&words, &count, strdup(word)) != 0;
 	}
 	/* rsync takes options behind paths, too: from a name that was found as well. */
-	for (int at = 0; at < count; at++)
-		refused |= words[at] == NULL || frees(words[at]);
+	for (size_t at = 0; at < count; at++)
+		refused |= frees(words[at]);
 	if (count < 2 || strcmp(words[0], "rsync") != 0 || strcmp(words[1], "--server") != 0 || refused ||
 	    access(RSYNC, X_OK) != 0) {
 		dprintf(STDOUT_FILENO, "This service allows sftp and rsync connections only.\n");

@@ -235,6 +235,12 @@ def synchronize(clients: Clients, shared: Path, tmp_path: Path) -> None:
     for what in ("/data/made/sub/*.csv", f"/data/made/sub/{odd}"):
         assert rsync("-r", f"{clients.host}:{what}", f"{back}/") == 0
     assert {path.name for path in back.iterdir()} == names
+    # More names than fit into a small array: none is left out.
+    (shared / "many").mkdir()
+    for number in range(1500):
+        (shared / "many" / f"{number}.csv").touch()
+    assert rsync("-r", f"{clients.host}:/data/many/*.csv", f"{tmp_path}/many/") == 0
+    assert len(list((tmp_path / "many").iterdir())) == 1500
     (tmp_path / "large").write_bytes(bytes(MIB + 1))
     assert rsync(str(tmp_path / "large"), f"{clients.host}:large") != 0
     assert not (shared / "large").exists()
