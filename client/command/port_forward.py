@@ -22,6 +22,8 @@ from retinue.client.settings import read_ca
 from retinue.client.tunnelled_port import TunnelledPort
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from retinue.client.session import Session
 
 
@@ -49,8 +51,8 @@ def port_forward_command(
 ) -> int:
     """Forward local ports to ports of a running session's main1.
 
-    A port is a name or a number that the session or its image declares; LOCAL is the port here, by default any that is
-    free. Continues until it is interrupted, or the session terminates.
+    A port is a name or a number that the session or its image declares, and comes first; LOCAL is the port here, by
+    default any that is free. Continues until it is interrupted, or the session terminates.
     A connection that fails does not affect the others.
 
     \b
@@ -73,8 +75,14 @@ async def _forward(connection: Connection, session: str, ports: tuple[str, ...],
     endpoint = connection.settings().endpoint
     async with connection.client() as client, contextlib.AsyncExitStack() as stack:
         found = await client.sessions.get(session)
+        spec = found.view.spec
+        declared = {word for each in spec.service_ports for word in (each.name, *map(str, each.ports))}
+        declared |= {
+            str(port) for each in spec.preopen_ports for port in range(each.first, max(each.first, each.last) + 1)
+        }
         for port in ports:
             name, local = _parsed(port)
+            _refuse_reversed(name, local, declared)
             await _probe(found, name)
             connect = TunnelledPort(found, name, endpoint).connect
             failed = functools.partial(_print_failure, name)
@@ -123,6 +131,12 @@ def _parsed(port: str) -> tuple[str, int]:
     if not name or (colon and not (local.isdecimal() and int(local) in _PORTS)):
         raise UsageError(f"{port!r} is not NAME[:LOCAL]")
     return name, int(local or 0)
+
+
+def _refuse_reversed(name: str, local: int, declared: Collection[str]) -> None:
+    """Refuses `LOCAL:REMOTE`, as kubectl and Docker have it, where the session has that port and not the first one."""
+    if name not in declared and str(local) in declared:
+        raise UsageError(f"the session's port comes first, unlike kubectl's and Docker's: {local}:{name}")
 
 
 async def _probe(session: Session, name: str) -> None:

@@ -84,6 +84,7 @@ async def test_what_cannot_be(retinue: Program, client: Client) -> None:
         (["for-ports", "other"], 3, "there is web (7070)"),
         (["no-such-session", "web"], 3, "no such session"),
         (["for-ports", "web:x"], 2, "is not NAME[:LOCAL]"),
+        (["for-ports", "8080:7070"], 2, "the session's port comes first, unlike kubectl's and Docker's: 7070:8080"),
         (["for-ports", "--address", "192.0.2.1", "web"], 2, "cannot listen"),
     ):
         ran = await retinue("port-forward", *arguments)
