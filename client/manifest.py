@@ -13,7 +13,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from retinue.client import enum_names
+from retinue.client import app_catalogue, enum_names
 from retinue.client.errors import UsageError
 from retinue.client.time_spans import EXAMPLES, as_duration, parse_span, parse_time
 from retinue.manager.v1 import endpoint_pb2, session_pb2, template_service_pb2
@@ -193,7 +193,15 @@ class _Reader:
     def template(self, node: Any) -> template_service_pb2.Template:
         """Returns the template that a mapping stands for."""
         self._removed = None
-        return self._parsed(node, template_service_pb2.Template())
+        template = self._parsed(node, template_service_pb2.Template())
+        self._completed(node, template.spec)
+        return template
+
+    def _completed(self, node: Any, spec: session_pb2.SessionSpec) -> session_pb2.SessionSpec:
+        try:
+            return app_catalogue.complete(spec)
+        except UsageError as error:
+            raise self._error(node, str(error)) from error
 
     def spec(self, node: Any) -> session_pb2.SessionSpec:
         """Returns the session that a mapping stands for."""
@@ -210,7 +218,7 @@ class _Reader:
         spec = self._parsed(node, session_pb2.SessionSpec())
         if self._removed:
             spec.template.override_mask.paths.extend(self._removed)
-        return spec
+        return self._completed(node, spec)
 
     def _parsed(self, node: Any, message: _Parsed) -> _Parsed:
         known = len(self.mistakes)

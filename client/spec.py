@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypedDict, Unpack
 
-from retinue.client import enum_names
+from retinue.client import app_catalogue, enum_names
 from retinue.client.errors import UsageError
 from retinue.client.typed_options import Amount, amount_texts, check_options
 from retinue.manager.v1 import session_pb2
@@ -25,7 +25,8 @@ class SessionOptions(TypedDict, total=False):
     is writable. `ports`: of `main1` that clients reach, each a name, `tcp` or `http`,
     a number and, where an HTTP program is to see it through the gateway in place of the browser's host, `localhost`;
     `preopen_ports`: first and last number of ranges; `apps`: programs to be started on demand, as
-    messages. `termination_grace`, `time_limit`: seconds. `stop_signal`: in place of `TERM`. `time_warning`: a signal
+    messages, or by their names in `retinue.client.app_catalogue`.
+    `termination_grace`, `time_limit`: seconds. `stop_signal`: in place of `TERM`. `time_warning`: a signal
     for the command, and how many seconds before the time limit. `agents`: to run on, `agent_choice`: `preferred` or
     `strict`.
     `architecture`: that the agents must have. `endpoint`: that it is a replica of,
@@ -70,7 +71,7 @@ class SessionOptions(TypedDict, total=False):
     mounts: Sequence[tuple[str, str, bool]]
     ports: Sequence[tuple[str, str, int] | tuple[str, str, int, str]]
     preopen_ports: Sequence[tuple[int, int]]
-    apps: Sequence[session_pb2.AppDefinition]
+    apps: Sequence[session_pb2.AppDefinition | str]
     termination_grace: float
     stop_signal: str
     time_warning: tuple[str, float]
@@ -131,7 +132,7 @@ def _spec(options: SessionOptions) -> session_pb2.SessionSpec:
         preopen_ports=[
             session_pb2.PortRange(first=first, last=last) for first, last in options.get("preopen_ports", ())
         ],
-        apps=options.get("apps", ()),
+        apps=[app_catalogue.named(app) if isinstance(app, str) else app for app in options.get("apps", ())],
         agents=options.get("agents", ()),
         architecture=options.get("architecture", ""),
         endpoint=options.get("endpoint", ""),
@@ -193,7 +194,7 @@ def _spec(options: SessionOptions) -> session_pb2.SessionSpec:
     for role, kernel in (("main", main), ("sub", sub)):
         if kernel.ByteSize():
             spec.roles.add(role=role).kernel.CopyFrom(kernel)
-    return spec
+    return app_catalogue.complete(spec)
 
 
 def _session_type(text: str, *, optional: bool) -> session_pb2.SessionType.ValueType:

@@ -86,6 +86,7 @@ class Leading:
         settings: Settings,
         secrets: SessionSecrets,
         domain: EndpointDomain,
+        gateway: Gateway | None,
     ) -> None:
         self._database = database
         self._tail = tail
@@ -93,6 +94,7 @@ class Leading:
         self._settings = settings
         self._secrets = secrets
         self._domain = domain
+        self._addresses = None if gateway is None else gateway.address.public
         hosts = control_plane_hosts(
             (*options.listen_addresses(settings.listen), *options.listen_addresses(settings.agent_listen)),
             settings.advertise,
@@ -140,6 +142,7 @@ class Leading:
             endpoint_domain=self._domain,
             prometheus_url=settings.prometheus_url,
             subnets=settings.session_subnets,
+            addresses=self._addresses,
             kept=dt.timedelta(days=settings.keep_sessions_days) if settings.keep_sessions_days else None,
         )
         try:
@@ -189,10 +192,10 @@ async def _run(  # noqa: PLR0917  # what serve has made
     dialer = Dialer(client_credentials(authority))
     secrets = SessionSecrets(authority.derive_key("sessions"))
     domain = await asyncio.to_thread(EndpointDomain.make, authority, settings.endpoint_domain)
-    leading = Leading(database, tail, dialer, settings, secrets, domain)
     interactions = ActivityRecorder(database)
     authenticator = Authenticator(database, monotonic=time.monotonic, clock=_now)
     gateway = None if settings.gateway is None else await asyncio.to_thread(_gateway, settings.gateway, authority)
+    leading = Leading(database, tail, dialer, settings, secrets, domain, gateway)
     has_console = settings.gateway is not None and settings.gateway.console
     console_origin = gateway.address.console_origin if gateway is not None and has_console else ""
     async with asyncio.TaskGroup() as group:

@@ -175,13 +175,14 @@ async def serving(
     anywhere = len(agent_listens) > 1 or _host(agent_listens[0]) in options.LOCAL_HOSTS
     for_agents = f":{agent_port}" if anywhere else ports.agent_endpoint
     forwarder = Forwarder(dialer, interactions)
+    addresses = None if gateway is None else gateway.address.public
     session_service_pb2_grpc.add_SessionServiceServicer_to_server(
         SessionServicer(database, tail, max_pending_sessions=max_pending_sessions), server
     )
     kernel_service_pb2_grpc.add_KernelServiceServicer_to_server(
         KernelServicer(database, forwarder, secrets.ssh, direct, gateway), server
     )
-    app_service_pb2_grpc.add_AppServiceServicer_to_server(AppServicer(database, forwarder), server)
+    app_service_pb2_grpc.add_AppServiceServicer_to_server(AppServicer(database, forwarder, addresses), server)
     template_service_pb2_grpc.add_TemplateServiceServicer_to_server(TemplateServicer(database), server)
     names = {*named, socket.gethostname(), MANAGER_DNS}
     port_domain = "" if gateway is None else gateway.address.domain.lower()

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import click
 
 from retinue.client import enum_names
+from retinue.client.app_catalogue import CATALOGUE
 from retinue.client.command import completed_names, options
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exit_codes import ExitCode
+from retinue.client.command.output import table
 from retinue.client.command.printable import safe
 from retinue.client.command.terminal_text import Printer, raw_option
 from retinue.client.command.variables import env_options
 from retinue.types.v1 import app_pb2 as pb
+
+if TYPE_CHECKING:
+    from retinue.client.client import Client
+    from retinue.client.session import Session
 
 _STATE = pb.AppState.DESCRIPTOR
 
@@ -32,16 +42,65 @@ def app_command() -> None:
     """Start and stop programs of a session, such as JupyterLab.
 
     A session's request defines them (`retinue run --app`, or `apps` in a file for `retinue apply`), each with the
-    service port that it answers at. `retinue port-forward SESSION NAME` then gives it a port here,
-    and `retinue open SESSION NAME` a link for a browser.
+    service port that it answers at; those that `retinue app ls` shows by their names alone.
+    `retinue port-forward SESSION NAME` then gives it a port here, and `retinue open SESSION NAME` a link for a browser.
     """
 
 
-@app_command.command("start")
+@app_command.command("ls")
+@click.argument("session", required=False, default="", shell_complete=completed_names.sessions)
+@pass_connection
+@asynchronous
+async def list_apps(connection: Connection, *, session: str) -> int:
+    """List the apps of SESSION, or without one those of the catalogue.
+
+    An app of the catalogue needs a program that the image, or the node, has to have. Its name is enough:
+
+    \b
+      retinue run --type interactive -n lab --app streamlit
+      retinue app start lab streamlit page.py
+      retinue open lab streamlit
+    """
+    if not session:
+        catalogued = [
+            (app.name, str(app.port), app.arguments or "-", app.install, app.summary) for app in CATALOGUE.values()
+        ]
+        _print(("NAME", "PORT", "ARGUMENTS", "NEEDS", "WHAT"), catalogued)
+        return ExitCode.OK
+    async with connection.client() as client:
+        found = await client.sessions.get(session)
+        apps = found.view.spec.apps
+        states = [await _state_of(client, found, app.name) for app in apps]
+    rows = [(safe(app.name), state, safe(shlex.join(app.command))) for app, state in zip(apps, states, strict=True)]
+    _print(("NAME", "STATE", "COMMAND"), rows)
+    return ExitCode.OK
+
+
+def _print(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    for line in table(titles, rows, colour=False):
+        click.echo(line)
+
+
+async def _state_of(client: Client, session: Session, name: str) -> str:
+    if session.state != "RUNNING":
+        return "-"
+    return enum_names.name_of(_STATE, (await client.sessions.app(session.id, name)).state).lower()
+
+
+class _Start(click.Command):
+    """Options of the app follow its name: all that follows it is the app's."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parses the arguments; called with all that follows the name of the command."""
+        ctx.allow_interspersed_args = False
+        return super().parse_args(ctx, args)
+
+
+@app_command.command("start", cls=_Start)
 @env_options
 @click.argument("session", shell_complete=completed_names.sessions)
-@click.argument("name")
-@click.argument("arguments", nargs=-1)
+@click.argument("name", shell_complete=completed_names.ports)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @pass_connection
 @asynchronous
 async def start(
@@ -49,7 +108,8 @@ async def start(
 ) -> int:
     """Start NAME in main1 of SESSION, unless it runs, and wait until it answers.
 
-    ARGUMENTS and variables are those that its definition allows.
+    ARGUMENTS and variables are those that its definition allows; apps of the catalogue take any arguments, such as the
+    script of `streamlit`.
     """
     async with connection.client() as client:
         while True:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from retinue.client import app_catalogue
 from retinue.client.command.docker_syntax import Mount, Port, is_port, parse_mount, parse_port
 from retinue.client.errors import UsageError
 from retinue.client.overriding import remove_field, set_field
@@ -194,11 +195,21 @@ def port_ranges(_context: click.Context, parameter: click.Parameter, values: Ite
 
 
 def apps(context: click.Context, parameter: click.Parameter, values: Iterable[str]) -> list[session_pb2.AppDefinition]:
-    """Returns `NAME=COMMAND` options as definitions of apps, split as a shell would; usage errors for anything else."""
-    found = []
-    for name, command in pairs(context, parameter, values).items():
-        found.append(session_pb2.AppDefinition(name=name, command=words(context, parameter, command)))
-    return found
+    """Returns `NAME=COMMAND` options as definitions of apps, split as a shell would, and those of the catalogue by
+    their names; usage errors for anything else.
+    """
+    found: dict[str, session_pb2.AppDefinition] = {}
+    for value in values:
+        name, equals, command = value.partition("=")
+        if equals:
+            name = next(iter(pairs(context, parameter, [value])))
+            found[name] = session_pb2.AppDefinition(name=name, command=words(context, parameter, command))
+            continue
+        try:
+            found[name] = app_catalogue.named(name)
+        except UsageError as error:
+            raise click.BadParameter(f"{value!r} is not NAME=COMMAND, and {error}", param=parameter) from error
+    return list(found.values())
 
 
 MOUNT_ROOT = "PATH[:rw][,uid=N|account,gid=N][@PROJECT,…]"

@@ -99,8 +99,8 @@ _TYPES = ("batch", "interactive", "inference", "system")
     "apps",
     multiple=True,
     callback=options.apps,
-    metavar="NAME='COMMAND {port}'",
-    help="Program that `retinue app start` starts at the port NAME.",
+    metavar="NAME[='COMMAND {port}']",
+    help="Program that `retinue app start` starts at the port NAME; one of `retinue app ls` has command and port.",
 )
 @click.option(
     "--preopen",

@@ -39,6 +39,7 @@ from retinue.manager.session.core.events import (
 )
 from retinue.manager.session.core.ipam import POOL
 from retinue.manager.session.core.secrets import SessionSecrets
+from retinue.manager.session.core.service_ports import Addresses
 from retinue.manager.session.core.states import ENDED_SESSION_STATES, SessionState
 from retinue.manager.store import attempts, leadership, nodes, retention
 from retinue.manager.store.database import Database, StoreUnavailable
@@ -82,11 +83,13 @@ class Leader:
         endpoint_domain: EndpointDomain | None = None,
         prometheus_url: str = "",
         subnets: IPv4Network = POOL,
+        addresses: Addresses | None = None,
     ) -> None:
         """Agents whose kernels do nothing are refused unless `null_kernels` are wanted. `control_plane` are the
         addresses of managers and database: kernels are kept from them. Sessions that ended are `kept` for so long;
         None: for ever. Without an `endpoint_domain` there are no routers,
-        and without a `prometheus_url` no metrics by queries. Networks of sessions are in `subnets`.
+        and without a `prometheus_url` no metrics by queries. Networks of sessions are in `subnets`, and a gateway has
+        `addresses` for their ports.
         """
         self._database = database
         self._tail = tail
@@ -138,7 +141,12 @@ class Leader:
             timers=timers,
             targets=self._targets,
             desired=lambda agent_id, session_ids: read_desired(
-                database, agent_id, secrets, session_ids, fence_seconds=timers.fence_timeout
+                database,
+                agent_id,
+                secrets,
+                session_ids,
+                fence_seconds=timers.fence_timeout,
+                addresses=addresses,
             ),
             superfluous=self._orphans.superfluous,
             listener=self._reports,

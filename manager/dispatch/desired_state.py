@@ -19,6 +19,7 @@ from retinue.manager.session.core.attempts import (
 from retinue.manager.session.core.bootstrap import with_bootstrap
 from retinue.manager.session.core.ipam import check_underlay, kernel_address
 from retinue.manager.session.core.secrets import SessionSecrets
+from retinue.manager.session.core.service_ports import Addresses, port_variables
 from retinue.manager.session.core.spec import (
     DEFAULT_GRACE_SECONDS,
     KernelPlan,
@@ -58,10 +59,12 @@ async def read_desired(
     session_ids: Collection[uuid.UUID] | None = None,
     *,
     fence_seconds: float = 0.0,
+    addresses: Addresses | None = None,
 ) -> DesiredState:
     """All that an agent should have now; with `session_ids`, all of these sessions. Raises ListenerBrokenError.
 
-    The agent stops what may be run on another agent once it is lost after so many seconds without a manager.
+    The agent stops what may be run on another agent once it is lost after so many seconds without a manager. Main
+    kernels know the `addresses` of their ports.
     """
     with for_links("the question what it should run"):
         async with database.transaction() as tx:
@@ -76,7 +79,7 @@ async def read_desired(
     for session_id, rows in rows_of.items():
         try:
             spec = rows[0].spec.read()
-            built += [_attempt(row, spec, secrets, fence_seconds) for row in rows]
+            built += [_attempt(row, spec, secrets, fence_seconds, addresses) for row in rows]
         except Exception as error:  # noqa: BLE001  # logged; what can be read of the others is desired
             _log.error("session %s is left as it is on agent %s: %r", session_id, agent_id, error)
             unreadable.add(str(session_id))
@@ -123,7 +126,11 @@ def _time_warning(spec: SessionSpec) -> DesiredWarning | None:
 
 
 def _attempt(
-    row: DesiredAttemptRecord, spec: SessionSpec, secrets: SessionSecrets, fence_seconds: float
+    row: DesiredAttemptRecord,
+    spec: SessionSpec,
+    secrets: SessionSecrets,
+    fence_seconds: float,
+    addresses: Addresses | None,
 ) -> AttemptSpec:
     plan = KernelPlan(row.kernel_id, row.role, row.role_index, row.local_rank, row.hostname)
     kernel = spec.of_role(plan.role)
@@ -146,6 +153,7 @@ def _attempt(
             **launcher_environment(spec, plan),
             **environment,
             **cluster_environment(row.session_id, row.number, spec, plan),
+            **_port_variables(row, spec, addresses),
             # Grows with each try: what a kernel writes to other services can be distinguished
             # from what an earlier one wrote.
             "RETINUE_EPOCH": str(row.epoch),
@@ -172,6 +180,12 @@ def _attempt(
         pull_policy=kernel.pull_policy or "",
         image_command=own,
     )
+
+
+def _port_variables(row: DesiredAttemptRecord, spec: SessionSpec, addresses: Addresses | None) -> dict[str, str]:
+    if addresses is None or row.kernel_id != row.session_id:
+        return {}
+    return port_variables(spec.service_ports, row.session_id, addresses)
 
 
 def _sftp_server(row: DesiredAttemptRecord, sftp: SftpSpec, authority: SshAuthority) -> SftpServer:

@@ -22,6 +22,7 @@ from retinue.manager.session.core.admission import wrong_command, wrong_environm
 from retinue.manager.session.core.apps import AppSpec
 from retinue.manager.session.core.events import AccessMethod
 from retinue.manager.session.core.features import Feature
+from retinue.manager.session.core.service_ports import Addresses, local_address
 from retinue.manager.session.core.spec import MAIN
 from retinue.manager.store import journal
 from retinue.manager.store.database import Database
@@ -38,9 +39,11 @@ DEFAULT_GRACE_SECONDS = 10
 class AppServicer(app_service_pb2_grpc.AppServiceServicer):
     """Apps, for the owners of their sessions and for administrators."""
 
-    def __init__(self, database: Database, forwarder: Forwarder) -> None:
+    def __init__(self, database: Database, forwarder: Forwarder, addresses: Addresses | None) -> None:
+        """`addresses` are those of the manager's gateway, if it has one."""
         self._database = database
         self._forwarder = forwarder
+        self._addresses = addresses or local_address
 
     async def StartApp(
         self, request: pb.StartAppRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -58,10 +61,12 @@ class AppServicer(app_service_pb2_grpc.AppServiceServicer):
             raise errors.InvalidRequest(violations)
         session_id, at = await self._record(kernel, app, AccessMethod.APP_START)
         _log.info("%s starts app %s of session %s", current_principal().name, app.name, session_id)
+        address = self._addresses(uuid.UUID(session_id), location.port)
+        command, environment = app.at(location.port, session_id, address, request.arguments)
         asked = agent_pb.StartAppRequest(
             location=location,
-            command=app.command_at(location.port, session_id, request.arguments),
-            environment={**app.environment, **request.environment},
+            command=command,
+            environment={**environment, **request.environment},
             working_directory=app.working_directory or kernel.working_directory,
             wait=wait,
         )

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from retinue.manager.identity.tokens import is_secret
+from retinue.manager.session.core.service_ports import PublicAddress
 
 TICKET_PREFIX = "rtt_"
 ACCESS_PREFIX = "rta_"
@@ -68,6 +69,11 @@ class Address:
         scheme, usual = ("https", 443) if self.secure else ("http", 80)
         number = "" if self.number == usual else f":{self.number}"
         return f"{scheme}://{host}{number}"
+
+    def public(self, session_id: uuid.UUID, port: int) -> PublicAddress:
+        """What programs are told of a port."""
+        target = Target(session_id, port)
+        return PublicAddress(self.host(target), f"{self.origin(target)}/")
 
     @property
     def console_host(self) -> str:

@@ -4,12 +4,18 @@ and what they become when asked for. Pure.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-MAX_APPS, MAX_ALLOWED = 32, 64
+from retinue.manager.session.core.service_ports import PublicAddress
 
+MAX_APPS, MAX_ALLOWED = 32, 64
+ANY = "*"
+"""Among the arguments that a caller may add: all others, too."""
+
+_PLACE = re.compile(r"\{(port|session|host|url)\}")
 Violations = list[tuple[str, str]]
 
 
@@ -29,7 +35,7 @@ class AppSpec:
         wrong: Violations = [
             (f"arguments[{position}]", f"is not allowed; allowed are {', '.join(self.allowed_arguments) or 'none'}")
             for position, argument in enumerate(arguments)
-            if argument.partition("=")[0] not in self.allowed_arguments
+            if ANY not in self.allowed_arguments and argument.partition("=")[0] not in self.allowed_arguments
         ]
         wrong += [
             (
@@ -41,15 +47,19 @@ class AppSpec:
         ]
         return wrong
 
-    def command_at(self, port: int, session_id: str, arguments: Sequence[str] = ()) -> list[str]:
-        """Returns the argument vector with the number of its port, the session's id, and added arguments."""
-        known = {"{port}": str(port), "{session}": session_id}
-        filled = []
-        for argument in self.command:
-            for name, value in known.items():
-                argument = argument.replace(name, value)  # noqa: PLW2901
-            filled.append(argument)
-        return [*filled, *arguments]
+    def at(
+        self, port: int, session_id: str, address: PublicAddress, arguments: Sequence[str] = ()
+    ) -> tuple[list[str], dict[str, str]]:
+        """Returns the argument vector and the variables with the number and the address of its port and the session's
+        id in their places, and added arguments.
+        """
+        values = {"port": str(port), "session": session_id, "host": address.host, "url": address.url}
+
+        def filled(text: str) -> str:
+            return _PLACE.sub(lambda place: values[place[1]], text)
+
+        command = [*map(filled, self.command), *arguments]
+        return command, {name: filled(value) for name, value in self.environment.items()}
 
 
 def stored_app(stored: Mapping[str, Any]) -> AppSpec:

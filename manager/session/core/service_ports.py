@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 TCP, HTTP = "tcp", "http"
 LOCALHOST = "localhost"
@@ -38,6 +39,34 @@ class ServicePortSpec:
     protocol: str = TCP
     ports: tuple[int, ...] = ()
     host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PublicAddress:
+    """Where browsers reach a port: the host name that they ask for, and the URL, whose path is `/`."""
+
+    host: str
+    url: str
+
+
+Addresses: TypeAlias = Callable[[uuid.UUID, int], PublicAddress]
+"""Where browsers reach a port of a session."""
+
+
+def local_address(_session_id: uuid.UUID, port: int) -> PublicAddress:
+    """Returns where a port is reached through a local port of the same number, for a manager without a gateway."""
+    return PublicAddress(LOCALHOST, f"http://{LOCALHOST}:{port}/")
+
+
+def port_variables(ports: Sequence[ServicePortSpec], session_id: uuid.UUID, addresses: Addresses) -> dict[str, str]:
+    """Returns the variables by which programs know the addresses of their ports that speak HTTP."""
+    variables: dict[str, str] = {}
+    for port in ports:
+        if port.protocol == HTTP and port.ports:
+            name = f"RETINUE_PORT_{re.sub('[^A-Za-z0-9]', '_', port.name).upper()}"
+            address = addresses(session_id, port.ports[0])
+            variables |= {f"{name}_HOST": address.host, f"{name}_URL": address.url}
+    return variables
 
 
 @dataclass(frozen=True, slots=True)

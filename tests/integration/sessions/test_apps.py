@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
@@ -44,6 +45,11 @@ APPS = [
         allowed_arguments=["--debug", "--level"],
         allowed_environment=["COLOUR"],
     ),
+    session_pb2.AppDefinition(
+        name="told",
+        command=["sh", "-c", 'echo "$1 $TOLD_URL $RETINUE_PORT_TOLD_HOST $RETINUE_PORT_TOLD_URL"', "sh", "{host}"],
+        environment={"TOLD_URL": "{url}"},
+    ),
     session_pb2.AppDefinition(name="broken", command=["sh", "-c", "echo this is why; exit 3"]),
     session_pb2.AppDefinition(name="missing", command=["/no/such/program"]),
     session_pb2.AppDefinition(name="slow", command=["sleep", "1000"]),
@@ -51,6 +57,7 @@ APPS = [
 ]
 PORTS = [
     ("web", "http", 7001),
+    ("told", "http", 7006),
     ("broken", "tcp", 7002),
     ("missing", "tcp", 7003),
     ("slow", "tcp", 7004),
@@ -95,6 +102,15 @@ async def test_started_once_and_over_the_restart_of_its_agent(session: Session, 
     again = await eventually(lambda: session.start_app("web"), ignoring=Unavailable)
     assert again.state == pb.APP_STATE_RUNNING
     assert await answer(session) == number
+
+
+async def test_programs_know_their_address(session: Session) -> None:
+    ticket = await session.create_port_ticket("told")
+    with pytest.raises(FailedPrecondition) as caught:
+        await session.start_app("told")
+    host = urlsplit(ticket.origin).hostname
+    # It has ended, and said what it was told.
+    assert f"{host} {ticket.origin} {host} {ticket.origin}" in str(caught.value)
 
 
 async def test_stopped_and_started_again(session: Session) -> None:
@@ -177,7 +193,7 @@ async def test_only_what_the_definition_allows(
 
 async def test_only_ones_own_and_only_what_is_defined(session: Session, client: Client, cluster: Cluster) -> None:
     for call in (session.start_app, session.app, session.stop_app):
-        with pytest.raises(NotFound, match="no such app: there is web, broken"):
+        with pytest.raises(NotFound, match="no such app: there is web, told, broken"):
             await call("other")
     user = await client.users.create("service-user", projects={"default": "admin"})
     try:

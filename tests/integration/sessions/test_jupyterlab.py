@@ -8,7 +8,6 @@ import pytest
 
 from retinue.client.aio import Client
 from retinue.client.port import LocalPort
-from retinue.manager.v1 import session_pb2
 from retinue.types.v1 import app_pb2 as service_pb
 from tests.integration.sessions.browser import Page, page
 from tests.support.eventually import NEVER, eventually
@@ -16,22 +15,9 @@ from tests.support.eventually import NEVER, eventually
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 # Made by scripts/install, by the Python that native processes see.
-PROGRAM = "/var/cache/retinue/jupyterlab/bin/jupyter-lab"
-LAB = session_pb2.AppDefinition(
-    name="jupyter",
-    command=[
-        PROGRAM,
-        "--no-browser",
-        "--ip=127.0.0.1",
-        "--port={port}",
-        "--ServerApp.port_retries=0",
-        "--IdentityProvider.token={session}",
-        # The gateway's host names are no local ones.
-        "--ServerApp.allow_remote_access=True",
-        "--LabApp.expose_app_in_browser=True",
-        "--LabApp.news_url=",
-    ],
-)
+PATH = "/var/cache/retinue/jupyterlab/bin:/usr/local/bin:/usr/bin:/bin"
+# What the test asks the page about; and nothing is fetched from elsewhere.
+ARGUMENTS = ["--LabApp.expose_app_in_browser=True", "--LabApp.news_url="]
 OUTPUT = "document.querySelector('.jp-OutputArea-output')?.innerText?.trim()"
 
 
@@ -55,18 +41,18 @@ async def test_a_cell_is_run(client: Client) -> None:
         type="interactive",
         slots={"cpu": "1", "mem": "768m"},
         termination_grace=0,
-        ports=[("jupyter", "http", 8888)],
-        apps=[LAB],
+        environment={"PATH": PATH},
+        apps=["jupyterlab"],
     )
     try:
         await session.wait("RUNNING", timeout=NEVER)
-        while (await session.start_app("jupyter")).state != service_pb.APP_STATE_RUNNING:
+        while (await session.start_app("jupyterlab", ARGUMENTS)).state != service_pb.APP_STATE_RUNNING:
             pass
-        async with LocalPort(lambda: session.open_port("jupyter")) as local, page() as browser:
+        async with LocalPort(lambda: session.open_port("jupyterlab")) as local, page() as browser:
             host, port = local.address
-            assert await run_a_cell(browser, f"http://{host}:{port}/lab?token={session.id}") == "main1 42"
+            assert await run_a_cell(browser, f"http://{host}:{port}/lab") == "main1 42"
             await browser.open()
-            ticket = await session.create_port_ticket("jupyter", f"/lab/workspaces/gateway?token={session.id}")
+            ticket = await session.create_port_ticket("jupyterlab", "/lab/workspaces/gateway")
             await browser.send("Page.navigate", url=ticket.origin)
             await browser.until("document.title === 'Not open to this browser'")
             assert await run_a_cell(browser, ticket.url) == "main1 42"

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 
+from retinue.manager.gateway.core.rules import Address
 from retinue.manager.session.core.service_ports import (
+    HTTP,
+    TCP,
     PortRange,
     Reachable,
     ServicePortSpec,
     Violations,
     check_ports,
+    local_address,
+    port_variables,
     stored_port,
 )
 from retinue.manager.session.core.stored_spec import StoredSpec
@@ -23,6 +30,24 @@ SPEC = {
     "service_ports": [{"name": "web", "protocol": "http", "ports": [8080, 8081]}],
     "preopen_ports": [{"first": 2190, "last": 2210}],
 }
+
+
+def test_programs_know_the_addresses_of_ports_that_speak_http() -> None:
+    ports = [
+        ServicePortSpec("web-ui.2", HTTP, (8000, 8001)),
+        ServicePortSpec("raw", TCP, (8002,)),
+        ServicePortSpec("local", HTTP, (8003,), "localhost"),
+    ]
+    session_id = uuid.UUID(int=7)
+    of = Address("apps.example.org", 8443, secure=True).public
+    host = f"p8000-{session_id.hex}.apps.example.org"
+    assert port_variables(ports, session_id, of) == {
+        "RETINUE_PORT_WEB_UI_2_HOST": host,
+        "RETINUE_PORT_WEB_UI_2_URL": f"https://{host}:8443/",
+        "RETINUE_PORT_LOCAL_HOST": host.replace("8000", "8003"),
+        "RETINUE_PORT_LOCAL_URL": f"https://{host.replace('8000', '8003')}:8443/",
+    }
+    assert port_variables(ports[:1], session_id, local_address)["RETINUE_PORT_WEB_UI_2_URL"] == "http://localhost:8000/"
 
 
 @pytest.mark.parametrize(
