@@ -12,6 +12,7 @@ from retinue.agent.attempts import Isolation, Phase
 from retinue.agent.docker import barrier, container_runtime
 from retinue.agent.docker.core.container_spec import BOUND
 from retinue.agent.docker.engine import find_host
+from retinue.agent.kernel.paths import STEPS
 from retinue.agent.process.runtime import ProcessRuntime
 from retinue.agent.runtime import disk_use
 from retinue.agent.runtimes import Runtimes
@@ -117,7 +118,7 @@ async def test_inside_of_a_container(contract: Contract) -> None:
     lines = output.splitlines()
     assert lines[:2] == ["Seccomp:\t2", "500"]
     assert not {"environ", "descriptors", "mounted", "linked", "docker.sock", "mem", "kmsg", "vda"} & set(lines)
-    assert {line.removeprefix("safe ") for line in lines if line.startswith("safe ")} == set(BOUND)
+    assert {line.removeprefix("safe ") for line in lines if line.startswith("safe ")} == {*BOUND, STEPS}
     assert lines[-1] == "init"
 
 

@@ -77,7 +77,7 @@ print(json.dumps({
     assert seen["no_new_privileges"] == "1"
     assert (seen["host"], seen["hosts"], seen["sub1"]) == ("main1", HOSTS, "10.1.2.3")
     assert seen["processes"] == [1, 2]
-    assert seen["empty"] == [[]] * 5
+    assert seen["empty"] == [["kernel"], *[[]] * 4]
     assert (seen["home"], seen["cwd"]) == (["work"], "/home/work")
     assert not any(seen[name] for name in ("shadow", "write_etc", "write_usr", "write_cgroup"))
     assert all(seen[name] for name in ("write_home", "write_tmp", "write_shm"))
