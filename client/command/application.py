@@ -78,6 +78,8 @@ _SECTIONS = {
         "keys": "keys",
         "quotas": "quotas",
         "idle-overrides": "idle",
+        "sacctmgr": "slurm.accounting",
+        "sshare": "slurm.accounting",
     },
     "Cluster": {"agents": "agents", "routers": "routers", "groups": "groups", "shares": "groups", "admin": "admin"},
     "This machine": {

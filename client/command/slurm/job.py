@@ -80,7 +80,8 @@ _BY_REASON = {
     "REPLACED": JobState.CANCELLED,
     "ENDPOINT_DELETED": JobState.CANCELLED,
 }
-_REASONS = {
+# Why a job waits. Programs know the words of Slurm alone.
+_WAITING = {
     "": "None",
     "QUEUED": "None",
     "ARCHITECTURE_MISSING": "BadConstraints",
@@ -88,38 +89,38 @@ _REASONS = {
     "EXCEEDS_LARGEST_AGENT": "BadConstraints",
     "EXCEEDS_CHOSEN_AGENTS": "BadConstraints",
     "EXCEEDS_GROUP": "PartitionNodeLimit",
-    "ISOLATION_NOT_ALLOWED": "PartitionConfig",
+    "ISOLATION_NOT_ALLOWED": "PartitionDown",
     "BEHIND_HEAD": "Priority",
     "STRATEGY_DECLINED": "Priority",
     "RESERVED": "Priority",
-    "INSUFFICIENT_CAPACITY": "Resources",
-    "PREEMPTING": "Resources",
-    "CLEARING": "Resources",
     "NO_AGENT_AVAILABLE": "ReqNodeNotAvail",
-    "QUOTA": "AssocGrpCpuLimit",
+    "QUOTA": "AssociationResourceLimit",
     "RETRY_BACKOFF": "BeginTime",
     "START_BACKOFF": "BeginTime",
     "START_TIME": "BeginTime",
     "DEPENDENCY": "Dependency",
-    "DEPENDENCY_FAILED": "DependencyNeverSatisfied",
     "HELD": "JobHeldUser",
-    "TIME_LIMIT_EXCEEDED": "TimeLimit",
-    "COMMAND_FAILED": "NonZeroExitCode",
-    "BOOTSTRAP_FAILED": "JobLaunchFailure",
-    "KERNEL_FAILED": "JobLaunchFailure",
-    "START_TIMEOUT": "JobLaunchFailure",
-    "AGENT_LOST": "NodeDown",
-    "AGENT_REVOKED": "NodeDown",
-    "OOM_KILLED": "OutOfMemory",
-    "PENDING_TIMEOUT": "Deadline",
-    "COMMAND_ENDED": "None",
-    "TERMINATED_BY_USER": "None",
 }
+# Why one ended.
+_ENDED = {
+    JobState.TIMEOUT: "TimeLimit",
+    JobState.DEADLINE: "TimeLimit",
+    JobState.NODE_FAIL: "NodeDown",
+    JobState.BOOT_FAIL: "JobLaunchFailure",
+    JobState.OUT_OF_MEMORY: "NonZeroExitCode",
+    JobState.PREEMPTED: "Resources",
+}
+_DEPENDENCY_FAILED = "DEPENDENCY_FAILED"
+_OF_COMMAND = ("COMMAND_FAILED", "COMMAND_ENDED")
 
 
-def reason_word(reason: str) -> str:
-    """Returns the word of Slurm for a reason; one that it has none for in Slurm's letters: `ImageMoved`."""
-    return _REASONS.get(reason) or "".join(part.capitalize() for part in reason.split("_"))
+def reason_word(state: JobState, reason: str) -> str:
+    """Returns the word of Slurm for why a job is in its state."""
+    if state is JobState.FAILED:
+        return "NonZeroExitCode" if reason in _OF_COMMAND else "JobLaunchFailure"
+    if state.is_ended:
+        return _ENDED.get(state, "DependencyNeverSatisfied" if reason == _DEPENDENCY_FAILED else "None")
+    return _WAITING.get(reason, "Resources") if state is JobState.PENDING else "None"
 
 
 @dataclass(frozen=True)
@@ -171,14 +172,13 @@ class Job:
             return JobState.OUT_OF_MEMORY
         if (state := _BY_REASON.get(session.reason)) is not None:
             return state
-        if session.result == session_pb2.SESSION_RESULT_FAILED or session.exit_code:
-            return JobState.FAILED
-        return JobState.COMPLETED if session.HasField("exit_code") else JobState.CANCELLED
+        failed = session.result == session_pb2.SESSION_RESULT_FAILED or session.exit_code
+        return JobState.COMPLETED if session.HasField("exit_code") and not failed else JobState.FAILED
 
     @property
     def reason(self) -> str:
         """Returns why it waits or ended, in Slurm's word."""
-        return reason_word(self.session.reason) if self.state not in (JobState.RUNNING, JobState.COMPLETED) else "None"
+        return reason_word(self.state, self.session.reason)
 
     @property
     def exit_code(self) -> str:

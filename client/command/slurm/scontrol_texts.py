@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from retinue.client.command.slurm.hostlist import compress
 from retinue.client.command.slurm.job import NULL, Job, JobState, megabytes
 from retinue.client.command.slurm.node import DEFAULT_GROUP, Node, Partition
+from retinue.client.command.slurm.squeue import MIN_JOB_AGE
 from retinue.client.command.slurm.times import long_span, moment_text
 
 if TYPE_CHECKING:
@@ -115,8 +116,7 @@ def config_text(endpoint: str) -> str:
         "AccountingStorageType": "accounting_storage/slurmdbd",
         "ClusterName": "retinue",
         "MaxArraySize": str(MAX_ARRAY_SIZE),
-        # The manager keeps sessions that have ended for days.
-        "MinJobAge": "86400 sec",
+        "MinJobAge": f"{MIN_JOB_AGE} sec",
         "SLURM_VERSION": "22.05.8",
         "SelectType": "select/cons_tres",
         "SlurmctldHost[0]": endpoint,

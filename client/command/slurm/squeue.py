@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
     from retinue.client.client import Client
 
+MIN_JOB_AGE = 86400
+"""Seconds for which jobs that have ended are listed without their ids; sacct lists older ones."""
+
 _DEFAULT = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
 _LONG = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R"
 _START = "%.18i %.9P %.8j %.8u %.2t %.19S %.6D %20Y %R"
@@ -237,7 +240,14 @@ def _sort_key(letter: str) -> Callable[[Row], tuple[float, str]]:
 @click.option("-q", "--qos", expose_value=False, metavar="NAME", help=LEFT_OUT)
 @click.option("-S", "--sort", "order", envvar="SQUEUE_SORT", metavar="P,-t", help="By letters of columns.")
 @click.option("--start", is_flag=True, help="Those that wait, with the time at which they start at the latest.")
-@click.option("-t", "--states", multiple=True, envvar="SQUEUE_STATES", metavar="PD,R|all", help="Also ended ones.")
+@click.option(
+    "-t",
+    "--states",
+    multiple=True,
+    envvar="SQUEUE_STATES",
+    metavar="PD,R|all",
+    help="Also those that ended in the last day.",
+)
 @click.option("-u", "--user", "users", multiple=True, envvar="SQUEUE_USERS", metavar="USER,…", help="$USER is you.")
 @click.option("-v", "--verbose", is_flag=True, expose_value=False, help=LEFT_OUT)
 @version_option
@@ -320,7 +330,8 @@ async def _jobs(
             fail("", [NO_SUCH_JOB])
         return found, owners
     ended = states is None or any(state.is_ended for state in states)
-    return await list_jobs(client, show_ended=ended, owners=owners), owners
+    jobs = await list_jobs(client, show_ended=ended, owners=owners)
+    return [job for job in jobs if job.end_time is None or job.now - job.end_time < MIN_JOB_AGE], owners
 
 
 def _accepting(

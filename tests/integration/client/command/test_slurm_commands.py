@@ -182,3 +182,12 @@ async def test_agents_that_are_excluded_get_nothing(retinue: Program, client: Cl
     assert {kernel.agent for kernel in session.kernels} == set(agents[1:])
     nothing = await retinue("sbatch", SMALL, "-x", ",".join(agents), "--wrap", "true")
     assert (nothing.code, nothing.err) == (1, "sbatch: error: --exclude: no other agent is left\n")
+
+
+async def test_projects_are_accounts(retinue: Program, client: Client) -> None:
+    caller = (await client.users.caller()).name
+    listed = await retinue("sacctmgr", "-n", "-s", "list", "user", caller, "format=account%256")
+    assert "default" in listed.out.split()
+    assert "default" in (await retinue("sshare", "-U", "--format", "Account%256", "--noheader")).out.split()
+    refused = await retinue("sacctmgr", "add", "user", "ada")
+    assert (refused.code, "retinue users" in refused.err) == (1, True)

@@ -66,7 +66,7 @@ ELSEWHERE = {
     *("idle-overrides ls", "idle-overrides set", "agents cordon", "agents get", "agents orphans", "agents uncordon"),
     *("agents undrain", "routers ls", "routers revoke", "groups get", "groups ls", "shares", "admin verify", "console"),
     *("dev", "doctor", "contexts ls", "sbatch", "squeue", "scancel", "sacct", "sinfo"),
-    *("scontrol", "srun"),
+    *("scontrol", "srun", "sacctmgr", "sshare"),
 }
 # They say what is printed, how long this program waits, or where a request is read from.
 LOCAL = {

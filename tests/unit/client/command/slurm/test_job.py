@@ -71,6 +71,27 @@ def test_states_and_exit_codes(
     assert (one.state.name, one.state.value, one.exit_code) == (word, letters, exit_code)
 
 
+@pytest.mark.parametrize(
+    ("state", "result", "reason", "word"),
+    [
+        ("PENDING", "UNDEFINED", "HELD", "JobHeldUser"),
+        ("PENDING", "UNDEFINED", "QUOTA", "AssociationResourceLimit"),
+        ("PENDING", "UNDEFINED", "OF_A_LATER_VERSION", "Resources"),
+        ("RUNNING", "UNDEFINED", "", "None"),
+        ("TERMINATED", "SUCCESS", "COMMAND_ENDED", "None"),
+        ("TERMINATED", "FAILED", "COMMAND_FAILED", "NonZeroExitCode"),
+        ("TERMINATED", "FAILED", "MOUNT_REFUSED", "JobLaunchFailure"),
+        ("TERMINATED", "FAILED", "OOM_KILLED", "NonZeroExitCode"),
+        ("TERMINATED", "FAILED", "AGENT_LOST", "NodeDown"),
+        ("CANCELLED", "UNDEFINED", "IMAGE_INVALID", "JobLaunchFailure"),
+        ("CANCELLED", "UNDEFINED", "DEPENDENCY_FAILED", "DependencyNeverSatisfied"),
+    ],
+)
+def test_reasons_are_words_of_slurm(state: str, result: str, reason: str, word: str) -> None:
+    one = job(12, state, result=RESULT.Value(f"SESSION_RESULT_{result}"), reason=reason)
+    assert one.reason == word
+
+
 def test_squeue_prints_what_slurm_does() -> None:
     jobs = [
         job(12),
