@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
+from retinue.client.command.slurm import job_start
 from retinue.client.command.slurm.hostlist import compress
 from retinue.client.command.slurm.job import NULL, Job, JobState, megabytes
 from retinue.client.command.slurm.node import DEFAULT_GROUP, Node, Partition
@@ -25,7 +27,7 @@ def job_text(job: Job, variables: Mapping[str, str], *, one_line: bool) -> str:
     limit = long_span(job.time_limit) if job.time_limit else "UNLIMITED"
     nodes = job.node_list or NULL
     array = f"ArrayJobId={job.array} ArrayTaskId={job.index} " if job.array is not None else ""
-    output = variables.get("SLURM_JOB_STDOUT", "") or NULL
+    output, errors = (_file(job, variables.get(name, "")) for name in (job_start.OUTPUT, job_start.ERROR))
     return _joined(
         [
             f"JobId={job.number} {array}JobName={job.name}",
@@ -52,12 +54,18 @@ def job_text(job: Job, variables: Mapping[str, str], *, one_line: bool) -> str:
             f"Command={' '.join(spec.kernel.command[3:]) or NULL}",
             f"WorkDir={job.directory}",
             *([f"Comment={spec.labels['comment']}"] if "comment" in spec.labels else []),
-            f"StdErr={output}",
-            "StdIn=/dev/null",
-            f"StdOut={output}",
+            f"StdErr={errors or output or NULL}",
+            f"StdIn={variables.get(job_start.INPUT) or '/dev/null'}",
+            f"StdOut={output or NULL}",
         ],
         one_line=one_line,
     )
+
+
+def _file(job: Job, pattern: str) -> str:
+    """Returns a file of a job from its pattern, as far as it is known from outside."""
+    known = {"%j": str(job.number), "%A": str(job.array or job.number), "%a": job.index or "4294967294", "%x": job.name}
+    return re.sub(r"%[jAax]", lambda found: known[found[0]], pattern)
 
 
 def node_text(node: Node, *, one_line: bool) -> str:

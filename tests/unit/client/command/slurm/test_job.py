@@ -10,6 +10,7 @@ from retinue.client.command.slurm.finding import JobId, parse_id, split_ids
 from retinue.client.command.slurm.job import Job, JobState
 from retinue.client.command.slurm.layout import by_letters, by_names, by_sacct
 from retinue.client.command.slurm.sacct import FIELDS, Window, entries_of, window_of
+from retinue.client.command.slurm.scontrol_texts import job_text
 from retinue.client.command.slurm.squeue import LETTERS, NAMES, parse_states, rows_of, sort_rows
 from retinue.client.errors import UsageError
 from retinue.manager.v1 import session_pb2 as pb
@@ -189,3 +190,11 @@ def test_windows_of_sacct() -> None:
     assert not Window(0, _START - 1, None).has(ended)
     assert Window(0, _START + 80, frozenset({JobState.FAILED})).has(ended)
     assert not Window(0, _START + 80, frozenset({JobState.COMPLETED})).has(ended)
+
+
+def test_scontrol_shows_where_a_job_writes() -> None:
+    one = session(14, "RUNNING", index=2)
+    one.spec.kernel.working_directory = "/data/x"
+    shown = job_text(Job(one, _START + 100), {"JOB_OUTPUT": "/data/%x-%A_%a.%N.out"}, one_line=True).split()
+    assert {"JobId=14", "ArrayJobId=13", "ArrayTaskId=2", "WorkDir=/data/x"} <= set(shown)
+    assert {"StdOut=/data/Train-13_2.%N.out", "StdErr=/data/Train-13_2.%N.out", "StdIn=/dev/null"} <= set(shown)
