@@ -396,7 +396,9 @@ def _comparisons(terms: Sequence[tuple[str, str, str]]) -> tuple[list[str], dict
             values[f"key{number}"] = field.removeprefix("labels.")
             column = f"s.spec->'labels'->>:key{number}"
         elif field == "number":
+            # It is never NULL, and an index serves plain comparisons only.
             column, compared = "s.number", f"CAST({compared} AS bigint)"
+            comparison = "<>" if operator == "!=" else "="
         else:
             column = f"s.{field}::text"
         conditions.append(f"{column} {comparison} {compared}")
