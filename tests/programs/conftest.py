@@ -3,66 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from retinue.client.aio import Client
 from retinue.devtools.cluster import Cluster
 from tests.support.eventually import NEVER
-from tests.support.forked_programs import PROGRAM, Outcome
-
-INSTALLED = Path("/var/cache/retinue/slurm/bin")
-"""Where `scripts/install slurm` puts programs, here and for kernels that see the node's files."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shell:
-    """Runs command lines by bash in a directory."""
-
-    directory: Path
-    environment: dict[str, str]
-
-    async def run(self, command: str, **environment: str) -> Outcome:
-        """Runs a command line to its end."""
-        process = await asyncio.create_subprocess_exec(
-            *("bash", "-eu", "-o", "pipefail", "-c", command),
-            env={**self.environment, **environment},
-            cwd=self.directory,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        async with asyncio.timeout(NEVER):
-            out, err = await process.communicate()
-        assert process.returncode is not None
-        return Outcome(process.returncode, out.decode(), err.decode())
-
-    async def __call__(self, command: str, **environment: str) -> str:
-        """Runs a command line that has to end well; returns its output."""
-        outcome = await self.run(command, **environment)
-        assert outcome.code == 0, outcome
-        return outcome.out
+from tests.support.login import Shell, login_machine, shell_in
 
 
 @pytest.fixture
 def shell(cluster: Cluster, tmp_path: Path) -> Shell:
     """A shell of a user of the cluster, in an empty home directory."""
-    settings = cluster.settings
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("RETINUE_", "NO_COLOR"))}
-    environment = {
-        **kept,
-        "RETINUE_ENDPOINT": settings.endpoint,
-        "RETINUE_TOKEN": settings.token or "",
-        "RETINUE_CA": settings.ca or "",
-        "RETINUE_CONTEXTS": str(tmp_path / "contexts.yaml"),
-        "HOME": str(tmp_path),
-        "PATH": os.pathsep.join((str(PROGRAM.parent), kept["PATH"], str(INSTALLED))),
-    }
-    return Shell(tmp_path, environment)
+    return shell_in(tmp_path, cluster)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def login(cluster: Cluster, client: Client) -> AsyncIterator[Shell]:
+    """A shell of a user of Slurm, in an empty directory that jobs see, too."""
+    async with login_machine(cluster, client) as shell:
+        yield shell
 
 
 @pytest_asyncio.fixture(loop_scope="session", autouse=True)

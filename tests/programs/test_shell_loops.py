@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.programs.conftest import Shell
+from tests.support.login import Shell
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -1,0 +1,96 @@
+"""A machine from which a user of Slurm works: a directory that jobs see by the same path, and Slurm's commands."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from retinue.client.aio import Client
+from retinue.devtools.cluster import Cluster
+from retinue.manager.v1.fleet_service_pb2 import MountRoot
+from tests.support.eventually import NEVER
+from tests.support.forked_programs import PROGRAM, Outcome
+
+INSTALLED = Path("/var/cache/retinue/slurm/bin")
+"""Where `scripts/install slurm` puts programs, here and for kernels that see the node's files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """Runs command lines by bash in a directory."""
+
+    directory: Path
+    environment: dict[str, str]
+
+    async def start(self, command: str, **environment: str) -> asyncio.subprocess.Process:
+        """Starts a command line; its errors go with its output."""
+        return await self._process(command, environment, asyncio.subprocess.STDOUT)
+
+    async def run(self, command: str, **environment: str) -> Outcome:
+        """Runs a command line to its end."""
+        process = await self._process(command, environment, asyncio.subprocess.PIPE)
+        async with asyncio.timeout(NEVER):
+            out, err = await process.communicate()
+        assert process.returncode is not None
+        return Outcome(process.returncode, out.decode(), err.decode())
+
+    async def __call__(self, command: str, **environment: str) -> str:
+        """Runs a command line that has to end well; returns its output."""
+        outcome = await self.run(command, **environment)
+        assert outcome.code == 0, outcome.out + outcome.err
+        return outcome.out
+
+    async def _process(self, command: str, environment: dict[str, str], errors: int) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *("bash", "-eu", "-o", "pipefail", "-c", command),
+            env={**self.environment, **environment},
+            cwd=self.directory,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=errors,
+            # Kernels write to mounts as another user.
+            umask=0,
+        )
+
+
+def shell_in(directory: Path, cluster: Cluster) -> Shell:
+    """Returns a shell of a user of the cluster, whose home directory it is."""
+    settings = cluster.settings
+    own = ("RETINUE_", "SLURM_", "SBATCH_", "NO_COLOR", "XDG_")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(own)}
+    environment = {
+        **kept,
+        "RETINUE_ENDPOINT": settings.endpoint,
+        "RETINUE_TOKEN": settings.token or "",
+        "RETINUE_CA": settings.ca or "",
+        "HOME": str(directory),
+        "PATH": os.pathsep.join((str(PROGRAM.parent), str(INSTALLED), kept["PATH"])),
+    }
+    return Shell(directory, environment)
+
+
+@contextlib.asynccontextmanager
+async def login_machine(cluster: Cluster, client: Client) -> AsyncIterator[Shell]:
+    """A shell in a directory that sessions may mount, with Slurm's commands on its PATH."""
+    with (
+        tempfile.TemporaryDirectory(prefix="rt-test-", dir="/srv") as made,
+        tempfile.TemporaryDirectory(prefix="rt-test-") as home,
+    ):
+        os.chmod(made, 0o777)  # noqa: S103  # kernels have no user of this machine
+        shell = shell_in(Path(made), cluster)
+        # Programs keep secrets there, and kernels have homes of their own.
+        shell.environment["HOME"] = home
+        commands = (await shell("retinue slurm-commands")).strip()
+        shell.environment["PATH"] = f"{commands}{os.pathsep}{shell.environment['PATH']}"
+        # Jobs that say nothing of what they need.
+        shell.environment["RETINUE_SBATCH_OPTIONS"] = "--slots cpu=0.1,mem=100m"
+        await client.resource_groups.update("default", mount_roots=[MountRoot(path=made, writable=True)])
+        try:
+            yield shell
+        finally:
+            await client.resource_groups.update("default", mount_roots=[])
