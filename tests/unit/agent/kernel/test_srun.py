@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,8 +15,7 @@ from retinue.agent.kernel.build import SRUN, build
 from tests.support.eventually import NEVER, eventually_blocking
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
     Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -52,18 +53,21 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def environment(program: Path, tmp_path: Path) -> dict[str, str]:
+def environment(program: Path, tmp_path: Path) -> Iterator[dict[str, str]]:
     (tmp_path / "ssh").write_text(SSH.format(program=program))
     (tmp_path / "ssh").chmod(0o755)
-    return {
+    # Steps of other tests are others' jobs.
+    number = f"{os.getpid()}{abs(hash(tmp_path))}"
+    yield {
         "PATH": f"{tmp_path}:/usr/bin:/bin",
         "BACKENDAI_CLUSTER_HOST": "main1",
         "BACKENDAI_CLUSTER_HOSTS": "main1,sub1,sub2",
-        # Steps of other tests are others' jobs.
-        "BACKENDAI_SESSION_NUMBER": f"{os.getpid()}{abs(hash(tmp_path))}",
+        "BACKENDAI_SESSION_NUMBER": number,
         "SLURM_JOB_CPUS_PER_NODE": "2(x3)",
         "SLURM_JOB_NAME": "train",
     }
+    for directory in (Path("/dev/shm"), Path(tempfile.gettempdir())):  # noqa: S108  # where the program keeps steps
+        (directory / f".srun-{os.geteuid()}-{number}").unlink(missing_ok=True)
 
 
 @pytest.fixture
