@@ -145,9 +145,23 @@ class KernelFiles:
         forbidden = (options.state_dir, options.scratch_dir)
         set_up_network(waiting.init)
         provision = Provision(
-            user, options.owner, ssh, spec.mounts, forbidden, waiting.further, self._bound, self._steps
+            user,
+            options.owner,
+            ssh,
+            spec.mounts,
+            forbidden,
+            waiting.further,
+            self._bound,
+            self._steps,
+            search_path=_search_path(waiting.init.pid),
         )
         provision_kernel(waiting.init.pid, provision)
+
+
+def _search_path(pid: int) -> str:
+    """Returns the search path of a kernel's first process, which an image may name; empty if there is none."""
+    variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return next((os.fsdecode(each[5:]) for each in variables if each.startswith(b"PATH=")), "")
 
 
 def wait_ready(pid: int, directory: Path) -> Waiting:

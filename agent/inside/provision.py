@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from retinue.agent.host import syscalls
 from retinue.agent.host.id_mapped import OwnerMaps
 from retinue.agent.host.launch_threads import in_own_thread
-from retinue.agent.kernel.core.accounts import BASH, SHELL, with_group, with_user
+from retinue.agent.kernel.core.accounts import BASH, PROFILE, SHELL, profile, with_group, with_user
 from retinue.agent.kernel.core.ssh import CONFIG, HOST_KEY, IDENTITY, KNOWN_HOSTS, host_names, ssh_files
 from retinue.agent.kernel.paths import FILES, HOME, PROGRAMS, SHELL_PROGRAM, STEP_NAMES, STEPS
 from retinue.agent.kernel.ssh_programs import find_programs
@@ -84,6 +84,7 @@ class Provision:
     that name none. `forbidden` are directories of the node that no mount may show. At `bound` there are mounts that
     give no privileges either. `steps` is the program that starts the tasks of a job. `server` has the files of an SFTP
     server by name, with whether they are for the user only: there is nothing else of an image in its kernel.
+    `search_path` is that of the kernel's command.
     """
 
     user: Owner
@@ -95,6 +96,7 @@ class Provision:
     bound: Sequence[str] = ()
     steps: Path | None = None
     server: Mapping[str, tuple[bytes, bool]] = field(default_factory=dict)
+    search_path: str = ""
 
 
 def wants_ssh(spec: AttemptSpec) -> bool:
@@ -280,6 +282,8 @@ def _set_up_account(provision: Provision) -> None:
     shell = BASH if Path(BASH).exists() else SHELL
     _edit(Path("/etc/passwd"), lambda text: with_user(text, uid, gid, named=named, shell=shell))
     _edit(Path("/etc/group"), lambda text: with_group(text, gid))
+    if provision.search_path and Path(PROFILE).parent.is_dir():
+        _edit(Path(PROFILE), lambda _text: profile(provision.search_path))
 
 
 def _set_up_ssh(ssh: Ssh, provision: Provision) -> None:

@@ -151,7 +151,10 @@ class Kernels(SandboxKernels[ProcessOptions]):
                 set_up_network(init)
             server = {} if spec.sftp is None else jail.files(spec.sftp, spec.mounts)
             default = self._options.owner
-            provision = Provision(user, default, ssh, spec.mounts, forbidden, steps=self._steps, server=server)
+            path = dict(spec.environment).get("PATH", bubblewrap.SEARCH_PATH)
+            provision = Provision(
+                user, default, ssh, spec.mounts, forbidden, steps=self._steps, server=server, search_path=path
+            )
             provision_kernel(init.pid, provision)
         except BaseException:
             child.kill()

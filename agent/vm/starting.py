@@ -15,7 +15,7 @@ from retinue.agent.errors import KernelRuntimeError, KernelStartError, in_words
 from retinue.agent.host.core.limits import thread_variables
 from retinue.agent.host.processes import alive
 from retinue.agent.inside.provision import CLIENTS, WITHOUT_RESOLVER, Ssh, ssh_of
-from retinue.agent.kernel.core.accounts import ACCOUNT, Account
+from retinue.agent.kernel.core.accounts import ACCOUNT, PROFILE, Account, profile
 from retinue.agent.kernel.core.ssh import CONFIG, HOST_KEY, IDENTITY, KNOWN_HOSTS, server_command
 from retinue.agent.kernel.paths import FILES, HOME, PROGRAMS, PYTHON, SHELL_PROGRAM
 from retinue.agent.process.bubblewrap import SEARCH_PATH
@@ -240,11 +240,17 @@ def guest_spec(
     account = Account(own.uid, own.gid) if user is None else user.account
     defaults = {"PATH": SEARCH_PATH, "HOME": HOME, "USER": account.name or ACCOUNT, "LANG": "C.UTF-8"}
     defaults |= thread_variables(spec.slots)
+    search_path = dict(spec.environment).get("PATH", SEARCH_PATH)
     resolver = options.resolver() if spec.egress else WITHOUT_RESOLVER
     shared = [SharedDirectory(PROGRAMS, SHARED_PROGRAMS), SharedDirectory(PYTHON, SHARED_PYTHON)]
     for number, mount in enumerate(spec.mounts):
         shared.append(SharedDirectory(mount.target, MOUNT.format(number), mount.writable))
-    texts = {"/etc/hostname": f"{spec.hostname}\n", "/etc/hosts": hosts, "/etc/resolv.conf": resolver}
+    texts = {
+        "/etc/hostname": f"{spec.hostname}\n",
+        "/etc/hosts": hosts,
+        "/etc/resolv.conf": resolver,
+        PROFILE: profile(search_path),
+    }
     if user is not None:
         texts |= user.files(named=ssh is not None)
     return GuestSpec(

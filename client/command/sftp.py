@@ -217,8 +217,11 @@ async def _shell_hosts(connection: Connection, session: Session) -> list[ssh_blo
 
 
 def _kernels(session: Session) -> list[str]:
-    """Returns the hostnames of the kernels; that of the first is empty, which is what commands mean by nothing."""
-    return ["", *(kernel.hostname for kernel in session.kernels[1:])]
+    """Returns the hostnames of the kernels that run; that of the first is empty, which is what commands mean by
+    nothing.
+    """
+    running = session_pb2.KERNEL_STATE_RUNNING
+    return ["", *(kernel.hostname for kernel in session.kernels[1:] if kernel.state == running)]
 
 
 def _names(session: Session, kernel: str) -> tuple[str, ...]:

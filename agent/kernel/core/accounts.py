@@ -5,6 +5,7 @@ The texts are an image's: they may hold anything, and lines that make no sense a
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 
 from retinue.agent.kernel.paths import HOME
@@ -14,6 +15,8 @@ ACCOUNT = "work"
 SHELL = "/bin/sh"
 BASH = "/bin/bash"
 """The shell of the account where the root has it."""
+PROFILE = "/etc/profile.d/kernel-path.sh"
+"""What shells of a login read after /etc/profile, which replaces their search path."""
 MAX_ID = 2**31 - 1
 """The largest number of a user or a group that an image may name."""
 MAX_GROUPS = 1024
@@ -134,3 +137,14 @@ def _number(text: str) -> int | None:
 
 def _terminated(text: str) -> str:
     return text if not text or text.endswith("\n") else f"{text}\n"
+
+
+def profile(search_path: str) -> str:
+    """Returns the text by which shells of a login find what the kernel's command finds."""
+    whole, begin = shlex.quote(f":{search_path}"), shlex.quote(f":{search_path}:")
+    return f"""# The search path of the kernel's command comes before that of /etc/profile.
+case ":$PATH" in
+{whole}|{begin}*) ;;
+*) PATH={shlex.quote(search_path)}:$PATH ;;
+esac
+"""

@@ -73,6 +73,22 @@ async def test_clients_reach_each_kernel(files: Program, session: Session, tmp_p
     assert (ran.code, ran.out) == (0, "sub1\n"), ran.err
 
 
+async def test_a_login_finds_what_the_command_finds(files: Program, session: Session, tmp_path: Path) -> None:
+    """/etc/profile replaces the search path, in shells of a login only."""
+    clients = await configured(files, tmp_path, session.name)
+    program = "mkdir bin && printf '#!/bin/sh\necho own' >bin/own-program && chmod +x bin/own-program"
+    for kernel, host in (("main1", clients.host), ("sub1", f"sub1.{clients.host}")):
+        assert (await files("exec", "-k", kernel, session.name, "--", "sh", "-c", program)).code == 0
+        for ran in (
+            await clients("ssh", host, "own-program"),
+            await clients("ssh", "-T", host, text="own-program\n"),
+            await clients("ssh", "-tt", host, text="own-program; exit\n"),
+            await clients("ssh", clients.host, f"ssh {kernel} own-program"),
+            await clients("ssh", clients.host, f"echo own-program | ssh -T {kernel}"),
+        ):
+            assert "own" in ran.out.split(), (ran.out, ran.err)
+
+
 async def test_mpi_starts_from_a_login(files: Program, session: Session, tmp_path: Path) -> None:
     clients = await configured(files, tmp_path, session.name)
     mpirun = "mpirun --host main1,sub1 sh -c 'echo $OMPI_COMM_WORLD_RANK $(hostname) $SAID'"

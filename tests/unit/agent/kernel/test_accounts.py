@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.agent.kernel.core.accounts import MAX_GROUPS, MAX_ID, Account, AccountError, find_account
+from retinue.agent.kernel.core.accounts import MAX_GROUPS, MAX_ID, Account, AccountError, find_account, profile
 
 USERS = """\
 root:x:0:0:root:/root:/bin/sh
@@ -94,3 +94,13 @@ def test_whatever_an_image_holds_is_a_user_or_none(user: str, users: str, groups
         assert 0 < account.uid <= MAX_ID
         assert 0 <= account.gid <= MAX_ID
         assert all(0 <= group <= MAX_ID for group in account.groups)
+
+
+def test_a_search_path_is_quoted_for_shells_of_a_login() -> None:
+    lines = profile("/opt/my tools/bin:/bin").splitlines()
+    assert lines[1:] == [
+        'case ":$PATH" in',
+        "':/opt/my tools/bin:/bin'|':/opt/my tools/bin:/bin:'*) ;;",
+        "*) PATH='/opt/my tools/bin:/bin':$PATH ;;",
+        "esac",
+    ]
