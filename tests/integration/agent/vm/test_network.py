@@ -95,7 +95,9 @@ async def test_a_machine_of_a_sessions_network_has_one_address(vms: Vms) -> None
 
     # What comes by the egress link reaches the session's address, and so does the answer the node.
     assert await eventually(answer, ignoring=OSError) == b"main1"
-    # Probes connect inside, to the address that routers have: the guest has another.
+    # Probes connect inside, to the address that routers have: the guest has another, and the node is not asked.
+    with attachment.opened() as descriptor:
+        namespaces.run_inside(descriptor, lambda: run("ip", "link", "set", "out0", "down"))
     with await runtime.kernel("k.1").connect(7000, (node_knows,)):
         await vms.until("k.1", Phase.EXITED)
     addresses = [line.split()[3] for line in vms.printed("k.1").splitlines() if " inet " in line]
