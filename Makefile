@@ -147,6 +147,7 @@ test-clients: programs clients ## the clients in clients/ against a cluster of t
 test-programs: programs ## programs of others, such as workflow engines, against a cluster of two nodes; needs root
 	scripts/install packages programs
 	scripts/install nextflow
+	scripts/install apps
 	$(VENV)/bin/pytest -v --durations 20 $(SECOND_RUN) $(PROGRAMS)
 
 kubernetes: $(if $(RETINUE_KUBE_BIN)$(wildcard $(KUBERNETES)/kubelet),,$(TOOLCHAINS)) ## the programs of a Kubernetes for the tests of pods, built once into .cache, or those that RETINUE_KUBE_BIN names; needs go
