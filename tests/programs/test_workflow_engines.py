@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.support.eventually import NEVER, eventually
 
 if TYPE_CHECKING:
     from retinue.client.aio import Client
@@ -66,6 +70,23 @@ async def test_snakemake_with_its_executor_for_slurm(login: Shell, client: Clien
     comments = [session.view.spec.labels["comment"] async for session in client.sessions.list(show_ended=True)]
     assert "rule_square_wildcards_2" in comments
     assert "rule_total" in comments
+
+
+async def test_snakemake_says_which_job_failed_and_ends_what_runs(login: Shell, client: Client) -> None:
+    (login.directory / "Snakefile").write_text(SNAKEFILE)
+    failed = await login.run(f"{SLURM} {SMALL} never")
+    assert failed.code == 1
+    assert "status is: 'FAILED'" in failed.err
+    running = await login.start(f"exec {SLURM} {SMALL} late")
+    await eventually((login.directory / "started").exists)
+    running.send_signal(signal.SIGINT)
+    async with asyncio.timeout(NEVER):
+        output, _ = await running.communicate()
+    assert running.returncode == 1, output.decode()
+    left = [session async for session in client.sessions.list()]
+    for session in left:
+        await session.wait_ended(NEVER)
+        assert session.result == "CANCELLED"
 
 
 async def test_nextflow(login: Shell) -> None:
