@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from tests.integration.sessions.browser import Page, page
-from tests.programs.conftest import Shell
+from tests.support.login import Shell
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
