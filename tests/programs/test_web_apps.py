@@ -20,9 +20,9 @@ LIBRARY = """
     window.everything = root => [...root.querySelectorAll('*')]
         .flatMap(one => one.shadowRoot ? [one, ...everything(one.shadowRoot)] : [one]);
     window.words = one => [one.innerText, one.value, one.ariaLabel, one.title, one.dataset?.testid]
-        .filter(text => typeof text === 'string').map(text => text.trim());
+        .filter(text => typeof text === 'string').map(text => text.trim().toLowerCase());
     window.named = name => everything(document)
-        .filter(one => one.getClientRects().length && words(one).includes(name)).at(-1);
+        .filter(one => one.getClientRects().length && words(one).includes(name.toLowerCase())).at(-1);
     window.shown = () => everything(document).flatMap(words).join('\\n');
 """
 STREAMLIT = """
@@ -47,6 +47,23 @@ with gr.Blocks() as demo:
     so_far, words = gr.State(0), gr.Textbox(label="Said")
     gr.Button("More").click(count, so_far, [so_far, words])
 demo.launch()
+"""
+TENSORBOARD = """
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+writer = EventFileWriter("runs/first")
+for step in range(20):
+    value = Summary.Value(tag="loss of a model", simple_value=1 / (step + 1))
+    writer.add_event(Event(step=step, wall_time=1e9 + step, summary=Summary(value=[value])))
+writer.close()
+"""
+MLFLOW = """
+import mlflow
+mlflow.set_tracking_uri("sqlite:///runs.db")
+mlflow.set_experiment("of-retinue")
+with mlflow.start_run(run_name="first-run"):
+    mlflow.log_metric("loss", 0.25)
 """
 
 
@@ -76,7 +93,7 @@ async def click(browser: Page, name: str) -> None:
 
 
 async def shows(browser: Page, text: str) -> None:
-    await browser.until(f"shown().includes({text!r})")
+    await browser.until(f"shown().includes({text.lower()!r})")
 
 
 async def test_streamlit(shell: Shell, browser: Page) -> None:
@@ -97,3 +114,21 @@ async def test_gradio(shell: Shell, browser: Page) -> None:
     for count in range(1, 4):
         await click(browser, "More")
         await shows(browser, f"clicked {count} times")
+
+
+async def test_tensorboard(shell: Shell, browser: Page) -> None:
+    await opened(shell, browser, "tensorboard", "--logdir", "runs", files={"prepare.py": TENSORBOARD})
+    await shows(browser, "loss of a model")
+    for tab in ("Scalars", "Time Series"):
+        await click(browser, tab)
+        await shows(browser, "first")
+
+
+async def test_mlflow(shell: Shell, browser: Page) -> None:
+    arguments = ("--backend-store-uri", "sqlite:///runs.db", "--workers", "1")
+    await opened(shell, browser, "mlflow", *arguments, files={"prepare.py": MLFLOW})
+    await click(browser, "of-retinue")
+    await click(browser, "Model training")
+    await click(browser, "Runs")
+    await click(browser, "first-run")
+    await shows(browser, "0.25")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
     from tests.integration.agent.conftest import Place
 
+GROUP = f"rt-test-engine-{os.getpid()}"
 CONFIGURATIONS: Mapping[str, dict[str, Any]] = {
     "hardened": {
         "userns-remap": "daemon",
@@ -26,7 +29,7 @@ CONFIGURATIONS: Mapping[str, dict[str, Any]] = {
     "customized": {
         "log-driver": "syslog",
         "exec-opts": ["native.cgroupdriver=cgroupfs"],
-        "cgroup-parent": "/rt-test-engine",
+        "cgroup-parent": f"/{GROUP}",
         "runtimes": {"own": {"path": "runc"}},
         "default-runtime": "own",
         "default-ipc-mode": "shareable",
@@ -58,6 +61,9 @@ def configured(request: pytest.FixtureRequest) -> Iterator[TestEngine]:
         yield engine
     finally:
         engine.stop()
+        # An engine leaves it.
+        for left in (*Path("/sys/fs/cgroup").glob(GROUP), *Path("/sys/fs/cgroup").glob(f"*/{GROUP}")):
+            left.rmdir()
 
 
 @pytest.fixture

@@ -144,7 +144,8 @@ async def test_answers_that_do_not_end(one_node: DockerCluster, registry: Hostil
         for name, session in sessions.items():
             reason, message = await _failure(client, session)
             if name in HANGING:
-                assert (reason, message) == ("START_TIMEOUT", "not every kernel was ready in time")
+                assert reason == "START_TIMEOUT"
+                assert message.startswith("not every kernel was ready in time: not on ")
             else:
                 assert reason in {"START_TIMEOUT", "IMAGE_PULL_FAILED"}
             await session.terminate(force=True)
