@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from tests.integration.client.command.conftest import Program
+from tests.support.eventually import NEVER
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +39,7 @@ kernel: {command: [sleep, 0.5]}
 """
 
 
-async def test_a_pipeline_from_a_file(retinue: Program, tmp_path: Path) -> None:
+async def test_a_pipeline_from_a_file(retinue: Program, client: Client, tmp_path: Path) -> None:
     file = tmp_path / "pipeline.yaml"
     file.write_text(PIPELINE)
     checked = await retinue("apply", "-f", str(file), "--validate-only")
@@ -63,11 +64,12 @@ async def test_a_pipeline_from_a_file(retinue: Program, tmp_path: Path) -> None:
     session["spec"]["name"] = "cli-again"
     file.write_text(yaml.safe_dump(session))
     assert (await retinue("apply", "-f", str(file))).code == 0
-    session["spec"] |= {"name": "cli-refused", "dependsOn": [ids[2]]}
+    session["spec"] |= {"name": "cli-late", "dependsOn": [ids[2]]}
     file.write_text(yaml.safe_dump(session))
-    refused = await retinue("apply", "-f", str(file))
-    assert refused.code == 1
-    assert "cli-refused refused: cli-bad terminated without success" in refused.err
+    assert (await retinue("apply", "-f", str(file))).code == 0
+    await (await client.sessions.get("cli-late")).wait_ended(NEVER)
+    late = json.loads((await retinue("get", "cli-late", "-o", "json")).out)
+    assert (late["state"], late["reason"]) == ("SESSION_STATE_CANCELLED", "DEPENDENCY_FAILED")
     file.write_text("type: batch\nkernels: {}\n")
     wrong = await retinue("apply", "-f", str(file))
     assert (wrong.code, wrong.err) == (
