@@ -17,9 +17,14 @@ _WEBSOCKET = "websocket"
 # Of a client that is there, and takes no byte of what is sent to it.
 _STALLED_SECONDS = 900
 # The same where the connection ends with the answer; and how long a client may take to read one that it got before it
-# has sent all: what it sends in the meantime would break the connection off. As long as nginx waits (`send_timeout`).
-_FAREWELL_SECONDS = 60
-_TCP, _TCP_USER_TIMEOUT = 6, 18
+# has sent all: what it sends in the meantime would break the connection off. Between `lingering_timeout` and
+# `send_timeout` of nginx, as the engine has one for both: a client that does not close its side sees the end of a
+# WebSocket no sooner.
+_FAREWELL_SECONDS = 15
+# What the system holds of an answer beyond what is under way. With the megabytes that it takes otherwise, a slow client
+# takes longer for them than the farewell, and the engine sees none of it.
+_UNSENT = 128 << 10
+_TCP, _TCP_USER_TIMEOUT, _TCP_NOTSENT_LOWAT = 6, 18, 25
 HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
 
@@ -63,9 +68,16 @@ def clients(*, headers_seconds: float, idle_seconds: float, **fields: object) ->
 
 
 def patience() -> Json:
-    """Returns the part of a listener that ends connections whose clients take nothing any more."""
-    option = {"level": _TCP, "name": _TCP_USER_TIMEOUT, "int_value": _STALLED_SECONDS * 1000}
-    return {"socket_options": [{**option, "state": "STATE_LISTENING"}]}
+    """Returns the part of a listener that ends connections whose clients take nothing any more, and has the engine see
+    how slow ones get on.
+    """
+    options = {_TCP_USER_TIMEOUT: _STALLED_SECONDS * 1000, _TCP_NOTSENT_LOWAT: _UNSENT}
+    return {
+        "socket_options": [
+            {"level": _TCP, "name": name, "int_value": value, "state": "STATE_LISTENING"}
+            for name, value in options.items()
+        ]
+    }
 
 
 def programs(*, idle_seconds: float, http2: Json | None = None) -> Json:

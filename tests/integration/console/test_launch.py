@@ -52,7 +52,7 @@ async def test_by_mouse(visitor: Visitor, client: Client, pictures: Path) -> Non
     await page.get_by_role("button", name="Launch").click()
 
     await expect(page.locator("h1")).to_have_text("mouse")
-    await expect(page.locator(".bar-top .tag")).to_have_text("Multi-node \N{MULTIPLICATION SIGN}2")
+    await expect(page.locator(".bar-top .tag").last).to_have_text("Multi-node \N{MULTIPLICATION SIGN}2")
     await expect(page.locator(".bar-top .state")).to_contain_text("Running")
 
     await expect(page.locator(".chart").first).to_contain_text("main1")
