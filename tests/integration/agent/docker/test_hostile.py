@@ -147,7 +147,7 @@ async def test_answers_that_do_not_end(one_node: DockerCluster, registry: Hostil
                 assert reason == "START_TIMEOUT"
                 assert message.startswith("not every kernel was ready in time: not on ")
             else:
-                assert reason in {"START_TIMEOUT", "IMAGE_PULL_FAILED"}
+                assert reason in {"START_TIMEOUT", "IMAGE_PULL_FAILED", "IMAGE_INVALID"}
             await session.terminate(force=True)
         # Others have their time again.
         await client.resource_groups.update("default", start_timeout=LONG_START_TIMEOUT)
