@@ -48,16 +48,6 @@ with gr.Blocks() as demo:
     gr.Button("More").click(count, so_far, [so_far, words])
 demo.launch()
 """
-TENSORBOARD = """
-from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.summary.writer.event_file_writer import EventFileWriter
-writer = EventFileWriter("runs/first")
-for step in range(20):
-    value = Summary.Value(tag="loss of a model", simple_value=1 / (step + 1))
-    writer.add_event(Event(step=step, wall_time=1e9 + step, summary=Summary(value=[value])))
-writer.close()
-"""
 MLFLOW = """
 import mlflow
 mlflow.set_tracking_uri("sqlite:///runs.db")
@@ -114,14 +104,6 @@ async def test_gradio(shell: Shell, browser: Page) -> None:
     for count in range(1, 4):
         await click(browser, "More")
         await shows(browser, f"clicked {count} times")
-
-
-async def test_tensorboard(shell: Shell, browser: Page) -> None:
-    await opened(shell, browser, "tensorboard", "--logdir", "runs", files={"prepare.py": TENSORBOARD})
-    await shows(browser, "loss of a model")
-    for tab in ("Scalars", "Time Series"):
-        await click(browser, tab)
-        await shows(browser, "first")
 
 
 async def test_mlflow(shell: Shell, browser: Page) -> None:
