@@ -113,8 +113,13 @@ class CallError(RetinueError):
 
     def __str__(self) -> str:
         """Returns what is wrong, with each field that the message does not speak of."""
+        return "; ".join(self.lines)
+
+    @property
+    def lines(self) -> list[str]:
+        """Returns the message, and a line for each wrong field that it does not speak of."""
         wrong = (each for each in self.violations if each.description not in self.message)
-        return "; ".join([self.message, *(f"{each.field}: {each.description}" for each in wrong)])
+        return [self.message, *(f"{each.field}: {each.description}" for each in wrong)]
 
 
 class InvalidRequest(CallError):

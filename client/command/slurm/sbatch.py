@@ -16,7 +16,7 @@ from retinue.client.command.exit_codes import ExitCode
 from retinue.client.command.printable import safe
 from retinue.client.command.script_options import read_script
 from retinue.client.command.slurm import sbatch_grammar
-from retinue.client.command.slurm.slurm_command import SlurmCommand, version_option
+from retinue.client.command.slurm.slurm_command import OwnGrammarCommand, version_option
 from retinue.client.command.slurm.submitting_machine import exported, is_mounted, shared_mounts
 from retinue.client.command.text_files import decode, read_file
 from retinue.client.errors import UsageError
@@ -29,12 +29,8 @@ _OPTIONS_VARIABLE = "RETINUE_SBATCH_OPTIONS"
 _IGNORE_VARIABLE = "SBATCH_IGNORE_UNKNOWN"
 
 
-class _Sbatch(SlurmCommand):
+class _Sbatch(OwnGrammarCommand):
     """Says on its page of help which options of sbatch there are."""
-
-    def complete(self, args: Sequence[str]) -> list[str]:
-        """Returns the words as they are: the grammar of sbatch completes its options, and those of a script stay."""
-        return list(args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the options of sbatch by what becomes of them."""
@@ -53,11 +49,6 @@ class _Sbatch(SlurmCommand):
 @click.command(
     "sbatch",
     cls=_Sbatch,
-    context_settings={
-        "allow_interspersed_args": False,
-        "ignore_unknown_options": True,
-        "help_option_names": ["--help"],
-    },
     options_metavar="[OPTIONS OF SBATCH]",
 )
 @version_option
@@ -70,9 +61,9 @@ async def sbatch_command(connection: Connection, words: tuple[str, ...]) -> int:
     It is `retinue submit` with sbatch's grammar: options before SCRIPT, in lines `#SBATCH`, and in variables such as
     SBATCH_PARTITION; without SCRIPT and --wrap it reads standard input. Mount roots of the resource group that this
     machine has as directories, too, are mounted at their paths, and a job starts in the directory of the submission if
-    it is in one of them, else in /home/work. Long options of `retinue submit` that sbatch
-    has not, such as --mount and --image, may stand among them; $RETINUE_SBATCH_OPTIONS has some for every job. All
-    that has no counterpart is refused at once, or with --ignore-unknown ($SBATCH_IGNORE_UNKNOWN) left out.
+    it is in one of them, else in /home/work. Long options of `retinue submit` that sbatch has not, such as --mount and
+    --image, may stand among them; $RETINUE_SBATCH_OPTIONS has some for every job. All that has no counterpart is
+    refused at once, or with --ignore-unknown ($SBATCH_IGNORE_UNKNOWN) left out.
     """
     script, file, arguments = _read(list(words))
     given = _given(script)

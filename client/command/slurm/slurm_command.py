@@ -68,16 +68,22 @@ class SlurmCommand(click.Command):
         return found
 
 
+class OwnGrammarCommand(SlurmCommand):
+    """A command whose words a grammar of Slurm's own reads, which completes its options; those of a script, or of a
+    command, stay.
+    """
+
+    allow_interspersed_args = False
+    ignore_unknown_options = True
+
+    def complete(self, args: Sequence[str]) -> list[str]:
+        """Returns the words as they are."""
+        return list(args)
+
+
 def lines_of(error: RetinueError) -> list[str]:
     """Returns what an error says, in lines."""
-    if not isinstance(error, CallError):
-        return str(error).splitlines()
-    listed = [
-        f"{violation.field}: {violation.description}"
-        for violation in error.violations
-        if violation.description not in error.message
-    ]
-    return [error.message, *listed]
+    return error.lines if isinstance(error, CallError) else str(error).splitlines()
 
 
 NO_SUCH_JOB = "slurm_load_jobs error: Invalid job id specified"

@@ -18,7 +18,7 @@ from retinue.client.command.slurm import sbatch_grammar
 from retinue.client.command.slurm.finding import parse_id
 from retinue.client.command.slurm.sbatch_grammar import Given
 from retinue.client.command.slurm.sbatch_meaning import SbatchOptions, UnsupportedError
-from retinue.client.command.slurm.slurm_command import SlurmCommand, version_option
+from retinue.client.command.slurm.slurm_command import OwnGrammarCommand, version_option
 from retinue.client.command.slurm.submitting_machine import exported
 from retinue.client.errors import UsageError
 
@@ -122,22 +122,9 @@ def _srun_variables(environment: Mapping[str, str]) -> dict[str, str]:
     return {ours: environment[name] for name, ours in names.items() if name in environment}
 
 
-class _Srun(SlurmCommand):
-    """Leaves the words of the command as they are."""
-
-    def complete(self, args: Sequence[str]) -> list[str]:
-        """Returns the words as they are: the grammar of srun completes its options."""
-        return list(args)
-
-
 @click.command(
     "srun",
-    cls=_Srun,
-    context_settings={
-        "allow_interspersed_args": False,
-        "ignore_unknown_options": True,
-        "help_option_names": ["--help"],
-    },
+    cls=OwnGrammarCommand,
     options_metavar="[OPTIONS OF SRUN]",
 )
 @version_option

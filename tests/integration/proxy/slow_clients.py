@@ -36,6 +36,7 @@ READING: dict[str, Rhythm] = {
     "pauses late": [(3 << 20, 2.5)],
     "pauses twice": [(1 << 20, 1.5), (4 << 20, 1.5)],
     "reads little at a time": [(1 << 14, 0.01)] * (SIZE >> 14),
+    "crawls at first": [(1 << 12, 0.2)] * 100,
 }
 WRITING: dict[str, Rhythm] = {
     "pauses at first": [(0, 2.5)],
