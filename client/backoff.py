@@ -20,12 +20,14 @@ _READER_TOO_SLOW = "READER_TOO_SLOW"
 @dataclass(frozen=True, slots=True)
 class RetryBudget:
     """Bounds retries, in seconds: the first wait is up to `first`, waits double up to `longest`; after `total` without
-    progress the call fails.
+    progress the call fails. `waiting`, if any, is called before each wait with the failure and the seconds that are
+    left.
     """
 
     first: float = 0.2
     longest: float = 5.0
     total: float = 120.0
+    waiting: Callable[[CallError, float], None] | None = None
 
 
 class Backoff:
@@ -72,8 +74,14 @@ def _tries(retry_budget: RetryBudget, sleep: Callable[[float], Awaitable[None]])
         asked = failure.retry_after if isinstance(failure, CallError) else None
         return max(drawn(retry_state), asked or 0.0)
 
+    def say(retry_state: RetryCallState) -> None:
+        failure = retry_state.outcome.exception() if retry_state.outcome is not None else None
+        if retry_budget.waiting is not None and isinstance(failure, CallError):
+            retry_budget.waiting(failure, max(0.0, retry_budget.total - (retry_state.seconds_since_start or 0.0)))
+
     return aiter(
         AsyncRetrying(
+            before_sleep=say,
             sleep=sleep,
             retry=retry_if_exception(_is_passing),
             wait=wait,

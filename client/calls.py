@@ -57,12 +57,14 @@ async def resumed(
     endless: bool,
     retry_budget: RetryBudget,
     is_progress: Callable[[_Response], bool] = lambda _: True,
+    failed: Callable[[CallError], None] = lambda _: None,
 ) -> AsyncGenerator[_Response, None]:
     """Yields the responses of a stream that is opened again whenever it breaks.
 
     `request` is asked each time for what is still wanted, after everything yielded so far was taken in. An `endless`
     stream is also opened again when the server ends it. Raises CallError: at once when trying again is of no use, else
     when the retry budget is used up without a response that `is_progress`, as one that was yielded before is not.
+    `failed` is called with how each try ended.
     """
     backoff = Backoff(retry_budget)
     while True:
@@ -82,4 +84,5 @@ async def resumed(
             failure = from_rpc(error, identity)
         finally:
             stream.cancel()
+        failed(failure)
         await backoff.failed(failure)

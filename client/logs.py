@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from retinue.client.backoff import RetryBudget
+    from retinue.client.errors import CallError
     from retinue.manager.v1 import kernel_service_pb2_grpc
 
 
@@ -23,8 +24,8 @@ _STREAMS = {log_stream_pb2.LOG_STREAM_STDOUT: "stdout", log_stream_pb2.LOG_STREA
 
 @dataclass(frozen=True, slots=True)
 class LogChunk:
-    """A piece of the output of a kernel's try number `epoch`. `offset` is its first byte's;
-    `dropped` bytes before it fell to the size limit. `stream` is `stdout` or `stderr`, empty where it is not known.
+    """A piece of the output of a kernel's try number `epoch`. `offset` is its first byte's; `dropped` bytes before it
+    fell to the size limit, or could not be written. `stream` is `stdout` or `stderr`, empty where it is not known.
     """
 
     hostname: str
@@ -57,6 +58,8 @@ async def stream_logs(  # the fields of the request
     """
     # By hostname, the try that is read, and all before which is known.
     positions: dict[str, tuple[int, int]] = {}
+    # Kernels that could not be read when they were tried last: what others print is no progress meanwhile.
+    stuck: set[str] = set()
 
     def request() -> kernel_service_pb2.StreamLogsRequest:
         # All kernels together cannot be had from an offset: after a break they come from the start, and what is known
@@ -79,14 +82,25 @@ async def stream_logs(  # the fields of the request
             return None
         return continuation(start if response.epoch == number else 0, response)
 
+    def is_progress(response: kernel_service_pb2.StreamLogsResponse) -> bool:
+        # A kernel that is read from its start again and again would hide one that cannot be read.
+        if new(response) is None or (stuck and response.hostname not in stuck):
+            return False
+        stuck.discard(response.hostname)
+        return True
+
+    def failed(failure: CallError) -> None:
+        if which := failure.metadata.get("hostname"):
+            stuck.add(which)
+
     async with aclosing(
         resumed(
             stub.StreamLogs,
             request,
             endless=False,
             retry_budget=retry_budget,
-            # A kernel that is read from its start again and again would hide one that cannot be read.
-            is_progress=lambda response: new(response) is not None,
+            is_progress=is_progress,
+            failed=failed,
         )
     ) as responses:
         async for response in responses:
@@ -99,6 +113,10 @@ def continuation(position: int, response: kernel_service_pb2.StreamLogsResponse)
     """Returns the part of a response that is new to a reader who has everything before `position`;
     None when nothing is.
     """
+    if not response.data:
+        # So much is lost, and nothing follows.
+        lost = response.offset - position
+        return LogChunk(response.hostname, response.offset, b"", lost, response.epoch) if lost > 0 else None
     known = max(0, position - response.offset)
     if known >= len(response.data):
         return None

@@ -24,6 +24,7 @@ import grpc.aio
 
 from retinue.manager import development, options
 from retinue.manager.agent_rpc.dialer import Dialer
+from retinue.manager.agent_rpc.reach import ClientIdentity
 from retinue.manager.agent_rpc.relay import Forwarder
 from retinue.manager.controllers.leader import Leader
 from retinue.manager.dispatch.protected_addresses import HostAddresses, control_plane_hosts
@@ -189,7 +190,7 @@ async def _run(  # noqa: PLR0917  # what serve has made
     await tail.newest()
     # A page continues in the history that it began in.
     pages.use_key(authority.derive_key(f"pages {tail.incarnation}"))
-    dialer = Dialer(client_credentials(authority))
+    dialer = agent_dialer(authority)
     secrets = SessionSecrets(authority.derive_key("sessions"))
     domain = await asyncio.to_thread(EndpointDomain.make, authority, settings.endpoint_domain)
     interactions = ActivityRecorder(database)
@@ -299,19 +300,19 @@ def _console(
     return Console(ConsoleAddress(origin), database, authenticator, connect).serving()
 
 
-def client_credentials(authority: Authority) -> Callable[[], grpc.ChannelCredentials]:
-    """Returns what gives those of the manager as a client of agents."""
+def agent_dialer(authority: Authority) -> Dialer:
+    """Returns a dialer with the manager's certificate as a client of agents."""
     own = OwnCertificate(authority, authority.issue_manager_client)
 
-    @functools.lru_cache(maxsize=1)
-    def credentials(roots: bytes, key: bytes, certificate: bytes) -> grpc.ChannelCredentials:
-        return grpc.ssl_channel_credentials(roots, key, certificate)
-
-    def current() -> grpc.ChannelCredentials:
+    def identity() -> ClientIdentity:
         certificate = own.current()
-        return credentials(authority.certificate, certificate.key, certificate.certificate)
+        return ClientIdentity(authority.certificate, certificate.key, certificate.certificate)
 
-    return current
+    @functools.lru_cache(maxsize=1)
+    def credentials(of: ClientIdentity) -> grpc.ChannelCredentials:
+        return grpc.ssl_channel_credentials(of.roots, of.key, of.certificate)
+
+    return Dialer(lambda: credentials(identity()), identity)
 
 
 async def _credentials(

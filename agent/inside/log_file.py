@@ -186,7 +186,7 @@ class Output:
 
     async def stream(self, offset: int, follow: bool) -> AsyncGenerator[Piece, None]:
         """Yields pieces, each from one stream, from `offset` to the current end or, with `follow`, until the attempt
-        has ended.
+        has ended. An empty one at the end says that bytes up to its offset are lost.
 
         Raises OffsetPastEndError.
         """
@@ -200,12 +200,15 @@ class Output:
         ):
             while True:
                 # In this order: what was printed before the end is then read after the end was seen.
-                over = self._over()
+                over, end = self._over(), await asyncio.to_thread(self.size)
                 while pieces := await asyncio.to_thread(_read_parts, reader, index, offset):
                     for piece in pieces:
                         yield piece
                         offset = piece.offset + len(piece.data)
                 if wakeups is None or over:
+                    if offset < end:
+                        # What could not be written at the end: the reader learns how much it was.
+                        yield Piece(end, b"")
                     return
                 await wakeups.wait(IDLE_CHECK)
 

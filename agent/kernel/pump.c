@@ -6,7 +6,8 @@
  *
  * Returns once a child continues in the background: it outlives the caller, and exits after the last writer of PIPE.
  * The lock that came with FILE is held until then. The space of the oldest part is freed when the file takes an
- * eighth more than LIMIT. Offsets stay valid: what cannot be written, to a full disk, is a hole.
+ * eighth more than LIMIT. Offsets stay valid: what cannot be written, to a full disk or one that has become read-only,
+ * is a hole, as soon as the file can be made longer.
  *
  * With STDOUT, that is the kernel's standard output, open for writing too, and PIPE its standard error. Both go to FILE
  * in the order in which they arrive here: no error overtakes standard output that was printed before it. INDEX says
@@ -33,6 +34,9 @@
 /* The index is bounded to this part of the limit. */
 #define INDEX_PART 16
 #define LONGEST_SPAN (1u << 30)
+/* Milliseconds between two tries to make a file longer that could not be, and how often after the end. */
+#define AGAIN 1000
+#define LAST_TRIES 600
 
 enum stream { STANDARD_OUTPUT = 1, STANDARD_ERROR = 2 };
 
@@ -55,7 +59,8 @@ static void give_back(int file, off_t limit)
 		fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, length);
 }
 
-static void write_all(int file, off_t offset, const char *data, ssize_t length)
+/* Returns whether the file is as long as what came. */
+static int write_all(int file, off_t offset, const char *data, ssize_t length)
 {
 	ssize_t count;
 
@@ -65,13 +70,13 @@ static void write_all(int file, off_t offset, const char *data, ssize_t length)
 			continue;
 		if (count <= 0) {
 			/* A full disk does not block the kernel. */
-			(void)!ftruncate(file, offset + length);
-			return;
+			return ftruncate(file, offset + length) == 0;
 		}
 		data += count;
 		offset += count;
 		length -= count;
 	}
+	return 1;
 }
 
 /* Adds to the index that the next bytes come from a stream; returns the index, or -1 once it cannot be written. */
@@ -108,7 +113,7 @@ int main(int count, char **arguments)
 {
 	static char piece[PIECE];
 	struct pollfd pipes[] = {{.fd = -1, .events = POLLIN}, {.fd = -1, .events = POLLIN}};
-	int file, index = -1, ended = 0, number;
+	int file, index = -1, ended = 0, number, whole = 1, tries = 0;
 	off_t offset, limit, since = 0;
 	ssize_t length;
 	pid_t child;
@@ -134,12 +139,19 @@ int main(int count, char **arguments)
 	if (child != 0)
 		return child < 0;
 	setsid();
+	/* A limit of file sizes is to be as a full disk. */
+	signal(SIGXFSZ, SIG_IGN);
 	for (;;) {
 		/* After the end of one, all that is left in the other is taken. */
-		if (poll(pipes, 2, ended ? 0 : -1) < 0)
+		if (poll(pipes, 2, whole ? (ended ? 0 : -1) : AGAIN) < 0)
 			continue;
-		if (ended && (pipes[0].revents & POLLIN) == 0)
-			return ended < 0;
+		/* Readers learn of what is lost by the length of the file. */
+		whole = whole || ftruncate(file, offset) == 0;
+		if (ended && (pipes[0].revents & POLLIN) == 0) {
+			if (whole || ++tries > LAST_TRIES)
+				return ended < 0;
+			continue;
+		}
 		for (number = 0; number < 2; number++) {
 			/* There may be standard output since, which was printed before the errors that are there. */
 			if (pipes[number].fd < 0 || (number == 1 && pipes[number].revents == 0))
@@ -153,7 +165,7 @@ int main(int count, char **arguments)
 				continue;
 			}
 			index = note(index, offset, length, number == 0 ? STANDARD_OUTPUT : STANDARD_ERROR, limit);
-			write_all(file, offset, piece, length);
+			whole = write_all(file, offset, piece, length);
 			offset += length;
 			since += length;
 			if (since > limit / LOOKS) {

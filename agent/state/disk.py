@@ -38,6 +38,7 @@ INTERVAL = 5.0
 HUNG_AFTER = 10.0
 """Seconds that a look may take."""
 HUNG = AgentConditionReason.UNRESPONSIVE
+UNWRITABLE = AgentConditionReason.UNWRITABLE
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _UNWRITABLE = _FULL | {errno.EROFS, errno.EIO}
 _OBSTRUCTED = {errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENOENT, errno.ENOTDIR}
@@ -56,6 +57,7 @@ class Disk:
         self._followed: dict[str, Path] = {}
         self._conditions = conditions
         self._lock = threading.Lock()
+        self._noexec = False
 
     def follow(self, directories: Mapping[str, Path]) -> None:
         """Looks at these as well from now on, in place of those followed before: paths to look at,
@@ -78,23 +80,25 @@ class Disk:
     def note(self, error: OSError) -> None:
         """Sets the condition if that is why something could not be written."""
         if error.errno in _UNWRITABLE:
-            self._report(f"cannot be written: {error.strerror}")
+            self._report(f"cannot be written: {error.strerror}", unwritable=True)
 
     def look(self) -> None:
         """Makes the reserve whole if there is space, and sets or clears the condition."""
+        self._look_for_noexec()
+        unwritable = _has_flag(self._directory, os.ST_RDONLY)
         try:
             problem = self._space(self._directory) or self._restore()
             # Again: restoring the reserve may have used up the free space.
             problem = problem or self._space(self._directory) or self._probe()
         except OSError as error:
-            problem = f"cannot be written: {error.strerror}"
+            problem, unwritable = f"cannot be written: {error.strerror}", True
         if not problem:
             for name, other in (self._others | self._followed).items():
                 with contextlib.suppress(OSError):
                     if problem := self._space(other):
                         self._report(problem, name)
                         return
-        self._report(problem)
+        self._report(problem, unwritable=unwritable)
 
     async def watch(self) -> None:
         """Looks every now and then until it is cancelled; a disk that does not answer is
@@ -113,9 +117,23 @@ class Disk:
             self._conditions.clear(AgentConditionType.DISK_FULL, HUNG)
             await asyncio.sleep(INTERVAL)
 
-    def _report(self, problem: str, directory: str = "") -> None:
+    def _look_for_noexec(self) -> None:
+        found = ", ".join(name for name, other in self._others.items() if _has_flag(other, os.ST_NOEXEC))
+        message = f"{found} is mounted noexec: programs in work directories do not start" if found else ""
+        if message and not self._noexec:
+            log.warning("%s", message)
+        self._noexec = bool(message)
+        self._conditions.update(AgentConditionType.OTHER, message, AgentConditionReason.NOEXEC)
+
+    def _report(self, problem: str, directory: str = "", *, unwritable: bool = False) -> None:
+        """Sets the condition, or clears it without a `problem`. A disk that is `unwritable` takes no output either."""
         message = f"the disk of {directory or self._directory} {problem}" if problem else ""
-        self._conditions.update(AgentConditionType.DISK_FULL, message)
+        lost = f"{message}; what kernels print meanwhile is lost" if message and unwritable else ""
+        # The new one first: between the two, nothing is placed here.
+        for reason, text in sorted(
+            {UNWRITABLE: lost, "": "" if lost else message}.items(), key=lambda item: not item[1]
+        ):
+            self._conditions.update(AgentConditionType.DISK_FULL, text, reason)
 
     def _space(self, directory: Path) -> str:
         found = os.statvfs(directory)
@@ -177,3 +195,10 @@ class Disk:
         if given_up:
             log.warning("the disk of %s is full: its reserve was given up", self._directory)
         return given_up
+
+
+def _has_flag(directory: Path, flag: int) -> bool:
+    try:
+        return bool(os.statvfs(directory).f_flag & flag)
+    except OSError:
+        return False

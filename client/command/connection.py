@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from retinue.client.client import Client
+    from retinue.client.errors import CallError
     from retinue.client.lazy_channel import LazyChannel
     from retinue.client.settings import Settings
 
@@ -60,13 +61,29 @@ class Connection:
         """
         import asyncio  # noqa: PLC0415  # as above
 
+        from retinue.client.backoff import RetryBudget  # noqa: PLC0415  # as below
         from retinue.client.channel import open_channel  # noqa: PLC0415  # as below
         from retinue.client.client import Client  # noqa: PLC0415  # it takes longer to import than all the rest
 
         settings = self.settings()
         channel = open_channel(settings.endpoint, settings.token, settings.read_ca())
         Silence(channel, settings.endpoint, asyncio.get_running_loop()).watch()
-        return Client(channel)
+        return Client(channel, retry_budget=RetryBudget(waiting=Obstacles().say))
+
+
+class Obstacles:
+    """Says, once for each, what keeps a call from being answered that is tried again."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def say(self, failure: CallError, left: float) -> None:
+        """Takes a failure, and the seconds for which it is tried again. One without a reason is no answer of a manager:
+        that none answers, `Silence` says.
+        """
+        if failure.reason and failure.message not in self._said:
+            self._said.add(failure.message)
+            click.echo(f"retinue: {safe(failure.message)}; still trying for {left:.0f} s, Ctrl-C ends it", err=True)
 
 
 class Silence:

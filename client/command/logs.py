@@ -81,7 +81,10 @@ async def logs_command(
         async with aclosing(chunks):
             async for chunk in chunks:
                 if chunk.dropped:
-                    dropped = f"retinue: {chunk.dropped} bytes of {safe(chunk.hostname)} fell to the size limit"
+                    dropped = (
+                        f"retinue: {chunk.dropped} bytes of {safe(chunk.hostname)} are lost: they fell to the size limit,"
+                        " or the node's disk took nothing"
+                    )
                     click.echo(dropped, err=True)
                 errors = chunk.stream == "stderr"
                 if only is None or errors == (only == "stderr"):

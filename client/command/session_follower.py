@@ -14,7 +14,7 @@ from retinue.client.command.exit_codes import ExitCode, of_session
 from retinue.client.command.printable import safe
 from retinue.client.command.progress import open_brief_progress
 from retinue.client.command.signals import handled
-from retinue.client.errors import CallError, NotFound, OutOfRange
+from retinue.client.errors import CallError, NotFound, OutOfRange, Unavailable
 from retinue.manager.v1 import session_pb2, session_service_pb2
 
 if TYPE_CHECKING:
@@ -114,12 +114,19 @@ class SessionFollower:
 
     async def _pass_output(self) -> None:
         await self._started.wait()
-        async with aclosing(self._session.logs(follow=True)) as chunks:
-            async for chunk in chunks:
-                if chunk.dropped:
-                    self._progress.say(f"{chunk.dropped} bytes of output were dropped by the size limit")
-                await self._writable.wait()
-                await asyncio.to_thread(_write, chunk)
+        try:
+            async with aclosing(self._session.logs(follow=True)) as chunks:
+                async for chunk in chunks:
+                    if chunk.dropped:
+                        self._progress.say(
+                            f"{chunk.dropped} bytes of output are lost to the size limit, or to a disk that took nothing"
+                        )
+                    await self._writable.wait()
+                    await asyncio.to_thread(_write, chunk)
+        except Unavailable as error:
+            # The session goes on, and how it ends is followed without its output.
+            name = safe(self._session.name)
+            self._progress.say(f"its output is no longer followed: {error}; `retinue logs -f {name}` tries again")
 
     async def _finish_output(self, output: asyncio.Task[None]) -> None:
         if not self._started.is_set():

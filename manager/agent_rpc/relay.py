@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -22,7 +22,7 @@ from grpc_status import rpc_status
 
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
-from retinue.manager.agent_rpc.dialer import Dialer, Purpose
+from retinue.manager.agent_rpc.dialer import AgentNotReachedError, Dialer, Purpose
 from retinue.rpc.bidi_call import UNSENT, BidiCall
 
 _log = logging.getLogger(__name__)
@@ -34,7 +34,15 @@ Method: TypeAlias = "Callable[[pb_grpc.AgentServiceAsyncStub], Any]"
 
 
 class AgentUnavailableError(Exception):
-    """The agent cannot be reached now, or the connection to it broke."""
+    """The agent cannot be reached now, or the connection to it broke. `cause` is the reason why a new connection is not
+    made either; empty when it is. `hostname` is that of the kernel, where a call is about several.
+    """
+
+    def __init__(self, message: str, *, agent_id: str = "", cause: str = "") -> None:
+        super().__init__(message)
+        self.agent_id = agent_id
+        self.cause = cause
+        self.hostname = ""
 
 
 class AgentRefusedError(Exception):
@@ -96,22 +104,20 @@ class Forwarder:
 
         To be closed with `aclosing`: that ends the call.
         """
-        with _translating(location.agent_id):
-            async with self._stub(location, purpose) as stub:
-                call = method(stub)(request)
-                try:
-                    async for response in call:
-                        self.hear(location)
-                        yield response
-                finally:
-                    call.cancel()
+        async with self._translating(location), self._stub(location, purpose) as stub:
+            call = method(stub)(request)
+            try:
+                async for response in call:
+                    self.hear(location)
+                    yield response
+            finally:
+                call.cancel()
 
     async def call(self, location: AttemptLocation, method: Method, request: Any) -> Any:
         """The response to one request. Raises AgentUnavailableError, AgentRefusedError."""
-        with _translating(location.agent_id):
-            async with self._stub(location, Purpose.OTHER) as stub:
-                self.hear(location)
-                return await method(stub)(request)
+        async with self._translating(location), self._stub(location, Purpose.OTHER) as stub:
+            self.hear(location)
+            return await method(stub)(request)
 
     async def exchange(
         self,
@@ -125,36 +131,35 @@ class Forwarder:
         What `requests` raises ends the stream, and is raised here. When there are no more, the agent is notified, and
         may continue. Raises AgentUnavailableError, AgentRefusedError. To be closed with `aclosing`: that ends the call.
         """
-        with _translating(location.agent_id):
-            async with self._stub(location, purpose) as stub:
-                call = BidiCall[Any, Any](method(stub)())
-                writing = asyncio.create_task(
-                    _write(call, requests, lambda: self.hear(location)), name=f"requests to {location.agent_id}"
-                )
-                # The reader of the responses then learns at once that there will be no more.
-                writing.add_done_callback(lambda task: call.cancel() if _failed(task) else None)
-                try:
-                    while True:
-                        try:
-                            response = await call.read()
-                        except grpc.aio.AioRpcError:
-                            if _failed(writing):
-                                writing.result()
-                            raise
-                        except asyncio.CancelledError:
-                            if not _failed(writing) or _is_cancelled():
-                                raise
+        async with self._translating(location), self._stub(location, purpose) as stub:
+            call = BidiCall[Any, Any](method(stub)())
+            writing = asyncio.create_task(
+                _write(call, requests, lambda: self.hear(location)), name=f"requests to {location.agent_id}"
+            )
+            # The reader of the responses then learns at once that there will be no more.
+            writing.add_done_callback(lambda task: call.cancel() if _failed(task) else None)
+            try:
+                while True:
+                    try:
+                        response = await call.read()
+                    except grpc.aio.AioRpcError:
+                        if _failed(writing):
                             writing.result()
-                        if response is None:
-                            if _failed(writing):
-                                writing.result()
-                            return
-                        self.hear(location)
-                        yield response
-                finally:
-                    call.cancel()
-                    writing.cancel()
-                    await asyncio.gather(writing, return_exceptions=True)
+                        raise
+                    except asyncio.CancelledError:
+                        if not _failed(writing) or _is_cancelled():
+                            raise
+                        writing.result()
+                    if response is None:
+                        if _failed(writing):
+                            writing.result()
+                        return
+                    self.hear(location)
+                    yield response
+            finally:
+                call.cancel()
+                writing.cancel()
+                await asyncio.gather(writing, return_exceptions=True)
 
     @contextlib.asynccontextmanager
     async def _stub(self, location: AttemptLocation, purpose: Purpose) -> AsyncIterator[pb_grpc.AgentServiceAsyncStub]:
@@ -163,6 +168,20 @@ class Forwarder:
             # What it carries is passed on as it is: to read it, only to write it again, costs more than all the rest.
             stub.OpenPort = channel.stream_stream(OPEN_PORT)
             yield stub
+
+    @contextlib.asynccontextmanager
+    async def _translating(self, location: AttemptLocation) -> AsyncIterator[None]:
+        try:
+            yield
+        except AgentNotReachedError as error:
+            raise unavailable(error) from error
+        except grpc.aio.AioRpcError as error:
+            failure = translated(location.agent_id, error)
+            if isinstance(failure, AgentUnavailableError):
+                found = await self.dialer.explain(location.agent_id, location.address)
+                if found is not None:
+                    failure = unavailable(AgentNotReachedError(location.agent_id, found))
+            raise failure from error
 
 
 def _failed(task: asyncio.Task[None]) -> bool:
@@ -186,12 +205,9 @@ async def _write(call: BidiCall[Any, Any], requests: AsyncIterator[Any], hear: C
     await call.end_requests()
 
 
-@contextlib.contextmanager
-def _translating(agent_id: str) -> Iterator[None]:
-    try:
-        yield
-    except grpc.aio.AioRpcError as error:
-        raise translated(agent_id, error) from error
+def unavailable(error: AgentNotReachedError) -> AgentUnavailableError:
+    """Returns the error of a dialer as this module reports it."""
+    return AgentUnavailableError(str(error), agent_id=error.agent_id, cause=error.found.reason)
 
 
 def translated(agent_id: str, error: grpc.aio.AioRpcError) -> AgentUnavailableError | AgentRefusedError:
@@ -209,5 +225,5 @@ def translated(agent_id: str, error: grpc.aio.AioRpcError) -> AgentUnavailableEr
     if not reason and (code is grpc.StatusCode.UNAVAILABLE or message == UNSENT):
         # Addresses of the fleet are not sent to the caller.
         _log.info("the connection to agent %s broke: %s", agent_id, error.debug_error_string() or message)
-        return AgentUnavailableError(f"the connection to agent {agent_id} broke")
+        return AgentUnavailableError(f"the connection to agent {agent_id} broke", agent_id=agent_id)
     return AgentRefusedError(code, reason, message, metadata)

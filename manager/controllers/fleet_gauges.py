@@ -19,6 +19,9 @@ _WAITING = Gauge(
     "retinue_oldest_pending_seconds", "Seconds for which the oldest pending session waits.", ["resource_group"]
 )
 _AGENTS = Gauge("retinue_agents", "Agents that are not revoked.", ["resource_group", "state"])
+_CONDITIONS = Gauge(
+    "retinue_agent_conditions", "Agents with a condition, by its type.", ["resource_group", "condition"]
+)
 _CAPACITY = Gauge(
     "retinue_capacity", "Amount of a slot that agents offer: bytes of mem, else units.", ["resource_group", "slot"]
 )
@@ -38,7 +41,7 @@ async def run(database: Database) -> None:
             await asyncio.sleep(_SECONDS)
     finally:
         _LEADER.set(0)
-        for gauge in (_SESSIONS, _WAITING, _AGENTS, _CAPACITY, _CLAIMED):
+        for gauge in (_SESSIONS, _WAITING, _AGENTS, _CONDITIONS, _CAPACITY, _CLAIMED):
             gauge.clear()
 
 
@@ -48,6 +51,7 @@ def show(counts: groups.FleetCounts) -> None:
         (_SESSIONS, counts.sessions),
         (_WAITING, {(group,): seconds for group, seconds in counts.waiting.items()}),
         (_AGENTS, counts.agents),
+        (_CONDITIONS, counts.conditions),
         (_CAPACITY, {key: base_amount(key[1], amount) for key, amount in counts.capacity.items()}),
         (_CLAIMED, {key: base_amount(key[1], amount) for key, amount in counts.claimed.items()}),
     ):

@@ -92,6 +92,7 @@ class Leader:
         `addresses` for their ports.
         """
         self._database = database
+        self._dialer = dialer
         self._tail = tail
         self._control_plane = control_plane
         self._term = term
@@ -156,14 +157,17 @@ class Leader:
             routers=self._routers,
             check_lease=self._check_sending,
             used=self._used,
+            reached=self._reports.reach_changed,
         )
 
     async def run(self) -> None:
         """Leads. Ends with an exception only."""
         self._tail.on_wake(self._scheduler.wake)
+        self._dialer.on_failure(self._supervisor.look_for)
         try:
             await self._run()
         finally:
+            self._dialer.on_failure(None)
             self._tail.on_wake(None)
 
     async def _run(self) -> None:

@@ -98,6 +98,9 @@ class OutputCollector:
                 location = AttemptLocation(row.agent_id, row.address, attempt_id(row.kernel_id, row.epoch))
                 pieces = stream_output(self._forwarder, location, Span(start), follow=False)
                 async for offset, piece, stream in pieces:
+                    if not piece:
+                        # What was lost at the end is no reason to drop what came before.
+                        continue
                     if offset != start + len(data):
                         # The size limit dropped what came before.
                         start, data, streams = offset, bytearray(), StreamRuns()

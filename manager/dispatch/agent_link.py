@@ -15,11 +15,13 @@ import grpc.aio
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
 from retinue.manager.agent_rpc.dialer import Dialer
+from retinue.manager.agent_rpc.reach import NotReached
 from retinue.manager.dispatch import convert
 from retinue.manager.dispatch.convert import Conditions, Heartbeat, Rejected, Usage
 from retinue.manager.session.core.attempts import (
     AttemptStatus,
     AttemptUsage,
+    CopyRefusedError,
     DesiredState,
     ListenerBrokenError,
     NodeCondition,
@@ -133,8 +135,10 @@ class AgentLink:
         used: Callable[[str, Iterable[AttemptUsage]], None] = lambda _agent, _samples: None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         check_lease: Callable[[], None] = lambda: None,
+        turned: Callable[[], None] = lambda: None,
     ) -> None:
-        """Unless `null_kernels` are wanted, an agent whose kernels do nothing is refused. `used` is called with the
+        """Unless `null_kernels` are wanted, an agent whose kernels do nothing is refused. `turned` is called when a
+        stream is open and when it is not any more, or does not open. `used` is called with the
         agent and what attempts use, as `usage_watch` says at the time. `check_lease` raises TermOverError when nothing
         may be sent any more.
         """
@@ -158,8 +162,12 @@ class AgentLink:
         self._used = used
         self._sleep = sleep
         self._check_lease = check_lease
+        self._turned = turned
         # When the stream that is open, or was open last, began as it should; None when it did not.
         self._welcomed: float | None = None
+        # Whether the stream is open, and why the last one was refused though the connection was made.
+        self.connected = False
+        self.refusal: NotReached | None = None
         self._wanted = asyncio.Event()
         # Sessions of which the agent may not have been sent the newest state; None means any.
         self._changed: set[uuid.UUID] | None = set()
@@ -191,6 +199,7 @@ class AgentLink:
         while True:
             began, pause = self._clock(), 0.0
             self._welcomed = None
+            refusal: NotReached | None = None
             try:
                 await self._stream()
                 _log.info("agent %s ended its stream", self.agent_id)
@@ -199,9 +208,13 @@ class AgentLink:
             except ListenerBrokenError as error:
                 # The pause grows: the agent has nothing to do with it, and what it says again may fail again.
                 self._welcomed = None
+                if isinstance(error, CopyRefusedError):
+                    refusal = NotReached(AgentConditionReason.COPY, str(error))
                 _log.warning("link to agent %s: %s", self.agent_id, error)
             except (grpc.aio.AioRpcError, TimeoutError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
                 level = logging.WARNING if self._welcomed is not None or _is_refusal(error) else logging.INFO
+                if _is_refusal(error):
+                    refusal = NotReached(AgentConditionReason.MANAGER_REFUSED, _described(error))
                 _log.log(level, "link to agent %s: %s", self.agent_id, _described(error))
             except NonsenseError as error:
                 if self._clock() - began > quarantine:
@@ -212,6 +225,8 @@ class AgentLink:
             except Exception:  # noqa: BLE001  # logged whole; the links to all other agents continue
                 pause, quarantine = quarantine, min(quarantine * 2, _MAX_QUARANTINE)
                 _log.exception("link to agent %s failed, and is opened again in %.0f s", self.agent_id, pause)
+            self.connected, self.refusal = False, refusal
+            self._turned()
             if not pause:
                 stable = self._welcomed is not None and self._clock() - self._welcomed > _MAX_BACKOFF
                 pause = backoff = _MIN_BACKOFF if stable else min(backoff * 2, _MAX_BACKOFF)
@@ -260,6 +275,8 @@ class AgentLink:
         await self._listener.connected(facts)
         # Not before: one whose welcome is refused, as a copy's is, is not heard however often it is dialled.
         self.heard = self._clock()
+        self.connected, self.refusal = True, None
+        self._turned()
         self._wanted.clear()
         self._changed = set()
         desired, protected, routers = await self._desired(self.agent_id, None), self._protected(), self._routers()

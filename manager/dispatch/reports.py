@@ -17,8 +17,9 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
+from retinue.manager.agent_rpc.reach import NotReached
 from retinue.manager.dispatch.convert import Rejected
-from retinue.manager.dispatch.core.agent_conditions import QUARANTINED, STARTS_FAILING, kept, with_found
+from retinue.manager.dispatch.core.agent_conditions import NOT_REACHED, QUARANTINED, STARTS_FAILING, kept, with_found
 from retinue.manager.dispatch.core.pull_progress import PROGRESS_SECONDS, Progress, PullProgress
 from retinue.manager.dispatch.core.start_failures import StartFailures
 from retinue.manager.dispatch.desired_state import Affected
@@ -28,6 +29,7 @@ from retinue.manager.session.core.attempts import (
     AgentCondition,
     AttemptKey,
     AttemptStatus,
+    CopyRefusedError,
     ListenerBrokenError,
     NodeCondition,
     NodeFacts,
@@ -40,7 +42,7 @@ from retinue.manager.store.attempts import ReportedAttempt
 from retinue.manager.store.database import Database, StoreUnavailable, Transaction
 from retinue.manager.store.leadership import NotLeader
 from retinue.manager.supervision import for_links
-from retinue.rpc.core.reasons import AttemptReason
+from retinue.rpc.core.reasons import AgentConditionReason, AttemptReason
 
 _log = logging.getLogger(__name__)
 
@@ -118,7 +120,7 @@ class Reports:
             try:
                 report = await self._welcome(facts)
             except nodes.NodeRefusedError as error:
-                raise ListenerBrokenError(str(error)) from error
+                raise CopyRefusedError(str(error)) from error
             try:
                 await self._commit([report])
             except (NotLeader, StoreUnavailable):
@@ -146,11 +148,13 @@ class Reports:
             )
             if changed_group is not None:
                 await shares.refresh_group(tx, changed_group)
-            await _record_conditions(tx, facts.agent_id, facts.conditions)
+            changed = await _record_conditions(tx, facts.agent_id, facts.conditions)
             await _record_quarantine(tx, facts.agent_id, None)
             reported = await attempts.read_reported(tx, facts.agent_id)
             absent = await attempts.read_sites(tx, facts.agent_id) - facts.network_session_ids
         await self._set_agent_lost(facts.agent_id, lost=False)
+        if changed:
+            await self._set_output_lost(facts.agent_id, facts.conditions)
         return report_of(facts, reported, absent)
 
     async def reported(self, report: NodeReport) -> None:
@@ -170,6 +174,8 @@ class Reports:
             async with self._database.transaction() as tx:
                 await leadership.check(tx, self._term)
                 changed = await _record_conditions(tx, agent_id, conditions)
+            if changed:
+                await self._set_output_lost(agent_id, conditions)
         if changed:
             self._conditions_changed[agent_id] = self._clock()
             _log.warning("conditions of agent %s: %s", agent_id, ", ".join(item.type for item in conditions) or "none")
@@ -184,6 +190,26 @@ class Reports:
             async with self._database.transaction() as tx:
                 await leadership.check(tx, self._term)
                 await _record_quarantine(tx, agent_id, condition)
+
+    async def reach_changed(self, agent_id: str, address: str, found: NotReached | None) -> None:
+        """An agent's port is not reached, or is again: nothing is placed on it meanwhile, and its sessions say so."""
+        message = "" if found is None else f"at {address}: {found.why}"
+        condition = None if found is None else NodeCondition(NOT_REACHED, found.reason, message)
+        with for_links("whether it is reached"):
+            async with self._database.transaction() as tx:
+                await leadership.check(tx, self._term)
+                changed = await agent_conditions.change(
+                    tx, agent_id, "found", lambda before, now: with_found(NOT_REACHED, condition, before, now)
+                )
+            # On its own, as AGENT_LOST is.
+            async with self._database.transaction() as tx:
+                await leadership.check(tx, self._term)
+                await conditions.set_agent_not_reached(tx, agent_id, "" if found is None else found.why)
+        if changed:
+            level = logging.INFO if found is None else logging.WARNING
+            _log.log(level, "agent %s is %s", agent_id, "reached again" if found is None else f"not reached {message}")
+            # Nothing new for any agent to do; the scheduler looks again.
+            self._committed({})
 
     async def liveness_changed(self, agent_id: str, state: AgentState, silence: float | None) -> None:
         """An agent's liveness changed; `silence` is the seconds since it was heard,
@@ -204,6 +230,12 @@ class Reports:
         async with self._database.transaction() as tx:
             await leadership.check(tx, self._term)
             await conditions.set_agent_lost(tx, agent_id, lost=lost)
+
+    async def _set_output_lost(self, agent_id: str, found: Collection[NodeCondition]) -> None:
+        why = next((each.message for each in found if each.reason == AgentConditionReason.UNWRITABLE), "")
+        async with self._database.transaction() as tx:
+            await leadership.check(tx, self._term)
+            await conditions.set_output_lost(tx, agent_id, why)
 
     async def run(self) -> None:
         """Commits reports as they come until cancelled. Raises NotLeader."""

@@ -10,11 +10,13 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from typing import Any, Protocol
 
 from retinue.manager.agent_rpc.dialer import Dialer
+from retinue.manager.agent_rpc.reach import NotReached
 from retinue.manager.cancellation import cancellable
 from retinue.manager.dispatch.agent_link import AgentLink, FindSuperfluous, Listener, ReadDesired
 from retinue.manager.dispatch.core.liveness import verdict, worsened
 from retinue.manager.dispatch.core.timers import Timers
 from retinue.manager.dispatch.protected_addresses import node_addresses
+from retinue.manager.dispatch.reachability import Reachability
 from retinue.manager.scheduling.records import AgentState
 from retinue.manager.session.core.attempts import AttemptUsage, ListenerBrokenError, TermOverError, UsageWatch
 from retinue.manager.store.nodes import AgentTarget
@@ -22,6 +24,9 @@ from retinue.manager.store.nodes import AgentTarget
 _log = logging.getLogger(__name__)
 
 _NOTHING_WATCHED = UsageWatch()
+
+# Takes an agent, its address, and why its port is not reached, or None. Raises ListenerBrokenError and TermOverError.
+RecordReach = Callable[[str, str, NotReached | None], Awaitable[None]]
 
 
 class LivenessListener(Listener, Protocol):
@@ -53,10 +58,12 @@ class Supervisor:
         routers: Callable[[], frozenset[str]] = frozenset,
         check_lease: Callable[[], None] = lambda: None,
         used: Callable[[str, Iterable[AttemptUsage]], None] = lambda _agent, _samples: None,
+        reached: RecordReach | None = None,
     ) -> None:
         """Agents whose kernels do nothing are refused unless `null_kernels` are wanted. `control_plane` are the
         addresses of managers and database, which kernels are kept from like those of nodes.
-        `used` is called with what `watch_usage` asks for.
+        `used` is called with what `watch_usage` asks for, and `reached` with whether ports of agents are reached,
+        which is not tried without it.
         """
         self._incarnation = incarnation
         self._term = term
@@ -78,6 +85,8 @@ class Supervisor:
         self._protected = control_plane()
         self._changed = asyncio.Event()
         self._used = used
+        self._reached = reached
+        self._reachability: dict[str, tuple[Reachability, asyncio.Task[None]]] = {}
         self._usage_watches: Mapping[str, UsageWatch] = {}
 
     def watch_usage(self, watches: Mapping[str, UsageWatch]) -> None:
@@ -134,6 +143,7 @@ class Supervisor:
                         continue
         finally:
             self._links.clear()
+            self._reachability.clear()
 
     async def _tried(self, what: str, step: Coroutine[Any, Any, None]) -> None:
         try:
@@ -153,6 +163,7 @@ class Supervisor:
             if target is None or not target.dialled or target.address != link.address:
                 task.cancel()
                 del self._links[agent_id]
+                self._forget_reachability(agent_id)
         # As stored: a node that enrols again joins as a new one, whatever was found of it before.
         self._states = {agent_id: target.state for agent_id, target in targets.items()}
         now = self._clock()
@@ -178,8 +189,27 @@ class Supervisor:
                     usage_watch=functools.partial(self._usage_watch, agent_id),
                     used=self._used,
                     check_lease=self._check_lease,
+                    turned=functools.partial(self.look_for, agent_id),
                 )
                 self._links[agent_id] = (link, group.create_task(link.run(), name=f"link {agent_id}"))
+                if self._reached is not None:
+                    self._watch_reachability(group, link, self._reached)
+
+    def look_for(self, agent_id: str) -> None:
+        """Has it tried now whether an agent's port is reached."""
+        if (entry := self._reachability.get(agent_id)) is not None:
+            entry[0].wake()
+
+    def _watch_reachability(self, group: asyncio.TaskGroup, link: AgentLink, record: RecordReach) -> None:
+        reachability = Reachability(
+            link, self._dialer, record, interval=self._timers.probe, retry=self._timers.probe_again
+        )
+        task = group.create_task(reachability.run(), name=f"reachability of {link.agent_id}")
+        self._reachability[link.agent_id] = (reachability, task)
+
+    def _forget_reachability(self, agent_id: str) -> None:
+        if (entry := self._reachability.pop(agent_id, None)) is not None:
+            entry[1].cancel()
 
     async def _check_liveness(self, started: float) -> None:
         now = self._clock()

@@ -341,6 +341,13 @@ class Unavailable(ApiError):
         return (RetryInfo(retry_delay=Duration(seconds=self.retry_seconds)),)
 
 
+class AgentNotReached(Unavailable):
+    """The manager cannot connect to an agent."""
+
+    reason = ErrorReason.AGENT_NOT_REACHED
+    retry_seconds = 2
+
+
 class DeadlineExceeded(ApiError):
     """The call took longer than the server allows."""
 

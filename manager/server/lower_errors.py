@@ -65,7 +65,9 @@ def _kernel_error(error: Exception) -> errors.ApiError | None:
     """Translates errors of one session, on the way to its kernels."""
     match error:
         case relay.AgentUnavailableError():
-            return errors.Unavailable(str(error))
+            found = {"agent": error.agent_id, "cause": error.cause, "hostname": error.hostname}
+            kind = errors.AgentNotReached if error.cause else errors.Unavailable
+            return kind(str(error), {key: value for key, value in found.items() if value})
         case relay.AgentRefusedError():
             return _agent_error(error)
         case kernel_locator.KernelUnknownError():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from sqlalchemy import text
@@ -15,10 +16,41 @@ from retinue.manager.store.database import Transaction
 from retinue.manager.store.recordset import Row, fetched
 
 AGENT_LOST = ConditionType.AGENT_LOST
+AGENT_NOT_REACHED = ConditionType.AGENT_NOT_REACHED
+OUTPUT_LOST = ConditionType.OUTPUT_LOST
 
 
 async def set_agent_lost(tx: Transaction, agent_id: str, *, lost: bool) -> None:
     """Puts the condition AGENT_LOST on the live sessions with a live attempt on an agent, or takes it off them."""
+
+    def what(row: Row) -> str:
+        if row["revoked"]:
+            return f"agent {agent_id} was revoked; the session ends, or runs elsewhere, once the agent is lost"
+        return f"agent {agent_id} has not been heard of; its kernels are kept for its return"
+
+    await _set_of_agent(tx, agent_id, AGENT_LOST, what if lost else None)
+
+
+async def set_agent_not_reached(tx: Transaction, agent_id: str, why: str) -> None:
+    """Puts the condition AGENT_NOT_REACHED on the live sessions with a live attempt on an agent, or takes it off them
+    when there is no `why`.
+    """
+    message = f"agent {agent_id} is not reached, nor is what runs there: {why}"
+    await _set_of_agent(tx, agent_id, AGENT_NOT_REACHED, (lambda _: message) if why else None)
+
+
+async def set_output_lost(tx: Transaction, agent_id: str, why: str) -> None:
+    """Puts the condition OUTPUT_LOST on the live sessions with a live attempt on an agent, or takes it off them when
+    there is no `why`.
+    """
+    message = f"what is printed on agent {agent_id} is lost: {why}"
+    await _set_of_agent(tx, agent_id, OUTPUT_LOST, (lambda _: message) if why else None)
+
+
+async def _set_of_agent(tx: Transaction, agent_id: str, kind: str, what: Callable[[Row], str] | None) -> None:
+    """Puts a condition that says `what` on the live sessions with a live attempt on an agent, in place of the one of
+    that kind; None takes it off them.
+    """
     rows = await tx.execute(
         text("""
             SELECT s.id, s.owner, s.project, s.reason, s.message, s.conditions, now() AS now,
@@ -26,20 +58,16 @@ async def set_agent_lost(tx: Transaction, agent_id: str, *, lost: bool) -> None:
             FROM session s
             WHERE s.state NOT IN ('PENDING', 'TERMINATED', 'CANCELLED')
               AND EXISTS (SELECT FROM attempt a WHERE a.session_id = s.id AND a.agent_id = :agent AND a.end_time IS NULL)
-              AND (:lost OR s.conditions @> CAST(:mark AS jsonb))
+              AND (:put OR s.conditions @> CAST(:mark AS jsonb))
             ORDER BY s.id FOR UPDATE OF s
         """),
-        {"agent": agent_id, "lost": lost, "mark": f'[{{"agent": "{agent_id}"}}]'},
+        {"agent": agent_id, "put": what is not None, "mark": json.dumps([{"agent": agent_id, "type": kind}])},
     )
     changed = []
     for row in fetched(rows):
-        what = (
-            f"agent {agent_id} was revoked; the session ends, or runs elsewhere, once the agent is lost"
-            if row["revoked"]
-            else f"agent {agent_id} has not been heard of; its kernels are kept for its return"
-        )
-        new = [Condition(AGENT_LOST, what, row["now"], agent_id)] if lost else []
-        changed.append(_Change(row, [known.agent == agent_id for known in parse_conditions(row["conditions"])], new))
+        new = [] if what is None else [Condition(kind, what(row), row["now"], agent_id)]
+        gone = [(known.agent, known.type) == (agent_id, kind) for known in parse_conditions(row["conditions"])]
+        changed.append(_Change(row, gone, new))
     await _write(tx, changed)
 
 

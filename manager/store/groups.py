@@ -86,8 +86,9 @@ class ShareRecord:
 
 @dataclass(frozen=True, slots=True)
 class FleetCounts:
-    """Live sessions and agents by (resource group, state), amounts by (resource group, slot) in the slot's smallest
-    unit, and the seconds for which the oldest pending session of each resource group waits.
+    """Live sessions and agents by (resource group, state), agents by (resource group, type of condition), amounts by
+    (resource group, slot) in the slot's smallest unit, and the seconds for which the oldest pending
+    session of each resource group waits.
     """
 
     waiting: Mapping[str, float]
@@ -95,6 +96,7 @@ class FleetCounts:
     agents: Mapping[tuple[str, str], int]
     capacity: Mapping[tuple[str, str], int]
     claimed: Mapping[tuple[str, str], int]
+    conditions: Mapping[tuple[str, str], int]
 
 
 async def get(tx: AsyncSession, name: str, *, lock: bool = False) -> GroupRecord | None:
@@ -254,8 +256,16 @@ async def count_live(tx: AsyncSession) -> FleetCounts:
             FROM drf_share CROSS JOIN LATERAL jsonb_each_text(held) AS slot GROUP BY resource_group, slot.key
         """)
     )
-    sessions_by, agents_by, capacity_by, claimed_by = (
-        {(group, key): int(count) for group, key, count in rows} for rows in (sessions, agents, capacity, claimed)
+    conditions = await tx.execute(
+        text("""
+            SELECT resource_group, condition ->> 'type', count(DISTINCT id)
+            FROM agent CROSS JOIN LATERAL jsonb_path_query(found_conditions || reported_conditions, '$[*]') AS condition
+            WHERE NOT revoked AND condition ->> 'type' IS NOT NULL GROUP BY resource_group, condition ->> 'type'
+        """)
+    )
+    sessions_by, agents_by, capacity_by, claimed_by, conditions_by = (
+        {(group, key): int(count) for group, key, count in rows}
+        for rows in (sessions, agents, capacity, claimed, conditions)
     )
     waiting = {group: max(0.0, seconds) for group, seconds in oldest}
-    return FleetCounts(waiting, sessions_by, agents_by, capacity_by, claimed_by)
+    return FleetCounts(waiting, sessions_by, agents_by, capacity_by, claimed_by, conditions_by)

@@ -28,6 +28,15 @@ class AgentConditionReason(StrEnum):
     WRONG_AGENT = "WRONG_AGENT"
     OTHER = "OTHER"
     KUBERNETES = "KUBERNETES"
+    REFUSED = "REFUSED"
+    TIMED_OUT = "TIMED_OUT"
+    NO_ROUTE = "NO_ROUTE"
+    NOT_AN_AGENT = "NOT_AN_AGENT"
+    CERTIFICATE_INVALID = "CERTIFICATE_INVALID"
+    MANAGER_REFUSED = "MANAGER_REFUSED"
+    COPY = "COPY"
+    UNWRITABLE = "UNWRITABLE"
+    NOEXEC = "NOEXEC"
 
 
 class AttemptReason(StrEnum):
@@ -74,6 +83,7 @@ class AgentConditionType(StrEnum):
     ORPHANS = "ORPHANS"
     STARTS_FAILING = "STARTS_FAILING"
     DEVICE_LOST = "DEVICE_LOST"
+    NOT_REACHED = "NOT_REACHED"
 
 
 class ErrorReason(StrEnum):
@@ -127,3 +137,4 @@ class ErrorReason(StrEnum):
     TOKEN_LIMIT = "TOKEN_LIMIT"  # noqa: S105  # a word, no secret
     BATCH_REFUSED = "BATCH_REFUSED"
     CONSOLE_OFF = "CONSOLE_OFF"
+    AGENT_NOT_REACHED = "AGENT_NOT_REACHED"

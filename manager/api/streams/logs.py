@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 
 from retinue.manager.agent_rpc.output import OutputPastEndError, Piece
-from retinue.manager.agent_rpc.relay import Forwarder
+from retinue.manager.agent_rpc.relay import AgentUnavailableError, Forwarder
 from retinue.manager.api.sessions.requests import log_span
 from retinue.manager.api.visibility import find_session
 from retinue.manager.controllers.log_collector import read_output
@@ -18,6 +18,9 @@ from retinue.manager.store import sessions
 from retinue.manager.store.database import Database
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.types.v1 import log_stream_pb2
+
+# For so long the output of other kernels is followed before a stream fails for one that cannot be read.
+_OTHERS_SECONDS = 5.0
 
 
 async def serve_logs(
@@ -39,7 +42,7 @@ async def serve_logs(
         return read_output(database, forwarder, kernel_id, span, epoch=request.epoch, follow=request.follow)
 
     try:
-        async with aclosing(_outputs(read, wanted, as_text=request.text)) as pieces:
+        async with aclosing(_outputs(read, wanted, as_text=request.text, follow=request.follow)) as pieces:
             async for piece in pieces:
                 yield piece
     except OutputPastEndError as error:
@@ -51,8 +54,9 @@ async def _outputs(
     wanted: Mapping[str, uuid.UUID],
     *,
     as_text: bool,
+    follow: bool,
 ) -> AsyncGenerator[pb.StreamLogsResponse, None]:
-    """Output of several kernels as it comes."""
+    """Output of several kernels as it comes. One whose agent is not reached does not keep that of the others back."""
     # Pieces; None when one kernel is done; what went wrong.
     arrivals: asyncio.Queue[pb.StreamLogsResponse | Exception | None] = asyncio.Queue(maxsize=16)
 
@@ -77,21 +81,36 @@ async def _outputs(
             for part in cutter.end():
                 await arrivals.put(part)
         except Exception as error:  # noqa: BLE001  # raised again by the reader of the queue
+            if isinstance(error, AgentUnavailableError):
+                error.hostname = hostname
             await arrivals.put(error)
         else:
             await arrivals.put(None)
 
     tasks = [asyncio.create_task(pump(hostname, kernel_id)) for hostname, kernel_id in wanted.items()]
     going = len(wanted)
+    clock = asyncio.get_running_loop().time
+    unread: AgentUnavailableError | None = None
+    until: float | None = None
     try:
-        while going:
-            arrival = await arrivals.get()
-            if isinstance(arrival, Exception):
+        while going and (until is None or clock() < until):
+            try:
+                async with asyncio.timeout_at(until):
+                    arrival = await arrivals.get()
+            except TimeoutError:
+                break
+            if isinstance(arrival, AgentUnavailableError):
+                unread = unread or arrival
+                until = until or (clock() + _OTHERS_SECONDS if follow else None)
+                going -= 1
+            elif isinstance(arrival, Exception):
                 raise arrival
-            if arrival is None:
+            elif arrival is None:
                 going -= 1
             else:
                 yield arrival
+        if unread is not None:
+            raise unread
     finally:
         for task in tasks:
             task.cancel()

@@ -12,6 +12,7 @@ QUARANTINED = AgentConditionType.QUARANTINED
 OUT_OF_BOUNDS = AgentConditionType.OUT_OF_BOUNDS
 ORPHANS = AgentConditionType.ORPHANS
 STARTS_FAILING = AgentConditionType.STARTS_FAILING
+NOT_REACHED = AgentConditionType.NOT_REACHED
 # An agent that is out of bounds is drained as well, until an administrator puts it back.
 BLOCKING = frozenset(
     {
@@ -22,6 +23,8 @@ BLOCKING = frozenset(
         QUARANTINED,
         ORPHANS,
         STARTS_FAILING,
+        # A session there could neither be used nor looked at, and its output not be collected.
+        NOT_REACHED,
     }
 )
 

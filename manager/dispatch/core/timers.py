@@ -7,11 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Timers:
-    """In seconds: how often links say something, and after which silence an agent is suspect and lost."""
+    """In seconds: how often links say something, after which silence an agent is suspect and lost, and how often
+    it is tried whether an agent's port is reached, and again while it is not.
+    """
 
     heartbeat: float = 5.0
     suspect_after: float = 20.0
     lost_after: float = 60.0
+    probe: float = 30.0
+    probe_again: float = 5.0
 
     @property
     def fence_timeout(self) -> float:

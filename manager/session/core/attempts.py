@@ -26,6 +26,10 @@ class ListenerBrokenError(Exception):
     """
 
 
+class CopyRefusedError(ListenerBrokenError):
+    """What answers for an agent is not the one that is enrolled."""
+
+
 class TermOverError(Exception):
     """Another manager leads: everything that belongs to the term ends."""
 

@@ -20,8 +20,7 @@ from google.rpc.error_details_pb2 import BadRequest, ErrorInfo
 from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 
-from retinue.manager.agent_rpc.dialer import Dialer
-from retinue.manager.daemon import client_credentials
+from retinue.manager.daemon import agent_dialer
 from retinue.manager.identity.authority import Authority
 from retinue.manager.identity.principal import Kind
 from retinue.manager.identity.tokens import JOIN_TOKEN_PREFIX, TOKEN_PREFIX, hash_secret, new_secret
@@ -161,7 +160,7 @@ async def served(url: str, directory: Path, **options: Any) -> AsyncIterator[Ser
             tail=tail,
             authority=authority,
             authenticator=Authenticator(database, monotonic=time.monotonic, clock=now),
-            dialer=Dialer(client_credentials(authority)),
+            dialer=agent_dialer(authority),
             secrets=SessionSecrets(authority.derive_key("sessions")),
             moved=lambda: moved.append(None),
             listen="127.0.0.1:0",

@@ -273,6 +273,35 @@ async def test_a_kernel_that_is_read_again_does_not_hide_one_that_cannot_be_read
     assert got == [b"all of it"]
 
 
+async def test_what_others_print_is_no_progress_of_a_kernel_that_is_not_reached(connect: Connect) -> None:
+    class Chatty(JournalServicer):
+        """One kernel prints more each time, and the agent of the other is never reached."""
+
+        printed = 0
+
+        async def StreamLogs(
+            self, request: kernel_service_pb2.StreamLogsRequest, context: grpc.aio.ServicerContext[Any, Any]
+        ) -> AsyncIterator[kernel_service_pb2.StreamLogsResponse]:
+            self.printed += 1
+            yield kernel_service_pb2.StreamLogsResponse(hostname="main1", offset=0, data=b"x" * self.printed)
+            information = {"agent": "n2", "cause": "TIMED_OUT", "hostname": "sub1"}
+            await refuse(context, grpc.StatusCode.UNAVAILABLE, "AGENT_NOT_REACHED", **information)
+
+    client = await connect(_register(Chatty(Journal())))
+    got: list[bytes] = []
+
+    async def read() -> None:
+        async for chunk in client.sessions.logs(ID, all_kernels=True, follow=True):
+            got.append(chunk.data)  # noqa: PERF401  # up to the error
+
+    with pytest.raises(Unavailable) as caught:
+        await asyncio.wait_for(read(), NEVER)
+    assert caught.value.metadata["hostname"] == "sub1"
+    # It was tried again, and what was new came.
+    assert len(got) > 1
+    assert set(got) == {b"x"}
+
+
 def test_a_gap_is_reported_and_a_repetition_left_out() -> None:
     def response(offset: int, data: bytes) -> kernel_service_pb2.StreamLogsResponse:
         return kernel_service_pb2.StreamLogsResponse(hostname="main1", offset=offset, data=data)
@@ -280,6 +309,9 @@ def test_a_gap_is_reported_and_a_repetition_left_out() -> None:
     assert continuation(4, response(10, b"abc")) == LogChunk("main1", 10, b"abc", dropped=6)
     assert continuation(4, response(2, b"abcd")) == LogChunk("main1", 4, b"cd")
     assert continuation(4, response(0, b"abcd")) is None
+    # At the end, nothing follows what is lost.
+    assert continuation(4, response(10, b"")) == LogChunk("main1", 10, b"", dropped=6)
+    assert continuation(10, response(10, b"")) is None
 
 
 async def test_an_unknown_session_is_not_found(connect: Connect) -> None:

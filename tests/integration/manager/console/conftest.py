@@ -11,11 +11,10 @@ from pathlib import Path
 import grpc.aio
 import pytest_asyncio
 
-from retinue.manager.agent_rpc.dialer import Dialer
 from retinue.manager.agent_rpc.relay import Forwarder
 from retinue.manager.console.core.address import ConsoleAddress
 from retinue.manager.console.serving import Console
-from retinue.manager.daemon import client_credentials
+from retinue.manager.daemon import agent_dialer
 from retinue.manager.gateway.serving import Gateway
 from retinue.manager.gateway.settings import GatewaySettings
 from retinue.manager.identity.authority import Authority
@@ -62,7 +61,7 @@ async def console(database_url: str, tmp_path: Path) -> AsyncIterator[Served]:
             return found.channels[-1]
 
         made = Console(ConsoleAddress(origin), service.database, authenticator, connect, static)
-        forwarder = Forwarder(Dialer(client_credentials(service.authority)))
+        forwarder = Forwarder(agent_dialer(service.authority))
         group = asyncio.TaskGroup()
         async with (
             made.serving() as connected,

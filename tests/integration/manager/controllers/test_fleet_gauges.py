@@ -16,6 +16,7 @@ from retinue.manager.session.core.states import SessionType
 from retinue.manager.session.drafts import draft
 from retinue.manager.session.submit import create_many
 from retinue.manager.store.database import Database
+from tests.integration.manager.reporting_node import enrol
 from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -45,6 +46,19 @@ async def test_the_leader_shows_what_is_live_and_nothing_once_it_no_longer_leads
                 " ('default', 'bob', 1, '{\"cpu\": 500}', 'cpu', 500, 4500)"
             )
         )
+    await enrol(database, ["n1", "n2"])
+    async with database.transaction() as tx:
+        for name, found, reported in (
+            ("n1", '[{"type": "NOT_REACHED"}]', '[{"type": "DISK_FULL"}, {"type": "DISK_FULL"}]'),
+            ("n2", '[{"type": "NOT_REACHED"}, 7]', '"not a list"'),
+        ):
+            await tx.execute(
+                text(
+                    "UPDATE agent SET found_conditions = CAST(:found AS jsonb),"
+                    " reported_conditions = CAST(:reported AS jsonb) WHERE id = :id"
+                ),
+                {"id": name, "found": found, "reported": reported},
+            )
     showing = asyncio.create_task(fleet_gauges.run(database))
     try:
         await eventually(lambda: shown("retinue_sessions", resource_group="default", state="PENDING") == 1.0)
@@ -54,6 +68,8 @@ async def test_the_leader_shows_what_is_live_and_nothing_once_it_no_longer_leads
         assert shown("retinue_manager_leader") == 1.0
         assert shown("retinue_capacity", resource_group="default", slot="cpu") == 4.5
         assert shown("retinue_capacity", resource_group="default", slot="mem") == 1024
+        assert shown("retinue_agent_conditions", resource_group="default", condition="NOT_REACHED") == 2.0
+        assert shown("retinue_agent_conditions", resource_group="default", condition="DISK_FULL") == 1.0
         assert shown("retinue_claimed", resource_group="default", slot="cpu") == 2.0
     finally:
         showing.cancel()

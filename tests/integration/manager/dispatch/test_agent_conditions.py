@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from retinue.manager.agent_rpc.reach import NotReached
+from retinue.manager.scheduling.records import AgentState
 from retinue.manager.session.core.attempts import NodeCondition
 from retinue.manager.store.database import Database
+from retinue.rpc.core.reasons import AgentConditionReason
 from tests.integration.manager.reporting_node import Node
 from tests.integration.manager.rows import states, submit
 from tests.integration.manager.scheduled_nodes import before_the_commit, roomy_node
@@ -51,6 +54,55 @@ async def test_a_welcome_has_them_all(database: Database) -> None:
         assert [row["type"] for row in await kept(database)] == ["STATE_DAMAGED"]
         await rejoin(node)
         assert await kept(database) == []
+
+
+async def session_conditions(database: Database) -> list[str]:
+    async with database.transaction() as tx:
+        rows = await tx.execute(
+            text("SELECT jsonb_path_query(conditions, '$[*].type') #>> '{}' FROM session ORDER BY 1")
+        )
+        return list(rows.scalars())
+
+
+async def test_an_agent_that_is_not_reached_is_avoided_and_its_sessions_say_so(database: Database) -> None:
+    refused = NotReached(AgentConditionReason.REFUSED, "nothing listens there")
+    async with roomy_node(database) as (node, scheduler):
+        await submit(database, "ann", "runs")
+        await scheduler.run_once()
+        await node.reports.reach_changed(node.name, "192.0.2.1:7443", refused)
+        async with database.transaction() as tx:
+            (condition,) = (await tx.execute(text("SELECT found_conditions FROM agent"))).scalar_one()
+        assert (condition["type"], condition["reason"], condition["blocks"]) == ("NOT_REACHED", "REFUSED", True)
+        assert condition["message"] == "at 192.0.2.1:7443: nothing listens there"
+        assert await session_conditions(database) == ["AGENT_NOT_REACHED"]
+        # It may be lost as well: each comes and goes by itself.
+        await node.reports.liveness_changed(node.name, AgentState.LOST, 60.0)
+        assert await session_conditions(database) == ["AGENT_LOST", "AGENT_NOT_REACHED"]
+        await node.join()
+        assert await session_conditions(database) == ["AGENT_NOT_REACHED"]
+        await submit(database, "ann", "waits")
+        await scheduler.run_once()
+        assert sorted((await states(database)).values()) == ["PENDING", "SCHEDULED"]
+        await node.reports.reach_changed(node.name, "192.0.2.1:7443", None)
+        assert await session_conditions(database) == []
+        await scheduler.run_once()
+        assert set((await states(database)).values()) == {"SCHEDULED"}
+
+
+async def test_sessions_say_that_their_output_is_lost_while_a_disk_takes_nothing(database: Database) -> None:
+    broken = NodeCondition("DISK_FULL", "UNWRITABLE", "the disk is read-only")
+    async with roomy_node(database) as (node, scheduler):
+        await submit(database, "ann", "s")
+        await scheduler.run_once()
+        await node.change_conditions(broken)
+        assert await session_conditions(database) == ["OUTPUT_LOST"]
+        # A full disk still takes what is printed, for a while.
+        await node.change_conditions(FULL)
+        assert await session_conditions(database) == []
+        await rejoin(node, broken)
+        assert await session_conditions(database) == ["OUTPUT_LOST"]
+        await rejoin(node)
+        assert await session_conditions(database) == []
 
 
 async def rejoin(node: Node, *conditions: NodeCondition) -> None:

@@ -22,8 +22,7 @@ from grpc import StatusCode as Code
 from sqlalchemy import text
 
 from retinue.devtools.cluster import free_ports
-from retinue.manager.agent_rpc.dialer import Dialer
-from retinue.manager.daemon import client_credentials
+from retinue.manager.daemon import agent_dialer
 from retinue.manager.edge.edge import RouterEdge
 from retinue.manager.endpoints.core.model import (
     AccessMode,
@@ -88,7 +87,7 @@ async def edged(service: Service, tmp_path: Path) -> AsyncIterator[Edged]:
     arguments = ["--id", "r1", "--data-dir", str(directory), "--manager", service.endpoint, "--plain-http"]
     arguments += ["--join-token", secret, "--ca-fingerprint", service.authority.fingerprint]
     arguments += ["--listen", "127.0.0.1:0", "--clients", f"127.0.0.1:{port}", "--stop-engine"]
-    dialer = Dialer(client_credentials(service.authority))
+    dialer = agent_dialer(service.authority)
     wakes: list[None] = []
     domain = EndpointDomain.make(service.authority, "edge.test")
     edge = RouterEdge(

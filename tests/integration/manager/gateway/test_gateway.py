@@ -24,9 +24,8 @@ from envoy.service.discovery.v3 import ads_pb2_grpc
 from sqlalchemy import text
 
 from retinue.devtools.cluster import free_ports
-from retinue.manager.agent_rpc.dialer import Dialer
 from retinue.manager.agent_rpc.relay import Forwarder
-from retinue.manager.daemon import client_credentials
+from retinue.manager.daemon import agent_dialer
 from retinue.manager.gateway import access_cache, serving
 from retinue.manager.gateway.access_cache import AccessCache
 from retinue.manager.gateway.core import resources
@@ -101,7 +100,7 @@ async def rig(service: Service, tmp_path: Path) -> AsyncIterator[Rig]:
     async with service.database.transaction() as tx:
         token_id = (await tx.execute(text("SELECT id FROM token WHERE user_name = 'ada'"))).scalar_one()
     gateway = Gateway(GatewaySettings("127.0.0.1:0", DOMAIN), service.authority)
-    forwarder = Forwarder(Dialer(client_credentials(service.authority)))
+    forwarder = Forwarder(agent_dialer(service.authority))
     group = asyncio.TaskGroup()
     async with group, gateway.serving(group, service.database, service.tail, forwarder, tmp_path):
         yield Rig(service, gateway, Target(session_id, PORT), token, token_id)
@@ -195,7 +194,7 @@ async def test_what_one_replica_gives_is_good_at_another(rig: Rig, tmp_path: Pat
     # What stands in front of both has the address that browsers see.
     port = free_ports()[0]
     second = Gateway(GatewaySettings(f"127.0.0.1:{port}", DOMAIN, number=rig.gateway.address.number), authority)
-    forwarder = Forwarder(Dialer(client_credentials(authority)))
+    forwarder = Forwarder(agent_dialer(authority))
     group = asyncio.TaskGroup()
     async with group, second.serving(group, service.database, service.tail, forwarder, tmp_path):
         trusting = authority.certificate
@@ -237,7 +236,7 @@ async def test_a_renewed_certificate_is_taken_up(
     key.write_bytes(first.key)
     gateway = Gateway(GatewaySettings("127.0.0.1:0", DOMAIN, certificate=(chain, key)), authority)
     port = gateway.address.number
-    forwarder = Forwarder(Dialer(client_credentials(authority)))
+    forwarder = Forwarder(agent_dialer(authority))
     group = asyncio.TaskGroup()
     async with group, gateway.serving(group, rig.service.database, rig.service.tail, forwarder, tmp_path):
         assert await shown_certificate(port) == ssl.PEM_cert_to_DER_cert(first.certificate.decode())
@@ -294,7 +293,7 @@ def privileged(authority: Authority) -> Gateway:
 
 async def test_a_port_below_1024_is_served_with_that_one_right(rig: Rig, tmp_path: Path) -> None:
     gateway = privileged(rig.service.authority)
-    forwarder = Forwarder(Dialer(client_credentials(rig.service.authority)))
+    forwarder = Forwarder(agent_dialer(rig.service.authority))
     group = asyncio.TaskGroup()
     async with group, gateway.serving(group, rig.service.database, rig.service.tail, forwarder, tmp_path):
         await shown_certificate(gateway.address.number)

@@ -79,3 +79,15 @@ def test_a_look_marks_what_has_grown(tmp_path: Path) -> None:
     # Long ago, at an unknown time.
     made.look(1 << 20, 2000.0)
     assert made.since(3000.0) == 5
+
+
+@pytest.mark.parametrize("follow", [False, True])
+async def test_what_could_not_be_written_at_the_end_is_a_gap(tmp_path: Path, follow: bool) -> None:
+    made = output(tmp_path, b"line\n")
+    os.truncate(tmp_path / "output.log", 1 << 20)
+    pieces = [piece async for piece in made.stream(0, follow)]
+    last = pieces.pop()
+    assert (last.offset, last.data) == (1 << 20, b"")
+    assert b"".join(piece.data for piece in pieces).rstrip(b"\0") == b"line\n"
+    # For one who has it all there is nothing to say.
+    assert [piece async for piece in made.stream(1 << 20, follow)] == []

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import os
+import resource
 import signal
+import termios
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -129,6 +133,49 @@ def test_a_full_disk_leaves_a_gap_and_blocks_no_writer(program: Path, tmp_path: 
         assert content.endswith(b"\0" * 4096)
 
     in_own_thread(lambda: on_small_disk(action))
+
+
+def limited(place: Path, size: int) -> None:
+    """Lets the pump of an output write no file beyond a size: neither more nor a gap."""
+    (pump,) = eventually_blocking(lambda: pumps(place), bool)
+    resource.prlimit(pump, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+def taken(kernel: int) -> bool:
+    """Whether the pump has read all that was printed."""
+    left = array.array("i", [0])
+    fcntl.ioctl(kernel, termios.FIONREAD, left)
+    return left[0] == 0
+
+
+def test_a_gap_shows_as_soon_as_the_file_can_grow_again(program: Path, place: Path) -> None:
+    with pumping(program, place, 64 << 20):
+        kernel = writer(place)
+    write(kernel, b"a" * 4096)
+    waited(place, 4096)
+    limited(place, 4096)
+    write(kernel, b"b" * 4096)
+    eventually_blocking(lambda: taken(kernel))
+    limited(place, resource.RLIM_INFINITY)
+    # Nothing more is printed for that.
+    waited(place, 8192)
+    write(kernel, b"c" * 4096)
+    os.close(kernel)
+    assert printed(place) == b"a" * 4096 + bytes(4096) + b"c" * 4096
+
+
+def test_what_was_lost_at_the_end_shows_as_well(program: Path, place: Path) -> None:
+    with pumping(program, place, 64 << 20):
+        kernel = writer(place)
+    write(kernel, b"a" * 4096)
+    waited(place, 4096)
+    limited(place, 4096)
+    write(kernel, b"b" * 4096)
+    eventually_blocking(lambda: taken(kernel))
+    os.close(kernel)
+    limited(place, resource.RLIM_INFINITY)
+    assert printed(place) == b"a" * 4096 + bytes(4096)
+    eventually_blocking(lambda: not pumps(place))
 
 
 @pytest.fixture

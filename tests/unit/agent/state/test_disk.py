@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -56,5 +57,49 @@ def test_the_disk_of_an_engine_counts_once_it_is_known(tmp_path: Path, monkeypat
     (condition,) = conditions.all()
     assert condition.message == "the disk of /var/lib/docker is full: 0 of 1048576 KiB are free"
     disk.follow({})
+    disk.look()
+    assert conditions.all() == ()
+
+
+def looked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: dict[Path, int]) -> list[tuple[str, str]]:
+    """Types and reasons of the conditions with these flags of file systems."""
+    real = os.statvfs
+
+    def statvfs(directory: Path) -> object:
+        found = real(directory)
+        names = ("f_frsize", "f_blocks", "f_bavail", "f_files", "f_favail")
+        return SimpleNamespace(
+            f_flag=flags.get(directory, 0), **{name: getattr(found, name) for name in names if hasattr(found, name)}
+        )
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    conditions = Conditions()
+    disk = Disk(tmp_path, conditions, (tmp_path / "scratch",))
+    (tmp_path / "scratch").mkdir()
+    disk.look()
+    found = [(condition.type, condition.reason) for condition in conditions.all()]
+    flags.clear()
+    disk.look()
+    assert conditions.all() == ()
+    return [(str(kind), str(reason)) for kind, reason in found]
+
+
+def test_a_disk_that_has_become_read_only_takes_no_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert looked(tmp_path, monkeypatch, {tmp_path: os.ST_RDONLY}) == [("DISK_FULL", "UNWRITABLE")]
+
+
+def test_work_directories_that_programs_do_not_start_from_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert looked(tmp_path, monkeypatch, {tmp_path / "scratch": os.ST_NOEXEC}) == [("OTHER", "NOEXEC")]
+
+
+def test_what_cannot_be_written_is_not_full_but_lost(tmp_path: Path) -> None:
+    conditions = Conditions()
+    disk = Disk(tmp_path, conditions)
+    disk.note(OSError(errno.EIO, "Input/output error"))
+    (condition,) = conditions.all()
+    assert (condition.type, condition.reason) == ("DISK_FULL", "UNWRITABLE")
+    assert condition.message.endswith("cannot be written: Input/output error; what kernels print meanwhile is lost")
     disk.look()
     assert conditions.all() == ()

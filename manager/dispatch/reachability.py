@@ -1,0 +1,110 @@
+"""Looks again and again whether the leader can connect to one agent's port, and has what it finds recorded.
+
+A stream that is open says nothing of that: rules of a firewall keep new connections away and leave those that there are
+alone, so that an agent is heard whose kernels nobody can enter. While the stream is open, a connection without a
+handshake tells; else whatever answers at the address shows its certificate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from retinue.manager.agent_rpc.dialer import Dialer
+from retinue.manager.agent_rpc.reach import NotReached
+from retinue.manager.session.core.attempts import ListenerBrokenError, TermOverError
+
+_log = logging.getLogger(__name__)
+
+FAILURES = 2
+"""Probes that fail one after the other before an agent counts as not reached: one that restarts is soon back."""
+_MIN_JITTER, _MAX_JITTER = 0.75, 1.25
+
+
+class ProbedLink(Protocol):
+    """The link of the agent: whether its stream is open and, if it was refused by either side though the connection was
+    made, why.
+    """
+
+    agent_id: str
+    address: str
+    connected: bool
+    refusal: NotReached | None
+
+
+class Reachability:
+    """The probes of one agent. `record` takes the agent, its address and why it is not reached, or None; it raises
+    ListenerBrokenError and TermOverError.
+    """
+
+    def __init__(
+        self,
+        link: ProbedLink,
+        dialer: Dialer,
+        record: Callable[[str, str, NotReached | None], Awaitable[None]],
+        *,
+        interval: float,
+        retry: float,
+    ) -> None:
+        """Probes every `interval` seconds, and every `retry` while the agent is not reached."""
+        self._link = link
+        self._dialer = dialer
+        self._record = record
+        self._interval, self._retry = interval, retry
+        self._wanted = asyncio.Event()
+        self._failures = 0
+        # What is recorded; False when that is not known.
+        self._recorded: NotReached | bool | None = False
+
+    def wake(self) -> None:
+        """Has the next probe made at once if that may say something else than the last one. One that failed is
+        repeated in its time, unless the stream is open now.
+        """
+        if self._link.connected or not self._failures:
+            self._wanted.set()
+
+    async def run(self) -> None:
+        """Probes until cancelled. Ends with TermOverError only."""
+        while True:
+            self._wanted.clear()
+            pause = self._retry
+            try:
+                if await self._look():
+                    pause = self._interval
+            except TermOverError:
+                raise
+            except Exception as error:  # noqa: BLE001  # logged, and done again with the next probe
+                known = isinstance(error, ListenerBrokenError)
+                _log.warning(
+                    "agent %s: whether it is reached is not recorded: %r",
+                    self._link.agent_id,
+                    error,
+                    exc_info=not known,
+                )
+            try:
+                async with asyncio.timeout(pause * random.uniform(_MIN_JITTER, _MAX_JITTER)):  # noqa: S311  # no secret
+                    await self._wanted.wait()
+            except TimeoutError:
+                continue
+            # What wakes it may come in crowds.
+            await asyncio.sleep(min(1.0, self._retry))
+
+    async def _look(self) -> bool:
+        """Probes once; returns whether the agent is reached."""
+        link = self._link
+        found = await self._dialer.probe(link.agent_id, link.address, whole=not link.connected)
+        if found is None and not link.connected:
+            found = link.refusal
+        self._failures = 0 if found is None else self._failures + 1
+        if found is not None and self._failures < FAILURES:
+            return False
+        if found is None or found is not link.refusal:
+            # What refuses a stream of the leader may answer the calls of all managers.
+            self._dialer.note(link.agent_id, link.address, found)
+        if found != self._recorded:
+            await self._record(link.agent_id, link.address, found)
+            self._recorded = found
+        return found is None
