@@ -143,6 +143,7 @@ class Leading:
             endpoint_domain=self._domain,
             prometheus_url=settings.prometheus_url,
             subnets=settings.session_subnets,
+            vxlan_port=settings.vxlan_port,
             addresses=self._addresses,
             kept=dt.timedelta(days=settings.keep_sessions_days) if settings.keep_sessions_days else None,
         )

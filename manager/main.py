@@ -119,6 +119,14 @@ def _serve_options(command: Callable[..., None]) -> Callable[..., None]:
                 "A session leaves out the networks of --egress-allow and the name servers of its agents.",
             ),
             click.option(
+                "--vxlan-port",
+                default=4789,
+                show_default=True,
+                type=click.IntRange(1, 65535),
+                help="UDP port between nodes of cluster sessions, for nodes where another program has the usual one. "
+                "Networks that there are keep theirs.",
+            ),
+            click.option(
                 "--keep-sessions",
                 default=options.DEFAULT_KEPT_DAYS,
                 show_default=True,
@@ -245,6 +253,7 @@ def _settings(  # noqa: PLR0917  # called by the parser, by name
     webhook_allow: str,
     webhook_deny: str,
     session_subnets: str,
+    vxlan_port: int,
     keep_sessions: int,
     max_pending_sessions: int,
     endpoint_domain: str,
@@ -280,6 +289,7 @@ def _settings(  # noqa: PLR0917  # called by the parser, by name
             _networks("--webhook-allow", webhook_allow), _networks("--webhook-deny", webhook_deny)
         ),
         session_subnets=_pool(session_subnets),
+        vxlan_port=vxlan_port,
         keep_sessions_days=keep_sessions,
         max_pending_sessions=max_pending_sessions,
         endpoint_domain=_domain(endpoint_domain),

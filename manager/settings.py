@@ -9,7 +9,7 @@ from pathlib import Path
 from retinue.manager.dispatch.core.timers import Timers
 from retinue.manager.gateway.settings import GatewaySettings
 from retinue.manager.options import DEFAULT_AGENT_LISTEN, DEFAULT_DATA_DIRECTORY, DEFAULT_KEPT_DAYS, DEFAULT_LISTEN
-from retinue.manager.session.core.ipam import POOL
+from retinue.manager.session.core.ipam import POOL, VXLAN_PORT
 from retinue.manager.session.core.pending_limit import DEFAULT_MAX_PENDING
 from retinue.manager.webhooks.core.rules import PUBLIC_ONLY, AddressPolicy
 
@@ -47,6 +47,8 @@ class Settings:
     endpoint_domain: str = "localhost"
     # Where the networks of sessions are.
     session_subnets: IPv4Network = POOL
+    # UDP port of VXLAN that new networks of sessions have.
+    vxlan_port: int = VXLAN_PORT
     # Base of the API of a Prometheus server that scaling metrics may ask queries of; empty: none.
     prometheus_url: str = ""
     # Where Prometheus reads the manager's own metrics; empty: nowhere.

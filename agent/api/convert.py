@@ -32,7 +32,7 @@ from retinue.agent.attempts import (
 )
 from retinue.agent.host.id_mapped import LIMIT
 from retinue.agent.kernel.core.signals import Delivery, Target, signal_named
-from retinue.agent.network.core.topology import Member, Network, check
+from retinue.agent.network.core.topology import VXLAN_PORT, Member, Network, check
 from retinue.agent.probes.core.machine import HealthState
 from retinue.agent.probes.prober import NOT_ROUTED
 from retinue.agent.v1 import agent_service_pb2
@@ -387,6 +387,7 @@ def network_from_message(message: agent_service_pb2.Network) -> Network:
             )
             for member in message.members
         ),
+        vxlan_port=message.vxlan_port or VXLAN_PORT,
     )
     check(network)
     return network

@@ -8,6 +8,7 @@ point, and calls for one session wait for each other. Nothing here blocks the ev
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import itertools
 import logging
@@ -29,7 +30,7 @@ from retinue.agent.network.rules_guard import Carried
 from retinue.agent.network.underlay import find_uplink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from retinue.agent.network.core.operations import Operation, Step
     from retinue.agent.network.core.topology import Network
@@ -142,11 +143,11 @@ class SessionNetworks:
         namespaces.create(name, _SESSION_SETTINGS)
         if network.vni:
             remote = frozenset(member.underlay_address for member in network.members if not member.local)
-            self._guard.admit(network.session_id, Carried(network.vni, remote))
+            self._guard.admit(network.session_id, Carried(network.vni, remote, network.vxlan_port))
         with namespaces.opened_name(name) as session, netlink.connected(session) as connection:
             assert session is not None  # noqa: S101 - it has just been made, and nothing else may remove it
             steps = plan_network(network, uplink, observe_session(connection, BRIDGE))
-            with netlink.connected() as node:
+            with netlink.connected() as node, _port_named(network.vxlan_port):
                 apply(steps, {Namespace.SESSION: connection, Namespace.NODE: node}, session, _NO_KERNEL)
         return len(steps)
 
@@ -195,9 +196,23 @@ class SessionNetworks:
                 observed = observe_session(connection, BRIDGE)
         tunnel = observed.links.get(TUNNEL)
         settings = None if tunnel is None else tunnel.tunnel
-        return Carried(
-            0 if settings is None else settings.vni, frozenset(entry.destination for entry in observed.tunnels)
-        )
+        if settings is None:
+            return Carried(0, frozenset())
+        return Carried(settings.vni, frozenset(entry.destination for entry in observed.tunnels), settings.port)
+
+
+@contextlib.contextmanager
+def _port_named(port: int) -> Iterator[None]:
+    """Says of a VXLAN device that does not come up, for want of its port, which port that is and what to do."""
+    try:
+        yield
+    except NetworkError as error:
+        if not isinstance(error.__cause__, netlink.RequestError) or error.__cause__.code != errno.EADDRINUSE:
+            raise
+        raise NetworkError(
+            f"UDP port {port}, for VXLAN between nodes, is in use on this node: `retinue doctor --vxlan-port {port}` says by"
+            " what, and managers have --vxlan-port for another"
+        ) from error
 
 
 def apply(steps: Iterable[Step], sockets: Mapping[Namespace, netlink.Netlink], session: int, kernel: int) -> None:

@@ -25,6 +25,7 @@ from retinue.agent.network.core.rules import (
     parse_addresses,
     whole_table,
 )
+from retinue.agent.network.core.topology import VXLAN_PORT
 from retinue.agent.network.errors import NetworkError
 from retinue.agent.network.observation import observe_connected
 
@@ -39,10 +40,11 @@ LOOK_INTERVAL = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """Traffic of a network between nodes: its VNI, 0 for none, and the other nodes."""
+    """Traffic of a network between nodes: its VNI, 0 for none, the other nodes, and the port of VXLAN."""
 
     vni: int
     peers: frozenset[str]
+    port: int = VXLAN_PORT
 
 
 class Guard:
@@ -149,6 +151,7 @@ class Guard:
         return replace(
             self._settings,
             vnis=frozenset(carried.vni for carried in self._networks.values() if carried.vni),
+            vxlan_ports=frozenset(carried.port for carried in self._networks.values() if carried.vni),
             peers=frozenset(
                 (carried.vni, peer) for carried in self._networks.values() if carried.vni for peer in carried.peers
             ),

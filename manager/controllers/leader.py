@@ -37,7 +37,7 @@ from retinue.manager.session.core.events import (
     SessionMoved,
     SessionUpdated,
 )
-from retinue.manager.session.core.ipam import POOL
+from retinue.manager.session.core.ipam import POOL, VXLAN_PORT
 from retinue.manager.session.core.secrets import SessionSecrets
 from retinue.manager.session.core.service_ports import Addresses
 from retinue.manager.session.core.states import ENDED_SESSION_STATES, SessionState
@@ -83,13 +83,14 @@ class Leader:
         endpoint_domain: EndpointDomain | None = None,
         prometheus_url: str = "",
         subnets: IPv4Network = POOL,
+        vxlan_port: int = VXLAN_PORT,
         addresses: Addresses | None = None,
     ) -> None:
         """Agents whose kernels do nothing are refused unless `null_kernels` are wanted. `control_plane` are the
         addresses of managers and database: kernels are kept from them. Sessions that ended are `kept` for so long;
         None: for ever. Without an `endpoint_domain` there are no routers,
-        and without a `prometheus_url` no metrics by queries. Networks of sessions are in `subnets`, and a gateway has
-        `addresses` for their ports.
+        and without a `prometheus_url` no metrics by queries. New networks of sessions are in `subnets` and have
+        `vxlan_port`, and a gateway has `addresses` for their ports.
         """
         self._database = database
         self._dialer = dialer
@@ -103,7 +104,7 @@ class Leader:
         self._reports = Reports(database, term, self._committed, self._orphans, out_of_bounds=self._out_of_bounds.note)
         self._lost_after = timers.lost_after
         self._outputs = OutputCollector(database, term, Forwarder(dialer), self._committed)
-        self._scheduler = Scheduler(database, term, self._placed, subnets)
+        self._scheduler = Scheduler(database, term, self._placed, subnets, vxlan_port)
         self._ended = asyncio.Event()
         self._database_clock = deadlines.DatabaseClock()
         self._webhooks = WebhookDispatcher(database, term, webhook_addresses)

@@ -504,4 +504,5 @@ def _network(network: DesiredNetwork) -> pb.Network:
             )
             for member in network.members
         ],
+        vxlan_port=network.vxlan_port,
     )

@@ -234,4 +234,5 @@ def _network(agent_id: str, session_id: str, rows: Sequence[NetworkMemberRecord]
                 local=row.agent_id == agent_id,
             )
         )
-    return DesiredNetwork(session_id, rows[0].vni, rows[0].subnet, rows[0].mtu, tuple(members))
+    of_all = rows[0]
+    return DesiredNetwork(session_id, of_all.vni, of_all.subnet, of_all.mtu, tuple(members), of_all.vxlan_port)

@@ -17,7 +17,7 @@ from retinue.manager.scheduler.core.cache import Cache, Holdings, Limit
 from retinue.manager.scheduler.core.snapshot import PastUsage
 from retinue.manager.scheduling.records import AgentRecord, GroupRecord, PendingSession, QuotaRecord
 from retinue.manager.scheduling.strategies import Settings
-from retinue.manager.session.core.ipam import POOL, SubnetPool
+from retinue.manager.session.core.ipam import POOL, VXLAN_PORT, SubnetPool
 from retinue.manager.session.core.quota_subjects import Account, Subject, subjects_of
 from retinue.manager.session.core.runtime_features import needed, offered
 from retinue.manager.store import changes, usage
@@ -35,7 +35,9 @@ _MAX_RECHECKED = 500
 class CacheSync:
     """Synchronises the cache of one term. Only the scheduler's event loop touches it."""
 
-    def __init__(self, database: Database, term: int, subnets: IPv4Network = POOL) -> None:
+    def __init__(
+        self, database: Database, term: int, subnets: IPv4Network = POOL, vxlan_port: int = VXLAN_PORT
+    ) -> None:
         self._database = database
         self._term = term
         self._cache: Cache | None = None
@@ -44,6 +46,7 @@ class CacheSync:
         self._clock_read = 0.0
         self._rechecked = 0.0
         self._subnets = subnets
+        self.vxlan_port = vxlan_port
         self.pool = SubnetPool((), subnets)
         self.rotations: dict[str, str] = {}
         # Sessions whose placement is being committed: they are not in the queue, and are not put there.

@@ -310,7 +310,8 @@ class GroupLoop:
             if vni:
                 cache.vnis.add(vni)
             mtu = inner_mtu([cache.agents.underlays[row] for row in sites], vxlan=bool(vni))
-            networks[ids[session]] = Network(ids[session], vni, subnet, mtu, [cache.agents.ids[row] for row in sites])
+            agents, port = [cache.agents.ids[row] for row in sites], cache_sync.vxlan_port
+            networks[ids[session]] = Network(ids[session], vni, subnet, mtu, agents, port)
         return networks, no_address
 
     async def _write(self, plan: Plan) -> Integers:

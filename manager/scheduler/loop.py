@@ -7,7 +7,7 @@ from ipaddress import IPv4Network
 
 from retinue.manager.scheduler.cache_sync import CacheSync
 from retinue.manager.scheduler.group_loop import Committed, GroupLoop
-from retinue.manager.session.core.ipam import POOL
+from retinue.manager.session.core.ipam import POOL, VXLAN_PORT
 from retinue.manager.store.database import Database
 from retinue.manager.strategy_rpc.external_strategies import ExternalStrategies
 
@@ -20,13 +20,20 @@ class Scheduler:
     agents that have something new to do.
     """
 
-    def __init__(self, database: Database, term: int, committed: Committed, subnets: IPv4Network = POOL) -> None:
-        """Networks of sessions are in `subnets`."""
+    def __init__(
+        self,
+        database: Database,
+        term: int,
+        committed: Committed,
+        subnets: IPv4Network = POOL,
+        vxlan_port: int = VXLAN_PORT,
+    ) -> None:
+        """New networks of sessions are in `subnets`, and have `vxlan_port`."""
         self._database = database
         self._term = term
         self._committed = committed
         self._changed = asyncio.Event()
-        self._cache_sync = CacheSync(database, term, subnets)
+        self._cache_sync = CacheSync(database, term, subnets, vxlan_port)
         self._strategies = ExternalStrategies()
         self._catching_up = asyncio.Lock()
         self._passes: dict[str, GroupLoop] = {}

@@ -68,6 +68,7 @@ class NetworkMemberRecord:
     vni: int
     subnet: str
     mtu: int
+    vxlan_port: int
     kernel_id: uuid.UUID
     hostname: str
     local_rank: int
@@ -99,8 +100,8 @@ async def read_desired(
         ORDER BY a.kernel_id, a.epoch
     """  # noqa: S608  # the condition is ours
     members = f"""
-        SELECT n.session_id, n.vni, n.subnet::text AS subnet, n.mtu, member.kernel_id, k.hostname, k.local_rank,
-            member.agent_id, g.underlay_address
+        SELECT n.session_id, n.vni, n.subnet::text AS subnet, n.mtu, n.vxlan_port, member.kernel_id, k.hostname,
+            k.local_rank, member.agent_id, g.underlay_address
         FROM network_site here
         JOIN network n ON n.id = here.network_id AND n.session_id IS NOT NULL
         JOIN LATERAL (

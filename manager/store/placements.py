@@ -15,6 +15,7 @@ from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.scheduling.records import Holding, Nomination, QuotaRecord, RunningSession
+from retinue.manager.session.core.ipam import VXLAN_PORT
 from retinue.manager.session.core.spec import DEFAULT_GRACE_SECONDS
 from retinue.manager.store import journal, leadership, shares
 from retinue.manager.store.changes import UNMARKED
@@ -59,6 +60,7 @@ class Network:
     subnet: str
     mtu: int
     agents: Sequence[str]
+    vxlan_port: int = VXLAN_PORT
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +215,9 @@ def _making_networks(networks: Sequence[Network]) -> Statement:
     return Statement(
         """
             WITH made AS (
-                INSERT INTO network (session_id, vni, subnet, mtu)
-                SELECT * FROM unnest(CAST(:sessions AS uuid[]), CAST(:vnis AS int[]), CAST(:subnets AS cidr[]), CAST(:mtus AS int[]))
+                INSERT INTO network (session_id, vni, subnet, mtu, vxlan_port)
+                SELECT * FROM unnest(CAST(:sessions AS uuid[]), CAST(:vnis AS int[]), CAST(:subnets AS cidr[]), CAST(:mtus AS int[]),
+                    CAST(:ports AS int[]))
                 RETURNING id, session_id
             )
             INSERT INTO network_site (network_id, agent_id, session_id)
@@ -226,6 +229,7 @@ def _making_networks(networks: Sequence[Network]) -> Statement:
             "vnis": [network.vni for network in networks],
             "subnets": [network.subnet for network in networks],
             "mtus": [network.mtu for network in networks],
+            "ports": [network.vxlan_port for network in networks],
             "site_sessions": [network.session_id for network in networks for _ in network.agents],
             "site_agents": [agent for network in networks for agent in network.agents],
         },

@@ -61,7 +61,6 @@ KERNEL_LINK_INDEX = 101
 _FIRST_PORT_INDEX = 1000
 _PORT_NAME = re.compile(r"k[0-9]+")
 
-VXLAN_PORT = 4789
 VXLAN_TTL = 64
 _OVERHEAD = {4: 50, 6: 70}
 
@@ -219,7 +218,7 @@ def _tunnel_settings(network: Network, uplink: Uplink | None) -> TunnelSettings:
             f"MTU {network.mtu} of session {network.session_id} does not fit: {uplink.name} carries {uplink.mtu}, "
             f"which leaves {largest} inside VXLAN"
         )
-    return TunnelSettings(network.vni, uplink.address, uplink.index, VXLAN_PORT, learning=False, ttl=VXLAN_TTL)
+    return TunnelSettings(network.vni, uplink.address, uplink.index, network.vxlan_port, learning=False, ttl=VXLAN_TTL)
 
 
 def _plan_port(link: Link, wanted: _Port, observed: Observed) -> list[Operation]:

@@ -24,6 +24,8 @@ import ipaddress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from retinue.agent.network.core.topology import VXLAN_PORT
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -37,7 +39,6 @@ services of a cloud.
 """
 NOT_PUBLIC = ("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.0.0.0/24", "192.168.0.0/16")
 """Networks that no kernel reaches unless allowed: the addresses of sites (RFC 1918, RFC 6598)."""
-VXLAN_PORT = 4789
 INNER_TABLE = "retinue"
 """Name of the table of leased ports in the namespace of a kernel."""
 TRANSLATION_TABLE = "retinue-egress"
@@ -72,7 +73,8 @@ class Guarded:
     """The inputs of a table. Addresses and networks are IPv4 but for those of `peers`;
     `links` is the prefix of the names of egress links.
 
-    `vnis` are those of this agent's networks, `peers` each of them with a node of its other kernels. `fleet` are all
+    `vnis` are those of this agent's networks, `vxlan_ports` the ports that these have, `peers` each of them with a node
+    of its other kernels. `fleet` are all
     nodes, managers and databases, `connected` the networks the node is on; kernels reach neither, except for names at
     `name_servers`. `allowed` are networks that kernels may reach although they are not public or the node is on
     them. `routers` alone reach `published` ports, and the source of each of `leased` alone reaches that.
@@ -89,6 +91,7 @@ class Guarded:
     routers: frozenset[str] = frozenset()
     published: frozenset[Forward] = frozenset()
     leased: frozenset[LeasedForward] = frozenset()
+    vxlan_ports: frozenset[int] = frozenset()
 
     @property
     def gateways(self) -> set[str]:
@@ -109,6 +112,7 @@ def whole_table(guarded: Guarded) -> str:
 add table inet {name}
 delete table inet {name}
 table inet {name} {{
+    set vxlan_ports {{ type inet_service; {_elements(_ports(guarded))} }}
     set vnis {{ typeof @th,96,24; {_elements(map(str, sorted(guarded.vnis)))} }}
     set peers4 {{ typeof ip saddr . @th,96,24; {_elements(peers4)} }}
     set peers6 {{ typeof ip6 saddr . @th,96,24; {_elements(peers6)} }}
@@ -125,8 +129,8 @@ table inet {name} {{
     map leased {{ type ipv4_addr . inet_service : ipv4_addr . inet_service; {_elements(_leased(guarded).values())} }}
     chain arrivals {{
         type filter hook input priority filter - 10; policy accept;
-        udp dport {VXLAN_PORT} @th,96,24 @vnis ip saddr . @th,96,24 != @peers4 drop
-        udp dport {VXLAN_PORT} @th,96,24 @vnis ip6 saddr . @th,96,24 != @peers6 drop
+        udp dport @vxlan_ports @th,96,24 @vnis ip saddr . @th,96,24 != @peers4 drop
+        udp dport @vxlan_ports @th,96,24 @vnis ip6 saddr . @th,96,24 != @peers6 drop
         iifname "{links}*" ct status dnat ct direction reply accept
         iifname "{links}*" goto refused
     }}
@@ -154,7 +158,7 @@ table inet {name} {{
         ct status dnat ct direction reply accept
         ip saddr @closed goto refused
         oifname "{EGRESS_PREFIX}*" goto refused
-        udp dport {VXLAN_PORT} goto refused
+        udp dport @vxlan_ports goto refused
         ip daddr @name_servers meta l4proto {{ tcp, udp }} th dport 53 accept
         ip daddr @fleet goto refused
         ip daddr @never goto refused
@@ -249,6 +253,7 @@ def changes(before: Guarded, after: Guarded) -> str:
     """Commands that turn one table's sets of what comes and goes into another's; all else has to be the same."""
     peers_before, peers_after = _pairs(before.peers), _pairs(after.peers)
     sets = {
+        "vxlan_ports": (_ports(before), _ports(after)),
         "vnis": (set(map(str, before.vnis)), set(map(str, after.vnis))),
         "peers4": (peers_before[0], peers_after[0]),
         "peers6": (peers_before[1], peers_after[1]),
@@ -310,6 +315,11 @@ def obstacles(listing: str, own: str) -> list[str]:
 def _by_version(addresses: Iterable[str]) -> tuple[set[str], set[str]]:
     parsed = [ipaddress.ip_address(address) for address in addresses]
     return {str(one) for one in parsed if one.version == 4}, {str(one) for one in parsed if one.version == 6}  # noqa: PLR2004
+
+
+def _ports(guarded: Guarded) -> set[str]:
+    """Elements of the set of ports of VXLAN: no kernel sends to the usual one either."""
+    return {str(port) for port in guarded.vxlan_ports | {VXLAN_PORT}}
 
 
 def _pairs(peers: Iterable[tuple[int, str]]) -> tuple[set[str], set[str]]:

@@ -13,6 +13,8 @@ MIN_MTU = 576
 """Smallest MTU inside a session, in bytes: what every IPv4 host has to take in one piece (RFC 791)."""
 MAX_MTU = 65535
 MAX_VNI = 2**24 - 1
+VXLAN_PORT = 4789
+"""The UDP port of VXLAN unless a cluster has another (RFC 7348)."""
 LOCALHOST = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
 """The lines of /etc/hosts every kernel has, with a network or without."""
 
@@ -34,13 +36,16 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A session's network as one node has to know it; `vni` 0 means that all members are local. `mtu` is in bytes."""
+    """A session's network as one node has to know it; `vni` 0 means that all members are local. `mtu` is in bytes,
+    `vxlan_port` the port that all of its nodes have.
+    """
 
     session_id: str
     vni: int
     subnet: str
     mtu: int
     members: tuple[Member, ...]
+    vxlan_port: int = VXLAN_PORT
 
     @property
     def prefix_length(self) -> int:
@@ -63,6 +68,7 @@ def check(network: Network) -> None:
     """Raises InvalidNetworkError unless a node can make the network as it is described."""
     session_key(network.session_id)
     _require(0 <= network.vni <= MAX_VNI, f"VNI {network.vni} is not within 0 to {MAX_VNI}")
+    _require(0 < network.vxlan_port < 2**16, f"port {network.vxlan_port} of VXLAN is none")
     _require(MIN_MTU <= network.mtu <= MAX_MTU, f"MTU {network.mtu} is not within {MIN_MTU} to {MAX_MTU}")
     try:
         subnet = ipaddress.IPv4Network(network.subnet)

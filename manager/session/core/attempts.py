@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from retinue.manager.session.core.final_usage import FinalUsage
 from retinue.manager.session.core.images import SeenImage
+from retinue.manager.session.core.ipam import VXLAN_PORT
 from retinue.manager.session.core.isolation import Isolation
 from retinue.manager.session.core.probes import PublishedPort, PublishedStatus
 from retinue.manager.session.core.states import Goal, Observed
@@ -138,6 +139,7 @@ class DesiredNetwork:
     subnet: str
     mtu: int
     members: tuple[NetworkMember, ...]
+    vxlan_port: int = VXLAN_PORT
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 # own network only matters to kernels that talk to that site. Sites that use it choose another pool.
 POOL = ipaddress.IPv4Network("10.128.0.0/9")
 SMALLEST_POOL = 24
+VXLAN_PORT = 4789
+"""The UDP port that nodes of a cluster session send each other its packets to, unless managers are given another."""
 """Bits of the longest prefix that a pool may have."""
 # Bytes that VXLAN adds, by the version of IP it travels over.
 _OVERHEAD = {4: 50, 6: 70}

@@ -82,6 +82,8 @@ class Network(SQLModel, table=True):
     vni: int
     subnet: str = Field(sa_column=Column(CIDR, nullable=False, unique=True))
     mtu: int
+    # As it was when the network was made: the other end is not told of another.
+    vxlan_port: int = Field(default=4789, sa_column_kwargs={"server_default": text("4789")})
 
 
 class NetworkSite(SQLModel, table=True):

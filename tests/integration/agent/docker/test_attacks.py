@@ -20,8 +20,7 @@ import pytest_asyncio
 
 from retinue.agent.kernel.python_runtime import build_runtime
 from retinue.agent.network.core.egress_plan import GATEWAY_MAC
-from retinue.agent.network.core.rules import VXLAN_PORT
-from retinue.agent.network.core.topology import Member
+from retinue.agent.network.core.topology import VXLAN_PORT, Member
 from retinue.devtools.leftovers import network_namespaces
 from tests.integration.agent.docker.cluster import ENGINE_PORT
 from tests.integration.agent.docker.engine import IMAGE

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from retinue.agent.network import namespaces
-from retinue.agent.network.core.topology import Member, Network
+from retinue.agent.network.core.topology import VXLAN_PORT, Member, Network
 from tests.support.eventually import NEVER
 
 REPOSITORY = Path(__file__).parents[4]
@@ -215,10 +215,12 @@ def mac_of(address: ipaddress.IPv4Address) -> str:
 class Cluster:
     """A session spread over nodes: what each node has to know, and a kernel per member."""
 
-    def __init__(self, nodes: list[Node], vni: int, subnet: str = "10.128.0.0/28", mtu: int = 1450) -> None:
+    def __init__(
+        self, nodes: list[Node], vni: int, subnet: str = "10.128.0.0/28", mtu: int = 1450, port: int = VXLAN_PORT
+    ) -> None:
         """One kernel for each entry of `nodes`, in this order."""
         self.session_id = str(uuid.uuid4())
-        self.vni, self.subnet, self.mtu = vni, subnet, mtu
+        self.vni, self.subnet, self.mtu, self.port = vni, subnet, mtu, port
         self.nodes = list(dict.fromkeys(node.name for node in nodes))
         self._by_name = {node.name: node for node in nodes}
         self._owners = nodes
@@ -237,7 +239,7 @@ class Cluster:
             Member(member.kernel_id, member.hostname, member.address, member.mac, owner.address, local=owner is node)
             for member, owner in zip(self.members, self._owners, strict=True)
         )
-        return Network(self.session_id, self.vni, self.subnet, self.mtu, members)
+        return Network(self.session_id, self.vni, self.subnet, self.mtu, members, self.port)
 
     async def ensure(self) -> None:
         for name in self.nodes:

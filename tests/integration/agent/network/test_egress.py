@@ -307,8 +307,9 @@ async def test_an_egress_link_needs_a_namespace_of_the_kernels_own() -> None:
                 await place.node.call("ensure_egress", "k.1", path)
 
 
-async def test_vxlan_is_taken_from_the_sessions_own_nodes_only() -> None:
-    async with two_nodes() as (one, two), Cluster([one, one, two], vni=4100).up() as cluster:
+@pytest.mark.parametrize("port", [4789, 14789])
+async def test_vxlan_is_taken_from_the_sessions_own_nodes_only(port: int) -> None:
+    async with two_nodes() as (one, two), Cluster([one, one, two], vni=4100, port=port).up() as cluster:
         main, _, remote = cluster.kernels
         run("ip", "-n", two.name, "addr", "add", "192.0.2.99/24", "dev", "up0")
         run("ip", "-n", one.name, "addr", "add", "192.0.2.77/24", "dev", "up0")
@@ -317,7 +318,7 @@ async def test_vxlan_is_taken_from_the_sessions_own_nodes_only() -> None:
             with inside(two.name, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as sender:
                 sender.bind((source, 0))
                 frame = plain_frame(main.member.mac, remote.member.mac, text)
-                sender.sendto(vxlan(4100, frame), (destination, 4789))
+                sender.sendto(vxlan(4100, frame), (destination, port))
 
         with Tap(main.namespace, "eth0") as tap:
             forge("192.0.2.99", one.address, b"forged")

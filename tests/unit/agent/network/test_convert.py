@@ -22,6 +22,20 @@ def test_every_field_comes_over() -> None:
     assert network_from_message(message()) == Network(SESSION, 77, "10.128.0.0/28", 1450, (MAIN, SUB))
 
 
+@pytest.mark.parametrize(("sent", "port"), [(0, 4789), (14789, 14789)])
+def test_a_manager_that_names_no_port_means_the_usual_one(sent: int, port: int) -> None:
+    wire = message()
+    wire.vxlan_port = sent
+    assert network_from_message(wire).vxlan_port == port
+
+
+def test_a_port_that_is_none_is_refused() -> None:
+    wire = message()
+    wire.vxlan_port = 70000
+    with pytest.raises(InvalidNetworkError, match="port 70000 of VXLAN is none"):
+        network_from_message(wire)
+
+
 def test_spellings_become_the_kernels() -> None:
     network = network_from_message(message(mac=SUB.mac.upper(), underlay_address="2001:DB8:0::1"))
     assert network.members[1].mac == SUB.mac

@@ -109,6 +109,9 @@ def test_a_table_is_replaced_in_one_transaction_and_names_no_kernel() -> None:
     assert "set peers4 { typeof ip saddr . @th,96,24; elements = { 192.0.2.2 . 7 } }" in text
     assert "set peers6 { typeof ip6 saddr . @th,96,24; elements = { 2001:db8::2 . 7 } }" in text
     assert "set fleet { type ipv4_addr;  }" in text
+    # Kernels send VXLAN to no port that there may be a node behind.
+    ported = whole_table(replace(GUARDED, vxlan_ports=frozenset({14789})))
+    assert "set vxlan_ports { type inet_service; elements = { 14789, 4789 } }" in ported
 
 
 def test_changes_name_what_differs_only() -> None:
@@ -117,8 +120,10 @@ def test_changes_name_what_differs_only() -> None:
         vnis=frozenset({7, 8}),
         peers=frozenset({(8, "192.0.2.2"), (8, "192.0.2.3")}),
         fleet=frozenset({"192.0.2.9"}),
+        vxlan_ports=frozenset({4789, 14789}),
     )
     assert set(changes(GUARDED, after).splitlines()) == {
+        "add element inet retinue-n1 vxlan_ports { 14789 }",
         "add element inet retinue-n1 vnis { 8 }",
         "add element inet retinue-n1 peers4 { 192.0.2.2 . 8, 192.0.2.3 . 8 }",
         "delete element inet retinue-n1 peers4 { 192.0.2.2 . 7 }",

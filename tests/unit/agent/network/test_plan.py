@@ -109,3 +109,9 @@ def test_refusals() -> None:
 def test_what_vxlan_takes() -> None:
     assert overhead("192.0.2.1") == 50
     assert overhead("2001:db8::1") == 70
+
+
+def test_the_tunnel_has_the_port_of_its_network() -> None:
+    network = replace(NETWORK, vxlan_port=14789)
+    made = [step.operation for step in plan_network(network, UPLINK, Observed())]
+    assert [step.settings.port for step in made if isinstance(step, CreateTunnel)] == [14789]
