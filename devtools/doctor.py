@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from retinue.agent.network.core.topology import VXLAN_PORT
 from retinue.devtools import engine
+from retinue.devtools.node_network import EgressPath, VxlanPort, try_egress, try_vxlan_port
 from retinue.devtools.virtual_machines import GUESTS
 
 if TYPE_CHECKING:
@@ -54,7 +56,8 @@ class Facts:
 
     `docker_host` is the address given for the engine. `links` are the kinds of links that can be made. `addresses` are
     networks of the machine's own links and routes. `clock_synchronized` is None where it is unknown. `obstacles` are
-    chains of the packet filter, as `FAMILY TABLE CHAIN`, that drop what is forwarded unless a rule lets it pass;
+    chains of the packet filter, as `FAMILY TABLE CHAIN`, that drop what is forwarded unless a rule lets it pass: `way`
+    says what became of packets;
     `name_servers` are those of the node's resolv.conf. `qemu` and `guest_linux` are versions, the latter of the Linux
     that virtual machines boot. `units` are properties of the systemd services that run agents.
     """
@@ -77,6 +80,8 @@ class Facts:
     addresses: Sequence[str] = ()
     clock_synchronized: bool | None = None
     obstacles: Sequence[str] = ()
+    way: EgressPath = field(default_factory=EgressPath)
+    vxlan: VxlanPort = field(default_factory=lambda: VxlanPort(VXLAN_PORT))
     name_servers: Sequence[str] = ()
     qemu: str = ""
     guest_linux: str = ""
@@ -123,7 +128,7 @@ def evaluate(facts: Facts, subnets: ipaddress.IPv4Network = SESSION_SUBNETS) -> 
         message = "the kernel has it" if there else f"the kernel lacks it: needed for {purpose}"
         findings.append(Finding(name, OK if there else ERROR, message, remedy))
     findings += [_mtu(facts.mtu), _addresses(facts.addresses, subnets), _clock(facts.clock_synchronized)]
-    return [*findings, _forwarding(facts.obstacles), _names(facts.name_servers)]
+    return [*findings, *_egress(facts.way, facts.obstacles), _vxlan(facts.vxlan), _names(facts.name_servers)]
 
 
 def _engine(facts: Facts) -> list[Finding]:
@@ -282,12 +287,47 @@ def _clock(synchronized: bool | None) -> Finding:
     return Finding("clock", OK, "is synchronized")
 
 
-def _forwarding(obstacles: Sequence[str]) -> Finding:
-    if not obstacles:
-        return Finding("forwarding", OK, "no other rules of this node drop what kernels send out")
-    remedy = "in that firewall, let pass what comes from, or goes to, interfaces whose names start with rte"
-    message = f"dropped unless a rule lets it pass: {', '.join(obstacles)}; kernels may have no egress"
-    return Finding("forwarding", WARNING, message, remedy)
+def _egress(way: EgressPath, obstacles: Sequence[str]) -> list[Finding]:
+    if way.problem:
+        remedy = "see to that, and run this again"
+        return [Finding("egress", WARNING, f"whether kernels reach the outside was not tried: {way.problem}", remedy)]
+    found = []
+    if way.blocked:
+        how = ", ".join(f"{protocol} is {end}" for protocol, end in way.blocked)
+        chains = f"; chains that drop unless a rule lets pass: {', '.join(obstacles)}" if obstacles else ""
+        remedy = (
+            "in the node's firewalls (nftables, iptables, iptables-legacy), let pass what comes from, or goes to,"
+            " interfaces whose names start with rte"
+        )
+        message = f"what a kernel sends out does not get to {way.uplink}: {how}{chains}"
+        found.append(Finding("egress", WARNING, message, remedy))
+    else:
+        message = f"TCP and UDP of a kernel get to {way.uplink}; whether answers get back was not tried"
+        found.append(Finding("egress", OK, message))
+    if not way.forwards:
+        message = (
+            "net.ipv4.ip_forward is 0: agents turn it on with a kernel, and what turns it off again cuts kernels off"
+        )
+        found.append(Finding("forwarding", WARNING, message, "put net.ipv4.ip_forward=1 into a file of /etc/sysctl.d"))
+    elif not way.takes_answers:
+        setting = f"net.ipv4.conf.{way.uplink}.forwarding"
+        found.append(
+            Finding("forwarding", WARNING, f"{setting} is 0: no answers get to kernels", f"set {setting} to 1")
+        )
+    else:
+        found.append(Finding("forwarding", OK, "the node forwards packets"))
+    return found
+
+
+def _vxlan(vxlan: VxlanPort) -> Finding:
+    if vxlan.problem:
+        message = f"whether UDP {vxlan.port} can be used was not tried: {vxlan.problem}"
+        return Finding("vxlan-port", WARNING, message, "see to that, and run this again")
+    if vxlan.usable:
+        return Finding("vxlan-port", OK, f"UDP {vxlan.port} can be used for sessions over several nodes")
+    by = ", ".join(vxlan.holders) or "something that is not seen from here"
+    message = f"UDP {vxlan.port} is taken by {by}: sessions over several nodes cannot have a kernel here"
+    return Finding("vxlan-port", WARNING, message, "start managers with another --vxlan-port, the same on all of them")
 
 
 def _names(servers: Sequence[str]) -> Finding:
@@ -306,8 +346,10 @@ def _is_own(server: str) -> bool:
     return address.is_loopback or address.is_unspecified
 
 
-def examine(docker_host: str = "") -> Facts:
-    """Looks at this machine; makes and removes a few links. Blocks for up to some seconds."""
+def examine(docker_host: str = "", vxlan_port: int = VXLAN_PORT) -> Facts:
+    """Looks at this machine; makes and removes a few links and a table of the packet filter.
+    Blocks for up to some seconds.
+    """
     mount = Path("/sys/fs/cgroup")
     unified = (mount / "cgroup.controllers").exists()
     controllers = (mount / "cgroup.controllers").read_text().split() if unified else os.listdir(mount)
@@ -332,6 +374,8 @@ def examine(docker_host: str = "") -> Facts:
         addresses=_routes(),
         clock_synchronized=_is_synchronized(),
         obstacles=_obstacles(_output("nft", "-j", "list", "chains")),
+        way=try_egress() if root else EgressPath(problem="this is not root"),
+        vxlan=try_vxlan_port(vxlan_port) if root else VxlanPort(vxlan_port, problem="this is not root"),
         name_servers=[server for file in RESOLVERS for server in _name_servers(file)],
         qemu=_qemu(),
         guest_linux=max((path.name.removeprefix("linux-") for path in GUESTS.glob("linux-*")), default=""),
@@ -391,7 +435,10 @@ def engine_configuration(info: Mapping[str, Any]) -> dict[str, Any]:
 
 def _can_make(kind: str) -> bool:
     name = f"rtd{os.getpid() % 100_000}"
-    extra = {"veth": ("peer", "name", f"{name}p"), "vxlan": ("id", "16777215", "dstport", "4789", "local", "127.0.0.1")}
+    extra = {
+        "veth": ("peer", "name", f"{name}p"),
+        "vxlan": ("id", "16777215", "dstport", str(VXLAN_PORT), "local", "127.0.0.1"),
+    }
     # In a namespace of its own: nothing of the machine's network is touched, and all is gone with the command.
     return _run("unshare", "--net", "ip", "link", "add", name, "type", kind, *extra.get(kind, ()))
 

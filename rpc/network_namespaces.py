@@ -57,6 +57,18 @@ def create(name: str, prepare: Callable[[], None] = lambda: None, *, exclusive: 
         raise
 
 
+def anonymous() -> int:
+    """Makes a namespace without a name and returns its descriptor: it ends once that is closed and nothing else uses
+    it. Raises OSError.
+    """
+
+    def make() -> int:
+        _check(_libc.unshare(_CLONE_NEWNET))
+        return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+
+    return in_thread(make)
+
+
 def delete(name: str) -> None:
     """Removes the name, if it exists; the namespace ends when nothing uses it any more. Raises OSError."""
     path = DIRECTORY / name

@@ -63,6 +63,14 @@ _STYLES = {doctor.OK: "green", doctor.WARNING: "yellow", doctor.ERROR: "red"}
     metavar="CIDR",
     help="Addresses of cluster sessions, as managers were given them.",
 )
+@click.option(
+    "--vxlan-port",
+    type=click.IntRange(1, 65535),
+    default=4789,
+    show_default=True,
+    metavar="PORT",
+    help="UDP port of cluster sessions, as managers were given it.",
+)
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def doctor_command(  # noqa: PLR0917 - the options of the command
     docker_host: str,
@@ -71,11 +79,13 @@ def doctor_command(  # noqa: PLR0917 - the options of the command
     kube_namespace: str,
     kube_priority_class: str,
     session_subnets: str,
+    vxlan_port: int,
     output: str,
 ) -> int:
     """Check whether this machine can be a node, and say what it lacks; ends with 1 if an agent would not work.
 
-    Nothing is changed. It asks no manager.
+    It asks no manager. What it makes to try things, such as links, is gone when it ends; packets that it sends do not
+    leave the machine.
     """
     if missing_extras("agent"):
         raise UsageError("only nodes can be checked, and the agent is not installed: pip install 'retinue[agent]'")
@@ -83,7 +93,7 @@ def doctor_command(  # noqa: PLR0917 - the options of the command
         subnets = ipaddress.IPv4Network(session_subnets)
     except ValueError as error:
         raise UsageError(f"--session-subnets: {error}") from error
-    findings = doctor.evaluate(doctor.examine(docker_host), subnets)
+    findings = doctor.evaluate(doctor.examine(docker_host, vxlan_port), subnets)
     if kube_node:
         from retinue.devtools import pod_doctor  # noqa: PLC0415 - needs what only agents have
 

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from retinue.client.command.doctor import doctor_command
 from retinue.devtools.doctor import ERROR, LINKS, OK, TOOLS, WARNING, Facts, agent_units, engine_configuration, evaluate
+from retinue.devtools.node_network import EgressPath, VxlanPort
 
 GOOD = Facts(
     tools=dict.fromkeys(TOOLS, True),
@@ -56,7 +57,12 @@ def test_services_of_agents() -> None:
 @pytest.mark.parametrize(
     ("facts", "name", "state", "remedy"),
     [
-        (replace(GOOD, obstacles=("ip filter FORWARD",)), "forwarding", WARNING, "firewall"),
+        (replace(GOOD, way=EgressPath("", "eth0", (("UDP", "dropped"),))), "egress", WARNING, "firewall"),
+        (replace(GOOD, way=EgressPath("nft: there is none")), "egress", WARNING, "again"),
+        (replace(GOOD, way=EgressPath("", "eth0", forwards=False)), "forwarding", WARNING, "sysctl"),
+        (replace(GOOD, way=EgressPath("", "eth0", takes_answers=False)), "forwarding", WARNING, "net.ipv4.conf.eth0"),
+        (replace(GOOD, vxlan=VxlanPort(4789, usable=False)), "vxlan-port", WARNING, "--vxlan-port"),
+        (replace(GOOD, vxlan=VxlanPort(4789, problem="ip: no")), "vxlan-port", WARNING, "again"),
         (replace(GOOD, name_servers=("127.0.0.53", "::1")), "names", WARNING, "--name-server"),
         (replace(GOOD, root=False), "root", ERROR, "as root"),
         (
