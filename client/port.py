@@ -64,7 +64,7 @@ class PortConnection:
         self._start = pb.OpenPortStart(session=session, port=port, hostname=hostname, direct=direct)
         self._direct_port: port_pb2.DirectPort | None = None
         self._relay_port: port_pb2.DirectPort | None = None
-        self.port = 0
+        self.port: int = 0
         self._small = self._large = DEFAULT_MESSAGE_BYTES
         self._large_after = self._sent = 0
 

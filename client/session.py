@@ -31,9 +31,9 @@ class Session:
         which it counts in.
         """
         self._sessions = sessions
-        self.view = view
-        self.revision = revision
-        self.incarnation = incarnation
+        self.view: session_pb2.Session = view
+        self.revision: int = revision
+        self.incarnation: str = incarnation
 
     def __repr__(self) -> str:
         """Returns a text for people."""

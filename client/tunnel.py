@@ -52,7 +52,8 @@ class TunnelConnection:
         self._socket = connected
         self._came, self._going = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._came, self._going, server_hostname=name)
-        self._own_end = self.received = False
+        self._own_end = False
+        self.received: bool = False
         self._room = memoryview(bytearray(_READ + _RECORD))
 
     @classmethod

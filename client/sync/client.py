@@ -43,7 +43,7 @@ class Client:
     def __init__(self, asynchronous: aio_client.Client) -> None:
         """Takes the asynchronous form."""
         self._asynchronous = asynchronous
-        self.sessions = Sessions(asynchronous.sessions)
+        self.sessions: Sessions = Sessions(asynchronous.sessions)
 
     @cached_property
     def templates(self) -> Templates:

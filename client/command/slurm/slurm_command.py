@@ -31,7 +31,7 @@ class SlurmCommand(click.Command):
         """Takes what click's commands take; `-h` is no help, as it is `--noheader` of some."""
         super().__init__(*arguments, **options)
         self.optional = optional or {}
-        self.context_settings = {"help_option_names": ["--help"], **self.context_settings}
+        self.context_settings: dict[str, Any] = {"help_option_names": ["--help"], **self.context_settings}
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any

@@ -37,7 +37,7 @@ class Row:
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         """At least one job."""
-        self.job = jobs[0]
+        self.job: Job = jobs[0]
         self.jobs = jobs
 
     @property

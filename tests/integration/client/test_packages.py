@@ -4,6 +4,8 @@ by its oldest requirements.
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -112,6 +114,28 @@ def test_types_are_published(programs: Path, tmp_path: Path) -> None:
         'error: Incompatible types in assignment (expression has type "str", variable has type "int")  [assignment]',
     ]
     assert said[2:] == ["Found 1 error in 1 file (checked 1 source file)"]
+
+
+def test_type_checkers_of_users_are_pleased(programs: Path) -> None:
+    subprocess.run([sys.executable, ROOT / "scripts/check-user-types", programs / "python"], check=True, timeout=NEVER)
+
+
+def test_types_of_the_library_are_complete(programs: Path, tmp_path: Path) -> None:
+    checker = Path(sys.executable).with_name("pyright")
+    environment = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        [checker, "--outputjson", "--ignoreexternal", "--verifytypes", "retinue.client"],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        timeout=NEVER,
+        check=False,
+    )
+    found = json.loads(done.stdout)["typeCompleteness"]
+    assert Path(found["pyTypedPath"]).is_relative_to(programs.parent)
+    public = [symbol for symbol in found["symbols"] if not symbol["name"].startswith("retinue.client.command.")]
+    assert len(public) > 1000
+    assert [symbol["name"] for symbol in public if not symbol["isTypeKnown"] and symbol["isExported"]] == []
 
 
 def test_protos_come_with_the_client(programs: Path, tmp_path: Path) -> None:
