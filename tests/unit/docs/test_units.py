@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import re
 import shlex
+import subprocess
 
 import click
 import pytest
@@ -13,6 +14,7 @@ import retinue.agent.main
 import retinue.manager.main
 import retinue.router.main
 from docs.generator import ROOT
+from tests.support.eventually import NEVER
 
 DIRECTORY = ROOT / "deploy" / "systemd"
 PROGRAMS = {
@@ -27,6 +29,12 @@ def unit(name: str) -> configparser.ConfigParser:
     parser.optionxform = str  # type: ignore[assignment,method-assign]  # as documented
     parser.read(DIRECTORY / f"{name}.service")
     return parser
+
+
+def security(name: str) -> str:
+    """Returns what systemd says of a unit's exposure."""
+    command = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(DIRECTORY / f"{name}.service")]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=NEVER).stdout
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -51,6 +59,31 @@ def test_a_router_takes_over_and_listens_at_443() -> None:
     capabilities = service["AmbientCapabilities"].split()
     assert capabilities == service["CapabilityBoundingSet"].split()
     assert set(capabilities) == set(re.findall(r"`(CAP_\w+)`", page))
+
+
+@pytest.mark.parametrize(("name", "most"), [("retinue-manager", 2.0), ("retinue-router", 2.5)])
+def test_a_unit_does_without_what_it_does_not_need(name: str, most: float) -> None:
+    said = security(name)
+    exposure = re.search(r"Overall exposure level for \S+: ([\d.]+)", said)
+    assert exposure is not None, said
+    assert float(exposure[1]) <= most
+
+
+def test_an_agent_cannot_change_the_machine_itself() -> None:
+    given = (DIRECTORY / "retinue-agent.service").read_text()
+    taken = {
+        name for line in re.findall(r"^CapabilityBoundingSet=~(.+)$", given, re.MULTILINE) for name in line.split()
+    }
+    assert {"CAP_SYS_MODULE", "CAP_SYS_BOOT", "CAP_SYS_TIME", "CAP_SYS_RAWIO"} <= taken
+    # Those that the agent has where it is a container: they are known to be enough, and are all needed.
+    compose = (ROOT / "compose.yaml").read_text()
+    needed = re.search(r"cap_add: \[(.+)\]", compose)
+    assert needed is not None
+    assert not taken & {f"CAP_{name}" for name in needed[1].split(", ")}
+
+
+def test_a_router_may_take_sockets_over() -> None:
+    assert "pidfd_getfd" in (DIRECTORY / "retinue-router.service").read_text()
 
 
 def test_a_manager_has_no_capability() -> None:
