@@ -1,14 +1,16 @@
 """Builds the gRPC stubs from `protos/` into `gen/` whenever the project is built or installed, and the web console
-when a package is built.
+when a package is built, which also records what it was built from.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
@@ -86,6 +88,51 @@ def needs_console(root: Path = ROOT) -> bool:
     return os.environ.get("RETINUE_BUILD_CONSOLE") != "0" and not is_console_built(root)
 
 
+def identify_build(root: Path) -> str:
+    """Returns the build that a package of the tree at `root` is, as `rpc/version.py` describes it."""
+    version: Any = _version(root)
+    recorded = root / version.BUILD_FILE
+    if recorded.is_file():
+        # An unpacked source distribution: it is what it was built from.
+        return str(recorded.read_text().strip())
+    digest = f"d{version.digest_sources(root)}"
+    # The history around an unpacked archive says nothing of it.
+    if _git(root, "rev-parse", "--show-toplevel") != str(root.resolve()):
+        return digest
+    commit = _git(root, "rev-parse", "--short=12", "HEAD")
+    changes = _git(root, "status", "--porcelain", "--", *version.SOURCES, "pyproject.toml", "hatch_build.py", "console")
+    if not commit:
+        return digest
+    return f"g{commit}.{digest}" if changes or changes is None else f"g{commit}"
+
+
+def record_build(root: Path, build_data: dict[str, Any], target: str) -> None:
+    """Has a package say which build it is: beside `rpc/version.py` in a wheel, at the top of a source distribution."""
+    name = _version(root).BUILD_FILE
+    record = root / "gen" / name
+    record.write_text(f"{identify_build(root)}\n")
+    build_data["force_include"][str(record)] = f"retinue/rpc/{name}" if target == "wheel" else name
+
+
+def _version(root: Path) -> ModuleType:
+    specification = importlib.util.spec_from_file_location("version", root / "rpc/version.py")
+    if specification is None or specification.loader is None:
+        raise RuntimeError("rpc/version.py cannot be loaded")
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    """Returns what git answers; None where it cannot be asked."""
+    command = ["git", *arguments]
+    try:
+        ended = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)  # noqa: S603  # our own
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return ended.stdout.strip()
+
+
 class StubsHook(BuildHookInterface[Any]):
     """Generates the stubs, and the console, before files are collected."""
 
@@ -103,6 +150,9 @@ class StubsHook(BuildHookInterface[Any]):
         # A checkout that is installed has no console until `make console`: the demo and unit tests need none.
         if version == "standard" and needs_console(root):
             subprocess.run([sys.executable, root / "scripts/build-console"], check=True)  # noqa: S603  # our own
+        # A checkout that is installed changes afterwards: it says itself what it is.
+        if version == "standard":
+            record_build(root, build_data, self.target_name)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ import random
 import signal
 import time
 from dataclasses import replace
-from importlib import metadata
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from retinue.agent.api.server import Server
@@ -65,8 +64,9 @@ from retinue.rpc.enrollment.enrollment import identify
 from retinue.rpc.enrollment.identity import IdentityStore, instance_of
 from retinue.rpc.enrollment.managers import split_address
 from retinue.rpc.logs import log_tasks
-from retinue.rpc.metrics import serving_metrics
+from retinue.rpc.metrics import CERTIFICATE_ENDS, end_of, serving_metrics
 from retinue.rpc.service_manager import notify_ready
+from retinue.rpc.version import software_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -86,12 +86,6 @@ MANAGERS_INTERVAL = 60.0
 """Seconds between two looks at what the managers' names mean."""
 INSPECTION_INTERVAL = 30.0
 """Seconds between two comparisons of a session's network with its plan."""
-
-
-@functools.cache
-def version() -> str:
-    """Returns the version of this software."""
-    return metadata.version("retinue")
 
 
 async def run(settings: Settings) -> None:
@@ -236,11 +230,12 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
         port = await server.start(settings.listen, direct_port.listen_address(settings.direct_listen, settings.listen))
         address = settings.advertise or f"{_bracketed(uplink.address)}:{port}"
         log.info("agent %s listens at %s and is dialled at %s", settings.agent_id, settings.listen, address)
-        about = Announcement(settings.managers, address, instance, version())
+        about = Announcement(settings.managers, address, instance, software_version())
         announcer = Announcer(about, identities, generator)
         async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as group:
             if settings.metrics:
-                await stack.enter_async_context(serving_metrics(settings.metrics))
+                CERTIFICATE_ENDS.labels("node").set_function(lambda: end_of(identities.current().certificate))
+                await stack.enter_async_context(serving_metrics(settings.metrics, "retinue-agent"))
             reconciling = group.create_task(reconciler.run(stopping), name="reconcile")
             background = [
                 group.create_task(announcer.announce_always(sync.wait_idle), name="announce"),
@@ -432,7 +427,7 @@ def _about(settings: Settings, node: Node, uplink: Uplink, instance: str) -> age
         agent_id=settings.agent_id,
         instance=instance,
         boot_id=node.boot_id,
-        version=version(),
+        version=software_version(),
         architecture=node.architecture,
         underlay_address=uplink.address,
         underlay_mtu=uplink.mtu,

@@ -240,6 +240,7 @@ def run(log_format: str, log_level: str, **values: Any) -> None:
     from retinue.rpc.enrollment.identity import IdentityError  # noqa: PLC0415
 
     logs.configure_logging(log_format, log_level)
+    logs.log_start("retinue-agent", "grpcio")
     settings = _settings(**values)
     try:
         memory.prepare()

@@ -50,7 +50,8 @@ class ClusterOptions:
     next one is that for agents; 0 takes free ones. With `gateway`, browsers reach ports of
     sessions at the one after that; with `router`, clients reach endpoints at the fourth, by `envoy` or the installed
     one. `prefix` starts the names of the nodes' namespaces.
-    `agent_arguments` are added to the command of every agent, `manager_arguments` to the manager's. `engine` gives the
+    `agent_arguments` are added to the command of every agent, `manager_arguments` to the manager's, `router_arguments`
+    to that of every router. `engine` gives the
     Docker engine of an agent by its id and node, as `unix://PATH`, and may start it first; without it, agents use the
     machine's engine if it answers. With `vm`, kernels are virtual machines unless they ask to be something else.
     """
@@ -66,6 +67,7 @@ class ClusterOptions:
     agent_seconds: float = 300.0
     agent_arguments: tuple[str, ...] = ()
     manager_arguments: tuple[str, ...] = ()
+    router_arguments: tuple[str, ...] = ()
     engine: Callable[[str, nodes.Node | None], str] | None = None
     gateway: bool = False
     router: bool = False
@@ -207,6 +209,7 @@ class Cluster:
             url_port=self._ports.endpoints,
             envoy=self.options.envoy,
         )
+        command += self.options.router_arguments
         self.routers.append(self._child(router_id if self.routers else "router", command))
         await self._launch(self.routers[-1])
         return port

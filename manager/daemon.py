@@ -17,10 +17,11 @@ import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import grpc
 import grpc.aio
+from prometheus_client import Gauge
 
 from retinue.manager import development, options
 from retinue.manager.agent_rpc.dialer import Dialer
@@ -56,7 +57,7 @@ from retinue.manager.store.lanes import Lane, enter_lane, in_lane
 from retinue.manager.store.migrations import migrate
 from retinue.manager.supervision import supervise
 from retinue.manager.webhooks import seal
-from retinue.rpc.metrics import serving_metrics
+from retinue.rpc.metrics import CERTIFICATE_ENDS, end_of, serving_metrics
 
 if TYPE_CHECKING:
     from retinue.manager.gateway.serving import Gateway
@@ -65,6 +66,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _NAMES_SECONDS = 2.0
+
+_DATABASE_REACHABLE = Gauge("retinue_manager_database_reachable", "1 while the database answers the manager, else 0.")
+_DATABASE_EMBEDDED = Gauge("retinue_manager_database_embedded", "1 if the manager runs its database itself, else 0.")
+_DATA_FREE = Gauge("retinue_manager_data_free_bytes", "Free space on the disk of the manager's data directory.")
+_DATA_SIZE = Gauge("retinue_manager_data_size_bytes", "Size of the disk of the manager's data directory.")
+_JOURNAL_LAG = Gauge(
+    "retinue_journal_lag_seconds", "Seconds since the manager last had all events of the journal, for its watchers."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +249,8 @@ async def _run(  # noqa: PLR0917  # what serve has made
                 contextlib.AsyncExitStack() as stack,
             ):
                 if settings.metrics:
-                    await stack.enter_async_context(serving_metrics(settings.metrics))
+                    _show(settings, authority, tail)
+                    await stack.enter_async_context(serving_metrics(settings.metrics, "retinue-manager"))
                 if gateway is not None:
                     console = None
                     if console_origin:
@@ -253,7 +263,7 @@ async def _run(  # noqa: PLR0917  # what serve has made
                 background.append(group.create_task(leading.run(), name="leadership"))
                 background.append(
                     group.create_task(
-                        report_reachable(database, lambda reachable: ports.set_serving(serving=reachable)),
+                        report_reachable(database, functools.partial(_report, ports)),
                         name="health",
                     )
                 )
@@ -268,6 +278,28 @@ async def _run(  # noqa: PLR0917  # what serve has made
             for task in background:
                 task.cancel()
             await dialer.close()
+
+
+async def _report(ports: Ports, reachable: bool) -> None:
+    _DATABASE_REACHABLE.set(reachable)
+    await ports.set_serving(serving=reachable)
+
+
+def _show(settings: Settings, authority: Authority, tail: JournalTail) -> None:
+    """Shows to Prometheus what is looked at with each scrape, and not followed."""
+
+    def space(which: Literal["f_bavail", "f_blocks"]) -> float:
+        found = os.statvfs(settings.data_directory)
+        return float(getattr(found, which) * found.f_frsize)
+
+    _DATABASE_EMBEDDED.set(not settings.database_url)
+    _DATA_FREE.set_function(lambda: space("f_bavail"))
+    _DATA_SIZE.set_function(lambda: space("f_blocks"))
+    _JOURNAL_LAG.set_function(tail.lag)
+    # Another certificate may take its place.
+    CERTIFICATE_ENDS.labels("authority").set_function(lambda: end_of(authority.certificate))
+    if settings.gateway is not None and (pair := settings.gateway.certificate) is not None:
+        CERTIFICATE_ENDS.labels("browsers").set_function(lambda: end_of(pair[0].read_bytes()))
 
 
 def _gateway(settings: GatewaySettings, authority: Authority) -> Gateway:

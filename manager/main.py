@@ -204,10 +204,11 @@ def _serve_options(command: Callable[..., None]) -> Callable[..., None]:
 @_serve_options
 def _serve(log_format: str, log_level: str, **values: Any) -> None:
     """Serve until SIGTERM or SIGINT."""
+    logs.configure_logging(log_format, log_level)
+    logs.log_start("retinue-manager", "grpcio", "psycopg")
     settings = _settings(**values)
     from retinue.manager.administration import EXPECTED  # noqa: PLC0415 - takes long, and `--help` does not need it
 
-    logs.configure_logging(log_format, log_level)
     descriptors.raise_limit()
     memory.prepare()
     try:

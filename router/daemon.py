@@ -11,7 +11,6 @@ import random
 import signal
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 import grpc.aio
@@ -20,7 +19,7 @@ from retinue.manager.v1 import enrollment_service_pb2
 from retinue.proxy.program import program
 from retinue.router.certificate import OwnCertificate
 from retinue.router.core.listener import Listening, Logged
-from retinue.router.metrics import serving_metrics
+from retinue.router.metrics import showing_endpoints
 from retinue.router.serving import Serving
 from retinue.router.sync import SyncServicer
 from retinue.router.tables import Tables
@@ -33,8 +32,10 @@ from retinue.rpc.enrollment.identity import IdentityStore, instance_of
 from retinue.rpc.enrollment.managers import split_address
 from retinue.rpc.enrollment.peers import server_credentials
 from retinue.rpc.logs import log_tasks
+from retinue.rpc.metrics import CERTIFICATE_ENDS, end_of, serving_metrics
 from retinue.rpc.service_manager import notify_ready
 from retinue.rpc.sockets import listen_error
+from retinue.rpc.version import software_version
 
 _log = logging.getLogger(__name__)
 
@@ -126,11 +127,15 @@ async def _serve(
     async with _listening(settings.listen, servicer, identities) as port:
         instance = await asyncio.to_thread(instance_of, identities.current(), settings.directory)
         address = settings.advertise or f"{settings.listen.rpartition(':')[0]}:{port}"
-        about = Announcement(settings.managers, address, instance, metadata.version("retinue"))
+        about = Announcement(settings.managers, address, instance, software_version())
         announcer = Announcer(about, identities, random.SystemRandom(), kind=router)
         async with contextlib.AsyncExitStack() as stack:
             if settings.metrics:
-                await stack.enter_async_context(serving_metrics(settings.metrics, serving))
+                CERTIFICATE_ENDS.labels("node").set_function(lambda: end_of(identities.current().certificate))
+                if not settings.plain:
+                    CERTIFICATE_ENDS.labels("clients").set_function(lambda: end_of(serving.table.common.certificate))
+                await stack.enter_async_context(showing_endpoints(serving))
+                await stack.enter_async_context(serving_metrics(settings.metrics, "retinue-router"))
             background = [
                 asyncio.create_task(announcer.announce_always(servicer.wait_disconnected), name="announce"),
                 asyncio.create_task(announcer.renew_always(), name="renew"),
@@ -169,7 +174,7 @@ async def _welcome(settings: Settings, serving: Serving) -> pb.Welcome:
     except OSError:
         engine = ""
     url = settings.url or f"{'http' if settings.plain else 'https'}://{settings.clients}"
-    return pb.Welcome(router_id=settings.router_id, version=metadata.version("retinue"), engine_version=engine, url=url)
+    return pb.Welcome(router_id=settings.router_id, version=software_version(), engine_version=engine, url=url)
 
 
 async def _rotate(serving: Serving, size: int) -> None:

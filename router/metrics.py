@@ -1,97 +1,167 @@
-"""Serves the counts of requests to Prometheus, by HTTP at a port of the router's own."""
+"""Shows requests of endpoints, and the router itself, to Prometheus."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import http
-from collections.abc import AsyncIterator, Iterator
+import logging
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from prometheus_client import REGISTRY
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from retinue.router.core.table import Endpoint
 from retinue.router.serving import Serving
+from retinue.router.statistics import (
+    ANSWERS_PATH,
+    LATENCY_PATH,
+    LatencyTotals,
+    RevisionCounts,
+    parse_answers,
+    parse_latencies,
+)
 from retinue.router.traffic import read_counts
-from retinue.rpc.enrollment.managers import split_address
 
-_SECONDS = 10.0
-_OF_REVISION = ("project", "endpoint", "revision")
-_OF_ENDPOINT = ("project", "endpoint")
+_log = logging.getLogger(__name__)
 
-
-class Metric(NamedTuple):
-    """One that a router serves: its type as Prometheus calls it, and its labels."""
-
-    name: str
-    type: str
-    labels: tuple[str, ...]
-    text: str
-
-    def head(self) -> list[str]:
-        """Returns the lines before its values."""
-        return [f"# HELP {self.name} {self.text}", f"# TYPE {self.name} {self.type}"]
+_SECONDS = 8.0
+_OF_REVISION, _OF_ENDPOINT = ("project", "endpoint", "revision"), ("project", "endpoint")
+LATENCY_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""Seconds; all are bounds that the engine counts by."""
 
 
-COUNTS = {
-    "active": Metric("retinue_endpoint_active", "gauge", _OF_REVISION, "Requests in progress."),
-    "pending": Metric("retinue_endpoint_pending", "gauge", _OF_REVISION, "Requests that wait for a replica."),
-    "requests": Metric("retinue_endpoint_requests_total", "counter", _OF_REVISION, "Requests so far."),
-    "errors": Metric("retinue_endpoint_errors_total", "counter", _OF_REVISION, "Answers with 5xx so far."),
-}
-"""By the name of the count that they show."""
-HELD = Metric("retinue_endpoint_held", "gauge", _OF_ENDPOINT, "Requests that are held.")
-TABLE = Metric("retinue_router_table_revision", "gauge", (), "Table in force.")
-METRICS = (*COUNTS.values(), HELD, TABLE)
+class _Reading(NamedTuple):
+    """What the engine said at one time."""
+
+    counts: dict[tuple[str, int], RevisionCounts]
+    latencies: dict[tuple[str, int], LatencyTotals]
+    answers: dict[str, int]
+
+
+class EndpointCollector(Collector):
+    """Reads the engine's counts for each scrape, on the event loop of the router."""
+
+    def __init__(self, serving: Serving, loop: asyncio.AbstractEventLoop) -> None:
+        """`collect` is called in other threads than that of the loop."""
+        self._serving = serving
+        self._loop = loop
+        self._history = LatencyHistory()
+
+    def describe(self) -> Iterable[Metric]:
+        """Returns the metrics without values."""
+        return Families().all()
+
+    def collect(self) -> Iterable[Metric]:
+        """Returns the metrics; those of requests have no values while the engine does not answer."""
+        try:
+            reading = asyncio.run_coroutine_threadsafe(self._read(), self._loop).result(_SECONDS)
+        except (OSError, TimeoutError, RuntimeError) as error:
+            _log.debug("the engine's counts cannot be read: %s", error)
+            reading = None
+        families = Families()
+        endpoints = dict(self._serving.table.endpoints)
+        families.up.add_metric([], float(reading is not None))
+        families.table.add_metric([], self._serving.revision)
+        for key, held in sorted(self._serving.gate.held().items()):
+            if (endpoint := endpoints.get(key)) is not None:
+                families.held.add_metric([endpoint.project, endpoint.name], held)
+        if reading is not None:
+            families.add_counts(endpoints, reading.counts)
+            families.add_latencies(endpoints, self._history.take(reading.latencies, endpoints))
+            for name, count in sorted(reading.answers.items()):
+                families.answers.add_metric([name], count)
+        return families.all()
+
+    async def _read(self) -> _Reading:
+        counts, admin = await read_counts(self._serving), self._serving.engine.admin
+        latencies = parse_latencies((await admin.get(LATENCY_PATH)).decode())
+        return _Reading(counts, latencies, parse_answers((await admin.get(ANSWERS_PATH)).decode()))
+
+
+class Families:
+    """The metrics, and the values of one scrape."""
+
+    def __init__(self) -> None:
+        """Has no values."""
+        self.active = GaugeMetricFamily("retinue_endpoint_active", "Requests in progress.", labels=_OF_REVISION)
+        self.pending = GaugeMetricFamily(
+            "retinue_endpoint_pending", "Requests that wait for a replica.", labels=_OF_REVISION
+        )
+        self.requests = CounterMetricFamily("retinue_endpoint_requests", "Requests so far.", labels=_OF_REVISION)
+        self.errors = CounterMetricFamily("retinue_endpoint_errors", "Answers with 5xx so far.", labels=_OF_REVISION)
+        self.held = GaugeMetricFamily("retinue_endpoint_held", "Requests that are held.", labels=_OF_ENDPOINT)
+        self.seconds = HistogramMetricFamily(
+            "retinue_endpoint_request_seconds",
+            "Seconds from a request to the end of its answer, of requests that reached a replica.",
+            labels=_OF_ENDPOINT,
+        )
+        self.answers = CounterMetricFamily(
+            "retinue_router_answers",
+            "Answers to clients by class of status, also those that the router gives itself.",
+            labels=("class",),
+        )
+        self.up = GaugeMetricFamily("retinue_router_engine_up", "1 while Envoy answers, else 0.")
+        self.table = GaugeMetricFamily("retinue_router_table_revision", "Table in force.")
+
+    def all(self) -> Sequence[Metric]:
+        """Returns all of them."""
+        return list(vars(self).values())
+
+    def add_counts(self, endpoints: Mapping[str, Endpoint], counts: Mapping[tuple[str, int], RevisionCounts]) -> None:
+        """Adds the counts of revisions; those of endpoints that the table does not have are left out."""
+        for (key, revision), found in sorted(counts.items()):
+            if (endpoint := endpoints.get(key)) is not None:
+                labels = [endpoint.project, endpoint.name, str(revision)]
+                self.active.add_metric(labels, found.active)
+                self.pending.add_metric(labels, found.pending)
+                self.requests.add_metric(labels, found.requests)
+                self.errors.add_metric(labels, found.errors)
+
+    def add_latencies(self, endpoints: Mapping[str, Endpoint], latencies: Mapping[str, LatencyTotals]) -> None:
+        """Adds the latencies of endpoints, which the table has."""
+        for key, totals in sorted(latencies.items()):
+            endpoint = endpoints[key]
+            buckets = [(repr(bound), float(totals.counts.get(bound, 0))) for bound in LATENCY_BOUNDS]
+            self.seconds.add_metric(
+                [endpoint.project, endpoint.name], [*buckets, ("+Inf", float(totals.total))], totals.milliseconds / 1000
+            )
+
+
+class LatencyHistory:
+    """Adds the latencies of an endpoint's revisions up. Sums never shrink, as Prometheus wants it, when a revision is
+    gone or the engine was started again.
+    """
+
+    def __init__(self) -> None:
+        """Has seen nothing."""
+        self._last: Mapping[tuple[str, int], LatencyTotals] = {}
+        self._past: dict[str, LatencyTotals] = {}
+
+    def take(
+        self, found: Mapping[tuple[str, int], LatencyTotals], endpoints: Mapping[str, Endpoint]
+    ) -> dict[str, LatencyTotals]:
+        """Takes what revisions have now; returns that of `endpoints`. Others are forgotten."""
+        for key, before in self._last.items():
+            if key not in found or found[key].total < before.total:
+                self._past[key[0]] = self._past.get(key[0], LatencyTotals()) + before
+        self._last = found
+        self._past = {key: totals for key, totals in self._past.items() if key in endpoints}
+        sums = dict(self._past)
+        for (endpoint, _), totals in found.items():
+            if endpoint in endpoints:
+                sums[endpoint] = sums.get(endpoint, LatencyTotals()) + totals
+        return sums
 
 
 @contextlib.asynccontextmanager
-async def serving_metrics(address: str, serving: Serving) -> AsyncIterator[int]:
-    """Serves at `host:port` while the block lasts; the value is the port. Raises OSError and ValueError."""
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            async with asyncio.timeout(_SECONDS):
-                head = await reader.readuntil(b"\r\n\r\n")
-                status, body = await _answer(head, serving)
-                writer.write(
-                    f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: text/plain; version=0.0.4\r\n"
-                    f"content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode()
-                    + body
-                )
-                await writer.drain()
-        writer.close()
-
-    host, port = split_address(address)
-    server = await asyncio.start_server(answer, host, port)
-    async with server:
-        yield server.sockets[0].getsockname()[1]
-
-
-async def _answer(head: bytes, serving: Serving) -> tuple[http.HTTPStatus, bytes]:
-    if not head.startswith((b"GET /metrics ", b"GET /metrics?")):
-        return http.HTTPStatus.NOT_FOUND, b""
+async def showing_endpoints(serving: Serving) -> AsyncIterator[None]:
+    """Shows the requests of endpoints while the block lasts."""
+    collector = EndpointCollector(serving, asyncio.get_running_loop())
+    REGISTRY.register(collector)
     try:
-        return http.HTTPStatus.OK, (await _text(serving)).encode()
-    except OSError:
-        return http.HTTPStatus.SERVICE_UNAVAILABLE, b""
-
-
-async def _text(serving: Serving) -> str:
-    """Returns the counts in the text format of Prometheus, per endpoint and revision. Raises OSError."""
-    counts, endpoints = await read_counts(serving), serving.table.endpoints
-    lines: list[str] = []
-    for name, metric in COUNTS.items():
-        lines += metric.head()
-        lines += [
-            f'{metric.name}{{project="{endpoint.project}",endpoint="{endpoint.name}",revision="{revision}"}} {getattr(found, name)}'
-            for (key, revision), found in sorted(counts.items())
-            if (endpoint := endpoints.get(key)) is not None
-        ]
-    lines += [*HELD.head(), *_held_lines(serving)]
-    lines += [*TABLE.head(), f"{TABLE.name} {serving.revision}"]
-    return "\n".join(lines) + "\n"
-
-
-def _held_lines(serving: Serving) -> Iterator[str]:
-    for key, count in sorted(serving.gate.held().items()):
-        endpoint = serving.table.endpoints.get(key)
-        if endpoint is not None:
-            yield f'{HELD.name}{{project="{endpoint.project}",endpoint="{endpoint.name}"}} {count}'
+        yield
+    finally:
+        REGISTRY.unregister(collector)

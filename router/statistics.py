@@ -23,6 +23,58 @@ _LINE = re.compile(r"cluster\.([0-9a-f-]+/\d+)\.upstream_rq_(\w+): (.*)")
 _BUCKET = re.compile(r"B([0-9.e+]+)\(\d+,(\d+)\)")
 
 
+LATENCY_PATH = "/stats/prometheus?filter=%5Ecluster%5C.%5B0-9a-f-%5D%2B%2F%5B0-9%5D%2B%5C.upstream_rq_time%24"
+"""Asks for latencies with their sums, by `^cluster\\.[0-9a-f-]+/[0-9]+\\.upstream_rq_time$`."""
+ANSWERS_PATH = "/stats?filter=%5Ehttp%5C.clients%5C.downstream_rq_%5B1-5%5Dxx%24"
+"""Asks for answers to clients by class, by `^http\\.clients\\.downstream_rq_[1-5]xx$`."""
+_LATENCY = re.compile(
+    r'envoy_cluster_upstream_rq_time_(bucket|sum|count)\{envoy_cluster_name="([0-9a-f-]+/\d+)"(?:,le="([0-9.e+]+)")?\} ([0-9.e+]+)'
+)
+_ANSWERS = re.compile(r"http\.clients\.downstream_rq_([1-5]xx): (\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyTotals:
+    """Requests that ended within so many seconds, by these; all of them, and the sum of their milliseconds."""
+
+    counts: Mapping[float, int] = field(default_factory=dict)
+    total: int = 0
+    milliseconds: float = 0.0
+
+    def __add__(self, other: LatencyTotals) -> LatencyTotals:
+        """Returns the totals of both."""
+        counts = {
+            bound: self.counts.get(bound, 0) + other.counts.get(bound, 0)
+            for bound in self.counts.keys() | other.counts.keys()
+        }
+        return LatencyTotals(counts, self.total + other.total, self.milliseconds + other.milliseconds)
+
+
+def parse_latencies(text: str) -> dict[tuple[str, int], LatencyTotals]:
+    """Returns the latencies by endpoint and revision; lines that are nothing of it are passed over."""
+    counts: dict[tuple[str, int], dict[float, int]] = {}
+    sums: dict[tuple[str, int], float] = {}
+    totals: dict[tuple[str, int], int] = {}
+    for line in text.splitlines():
+        match = _LATENCY.fullmatch(line)
+        key = None if match is None else parse_cluster_name(match[2])
+        if match is None or key is None:
+            continue
+        kind, bound, value = match[1], match[3], float(match[4])
+        if kind == "sum":
+            sums[key] = value
+        elif kind == "count":
+            totals[key] = int(value)
+        elif bound:
+            counts.setdefault(key, {})[float(bound) / 1000] = int(value)
+    return {key: LatencyTotals(counts.get(key, {}), total, sums.get(key, 0.0)) for key, total in totals.items()}
+
+
+def parse_answers(text: str) -> dict[str, int]:
+    """Returns answers to clients by class, as `2xx`; lines that are nothing of it are passed over."""
+    return {match[1]: int(match[2]) for line in text.splitlines() if (match := _ANSWERS.fullmatch(line))}
+
+
 @dataclass(slots=True)
 class RevisionCounts:
     """Requests of a revision: in progress and waiting now, and so far, of those 5xx, and by milliseconds at most."""

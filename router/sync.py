@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from prometheus_client import Gauge
 
 from retinue.router.convert import TableError
 from retinue.router.serving import Serving
@@ -25,6 +26,7 @@ from retinue.rpc.errors import ApiError
 
 _log = logging.getLogger(__name__)
 
+_CONNECTED = Gauge("retinue_router_connected", "1 while a leader is connected to the router, else 0.")
 TRAFFIC_SECONDS = 1.0
 """Pause between two reports of traffic."""
 _HELLO_SECONDS = 10.0
@@ -103,6 +105,7 @@ class SyncServicer(router_service_pb2_grpc.RouterServiceServicer):
             )
         self._current = stream
         self._idle.clear()
+        _CONNECTED.set(1)
         _log.info("a manager of term %d is connected", hello.term)
         try:
             yield pb.SyncResponse(welcome=welcome)
@@ -113,6 +116,7 @@ class SyncServicer(router_service_pb2_grpc.RouterServiceServicer):
             if self._current is stream:
                 self._current = None
                 self._idle.set()
+                _CONNECTED.set(0)
             _log.info("a manager of term %d is gone", hello.term)
 
 

@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 import click
 from click.core import ParameterSource
 
+from retinue.rpc import logs
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -39,7 +41,7 @@ def option(envvar: str, *, partial: bool = False) -> Callable[[Callable[..., Non
 
     def read(context: click.Context, _parameter: click.Parameter, path: Path | None) -> None:
         if path is not None:
-            context.default_map = _load(path, context.command, partial=partial)
+            context.default_map = _load(path, context, partial=partial)
 
     return click.option(
         "--config",
@@ -76,8 +78,9 @@ def check(context: click.Context) -> None:
     click.echo("the configuration is good")
 
 
-def _load(path: Path, command: click.Command, *, partial: bool) -> dict[str, _Value]:
+def _load(path: Path, context: click.Context, *, partial: bool) -> dict[str, _Value]:
     """Returns values by names of parameters. Raises ClickException with everything that is wrong in the file."""
+    command = context.command
     try:
         with path.open("rb") as file:
             readable = stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o007
@@ -101,6 +104,7 @@ def _load(path: Path, command: click.Command, *, partial: bool) -> dict[str, _Va
             except ValueError as error:
                 wrong.append(f"{name} {error}")
     if wrong:
+        context.meta.setdefault(logs.FORMAT, values.get("log_format"))
         raise click.ClickException("\n".join(f"{path}: {line}" for line in wrong))
     return values
 

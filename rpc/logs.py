@@ -8,14 +8,19 @@ import contextlib
 import json
 import logging
 import re
+import sys
+import threading
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from retinue.rpc.version import describe_components, software_version
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import TracebackType
 
 _log = logging.getLogger(__name__)
 
@@ -28,6 +33,9 @@ _NUMBER = re.compile(r"-\d+$")
 _GRPC = "grpc._cython.cygrpc"
 # They log every step at INFO or DEBUG.
 _VERBOSE = ("alembic", "asyncio", "sqlalchemy", "psycopg")
+FORMAT = "retinue.log_format"
+"""Where the context of a command has the format, as soon as it is known."""
+JSON = "json"
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -41,22 +49,60 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
     )
     form = click.option(
         "--log-format",
-        type=click.Choice(["text", "json"]),
+        type=click.Choice(["text", JSON]),
         default="text",
         show_default=True,
+        # Before the others: what is wrong with those is said in this format.
+        is_eager=True,
+        callback=_note_format,
         help="Text for people, or one JSON object per line.",
     )
     return form(level(command))
 
 
+def _note_format(context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    context.meta[FORMAT] = value
+    return value
+
+
 def configure_logging(log_format: str, log_level: str) -> None:
-    """Sends all log lines to standard error; `log_format` is `json` or `text`."""
+    """Sends all log lines to standard error; `log_format` is `json` or `text`. Warnings of Python, and exceptions that
+    nobody catches, become such lines, too.
+    """
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    handler.setFormatter(JsonFormatter() if log_format == JSON else TextFormatter())
     logging.basicConfig(level=log_level.upper(), handlers=[handler], force=True)
     for verbose in _VERBOSE:
-        logging.getLogger(verbose).setLevel(logging.WARNING)
+        logging.getLogger(verbose).setLevel(max(logging.WARNING, logging.getLogger().level))
     logging.getLogger(_GRPC).addFilter(is_not_lost_caller)
+    logging.captureWarnings(capture=True)
+    sys.excepthook = _log_uncaught
+    threading.excepthook = _log_uncaught_in_thread
+    sys.unraisablehook = _log_unraisable
+
+
+def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        _log.info("interrupted")
+    else:
+        _log.critical("the program ends by an error of its own", exc_info=(kind, error, trace))
+
+
+def _log_uncaught_in_thread(raised: threading.ExceptHookArgs) -> None:
+    name = "?" if raised.thread is None else raised.thread.name
+    if raised.exc_value is not None and not issubclass(raised.exc_type, SystemExit):
+        exc_info = (raised.exc_type, raised.exc_value, raised.exc_traceback)
+        _log.error("thread %s ended by an error", name, exc_info=exc_info)
+
+
+def _log_unraisable(raised: sys.UnraisableHookArgs) -> None:
+    exc_info = None if raised.exc_value is None else (raised.exc_type, raised.exc_value, raised.exc_traceback)
+    _log.error("%s: %r", raised.err_msg or "exception ignored in", raised.object, exc_info=exc_info)
+
+
+def log_start(program: str, *packages: str) -> None:
+    """Logs which build of a program starts, and the versions of what it is built on."""
+    _log.info("%s %s starts, with %s", program, software_version(), describe_components(*packages))
 
 
 def say(text: str, level: int = logging.INFO) -> None:
@@ -76,6 +122,12 @@ class DaemonError(click.ClickException):
         """Writes the line."""
         del file
         say(f"Error: {self.format_message()}", logging.ERROR)
+
+
+class SettingsError(DaemonError):
+    """What keeps a daemon from starting with the settings that it was given."""
+
+    exit_code = click.UsageError.exit_code
 
 
 @contextlib.contextmanager
@@ -105,7 +157,7 @@ class JsonFormatter(logging.Formatter):
             "time": _time(record).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": _message(record),
         }
         for request in _served.get():
             values["request_id"] = request
@@ -120,7 +172,7 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Returns the text, with control characters of the message as escapes; times are in UTC."""
         time = _time(record).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-        line = f"{time} {record.levelname.lower():7} {record.name}: {_printable(record.getMessage())}"
+        line = f"{time} {record.levelname.lower():7} {record.name}: {_printable(_message(record))}"
         for request in _served.get():
             line += f", request {request}"
         if record.exc_info:
@@ -134,6 +186,13 @@ def log_tasks() -> None:
     tasks = asyncio.all_tasks()
     names = collections.Counter(_NUMBER.sub("", task.get_name()) for task in tasks)
     _log.info("tasks of the event loop: %d: %s", len(tasks), dict(names.most_common(20)))
+
+
+def _message(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except Exception as error:  # noqa: BLE001  # a line that is half told is better than none
+        return f"{record.msg} {record.args!r} ({error!r})"
 
 
 def _time(record: logging.LogRecord) -> datetime:

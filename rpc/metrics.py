@@ -1,26 +1,89 @@
-"""Serves the metrics of a daemon to Prometheus, at a port of its own and in a thread of its own."""
+"""Serves the metrics of a daemon to Prometheus, at a port of its own and in threads of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+import logging
+import platform
+import socket
+from importlib import metadata
+from socketserver import ThreadingMixIn
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import start_http_server
+from cryptography import x509
+from prometheus_client import Gauge, make_wsgi_app
 
 from retinue.rpc.enrollment.managers import split_address
+from retinue.rpc.version import software_version
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+_log = logging.getLogger(__name__)
+
+_CLIENT_SECONDS = 10.0
+_BUILD = Gauge("retinue_build_info", "1, with the versions of a daemon.", ["program", "version", "python", "grpc"])
+CERTIFICATE_ENDS = Gauge(
+    "retinue_certificate_expire_timestamp_seconds",
+    "End of a certificate, in seconds since 1970: `authority`, `node`, `clients` or `browsers`.",
+    ["certificate"],
+)
+
+
+def end_of(pem: str | bytes) -> float:
+    """Returns when the first certificate of a chain in PEM ends, in seconds since 1970; nan where there is none."""
+    try:
+        chain = x509.load_pem_x509_certificates(pem if isinstance(pem, bytes) else pem.encode())
+    except ValueError:
+        return float("nan")
+    return chain[0].not_valid_after_utc.timestamp()
+
+
+class _Handler(WSGIRequestHandler):
+    """Handles a request within seconds, without a log line."""
+
+    timeout = _CLIENT_SECONDS
+
+    def log_message(self, *arguments: Any) -> None:
+        """Logs nothing."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        """Takes the port. The name of the machine, which the base class asks a name service for, is of no use."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.setup_environ()
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Logs what went wrong with a request, which mostly is that its client is gone."""
+        _log.debug("a request for metrics of %s failed", client_address, exc_info=True)
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6
+
 
 @contextlib.asynccontextmanager
-async def serving_metrics(address: str) -> AsyncIterator[int]:
-    """Serves all metrics of the process at `host:port` while the block lasts; the value is the port.
-    Raises OSError and ValueError.
+async def serving_metrics(address: str, program: str) -> AsyncIterator[int]:
+    """Serves all metrics of the process, which is a `program`, at `host:port` while the block lasts; the value is the
+    port. Raises OSError and ValueError.
     """
     host, port = split_address(address)
-    server, thread = start_http_server(port, host.strip("[]"))
+    host = host.strip("[]")
+    _BUILD.labels(program, software_version(), platform.python_version(), metadata.version("grpcio")).set(1)
+    family, *_, found = (await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM))[0]
+    kind = _Server6 if family is socket.AF_INET6 else _Server
+    server = make_server(str(found[0]), port, make_wsgi_app(), kind, _Handler)
+    thread = Thread(target=server.serve_forever, name="metrics", daemon=True)
+    thread.start()
     try:
         yield server.server_port
     finally:

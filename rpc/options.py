@@ -5,14 +5,18 @@ from __future__ import annotations
 import functools
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from retinue.rpc import logs
+from retinue.rpc.version import LazyVersion
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _LONGEST_SENTENCE = 1000
+_ARGUMENTS = "retinue.arguments"
 
 metrics = click.option(
     "--metrics",
@@ -40,6 +44,44 @@ class Commands(click.Group):
                 formatter.write_dl(rows)
 
 
+class Daemon(Commands):
+    """The commands of a daemon. What keeps one that serves from starting is a line of its log."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Reads the arguments, and keeps them for the case that they are wrong."""
+        ctx.meta[_ARGUMENTS] = list(args)
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command. Raises what it raises, in the format of the log where that is for machines."""
+        try:
+            return super().invoke(ctx)
+        except logs.DaemonError:
+            raise
+        except click.ClickException as error:
+            if self._log_format(ctx) != logs.JSON:
+                raise
+            logs.configure_logging(logs.JSON, "info")
+            refusal = logs.SettingsError if error.exit_code == click.UsageError.exit_code else logs.DaemonError
+            raise refusal(error.format_message()) from error
+
+    def _log_format(self, ctx: click.Context) -> str:
+        """Returns the format that was asked for, also where options were not read so far; empty for commands that do
+        not serve.
+        """
+        arguments: list[str] = ctx.meta[_ARGUMENTS]
+        command = self.get_command(ctx, next((text for text in arguments if not text.startswith("-")), ""))
+        if command is None or all(parameter.name != "log_format" for parameter in command.params):
+            return ""
+        if logs.FORMAT in ctx.meta:
+            return str(ctx.meta[logs.FORMAT])
+        for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+            name, equals, value = argument.partition("=")
+            if name == "--log-format":
+                return value if equals else following
+        return os.environ.get(f"{command.context_settings.get('auto_envvar_prefix', '')}_LOG_FORMAT", "")
+
+
 def daemon(name: str) -> Callable[[Callable[[], None]], click.Group]:
     """Makes a group of commands of a program: `-h` works for each of them, and `--version` for all. Its commands import
     gRPC when they run.
@@ -53,8 +95,8 @@ def daemon(name: str) -> Callable[[Callable[[], None]], click.Group]:
             os.environ.setdefault("GRPC_VERBOSITY", "NONE")
             function()
 
-        group = click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})(begin)
-        return click.version_option(package_name="retinue", prog_name=name, message="%(prog)s %(version)s")(group)
+        group = click.group(cls=Daemon, context_settings={"help_option_names": ["-h", "--help"]})(begin)
+        return click.version_option(LazyVersion(), prog_name=name, message="%(prog)s %(version)s")(group)
 
     return decorate
 

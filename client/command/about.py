@@ -12,6 +12,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from retinue.client.command.application import summaries
+from retinue.rpc.version import software_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 @click.command("version")
 def version_command() -> None:
     """Print the versions of this program and of what it is built on."""
-    click.echo(f"retinue {importlib.metadata.version('retinue')}")
+    click.echo(f"retinue {software_version()}")
     for package in ("grpcio", "protobuf"):
         click.echo(f"{package} {importlib.metadata.version(package)}")
     click.echo(f"python {platform.python_version()}")
@@ -32,18 +33,19 @@ def version_command() -> None:
 def protos_command(directory: Path) -> None:
     """Write the .proto files of the API into DIRECTORY, for clients in other languages."""
     try:
-        for path in _copy(resources.files("retinue").joinpath("protos"), directory):
+        for path in copy_files(resources.files("retinue").joinpath("protos"), directory, ".proto"):
             click.echo(path)
     except OSError as error:
         raise click.ClickException(f"cannot write {error.filename}: {error.strerror}") from error
 
 
-def _copy(source: Traversable, target: Path) -> Iterator[Path]:
+def copy_files(source: Traversable, target: Path, suffix: str) -> Iterator[Path]:
+    """Copies the files with a suffix, in directories as there, and returns the copies. Raises OSError."""
     for entry in source.iterdir():
         path = target / entry.name
         if entry.is_dir():
-            yield from _copy(entry, path)
-        elif path.suffix == ".proto":
+            yield from copy_files(entry, path, suffix)
+        elif path.suffix == suffix:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(entry.read_bytes())
             yield path

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from retinue.client import enum_names
+from retinue.client.command.about import copy_files
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exit_codes import ExitCode
 from retinue.client.command.output import Column, list_output_option, print_list
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 
 @click.group("admin")
 def admin_command() -> None:
-    """Check the manager (administrators)."""
+    """Check and monitor the manager (administrators)."""
 
 
 @admin_command.command("verify")
@@ -52,3 +55,16 @@ async def verify_ledger(connection: Connection, group: str, output: str) -> int:
         err=True,
     )
     return ExitCode.FAILURE if found.mismatches else ExitCode.OK
+
+
+@admin_command.command("monitoring")
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
+def write_monitoring(directory: Path) -> None:
+    """Write rules for Prometheus and dashboards for Grafana into DIRECTORY; asks no manager."""
+    source = resources.files("retinue").joinpath("deploy")
+    try:
+        for part, suffix in (("prometheus", ".yaml"), ("grafana", ".json")):
+            for path in copy_files(source.joinpath(part), directory, suffix):
+                click.echo(path)
+    except OSError as error:
+        raise click.ClickException(f"cannot write {error.filename}: {error.strerror}") from error

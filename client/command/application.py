@@ -17,6 +17,7 @@ from retinue.client.command.exit_codes import ExitCode, of_error
 from retinue.client.command.print_error import connection_in_use, print_error, verbose
 from retinue.client.command.printable import safe
 from retinue.client.errors import RetinueError
+from retinue.rpc.version import LazyVersion
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -253,7 +254,7 @@ def summaries(root: click.Context) -> str:
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(package_name="retinue", prog_name="retinue", message="%(prog)s %(version)s")
+@click.version_option(LazyVersion(), prog_name="retinue", message="%(prog)s %(version)s")
 @click.option(
     "--context", metavar="NAME", shell_complete=completed_names.contexts, help="Use this context ($RETINUE_CONTEXT)."
 )

@@ -5,12 +5,18 @@ from the leader only so that sums over managers are right.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+from typing import Any
 
 from prometheus_client import Gauge
 
+from retinue.manager.scheduling.records import AgentState
+from retinue.manager.session.core.states import LIVE_SESSION_STATES
 from retinue.manager.store import groups
 from retinue.manager.store.database import Database
 from retinue.rpc.core.amounts import base_amount
+from retinue.rpc.core.reasons import AgentConditionType
 
 _SECONDS = 10.0
 _LEADER = Gauge("retinue_manager_leader", "1 in the manager that leads, 0 in others.")
@@ -30,6 +36,14 @@ _CLAIMED = Gauge(
 )
 
 
+_shown: dict[Gauge, set[tuple[str, ...]]] = {}
+_GAUGES = (_SESSIONS, _WAITING, _AGENTS, _CAPACITY, _CLAIMED, _CONDITIONS)
+_AGENT_STATES = [state.value for state in AgentState]
+_LIVE_STATES = sorted(LIVE_SESSION_STATES)
+# What an agent says may be any text: others are one series. That versions differ is not kept, and seen by builds.
+_CONDITION_TYPES = [kind.value for kind in AgentConditionType if kind is not AgentConditionType.VERSION_DIFFERS]
+
+
 async def run(database: Database) -> None:
     """Reads the counts every 10 s until cancelled; a replica that no longer leads exports none."""
     _LEADER.set(1)
@@ -41,20 +55,34 @@ async def run(database: Database) -> None:
             await asyncio.sleep(_SECONDS)
     finally:
         _LEADER.set(0)
-        for gauge in (_SESSIONS, _WAITING, _AGENTS, _CONDITIONS, _CAPACITY, _CLAIMED):
+        for gauge in _GAUGES:
             gauge.clear()
+        _shown.clear()
 
 
 def show(counts: groups.FleetCounts) -> None:
-    """Sets the gauges; what is no longer there is no longer shown."""
-    for gauge, found in (
-        (_SESSIONS, counts.sessions),
-        (_WAITING, {(group,): seconds for group, seconds in counts.waiting.items()}),
-        (_AGENTS, counts.agents),
-        (_CONDITIONS, counts.conditions),
-        (_CAPACITY, {key: base_amount(key[1], amount) for key, amount in counts.capacity.items()}),
-        (_CLAIMED, {key: base_amount(key[1], amount) for key, amount in counts.claimed.items()}),
-    ):
-        gauge.clear()
-        for labels, value in found.items():
-            gauge.labels(*labels).set(value)
+    """Sets the gauges; what is no longer there is 0 while its resource group is, and then no longer shown."""
+    conditions: dict[tuple[str, str], float] = {}
+    for (group, kind), number in counts.conditions.items():
+        key = group, kind if kind in _CONDITION_TYPES else AgentConditionType.OTHER
+        conditions[key] = conditions.get(key, 0) + number
+    wanted: Sequence[tuple[Gauge, Mapping[Any, float], Iterable[tuple[str, ...]]]] = (
+        (_SESSIONS, counts.sessions, product(counts.groups, _LIVE_STATES)),
+        (_WAITING, {(group,): seconds for group, seconds in counts.waiting.items()}, product(counts.groups)),
+        (_AGENTS, counts.agents, product(counts.groups, _AGENT_STATES)),
+        (_CAPACITY, _amounts(counts.capacity), ()),
+        (_CLAIMED, _amounts(counts.claimed), counts.capacity),
+        (_CONDITIONS, conditions, product(counts.groups, _CONDITION_TYPES)),
+    )
+    for gauge, found, labels in wanted:
+        # A scrape may come at any time: no series is gone for a moment.
+        values: dict[tuple[str, ...], float] = {**dict.fromkeys(labels, 0.0), **found}
+        for series, value in values.items():
+            gauge.labels(*series).set(value)
+        for gone in _shown.get(gauge, set()) - values.keys():
+            gauge.remove(*gone)
+        _shown[gauge] = set(values)
+
+
+def _amounts(found: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], float]:
+    return {key: base_amount(key[1], amount) for key, amount in found.items()}

@@ -86,11 +86,12 @@ class ShareRecord:
 
 @dataclass(frozen=True, slots=True)
 class FleetCounts:
-    """Live sessions and agents by (resource group, state), agents by (resource group, type of condition), amounts by
-    (resource group, slot) in the slot's smallest unit, and the seconds for which the oldest pending
-    session of each resource group waits.
+    """Live sessions and agents by (resource group, state), amounts by (resource group, slot) in the slot's smallest
+    unit, the seconds for which the oldest pending session of each resource group waits, and agents by (resource group,
+    type of a condition that they have).
     """
 
+    groups: Sequence[str]
     waiting: Mapping[str, float]
     sessions: Mapping[tuple[str, str], int]
     agents: Mapping[tuple[str, str], int]
@@ -258,14 +259,15 @@ async def count_live(tx: AsyncSession) -> FleetCounts:
     )
     conditions = await tx.execute(
         text("""
-            SELECT resource_group, condition ->> 'type', count(DISTINCT id)
-            FROM agent CROSS JOIN LATERAL jsonb_path_query(found_conditions || reported_conditions, '$[*]') AS condition
-            WHERE NOT revoked AND condition ->> 'type' IS NOT NULL GROUP BY resource_group, condition ->> 'type'
+            SELECT resource_group, condition->>'type', count(DISTINCT id)
+            FROM agent CROSS JOIN LATERAL jsonb_array_elements(reported_conditions || found_conditions) AS condition
+            WHERE NOT revoked AND condition->>'type' IS NOT NULL GROUP BY resource_group, condition->>'type'
         """)
     )
+    names = await tx.execute(select(ResourceGroup.name))
     sessions_by, agents_by, capacity_by, claimed_by, conditions_by = (
         {(group, key): int(count) for group, key, count in rows}
         for rows in (sessions, agents, capacity, claimed, conditions)
     )
     waiting = {group: max(0.0, seconds) for group, seconds in oldest}
-    return FleetCounts(waiting, sessions_by, agents_by, capacity_by, claimed_by, conditions_by)
+    return FleetCounts(sorted(names.scalars()), waiting, sessions_by, agents_by, capacity_by, claimed_by, conditions_by)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
@@ -59,6 +60,8 @@ class JournalTail:
         self._notified = asyncio.Event()
         self._notifier: int | None = None
         self._on_wake: Callable[[], None] | None = None
+        # By the monotonic clock: when what was read since was all that there was.
+        self._whole_at = time.monotonic()
         database.listen(self._take)
 
     def _take(self, events: Sequence[Event]) -> None:
@@ -72,6 +75,10 @@ class JournalTail:
             self._add(events)
         else:
             self._look.set()
+
+    def lag(self) -> float:
+        """Returns for how many seconds events may be missing here: a second or so at rest. Any thread may ask."""
+        return time.monotonic() - self._whole_at
 
     def wake(self) -> None:
         """Notes that this process has committed to the journal, or what else a leader acts on. Never blocks; other
@@ -171,8 +178,10 @@ class JournalTail:
     async def _read_on(self) -> None:
         while True:
             self._look.clear()
+            began = time.monotonic()
             while await self._read_page():
-                pass
+                began = time.monotonic()
+            self._whole_at = began
             try:
                 async with asyncio.timeout(self._poll_seconds):
                     await self._look.wait()

@@ -84,6 +84,7 @@ class AgentConditionType(StrEnum):
     STARTS_FAILING = "STARTS_FAILING"
     DEVICE_LOST = "DEVICE_LOST"
     NOT_REACHED = "NOT_REACHED"
+    VERSION_DIFFERS = "VERSION_DIFFERS"
 
 
 class ErrorReason(StrEnum):

@@ -27,6 +27,7 @@ from retinue.manager.v1 import fleet_service_pb2 as pb
 from retinue.manager.v1 import session_pb2
 from retinue.rpc.core.amounts import format_amount, parse_amount
 from retinue.rpc.times import timestamp
+from retinue.rpc.version import builds_differ, software_version
 from retinue.types.v1 import runtime_pb2
 
 _log = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ def agent_message(agent: AgentRecord, load: Load) -> pb.Agent:
 
 
 def _agent_message(agent: AgentRecord, load: Load) -> pb.Agent:
-    return pb.Agent(
+    message = pb.Agent(
         id=agent.id,
         resource_group=agent.resource_group,
         state=pb.AgentState.Value(f"AGENT_STATE_{agent.state}"),
@@ -79,6 +80,12 @@ def _agent_message(agent: AgentRecord, load: Load) -> pb.Agent:
         ],
         conditions=list(map(_condition, agent.conditions)),
     )
+    if builds_differ(agent.software_version, own := software_version()):
+        message.conditions.add(
+            type=pb.AGENT_CONDITION_TYPE_VERSION_DIFFERS,
+            message=f"runs {agent.software_version}, and this manager {own}: an upgrade is under way, or was not finished",
+        )
+    return message
 
 
 def _condition(condition: AgentCondition | Unreadable) -> pb.AgentCondition:

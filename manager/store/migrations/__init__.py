@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +17,9 @@ from alembic.script import ScriptDirectory
 
 from retinue.manager.store.connections import parse_url
 from retinue.manager.store.database import StoreUnavailable, translate
+from retinue.rpc.version import software_version
+
+_log = logging.getLogger(__name__)
 
 # "migrate" in ASCII. Managers that start together migrate one after the other.
 _LOCK = 0x6D696772617465
@@ -88,12 +93,13 @@ def locked(connection: sqlalchemy.Connection) -> Iterator[None]:
             connection.commit()
 
 
-def upgrade(connection: sqlalchemy.Connection, revision: str) -> None:
+def upgrade(connection: sqlalchemy.Connection, revision: str, *, log_steps: bool = False) -> None:
     """Brings the schema to a revision; in the transaction that is open if there is one,
     else each revision in its own.
     """
     config = configuration()
     config.attributes["connection"] = connection
+    config.attributes["log_steps"] = log_steps
     command.upgrade(config, revision)
 
 
@@ -104,8 +110,8 @@ def check_known(revision: str | None) -> None:
     script = ScriptDirectory.from_config(configuration())
     if revision is not None and revision not in {known.revision for known in script.walk_revisions()}:
         raise SchemaTooNewError(
-            f"the database's schema is at revision {revision}, which this program does not know (it ends at "
-            f"{script.get_current_head()}): start a program at least as new as the one that migrated it"
+            f"the database is newer than this program: its schema is at revision {revision}, and {software_version()} knows "
+            f"those up to {script.get_current_head()}: start a program at least as new as the one that migrated it"
         )
 
 
@@ -130,11 +136,28 @@ def _check(url: str) -> None:
             "the database holds no cluster: is it the right one? `retinue-manager serve` makes one in it"
         )
     check_known(current)
-    head = ScriptDirectory.from_config(configuration()).get_current_head()
-    if current != head:
+    if current != (head := _head()):
         raise SchemaTooOldError(
             f"the database's schema is at revision {current}, that of this program is {head}: start a manager of this version first"
         )
+
+
+def _head() -> str:
+    """Returns this program's revision."""
+    return ScriptDirectory.from_config(configuration()).get_current_head() or ""
+
+
+def _upgrade_to_head(connection: sqlalchemy.Connection, current: str | None) -> None:
+    """Brings the schema to this program's revision, and logs each step and the time that it took."""
+    head = _head()
+    if current == head:
+        return
+    _log.info("migrating the database from %s to %s", current or "an empty one", head)
+    began = time.monotonic()
+    upgrade(connection, "head", log_steps=current is not None)
+    _log.info(
+        "migrated the database from %s to %s in %.1f s", current or "an empty one", head, time.monotonic() - began
+    )
 
 
 def _migrate(url: str) -> None:
@@ -147,9 +170,12 @@ def _migrate(url: str) -> None:
                     f"the database's encoding is {encoding}; it has to be UTF8: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
                 )
             with locked(connection):
-                check_known(MigrationContext.configure(connection).get_current_revision())
+                current = MigrationContext.configure(connection).get_current_revision()
+                check_known(current)
+                server = connection.execute(sqlalchemy.text("SHOW server_version")).scalar_one()
                 connection.rollback()
-                upgrade(connection, "head")
+                _upgrade_to_head(connection, current)
+                _log.info("the database is PostgreSQL %s, its schema at revision %s", server, _head())
     except sqlalchemy.exc.DBAPIError as error:
         raised = translate(error)
         if isinstance(raised, StoreUnavailable):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -90,7 +91,11 @@ def test_the_wheel_has_the_console(wheel: Path) -> None:
 
 
 def test_an_installed_client_runs_without_warnings(programs: Path, tmp_path: Path) -> None:
-    assert run(programs / "retinue", "--version", cwd=tmp_path).startswith("retinue ")
+    # The source distribution was built from this tree, with a history or without.
+    assert re.fullmatch(
+        r"retinue 0\.\d+\.\d+\+(g[0-9a-f]{12}|d[0-9a-f]{12}|g[0-9a-f]{12}\.d[0-9a-f]{12})\n",
+        run(programs / "retinue", "--version", cwd=tmp_path),
+    )
     assert "Sessions" in run(programs / "retinue", "--help", cwd=tmp_path)
     imports = "import retinue.client.aio, retinue.client, retinue.client.client, retinue.client.command.run"
     assert run(programs / "python", "-W", "error", "-c", imports, cwd=tmp_path) == ""
@@ -136,6 +141,14 @@ def test_types_of_the_library_are_complete(programs: Path, tmp_path: Path) -> No
     public = [symbol for symbol in found["symbols"] if not symbol["name"].startswith("retinue.client.command.")]
     assert len(public) > 1000
     assert [symbol["name"] for symbol in public if not symbol["isTypeKnown"] and symbol["isExported"]] == []
+
+
+def test_rules_and_dashboards_come_with_the_client(programs: Path, tmp_path: Path) -> None:
+    run(programs / "retinue", "admin", "monitoring", tmp_path / "monitoring", cwd=tmp_path)
+    sources = [*ROOT.glob("deploy/prometheus/*.yaml"), *ROOT.glob("deploy/grafana/*.json")]
+    assert len(sources) > 3
+    written = {path.name: path.read_bytes() for path in (tmp_path / "monitoring").iterdir()}
+    assert written == {path.name: path.read_bytes() for path in sources}
 
 
 def test_protos_come_with_the_client(programs: Path, tmp_path: Path) -> None:

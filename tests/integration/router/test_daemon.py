@@ -172,7 +172,7 @@ async def test_tables_are_applied_acknowledged_and_counted(router: Router) -> No
                 if [(found.revision, found.requests) for found in traffic.revisions] == [(1, 3)]:
                     break
         metrics = (await request(router.metrics, "localhost", "/metrics")).body.decode()
-        assert 'retinue_endpoint_requests_total{project="p",endpoint="toy",revision="1"} 3' in metrics
+        assert 'retinue_endpoint_requests_total{endpoint="toy",project="p",revision="1"} 3.0' in metrics
 
         bad = toy(backend.port, endpoint_id=str(uuid.UUID(int=8)), host="Not A Host")
         applied = await leader.change(6, bad, toy(host="asleep.test", endpoint_id=str(uuid.UUID(int=9))))

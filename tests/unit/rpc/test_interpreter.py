@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from retinue.rpc.interpreter import module_command
+from retinue.rpc.version import software_version
 from tests.support.eventually import NEVER
 from tests.support.planted_modules import plant
 
@@ -45,7 +46,7 @@ def test_a_module_of_ours_runs_where_files_have_the_names_of_modules(tmp_path: P
     command = [*module_command("retinue.manager.main"), "--version"]
     for path in ("", str(planted)):
         ended = run(*command, directory=planted, PYTHONPATH=path)
-        assert (ended.stdout, ended.stderr) == ("retinue-manager 0.1.0\n", "")
+        assert (ended.stdout, ended.stderr) == (f"retinue-manager {software_version()}\n", "")
     # That is what the files are for.
     assert "was imported" in run(sys.executable, "-m", "retinue.manager.main", directory=planted).stderr
 
@@ -56,7 +57,10 @@ def test_an_installation_that_only_variables_lead_to_is_found(monkeypatch: pytes
     command = module_command("retinue.manager.main")
     assert command == [sys.executable, "-P", "-m", "retinue.manager.main"]
     places = f"{ROOT}/src{os.pathsep}{ROOT}/gen"
-    assert run(*command, "--version", directory=planted, PYTHONPATH=places).stdout == "retinue-manager 0.1.0\n"
+    assert (
+        run(*command, "--version", directory=planted, PYTHONPATH=places).stdout
+        == f"retinue-manager {software_version()}\n"
+    )
 
 
 @pytest.mark.parametrize(

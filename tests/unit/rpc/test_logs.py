@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import subprocess
+import sys
 
 import click
 import pytest
@@ -13,6 +15,7 @@ from click.testing import CliRunner
 from retinue.agent.main import main as agent
 from retinue.manager.main import main as manager
 from retinue.rpc.logs import JsonFormatter, TextFormatter, is_not_lost_caller, options
+from tests.support.eventually import NEVER
 
 
 def record_of(error: Exception | None, message: str = "raised") -> logging.LogRecord:
@@ -70,3 +73,63 @@ def test_both_daemons_take_the_same_options_and_variables() -> None:
         for option in command.params:
             given = [option.envvar] if isinstance(option.envvar, str) else list(option.envvar or ())
             assert not given or given[0].startswith(f"{prefix}_")
+
+
+_PROGRAM = """
+import asyncio, logging, sys, threading, warnings
+from retinue.rpc import logs
+
+logs.configure_logging("json", "info")
+warnings.warn("deprecated\\nin two lines", DeprecationWarning, stacklevel=1)
+logging.getLogger("some").info("too few %s %s", 1)
+logging.getLogger("some").warning("%d", "no number")
+
+class Unraisable:
+    def __del__(self):
+        raise ValueError("in a finalizer")
+
+class Odd(Exception):
+    def __str__(self):
+        raise ValueError("no words")
+
+Unraisable()
+
+def fail():
+    raise ValueError("in a thread")
+
+thread = threading.Thread(target=fail, name="worker")
+thread.start()
+thread.join()
+
+async def forget():
+    asyncio.get_running_loop().create_task(lost())
+    await asyncio.sleep(0.01)
+
+async def lost():
+    raise ValueError("never retrieved")
+
+asyncio.run(forget())
+logging.getLogger("some").error("odd: %s", Odd())
+raise RuntimeError("of the whole program")
+"""
+
+
+def test_whatever_a_program_writes_is_json() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-W", "always", "-c", _PROGRAM], capture_output=True, text=True, check=False, timeout=NEVER
+    )
+    lines = [json.loads(line) for line in ended.stderr.splitlines()]
+    said = [f"{line['level']} {line['message']} {line.get('exception', '')}" for line in lines]
+    assert ended.returncode == 1
+    for expected in (
+        "deprecated",
+        "too few",
+        "no number",
+        "in a finalizer",
+        "thread worker ended by an error",
+        "never retrieved",
+        "odd:",
+        "of the whole program",
+    ):
+        assert any(expected in text for text in said), (expected, said)
+    assert lines[-1]["level"] == "critical"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -12,6 +15,7 @@ from click.testing import CliRunner
 import retinue.agent.main
 import retinue.manager.main
 import retinue.router.main
+from retinue.rpc.version import software_version
 from tests.support.eventually import NEVER
 
 PROGRAMS = {
@@ -49,7 +53,7 @@ def test_each_page_of_help_is_whole_at_80_columns(name: str) -> None:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_each_says_its_version(name: str) -> None:
-    assert CliRunner().invoke(PROGRAMS[name], ["--version"], prog_name=name).output.startswith(f"{name} 0.")
+    assert CliRunner().invoke(PROGRAMS[name], ["--version"], prog_name=name).output == f"{name} {software_version()}\n"
 
 
 @pytest.mark.parametrize(
@@ -77,3 +81,45 @@ except SystemExit as ended:
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=NEVER)
     assert ended.stderr.splitlines()[-1] == f"ended {code} []"
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    ("arguments", "variable", "said"),
+    [
+        (["--log-format", "json", "--listen"], "", "requires an argument"),
+        (["--log-format=json", "--nonsense"], "", "No such option"),
+        (["--data-dir", "/dev/null/x", "--advertise"], "json", "requires an argument"),
+        (["--log-format", "json", "--log-level", "loud"], "", "loud"),
+        (["--log-format", "json", "--id", "-"], "", "a"),
+        (["--config", "FILE"], "", "did you mean log-level"),
+        (["--config", "FILE"], "json", "did you mean log-level"),
+        (["--log-format", "json", "--config", "/nonexistent/file"], "", "cannot read /nonexistent/file"),
+    ],
+)
+def test_wrong_settings_are_lines_of_a_log_for_machines(
+    name: str, arguments: list[str], variable: str, said: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "file.toml"
+    file.write_text('log-format = "json"\nlog-leve = "info"\n')
+    command = "serve" if name == "retinue-manager" else "run"
+    given = [str(file) if argument == "FILE" else argument for argument in arguments]
+    environment = {f"{name.upper().replace('-', '_')}_LOG_FORMAT": variable} if variable else {}
+    ended = subprocess.run(
+        [sys.executable, "-m", f"{name.replace('-', '.')}.main", command, *given],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**{key: value for key, value in os.environ.items() if not key.startswith("RETINUE_")}, **environment},
+        timeout=NEVER,
+    )
+    lines = [json.loads(line) for line in ended.stderr.splitlines()]
+    assert (ended.returncode, ended.stdout) == (1 if "--config" in arguments else 2, "")
+    assert [(line["level"], said in line["message"]) for line in lines] == [("error", True)]
+
+
+def test_without_the_format_wrong_settings_are_text() -> None:
+    refused = CliRunner().invoke(PROGRAMS["retinue-manager"], ["serve", "--nonsense"])
+    assert refused.exit_code == 2
+    assert "No such option" in refused.output
+    assert not refused.output.startswith("{")

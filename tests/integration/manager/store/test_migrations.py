@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
 import uuid
 from collections.abc import AsyncIterator, Callable
 
@@ -13,6 +15,7 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlmodel import SQLModel
 
 from retinue.manager.store import tables
@@ -145,9 +148,29 @@ async def test_requests_keep_what_was_renamed(database_url: str) -> None:
     assert await asyncio.to_thread(execute, database_url, value) == 1e9
 
 
+async def test_what_is_migrated_is_logged_once(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    head = ScriptDirectory.from_config(configuration()).get_current_head()
+    await asyncio.to_thread(go, database_url, command.downgrade, "0048")
+    name = "retinue.manager.store.migrations"
+
+    def logged() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.name == name]
+
+    with caplog.at_level(logging.INFO, name):
+        await migrate(database_url)
+        steps = logged()
+        assert steps[0] == f"migrating the database from 0048 to {head}"
+        assert steps[1] == "migrated to 0049"
+        assert re.fullmatch(rf"migrated the database from 0048 to {head} in \d+\.\d s", steps[-2])
+        assert re.fullmatch(rf"the database is PostgreSQL \d+\.\d+.*, its schema at revision {head}", steps[-1])
+        caplog.clear()
+        await migrate(database_url)
+        assert logged() == steps[-1:]
+
+
 async def test_a_newer_schema_is_left_alone(database_url: str) -> None:
     await asyncio.to_thread(execute, database_url, "UPDATE alembic_version SET version_num = '9999'")
-    with pytest.raises(SchemaTooNewError, match="9999"):
+    with pytest.raises(SchemaTooNewError, match=r"the database is newer than this program.* 9999"):
         await migrate(database_url)
     assert await asyncio.to_thread(execute, database_url, "SELECT count(*) FROM project") == 1
 

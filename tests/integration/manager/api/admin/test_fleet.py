@@ -26,6 +26,7 @@ from retinue.manager.store.tables import Attempt, Kernel, Session
 from retinue.manager.v1 import fleet_service_pb2 as pb
 from retinue.manager.v1 import fleet_service_pb2_grpc
 from retinue.manager.v1 import scheduling_policy_pb2 as sp
+from retinue.rpc.version import software_version
 from tests.integration.manager.rig import Service, bearer, failure
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -448,3 +449,21 @@ ADMIN_ONLY: list[tuple[str, Any]] = [
 async def test_users_do_not_administer(fleet: Fleet, method: str, request_message: Any) -> None:
     refused = await failure(getattr(fleet.stub, method)(request_message, metadata=fleet.user))
     assert (refused.code, refused.reason) == (Code.PERMISSION_DENIED, "METHOD_DENIED")
+
+
+async def test_an_agent_of_another_build_says_so(fleet: Fleet) -> None:
+    async def conditions(version: str) -> list[tuple[int, str]]:
+        async with fleet.service.database.transaction() as tx:
+            await tx.execute(text("UPDATE agent SET software_version = :version WHERE id = 'n3'"), {"version": version})
+        agent = (await fleet.stub.GetAgent(pb.GetAgentRequest(agent_id="n3"), metadata=fleet.admin)).agent
+        assert agent.version == version
+        return [(condition.type, condition.message) for condition in agent.conditions]
+
+    await fleet.agents("n3")
+    own = software_version()
+    assert await conditions(own) == []
+    for other in (f"{own.partition('+')[0]}+g0123456789ab", "0.0.1"):
+        ((kind, message),) = await conditions(other)
+        assert kind == pb.AGENT_CONDITION_TYPE_VERSION_DIFFERS
+        assert other in message
+        assert own in message
