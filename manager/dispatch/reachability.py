@@ -56,6 +56,8 @@ class Reachability:
         self._interval, self._retry = interval, retry
         self._wanted = asyncio.Event()
         self._failures = 0
+        # Whether the stream has opened since the last look: a connection was made just now.
+        self._opened = False
         # What is recorded; False when that is not known.
         self._recorded: NotReached | bool | None = False
 
@@ -66,8 +68,15 @@ class Reachability:
         if self._link.connected or not self._failures:
             self._wanted.set()
 
+    def turn(self) -> None:
+        """Takes note that the stream has opened, or broke or did not open."""
+        self._opened = self._link.connected
+        self.wake()
+
     async def run(self) -> None:
         """Probes until cancelled. Ends with TermOverError only."""
+        # A new leader has many agents, whose streams open at this moment.
+        await self._wait(random.uniform(0.0, self._retry))  # noqa: S311  # no secret
         while True:
             self._wanted.clear()
             pause = self._retry
@@ -84,18 +93,27 @@ class Reachability:
                     error,
                     exc_info=not known,
                 )
-            try:
-                async with asyncio.timeout(pause * random.uniform(_MIN_JITTER, _MAX_JITTER)):  # noqa: S311  # no secret
-                    await self._wanted.wait()
-            except TimeoutError:
-                continue
-            # What wakes it may come in crowds.
-            await asyncio.sleep(min(1.0, self._retry))
+            if await self._wait(pause * random.uniform(_MIN_JITTER, _MAX_JITTER)) and not self._opened:  # noqa: S311  # as above
+                # Failures come in crowds.
+                await asyncio.sleep(min(1.0, self._retry))
+
+    async def _wait(self, seconds: float) -> bool:
+        """Waits until it is woken, at most so long; returns whether it was."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wanted.wait()
+        except TimeoutError:
+            return False
+        return True
 
     async def _look(self) -> bool:
         """Probes once; returns whether the agent is reached."""
         link = self._link
-        found = await self._dialer.probe(link.agent_id, link.address, whole=not link.connected)
+        found: NotReached | None = None
+        if self._opened:
+            self._opened = False
+        else:
+            found = await self._dialer.probe(link.agent_id, link.address, whole=not link.connected)
         if found is None and not link.connected:
             found = link.refusal
         self._failures = 0 if found is None else self._failures + 1

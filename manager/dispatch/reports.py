@@ -103,6 +103,8 @@ class Reports:
         self._start_failures = StartFailures()
         # Whether agents may still be avoided that a former leader found.
         self._former_avoidances = True
+        # Agents that have the condition that they are not reached; None until it was read what a former leader found.
+        self._not_reached: set[str] | None = None
         # When conditions of agents changed last.
         self._conditions_changed: dict[str, float] = {}
         self._database = database
@@ -193,23 +195,44 @@ class Reports:
 
     async def reach_changed(self, agent_id: str, address: str, found: NotReached | None) -> None:
         """An agent's port is not reached, or is again: nothing is placed on it meanwhile, and its sessions say so."""
-        message = "" if found is None else f"at {address}: {found.why}"
-        condition = None if found is None else NodeCondition(NOT_REACHED, found.reason, message)
         with for_links("whether it is reached"):
-            async with self._database.transaction() as tx:
-                await leadership.check(tx, self._term)
-                changed = await agent_conditions.change(
-                    tx, agent_id, "found", lambda before, now: with_found(NOT_REACHED, condition, before, now)
-                )
-            # On its own, as AGENT_LOST is.
-            async with self._database.transaction() as tx:
-                await leadership.check(tx, self._term)
-                await conditions.set_agent_not_reached(tx, agent_id, "" if found is None else found.why)
-        if changed:
-            level = logging.INFO if found is None else logging.WARNING
-            _log.log(level, "agent %s is %s", agent_id, "reached again" if found is None else f"not reached {message}")
-            # Nothing new for any agent to do; the scheduler looks again.
-            self._committed({})
+            if self._not_reached is None:
+                # What a former leader found holds until it is known better. Most agents have no such condition, and
+                # cost a new leader nothing.
+                async with self._database.transaction() as tx:
+                    known = set(await agent_conditions.with_condition(tx, NOT_REACHED))
+                self._not_reached = known if self._not_reached is None else self._not_reached
+            if found is None and agent_id not in self._not_reached:
+                return
+            if found is None:
+                # The agent last: what is interrupted is done again for as long as that has the condition.
+                await self._set_sessions_not_reached(agent_id, "")
+                await self._set_not_reached(agent_id, None)
+                self._not_reached.discard(agent_id)
+            else:
+                self._not_reached.add(agent_id)
+                message = f"at {address}: {found.why}"
+                await self._set_not_reached(agent_id, NodeCondition(NOT_REACHED, found.reason, message))
+                await self._set_sessions_not_reached(agent_id, found.why)
+        if found is None:
+            _log.info("agent %s is reached again", agent_id)
+        else:
+            _log.warning("agent %s is not reached at %s: %s", agent_id, address, found.why)
+        # Nothing new for any agent to do; the scheduler looks again.
+        self._committed({})
+
+    async def _set_not_reached(self, agent_id: str, condition: NodeCondition | None) -> None:
+        async with self._database.transaction() as tx:
+            await leadership.check(tx, self._term)
+            await agent_conditions.change(
+                tx, agent_id, "found", lambda before, now: with_found(NOT_REACHED, condition, before, now)
+            )
+
+    async def _set_sessions_not_reached(self, agent_id: str, why: str) -> None:
+        # On its own, as AGENT_LOST is.
+        async with self._database.transaction() as tx:
+            await leadership.check(tx, self._term)
+            await conditions.set_agent_not_reached(tx, agent_id, why)
 
     async def liveness_changed(self, agent_id: str, state: AgentState, silence: float | None) -> None:
         """An agent's liveness changed; `silence` is the seconds since it was heard,

@@ -189,7 +189,7 @@ class Supervisor:
                     usage_watch=functools.partial(self._usage_watch, agent_id),
                     used=self._used,
                     check_lease=self._check_lease,
-                    turned=functools.partial(self.look_for, agent_id),
+                    turned=functools.partial(self._turned, agent_id),
                 )
                 self._links[agent_id] = (link, group.create_task(link.run(), name=f"link {agent_id}"))
                 if self._reached is not None:
@@ -199,6 +199,10 @@ class Supervisor:
         """Has it tried now whether an agent's port is reached."""
         if (entry := self._reachability.get(agent_id)) is not None:
             entry[0].wake()
+
+    def _turned(self, agent_id: str) -> None:
+        if (entry := self._reachability.get(agent_id)) is not None:
+            entry[0].turn()
 
     def _watch_reachability(self, group: asyncio.TaskGroup, link: AgentLink, record: RecordReach) -> None:
         reachability = Reachability(

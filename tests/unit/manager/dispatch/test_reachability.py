@@ -102,6 +102,7 @@ async def test_one_failure_is_not_enough() -> None:
     reachability = Reachability(world.link, world.dialer, world.record, interval=10_000.0, retry=10_000.0)
     task = asyncio.create_task(reachability.run())
     try:
+        reachability.wake()
         await eventually(lambda: world.dialer.wholes == [False])
         # What fails is repeated in its time, whatever else fails meanwhile.
         world.link.connected = False
@@ -117,6 +118,21 @@ async def test_one_failure_is_not_enough() -> None:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_stream_that_opens_is_a_connection_that_was_made() -> None:
+    world = World()
+    world.dialer.found = REFUSED
+    async with world.running():
+        await world.until(REFUSED)
+        world.dialer.found = TIMED_OUT
+        probes = len(world.dialer.wholes)
+        await eventually(lambda: len(world.dialer.wholes) > probes)
+        world.link.connected = False
+        world.reachability.turn()
+        world.link.connected = True
+        world.reachability.turn()
+        await eventually(lambda: None in world.recorded)
 
 
 async def test_without_a_stream_certificates_count_and_a_refused_stream_is_no_obstacle_to_calls() -> None:
