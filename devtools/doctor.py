@@ -26,6 +26,8 @@ OK, WARNING, ERROR = "OK", "WARNING", "ERROR"
 SESSION_SUBNETS = ipaddress.IPv4Network("10.128.0.0/9")
 """The range from which managers allocate the private networks of sessions, unless they are given another."""
 LEAST_MTU = 1300
+DATA_DIRECTORY = Path("/var/lib/retinue-agent")
+"""Where an agent keeps its state and the files of kernels, unless it is given another directory."""
 PROGRAM_DIRECTORIES = (Path("/usr/lib/retinue"), Path("/var/cache/retinue"))
 """The directories of the programs that agents put inside kernels: shipped in their image, and built on the node."""
 OLDEST_ENGINE, OLDEST_RUNC = (20, 10), (1, 1)
@@ -59,7 +61,8 @@ class Facts:
     chains of the packet filter, as `FAMILY TABLE CHAIN`, that drop what is forwarded unless a rule lets it pass: `way`
     says what became of packets;
     `name_servers` are those of the node's resolv.conf. `qemu` and `guest_linux` are versions, the latter of the Linux
-    that virtual machines boot. `units` are properties of the systemd services that run agents.
+    that virtual machines boot. `units` are properties of the systemd services that run agents, `mounts` options of the
+    file systems of the agent's directories.
     """
 
     root: bool = True
@@ -87,6 +90,7 @@ class Facts:
     guest_linux: str = ""
     kvm: bool = False
     units: Sequence[Mapping[str, str]] = ()
+    mounts: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +132,7 @@ def evaluate(facts: Facts, subnets: ipaddress.IPv4Network = SESSION_SUBNETS) -> 
         message = "the kernel has it" if there else f"the kernel lacks it: needed for {purpose}"
         findings.append(Finding(name, OK if there else ERROR, message, remedy))
     findings += [_mtu(facts.mtu), _addresses(facts.addresses, subnets), _clock(facts.clock_synchronized)]
+    findings += _mounts(facts.mounts)
     return [*findings, *_egress(facts.way, facts.obstacles), _vxlan(facts.vxlan), _names(facts.name_servers)]
 
 
@@ -287,6 +292,26 @@ def _clock(synchronized: bool | None) -> Finding:
     return Finding("clock", OK, "is synchronized")
 
 
+def _mounts(mounts: Mapping[str, frozenset[str]]) -> list[Finding]:
+    """Returns what is wrong with the file systems of directories of the agent, by their options."""
+    findings = []
+    for directory, found in mounts.items():
+        if "ro" in found:
+            message = f"{directory} is on a file system that is mounted read-only: an agent cannot start there"
+            findings.append(
+                Finding("data-dir", ERROR, message, "mount it for writing, or give the agent another --data-dir")
+            )
+        elif "noexec" in found:
+            message = (
+                f"{directory} is on a file system that is mounted noexec: programs in work directories do not start"
+            )
+            remedy = "mount it without noexec, or give the agent another --scratch-dir"
+            findings.append(Finding("data-dir", WARNING, message, remedy))
+        else:
+            findings.append(Finding("data-dir", OK, f"{directory} can be written, and programs on it start"))
+    return findings
+
+
 def _egress(way: EgressPath, obstacles: Sequence[str]) -> list[Finding]:
     if way.problem:
         remedy = "see to that, and run this again"
@@ -346,7 +371,7 @@ def _is_own(server: str) -> bool:
     return address.is_loopback or address.is_unspecified
 
 
-def examine(docker_host: str = "", vxlan_port: int = VXLAN_PORT) -> Facts:
+def examine(docker_host: str = "", vxlan_port: int = VXLAN_PORT, data_directory: Path = DATA_DIRECTORY) -> Facts:
     """Looks at this machine; makes and removes a few links and a table of the packet filter.
     Blocks for up to some seconds.
     """
@@ -376,12 +401,20 @@ def examine(docker_host: str = "", vxlan_port: int = VXLAN_PORT) -> Facts:
         obstacles=_obstacles(_output("nft", "-j", "list", "chains")),
         way=try_egress() if root else EgressPath(problem="this is not root"),
         vxlan=try_vxlan_port(vxlan_port) if root else VxlanPort(vxlan_port, problem="this is not root"),
+        mounts={str(data_directory): _mount_options(data_directory)},
         name_servers=[server for file in RESOLVERS for server in _name_servers(file)],
         qemu=_qemu(),
         guest_linux=max((path.name.removeprefix("linux-") for path in GUESTS.glob("linux-*")), default=""),
         kvm=Path("/dev/kvm").is_char_device(),
         units=agent_units(_text("systemctl", "show", *UNITS, f"--property={','.join(_UNIT_PROPERTIES)}")),
     )
+
+
+def _mount_options(directory: Path) -> frozenset[str]:
+    """Returns `ro` and `noexec` as far as the file system of a directory, or of where it would be made, has them."""
+    there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    flags = os.statvfs(there).f_flag
+    return frozenset(name for name, flag in (("ro", os.ST_RDONLY), ("noexec", os.ST_NOEXEC)) if flags & flag)
 
 
 def _obstacles(listing: Any) -> list[str]:

@@ -64,6 +64,14 @@ _STYLES = {doctor.OK: "green", doctor.WARNING: "yellow", doctor.ERROR: "red"}
     help="Addresses of cluster sessions, as managers were given them.",
 )
 @click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=doctor.DATA_DIRECTORY,
+    show_default=True,
+    metavar="DIRECTORY",
+    help="Data directory of the agent; made by it, if it is not there.",
+)
+@click.option(
     "--vxlan-port",
     type=click.IntRange(1, 65535),
     default=4789,
@@ -79,6 +87,7 @@ def doctor_command(  # noqa: PLR0917 - the options of the command
     kube_namespace: str,
     kube_priority_class: str,
     session_subnets: str,
+    data_dir: Path,
     vxlan_port: int,
     output: str,
 ) -> int:
@@ -93,7 +102,7 @@ def doctor_command(  # noqa: PLR0917 - the options of the command
         subnets = ipaddress.IPv4Network(session_subnets)
     except ValueError as error:
         raise UsageError(f"--session-subnets: {error}") from error
-    findings = doctor.evaluate(doctor.examine(docker_host, vxlan_port), subnets)
+    findings = doctor.evaluate(doctor.examine(docker_host, vxlan_port, data_dir), subnets)
     if kube_node:
         from retinue.devtools import pod_doctor  # noqa: PLC0415 - needs what only agents have
 

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from retinue.client.command.doctor import doctor_command
-from retinue.devtools.doctor import ERROR, LINKS, OK, TOOLS, WARNING, Facts, agent_units, engine_configuration, evaluate
+from retinue.devtools.doctor import (
+    ERROR,
+    LINKS,
+    OK,
+    TOOLS,
+    WARNING,
+    Facts,
+    _mount_options,
+    agent_units,
+    engine_configuration,
+    evaluate,
+)
 from retinue.devtools.node_network import EgressPath, VxlanPort
 
 GOOD = Facts(
@@ -61,6 +74,8 @@ def test_services_of_agents() -> None:
         (replace(GOOD, way=EgressPath("nft: there is none")), "egress", WARNING, "again"),
         (replace(GOOD, way=EgressPath("", "eth0", forwards=False)), "forwarding", WARNING, "sysctl"),
         (replace(GOOD, way=EgressPath("", "eth0", takes_answers=False)), "forwarding", WARNING, "net.ipv4.conf.eth0"),
+        (replace(GOOD, mounts={"/d": frozenset({"noexec"})}), "data-dir", WARNING, "--scratch-dir"),
+        (replace(GOOD, mounts={"/d": frozenset({"ro", "noexec"})}), "data-dir", ERROR, "--data-dir"),
         (replace(GOOD, vxlan=VxlanPort(4789, usable=False)), "vxlan-port", WARNING, "--vxlan-port"),
         (replace(GOOD, vxlan=VxlanPort(4789, problem="ip: no")), "vxlan-port", WARNING, "again"),
         (replace(GOOD, name_servers=("127.0.0.53", "::1")), "names", WARNING, "--name-server"),
@@ -160,3 +175,12 @@ def test_this_machine() -> None:
     assert {findings[name]["state"] for name in (*TOOLS, *LINKS, "cgroups")} == {OK}
     assert result.return_value == (1 if ERROR in {finding["state"] for finding in findings.values()} else 0)
     assert "REMEDY" in CliRunner().invoke(doctor_command, [], standalone_mode=False).output
+
+
+def test_the_mount_of_a_directory_that_is_not_there_is_that_of_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = {tmp_path: os.ST_NOEXEC | os.ST_RDONLY, tmp_path.parent: 0}
+    monkeypatch.setattr(os, "statvfs", lambda directory: SimpleNamespace(f_flag=flags[directory]))
+    assert _mount_options(tmp_path / "is-not-there" / "data") == {"noexec", "ro"}
+    assert _mount_options(tmp_path.parent) == set()
