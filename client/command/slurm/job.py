@@ -308,14 +308,22 @@ class Job:
 
     @property
     def dependency(self) -> str:
-        """Returns what it waits for, as sbatch takes it; empty without."""
-        spec = self.session.spec
-        parts = [
-            ("afterok", spec.depends_on),
-            ("afternotok", spec.runs_after_failure),
-            ("afterany", spec.runs_after),
-        ]
-        return ",".join(f"{kind}:{':'.join(ids)}" for kind, ids in parts if ids)
+        """Returns what it still waits for, by numbers, as `afterok:12(unfulfilled),afterany:13(unfulfilled)`, or with
+        `(failed)` what can no longer come; empty for nothing.
+        """
+        spec, parents = self.session.spec, {parent.session_id: parent for parent in self.session.dependencies}
+        kinds = (("afterok", spec.depends_on), ("afternotok", spec.runs_after_failure), ("afterany", spec.runs_after))
+        listed = [(kind, parents[parent]) for kind, ids in kinds for parent in ids if parent in parents]
+        states = [(kind, parent.number, _progress(kind, parent)) for kind, parent in listed if parent.number]
+        return ",".join(f"{kind}:{number}({progress})" for kind, number, progress in states if progress)
+
+
+def _progress(kind: str, parent: session_pb2.Dependency) -> str:
+    """Returns the word of Slurm for how far a dependency has come; empty once it is fulfilled."""
+    if parent.state not in (session_pb2.SESSION_STATE_TERMINATED, session_pb2.SESSION_STATE_CANCELLED):
+        return "unfulfilled"
+    succeeded = parent.result == session_pb2.SESSION_RESULT_SUCCESS
+    return "failed" if (kind == "afterok" and not succeeded) or (kind == "afternotok" and succeeded) else ""
 
 
 def _amounts(slots: Mapping[str, str]) -> dict[str, int]:

@@ -60,6 +60,16 @@ else
   if [ -n "$o" ]; then made "$o" "the job's output is" && exec >>"$o"; fi
   if [ -n "$r" ]; then made "$r" "the job's errors are" && exec 2>>"$r"; fi
 fi
+l=
+read -r l <"$f"
+case $l in
+"#!"*)
+  l=${{l#"#!"}} && l=${{l#"${{l%%[![:space:]]*}}"}} && l=${{l%%[[:space:]]*}}
+  # The system would say that the script itself is missing.
+  [ -z "$l" ] || [ -x "$l" ] ||
+    {{ echo "retinue: $0 cannot start: $l is not in this image or on this node" >&2; exit 127; }}
+  ;;
+esac
 exec "$f" "$@"
 """
 """The command of a batch session, for `sh -c`, with the script's name as $0 and its arguments."""

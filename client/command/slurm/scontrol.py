@@ -247,10 +247,21 @@ async def _update(client: Client, words: Sequence[str]) -> None:
         raise UsageError("update is for JobId= and NodeName=; retinue groups update changes resource groups")
 
 
+_LONG_KEYS = {"name": "jobname", "depend": "dependency"}
+# What does instead, by what is to change. Slurm's job name is a label, by which others wait for it.
+_INSTEAD: Mapping[str, str] = {
+    "timelimit": " (scancel it, and sbatch --time)",
+    "jobname": " (retinue rename gives its session another name)",
+    "dependency": " (scancel it, and sbatch --dependency; scontrol hold keeps it from starting)",
+    "starttime": " (scontrol hold and release; or scancel it, and sbatch --begin)",
+}
+
+
 async def _update_jobs(client: Client, jobs: str, given: dict[str, str]) -> None:
     priority = _priority(given)
     if given:
-        raise UsageError(f"what a job has of {', '.join(sorted(given))} cannot change once it is submitted")
+        fixed = [f"{key}{_INSTEAD.get(_LONG_KEYS.get(key, key), '')}" for key in sorted(given)]
+        raise UsageError(f"what a job has of {', '.join(fixed)} cannot change once it is submitted")
     if priority is None:
         raise UsageError("no changes specified")
     await _each(

@@ -107,6 +107,15 @@ async def test_what_is_submitted_from_standard_input_and_waited_for(retinue: Pro
     assert (await retinue("squeue", "-h", "--me", "-t", "PD")).out == ""
 
 
+async def test_a_script_whose_interpreter_is_missing_says_so(retinue: Program, client: Client, tmp_path: Path) -> None:
+    script = tmp_path / "job.sh"
+    script.write_text("#! /no/such/shell -l\necho x\n")
+    made = await retinue("sbatch", SMALL, "--parsable", "--wait", str(script))
+    assert made.code == 127
+    said = b"".join([chunk.data async for chunk in client.sessions.logs(made.out.strip())])
+    assert said == b"retinue: job.sh cannot start: /no/such/shell is not in this image or on this node\n"
+
+
 async def test_what_is_shown_of_jobs_nodes_and_partitions(retinue: Program, client: Client) -> None:
     number = await submitted(retinue, "-H", "-N", "2", "--ntasks-per-node=2", "--comment=x y", "--wrap", "sleep 300")
     shown = dict(
@@ -116,8 +125,10 @@ async def test_what_is_shown_of_jobs_nodes_and_partitions(retinue: Program, clie
     assert expected.items() <= shown.items()
     assert (await retinue("scontrol", "update", f"JobId={number}", "Priority=50")).code == 0
     assert (await client.sessions.get(str(number))).view.spec.priority == 50
-    refused = await retinue("scontrol", "update", f"JobId={number}", "TimeLimit=5", "Frob=1")
-    assert (refused.code, "frob, timelimit" in refused.err) == (1, True)
+    refused = await retinue("scontrol", "update", f"JobId={number}", "TimeLimit=5", "Name=x", "Dependency=", "Frob=1")
+    assert refused.code == 1
+    assert "of dependency (scancel it, and sbatch --dependency; " in refused.err
+    assert ", frob, name (retinue rename gives its session another name), timelimit (scancel it, " in refused.err
     assert (await retinue("scontrol", "release", str(number))).code == 0
     assert (await retinue("scontrol", "wait_job", str(number))).code == 0
     used = await retinue("sinfo", "-h", "-o", "%P %D %t %C")

@@ -198,3 +198,26 @@ def test_scontrol_shows_where_a_job_writes() -> None:
     shown = job_text(Job(one, _START + 100), {"JOB_OUTPUT": "/data/%x-%A_%a.%N.out"}, one_line=True).split()
     assert {"JobId=14", "ArrayJobId=13", "ArrayTaskId=2", "WorkDir=/data/x"} <= set(shown)
     assert {"StdOut=/data/Train-13_2.%N.out", "StdErr=/data/Train-13_2.%N.out", "StdIn=/dev/null"} <= set(shown)
+
+
+def test_what_a_job_waits_for_is_said_by_numbers() -> None:
+    one = session(30, "PENDING")
+    ended, undefined = STATE.SESSION_STATE_TERMINATED, RESULT.SESSION_RESULT_UNDEFINED
+    success, failed = RESULT.SESSION_RESULT_SUCCESS, RESULT.SESSION_RESULT_FAILED
+    parents = (
+        (one.spec.depends_on, (1, STATE.SESSION_STATE_RUNNING, undefined), (2, ended, success), (3, ended, failed)),
+        (
+            one.spec.runs_after_failure,
+            (4, STATE.SESSION_STATE_PENDING, undefined),
+            (5, ended, failed),
+            (6, ended, success),
+        ),
+        (one.spec.runs_after, (7, STATE.SESSION_STATE_TERMINATING, undefined), (8, ended, failed), (0, 0, undefined)),
+    )
+    for ids, *some in parents:
+        for number, state, result in some:
+            ids.append(f"id-{number}")
+            one.dependencies.add(session_id=f"id-{number}", number=number, state=state, result=result)
+    found = "afterok:1(unfulfilled),afterok:3(failed),afternotok:4(unfulfilled),afternotok:6(failed),afterany:7(unfulfilled)"
+    assert Job(one, 0).dependency == found
+    assert Job(session(31, "PENDING"), 0).dependency == ""
