@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.eventually import NEVER, eventually
+from tests.support.login import ACCOUNT
 
 if TYPE_CHECKING:
     from retinue.client.aio import Client
@@ -40,6 +41,18 @@ rule endless:
 """
 # It looks after its jobs each 40 s unless told otherwise.
 SLURM = "snakemake --executor slurm --slurm-init-seconds-before-status-checks 1"
+# The lines of a profile, as many centres hand them out.
+GENERIC = (
+    "snakemake --executor cluster-generic --cluster-generic-cancel-cmd scancel --cluster-generic-status-cmd ./status.sh "
+    "--cluster-generic-submit-cmd 'sbatch --parsable -J {rule} -c {threads} --mem={resources.mem_mb} -t {resources.runtime}'"
+)
+STATUS = """#!/bin/sh
+case $(sacct -n -X -P -j "$1" -o State) in
+    COMPLETED) echo success ;;
+    "" | PENDING | CONFIGURING | RUNNING | COMPLETING) echo running ;;
+    *) echo failed ;;
+esac
+"""
 SMALL = "--jobs 4 --default-resources mem_mb=300 runtime=5 --latency-wait 30"
 NEXTFLOW = r"""
 process square {
@@ -85,6 +98,29 @@ async def test_snakemake_says_which_job_failed_and_ends_what_runs(login: Shell, 
     assert running.returncode == 1, output.decode()
     left = [session async for session in client.sessions.list()]
     for session in left:
+        await session.wait_ended(NEVER)
+        assert session.result == "CANCELLED"
+
+
+async def test_snakemake_with_commands_of_its_profile(login: Shell, client: Client) -> None:
+    """Its scripts are in a directory that only the user may read; so jobs run as that user."""
+    (login.directory / "Snakefile").write_text(SNAKEFILE)
+    (login.directory / "status.sh").write_text(STATUS)
+    (login.directory / "status.sh").chmod(0o755)
+    ran = await login.run(f"{GENERIC} {SMALL}")
+    assert ran.code == 0, ran.out + ran.err
+    total = login.directory / "total"
+    assert (total.read_text(), total.stat().st_uid) == ("1\n4\n9\n2\n", ACCOUNT)
+    failed = await login.run(f"{GENERIC} {SMALL} never")
+    assert failed.code == 1
+    assert "Error in rule wrong" in failed.err
+    running = await login.start(f"exec {GENERIC} {SMALL} late")
+    await eventually((login.directory / "started").exists)
+    running.send_signal(signal.SIGINT)
+    async with asyncio.timeout(NEVER):
+        output, _ = await running.communicate()
+    assert running.returncode == 1, output.decode()
+    for session in [session async for session in client.sessions.list()]:
         await session.wait_ended(NEVER)
         assert session.result == "CANCELLED"
 

@@ -12,20 +12,33 @@ from pathlib import Path
 
 from retinue.client.aio import Client
 from retinue.devtools.cluster import Cluster
-from retinue.manager.v1.fleet_service_pb2 import MountRoot
+from retinue.manager.v1.fleet_service_pb2 import MountOwner, MountRoot
 from tests.support.eventually import NEVER
 from tests.support.forked_programs import PROGRAM, Outcome
 
 INSTALLED = Path("/var/cache/retinue/slurm/bin")
 """Where `scripts/install slurm` puts programs, here and for kernels that see the node's files."""
+ACCOUNT = 58_213
+"""The number of the user of a login machine, and of its group; no account of this machine has to have it."""
+# An ordinary user, but for one thing: the checkout and its Python may be where only root may read. Without the bit,
+# access() would not count that.
+AS_ACCOUNT = (
+    *("setpriv", f"--reuid={ACCOUNT}", f"--regid={ACCOUNT}", "--clear-groups", "--securebits=+no_setuid_fixup"),
+    *(
+        "--inh-caps=-all,+dac_read_search",
+        "--ambient-caps=-all,+dac_read_search",
+        "--bounding-set=-all,+dac_read_search",
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Shell:
-    """Runs command lines by bash in a directory."""
+    """Runs command lines by bash in a directory; `before` is what becomes bash."""
 
     directory: Path
     environment: dict[str, str]
+    before: tuple[str, ...] = ()
 
     async def start(self, command: str, **environment: str) -> asyncio.subprocess.Process:
         """Starts a command line; its errors go with its output."""
@@ -47,18 +60,16 @@ class Shell:
 
     async def _process(self, command: str, environment: dict[str, str], errors: int) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
-            *("bash", "-eu", "-o", "pipefail", "-c", command),
+            *(*self.before, "bash", "-eu", "-o", "pipefail", "-c", command),
             env={**self.environment, **environment},
             cwd=self.directory,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=errors,
-            # Kernels write to mounts as another user.
-            umask=0,
         )
 
 
-def shell_in(directory: Path, cluster: Cluster) -> Shell:
+def shell_in(directory: Path, cluster: Cluster, before: tuple[str, ...] = ()) -> Shell:
     """Returns a shell of a user of the cluster, whose home directory it is."""
     settings = cluster.settings
     own = ("RETINUE_", "SLURM_", "SBATCH_", "NO_COLOR", "XDG_")
@@ -71,25 +82,29 @@ def shell_in(directory: Path, cluster: Cluster) -> Shell:
         "HOME": str(directory),
         "PATH": os.pathsep.join((str(PROGRAM.parent), str(INSTALLED), kept["PATH"])),
     }
-    return Shell(directory, environment)
+    return Shell(directory, environment, before)
 
 
 @contextlib.asynccontextmanager
 async def login_machine(cluster: Cluster, client: Client) -> AsyncIterator[Shell]:
-    """A shell in a directory that sessions may mount, with Slurm's commands on its PATH."""
+    """A shell of an ordinary user in a directory that sessions may mount, with Slurm's commands on its PATH. What jobs
+    write there is the user's.
+    """
     with (
         tempfile.TemporaryDirectory(prefix="rt-test-", dir="/srv") as made,
         tempfile.TemporaryDirectory(prefix="rt-test-") as home,
     ):
-        os.chmod(made, 0o777)  # noqa: S103  # kernels have no user of this machine
-        shell = shell_in(Path(made), cluster)
+        for directory in (made, home):
+            os.chown(directory, ACCOUNT, ACCOUNT)
+        shell = shell_in(Path(made), cluster, AS_ACCOUNT)
         # Programs keep secrets there, and kernels have homes of their own.
-        shell.environment["HOME"] = home
+        shell.environment.update(HOME=home, USER="ann", LOGNAME="ann")
         commands = (await shell("retinue slurm-commands")).strip()
         shell.environment["PATH"] = f"{commands}{os.pathsep}{shell.environment['PATH']}"
         # Jobs that say nothing of what they need.
         shell.environment["RETINUE_SBATCH_OPTIONS"] = "--slots cpu=0.1,mem=100m"
-        await client.resource_groups.update("default", mount_roots=[MountRoot(path=made, writable=True)])
+        root = MountRoot(path=made, writable=True, owner=MountOwner(uid=ACCOUNT, gid=ACCOUNT))
+        await client.resource_groups.update("default", mount_roots=[root])
         try:
             yield shell
         finally:
