@@ -142,6 +142,16 @@ CATALOGUE: Mapping[str, CataloguedApp] = {
             6006,
             arguments="[--logdir DIRECTORY]",
         ),
+        CataloguedApp(
+            "vite",
+            "front ends in the making",
+            "npm install --global vite",
+            ("vite", "--host=127.0.0.1", "--port={port}", "--strictPort"),
+            5173,
+            arguments="[DIRECTORY]",
+            # It would refuse the browser's name for it, but for those below localhost.
+            host=_LOCALHOST,
+        ),
     )
 }
 """By name."""

@@ -43,11 +43,16 @@ class Page:
         self._numbers = itertools.count(1)
         self._session = ""
 
-    async def open(self) -> None:
-        """Becomes another page of the browser, an empty one."""
+    async def open(self) -> str:
+        """Becomes another page of the browser, an empty one; returns which, for `show`."""
         self._session = ""
         target = (await self.send("Target.createTarget", url="about:blank"))["targetId"]
         self._session = (await self.send("Target.attachToTarget", targetId=target, flatten=True))["sessionId"]
+        return self._session
+
+    def show(self, page: str) -> None:
+        """Becomes a page again that was opened before."""
+        self._session = page
 
     async def send(self, method: str, **parameters: Any) -> dict[str, Any]:
         """One command and its answer; what is reported besides is ignored."""
