@@ -137,12 +137,13 @@ class TestEngine:
         changes: Sequence[str] = (),
         entries: Sequence[tarfile.TarInfo] = (),
         files: Mapping[str, bytes] | None = None,
+        trees: Sequence[str] = (),
     ) -> None:
         """Makes an image of a static busybox and nothing else but these programs of the machine,
         with what they are linked to.
 
         `changes` are lines of a Dockerfile, `entries` further entries without content,
-        `files` the contents of further files.
+        `files` the contents of further files, `trees` further files and directories of the machine.
         """
         content = io.BytesIO()
         names = subprocess.run([str(BUSYBOX), "--list"], check=True, capture_output=True, text=True).stdout.split()
@@ -150,6 +151,8 @@ class TestEngine:
             archive.add(BUSYBOX.resolve(), "bin/busybox")
             for path in sorted({path for program in programs for path in linked(program)}):
                 archive.add(Path(path).resolve(), path.removeprefix("/"))
+            for tree in trees:
+                archive.add(tree, tree.removeprefix("/"))
             for applet in set(names) - {"busybox"}:
                 link = tarfile.TarInfo(f"bin/{applet}")
                 link.type, link.linkname = tarfile.SYMTYPE, "busybox"
