@@ -14,7 +14,7 @@ import errno
 import os
 import stat
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from retinue.agent.host import syscalls
@@ -29,7 +29,7 @@ from retinue.agent.network.errors import NetworkError
 from retinue.rpc.core.reasons import AttemptReason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from retinue.agent.attempts import AttemptSpec, Mount, Owner
     from retinue.agent.host.processes import Process
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 SEARCHED = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 PLANTED = ("/usr/local/bin", "/usr/bin", "/bin")
 """The directories in which a program of ours gets a name, in order of preference: some of it may be read-only."""
+NOT_PLANTED = ("/dev", "/home", "/proc", "/root", "/run", "/sys", "/tmp", "/var")  # noqa: S108
+"""Directories that are a kernel's own, in memory, or nothing that an image has its programs in."""
 CLIENTS = ("ssh", "scp", "sftp")
 CLIENT_CONFIG = Path("/etc/ssh/ssh_config")
 NO_PRIVILEGES = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV
@@ -297,7 +299,7 @@ def _set_up_ssh(ssh: Ssh, provision: Provision) -> None:
         _edit(CLIENT_CONFIG, lambda text: f"{ssh.files.config}Host *\n{text}")
     for name in CLIENTS:
         if not _has(name):
-            _plant(f"{PROGRAMS}/{name}", name)
+            _plant(f"{PROGRAMS}/{name}", name, _places(provision))
     if not Path(SHELL).exists() and Path(PROGRAMS, SHELL_PROGRAM).exists():
         _plant(f"{PROGRAMS}/{SHELL_PROGRAM}", SHELL_PROGRAM, (str(Path(SHELL).parent),))
 
@@ -311,25 +313,50 @@ def _set_up_steps(mount: int, provision: Provision) -> None:
     for name in STEP_NAMES:
         # An image may have no place for names: the program is there all the same.
         with contextlib.suppress(OSError):
-            _plant(STEPS, name)
+            _plant(STEPS, name, _places(provision))
 
 
 def _has(program: str) -> bool:
     return any(Path(directory, program).exists() for directory in SEARCHED)
 
 
-def _plant(program: str, name: str, directories: Sequence[str] = PLANTED) -> None:
+def places(search_path: str, mounts: Iterable[str] = ()) -> Sequence[str]:
+    """Returns the directories in which programs of ours get names, in order of preference: first those in which a
+    kernel's command looks for programs, as images may name others than the usual ones. `mounts` cover what is in them.
+    """
+    hidden = (*NOT_PLANTED, *mounts)
+    searched = [
+        str(PurePosixPath(part)) for part in search_path.split(":") if part.startswith("/") and ".." not in part
+    ]
+    if not searched or not set(PLANTED).isdisjoint(searched):
+        return sorted(PLANTED, key=lambda place: bool(searched) and place not in searched)
+    found = [place for place in searched if not any(PurePosixPath(place).is_relative_to(each) for each in hidden)]
+    return (*(place for place in found if place != "/"), *PLANTED)
+
+
+def _places(provision: Provision) -> Sequence[str]:
+    return places(provision.search_path, [mount.target for mount in provision.mounts])
+
+
+def _plant(program: str, name: str, directories: Sequence[str]) -> None:
+    """Gives a program a name in the first directory that takes one. Raises OSError where none does, unless all are
+    read-only.
+    """
+    wrong: OSError | None = None
     for directory in directories:
         try:
             Path(directory).mkdir(mode=0o755, parents=True, exist_ok=True)
             Path(directory, name).symlink_to(program)
         except FileExistsError:
-            return
+            if Path(directory).is_dir():
+                return
         except OSError as error:
             if error.errno != errno.EROFS:
-                raise
+                wrong = error
         else:
             return
+    if wrong is not None:
+        raise wrong
 
 
 def _edit(path: Path, change: Callable[[str], str]) -> None:

@@ -96,7 +96,7 @@ async def test_what_waits_is_listed_and_cancelled(login: Shell) -> None:
         f"{running + 1} held PENDING 1:00:00 JobHeldUser (null)",
         f"{running + 2}_[1-3] many PENDING UNLIMITED Dependency afterok:{running}(unfulfilled)",
         f"{running}:R",
-        "running|RUNNING",
+        "running|CANCELLED",
         "held|CANCELLED",
         *["many|CANCELLED"] * 3,
     ]
