@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from retinue.agent.host import syscalls
 from retinue.agent.host.id_mapped import OwnerMaps
 from retinue.agent.host.launch_threads import in_own_thread
-from retinue.agent.kernel.core.accounts import BASH, PROFILE, SHELL, profile, with_group, with_user
+from retinue.agent.kernel.core.accounts import BASH, PROFILE, SHELL, SHELLS, profile, with_group, with_shell, with_user
 from retinue.agent.kernel.core.ssh import CONFIG, HOST_KEY, IDENTITY, KNOWN_HOSTS, host_names, ssh_files
 from retinue.agent.kernel.paths import FILES, HOME, PROGRAMS, SHELL_PROGRAM, STEP_NAMES, STEPS
 from retinue.agent.kernel.ssh_programs import find_programs
@@ -284,6 +284,8 @@ def _set_up_account(provision: Provision) -> None:
     shell = BASH if Path(BASH).exists() else SHELL
     _edit(Path("/etc/passwd"), lambda text: with_user(text, uid, gid, named=named, shell=shell))
     _edit(Path("/etc/group"), lambda text: with_group(text, gid))
+    if named:
+        _edit(Path(SHELLS), lambda text: with_shell(text, shell))
     if provision.search_path and Path(PROFILE).parent.is_dir():
         _edit(Path(PROFILE), lambda _text: profile(provision.search_path))
 

@@ -15,6 +15,8 @@ ACCOUNT = "work"
 SHELL = "/bin/sh"
 BASH = "/bin/bash"
 """The shell of the account where the root has it."""
+SHELLS = "/etc/shells"
+"""The file that lists shells of logins: a server of ssh lets in no account with another."""
 PROFILE = "/etc/profile.d/kernel-path.sh"
 """What shells of a login read after /etc/profile, which replaces their search path."""
 MAX_ID = 2**31 - 1
@@ -118,6 +120,15 @@ def with_group(text: str, gid: int) -> str:
     if any(entry[_NUMBER:][:1] == [str(gid)] for entry in _entries(text)):
         return text
     return f"{_terminated(text)}{ACCOUNT}:x:{gid}:\n"
+
+
+def with_shell(text: str, shell: str) -> str:
+    """Returns the shells of an image with that of the kernel's account among them; without any, /bin/sh counts."""
+    listed = [line.strip() for line in text.split("\n")] if text else [SHELL]
+    if shell in listed:
+        return text
+    before = _terminated(text) if text else f"{SHELL}\n"
+    return f"{before}{shell}\n"
 
 
 def _entries(text: str) -> list[list[str]]:

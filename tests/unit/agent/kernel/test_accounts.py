@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.agent.kernel.core.accounts import MAX_GROUPS, MAX_ID, Account, AccountError, find_account, profile
+from retinue.agent.kernel.core.accounts import (
+    MAX_GROUPS,
+    MAX_ID,
+    Account,
+    AccountError,
+    find_account,
+    profile,
+    with_shell,
+)
 
 USERS = """\
 root:x:0:0:root:/root:/bin/sh
@@ -104,3 +112,19 @@ def test_a_search_path_is_quoted_for_shells_of_a_login() -> None:
         "*) PATH='/opt/my tools/bin:/bin':$PATH ;;",
         "esac",
     ]
+
+
+@pytest.mark.parametrize(
+    ("shells", "shell", "expected"),
+    [
+        # An image with bash, and no list of shells.
+        ("", "/bin/bash", "/bin/sh\n/bin/bash\n"),
+        ("", "/bin/sh", ""),
+        ("# valid\n/bin/sh\n/bin/bash\n", "/bin/bash", "# valid\n/bin/sh\n/bin/bash\n"),
+        ("/bin/sh", "/bin/bash", "/bin/sh\n/bin/bash\n"),
+        ("/bin/bashful\n", "/bin/bash", "/bin/bashful\n/bin/bash\n"),
+        ("/bin/zsh\n", "/bin/sh", "/bin/zsh\n/bin/sh\n"),
+    ],
+)
+def test_a_server_takes_the_shell_of_the_account(shells: str, shell: str, expected: str) -> None:
+    assert with_shell(shells, shell) == expected
