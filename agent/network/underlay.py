@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from retinue.agent.network.netlink import Netlink
 
 _MAIN_TABLE = 254
+MAX_UPLINK_MTU = 65_521
+"""Largest MTU that counts, in bytes: what the taps of virtual machines take. A loopback interface has 65,536, which no
+veth takes.
+"""
 
 
 def find_uplink(address: str | None = None) -> Uplink:
@@ -30,14 +34,14 @@ def find_uplink(address: str | None = None) -> Uplink:
 
     Without an address: the first one of the default route's interface; with no default route, the first one that can be
     reached from outside. Raises NetworkError when there is none, its interface is down,
-    or its MTU is too small for VXLAN.
+    or its MTU is too small for VXLAN. An MTU above `MAX_UPLINK_MTU` counts as that.
     """
     with route_netlink.connected() as netlink:
         entry = _default(netlink) if address is None else _given(netlink, address)
         link = observe_link(netlink, entry.link)
     if not link.up:
         raise NetworkError(f"interface {link.name} with the underlay address {entry.address} is down")
-    uplink = Uplink(link.index, link.name, str(ipaddress.ip_address(entry.address)), link.mtu)
+    uplink = Uplink(link.index, link.name, str(ipaddress.ip_address(entry.address)), min(link.mtu, MAX_UPLINK_MTU))
     least = MIN_MTU + overhead(uplink.address)
     if uplink.mtu < least:
         raise NetworkError(f"interface {link.name} has an MTU of {link.mtu}; VXLAN needs {least} or more")

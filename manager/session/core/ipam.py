@@ -19,6 +19,8 @@ _OVERHEAD = {4: 50, 6: 70}
 _USUAL_MTU = 1500
 # 576 inside the session and the larger overhead.
 MIN_UNDERLAY_MTU = 646
+# What every kind of interface in a kernel takes; an earlier version's agent on a loopback interface says 65,536.
+MAX_UNDERLAY_MTU = 65_521
 MAX_VNI = 2**24 - 1
 # The network, broadcast and bridge addresses are not kernels'.
 _RESERVED_ADDRESSES = 3
@@ -146,4 +148,5 @@ def inner_mtu(underlays: Collection[tuple[str, int]], *, vxlan: bool) -> int:
     overhead = 0
     if vxlan:
         overhead = max((_OVERHEAD[6 if ":" in address else 4] for address, _ in underlays), default=_OVERHEAD[4])
-    return min((mtu for _, mtu in underlays if mtu >= MIN_UNDERLAY_MTU), default=_USUAL_MTU) - overhead
+    known = [mtu for _, mtu in underlays if mtu >= MIN_UNDERLAY_MTU]
+    return min([MAX_UNDERLAY_MTU, *known] if known else [_USUAL_MTU]) - overhead

@@ -7,6 +7,7 @@ import socket
 
 import pytest
 
+from retinue.manager.session.core.ipam import inner_mtu
 from tests.integration.agent.network.nodes import (
     Cluster,
     Node,
@@ -365,3 +366,17 @@ async def test_a_node_that_has_another_address_is_noticed() -> None:
         assert await place.node.call("moved_from", NODE_OUTSIDE) == "203.0.113.77"
         # One that was added beside the agent's own changes nothing.
         assert await place.node.call("moved_from", "192.0.2.1") is None
+
+
+async def test_a_node_on_its_loopback_interface_gives_kernels_links_that_linux_takes() -> None:
+    with namespace("lo") as name:
+        run("ip", "-n", name, "link", "set", "lo", "up")
+        async with worker(name, "127.0.0.1", f"test-lo-{name[-6:]}") as node:
+            uplink = await node.call("uplink", "127.0.0.1")
+            # What the agent tells managers fits each kind of network.
+            for vxlan in (False, True):
+                mtu = inner_mtu([("127.0.0.1", uplink["mtu"])], vxlan=vxlan)
+                async with Cluster([node], vni=4190 if vxlan else 0, mtu=mtu).up() as cluster:
+                    assert link_names(cluster.kernels[0].namespace) == {"lo", "eth0"}
+            async with outgoer(node) as kernel:
+                assert link_names(kernel.namespace) == {"lo", "out0"}

@@ -78,6 +78,8 @@ def test_mtu_is_the_smallest_underlay_less_the_header() -> None:
     assert inner_mtu([(v4, 9000), (v6, 9000)], vxlan=True) == 8930
     assert inner_mtu([(v4, 9000)], vxlan=False) == 9000
     assert inner_mtu([(v4, 0)], vxlan=True) == 1450
+    assert inner_mtu([(v4, 65_536)], vxlan=False) == 65_521
+    assert inner_mtu([(v4, 65_536), (v6, 65_536)], vxlan=True) == 65_451
 
 
 def test_subnets_are_outside_what_kernels_are_to_reach() -> None:
