@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from retinue.agent.resources.core.usage import FinalUsage
+    from retinue.rpc.core.retries import Retries
 
 ATTEMPT_ID = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,62})\.[0-9]{1,10}")
 """Shape of an attempt's id, `KERNEL_ID.EPOCH`; it is also a name of directories and control groups."""
@@ -68,6 +69,26 @@ class Phase(enum.Enum):
     def ended(self) -> bool:
         """Returns whether no process is left, for good."""
         return self in {Phase.EXITED, Phase.FAILED}
+
+
+class Step(enum.Enum):
+    """A step of the agent for an attempt, as managers are told of it when it fails."""
+
+    NETWORK = "network"
+    """Of the attempt's session."""
+    CREATE = "create"
+    ATTACH = "attach"
+    START = "start"
+    STOP = "stop"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class FailingStep:
+    """A step that fails again and again."""
+
+    step: Step
+    retries: Retries
 
 
 @dataclass(frozen=True, slots=True)

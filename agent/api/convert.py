@@ -28,6 +28,7 @@ from retinue.agent.attempts import (
     PublishedPort,
     PullPolicy,
     SftpServer,
+    Step,
     TimeWarning,
 )
 from retinue.agent.host.id_mapped import LIMIT
@@ -42,6 +43,7 @@ from retinue.types.v1 import isolation_pb2, port_pb2, probe_pb2, pull_policy_pb2
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from retinue.agent.attempts import FailingStep
     from retinue.agent.conditions import Condition
     from retinue.agent.probes.prober import RoutedStatus
     from retinue.agent.resources.core.usage import FinalUsage
@@ -72,6 +74,14 @@ STATES = {
     Phase.STOPPING: agent_service_pb2.ATTEMPT_STATE_STOPPING,
     Phase.EXITED: agent_service_pb2.ATTEMPT_STATE_EXITED,
     Phase.FAILED: agent_service_pb2.ATTEMPT_STATE_FAILED,
+}
+STEPS = {
+    Step.NETWORK: agent_service_pb2.ATTEMPT_STEP_NETWORK,
+    Step.CREATE: agent_service_pb2.ATTEMPT_STEP_CREATE,
+    Step.ATTACH: agent_service_pb2.ATTEMPT_STEP_ATTACH,
+    Step.START: agent_service_pb2.ATTEMPT_STEP_START,
+    Step.STOP: agent_service_pb2.ATTEMPT_STEP_STOP,
+    Step.OTHER: agent_service_pb2.ATTEMPT_STEP_OTHER,
 }
 HEALTH = {
     HealthState.STARTING: agent_service_pb2.HEALTH_STATE_STARTING,
@@ -238,14 +248,29 @@ def runtime_status(status: RuntimeStatus) -> runtime_pb2.RuntimeStatus:
 
 
 def attempt_status(
-    attempt_id: str, attempt: ObservedAttempt | None, trouble: str = "", routed: RoutedStatus = NOT_ROUTED
+    attempt_id: str,
+    attempt: ObservedAttempt | None,
+    trouble: str = "",
+    routed: RoutedStatus = NOT_ROUTED,
+    failing: Iterable[FailingStep] = (),
 ) -> agent_service_pb2.AttemptStatus:
     """Returns the status of an attempt; None for one of which nothing was done yet. `trouble` is what last failed on
-    it, `routed` what routers have to know.
+    it, `routed` what routers have to know, `failing` what fails again and again.
     """
+    failing_steps = [
+        agent_service_pb2.FailingStep(
+            step=STEPS[item.step],
+            error=_shown(item.retries.error),
+            since_time=_timestamp(item.retries.since),
+            tries=item.retries.tries,
+        )
+        for item in failing
+    ]
     if attempt is None:
         state = agent_service_pb2.ATTEMPT_STATE_ACCEPTED
-        return agent_service_pb2.AttemptStatus(attempt_id=attempt_id, state=state, message=_shown(trouble))
+        return agent_service_pb2.AttemptStatus(
+            attempt_id=attempt_id, state=state, message=_shown(trouble), failing_steps=failing_steps
+        )
     state = agent_service_pb2.ATTEMPT_STATE_HELD if attempt.held else STATES[attempt.phase]
     return agent_service_pb2.AttemptStatus(
         attempt_id=attempt_id,
@@ -265,6 +290,7 @@ def attempt_status(
         usage=None if attempt.usage is None else _final_usage(attempt.usage),
         memory_kills=attempt.memory_kills,
         memory_kill_time=_timestamp(attempt.memory_kill_time),
+        failing_steps=failing_steps,
         published=None
         if routed.location is None or attempt.phase.ended
         else agent_service_pb2.PublishedAddress(address=routed.location[0], port=routed.location[1]),

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from retinue.agent.v1 import agent_service_pb2
 
 if TYPE_CHECKING:
-    from retinue.agent.attempts import ObservedAttempt
+    from retinue.agent.attempts import FailingStep, ObservedAttempt
     from retinue.agent.probes.prober import RoutedStatus
 
 DEBOUNCE = 0.1
@@ -27,17 +27,20 @@ TRANSITIONAL = frozenset(
 )
 """Transitional states: nothing at the manager waits for them."""
 
+Trouble: TypeAlias = "tuple[str, tuple[FailingStep, ...]]"
+"""What an attempt waits for, in words, and the steps for it that fail again and again."""
+
 
 @dataclass(frozen=True, slots=True)
 class SentStatus:
     """The last status sent of an attempt, and the observation that it was made from."""
 
     attempt: ObservedAttempt | None
-    trouble: str
+    trouble: Trouble
     routed: RoutedStatus
     status: agent_service_pb2.AttemptStatus
 
-    def is_same(self, attempt: ObservedAttempt | None, trouble: str, routed: RoutedStatus) -> bool:
+    def is_same(self, attempt: ObservedAttempt | None, trouble: Trouble, routed: RoutedStatus) -> bool:
         """Returns True when nothing changed: the usual case, and much cheaper than building a status to compare."""
         return (
             trouble == self.trouble and routed == self.routed and (attempt is self.attempt or attempt == self.attempt)

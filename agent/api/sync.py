@@ -24,7 +24,7 @@ from retinue.agent.api.convert import (
     runtime_status,
 )
 from retinue.agent.api.errors import AgentError, internal, invalid
-from retinue.agent.api.status_diff import SentStatus, StatusDiff
+from retinue.agent.api.status_diff import SentStatus, StatusDiff, Trouble
 from retinue.agent.network.errors import InvalidNetworkError
 from retinue.agent.v1 import agent_service_pb2
 from retinue.rpc.core.reasons import ErrorReason
@@ -412,9 +412,11 @@ class _Stream:
             fence.confirm(sent)
 
     def _status_of(self, attempt_id: str, attempt: ObservedAttempt | None) -> SentStatus:
-        trouble = self._reconciler.trouble(attempt_id)
-        routed = self._service.routed(attempt_id, attempt)
-        return SentStatus(attempt, trouble, routed, attempt_status(attempt_id, attempt, trouble, routed))
+        trouble, routed = self._trouble(attempt_id), self._service.routed(attempt_id, attempt)
+        return SentStatus(attempt, trouble, routed, attempt_status(attempt_id, attempt, trouble[0], routed, trouble[1]))
+
+    def _trouble(self, attempt_id: str) -> Trouble:
+        return self._reconciler.trouble(attempt_id), self._reconciler.failing_steps(attempt_id)
 
     def _diff(self) -> StatusDiff:
         """Returns the changes since the last report. Each end of an attempt is in at least one report."""
@@ -427,7 +429,7 @@ class _Stream:
             if (
                 sent is not None
                 and not end
-                and sent.is_same(attempt, self._reconciler.trouble(key), self._service.routed(key, attempt))
+                and sent.is_same(attempt, self._trouble(key), self._service.routed(key, attempt))
             ):
                 continue
             latest = self._status_of(key, attempt)

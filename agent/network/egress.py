@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import functools
 import random
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ from retinue.agent.network.core.egress_plan import (
 from retinue.agent.network.core.labels import agent_label
 from retinue.agent.network.core.operations import CreateVeth, DeleteLink, Namespace
 from retinue.agent.network.core.plan import KERNEL_LINK
-from retinue.agent.network.core.rules import inner_table, link_translation
+from retinue.agent.network.core.rules import INNER_TABLE, TRANSLATION_TABLE, inner_table, link_translation
 from retinue.agent.network.errors import InvalidNetworkError, NetworkError
 from retinue.agent.network.observation import find_link, observe_inside, observe_kernel, observe_outside
 from retinue.agent.network.rtnl_encode import encode
@@ -49,6 +49,10 @@ class Egress:
         self._label = agent_label(agent_id)
         self._mtu = mtu
         self._source = source or random.SystemRandom()
+        # By the name of a link: the slot that it had, so that one that is made again has its address.
+        self._slots: dict[str, int] = {}
+        # By attempt and table: the rules in the kernel's namespace, as listed after they were put there.
+        self._listings: dict[tuple[str, str], tuple[str, str]] = {}
 
     async def open(self, attempt_ids: Collection[str]) -> None:
         """Removes egress links of attempts other than these. Raises NetworkError."""
@@ -71,11 +75,11 @@ class Egress:
         """
         await NETWORK.run(self._remove, attempt_id)
 
-    async def redirect(self, namespace: NetworkNamespace, ports: Mapping[int, int]) -> None:
+    async def redirect(self, attempt_id: str, namespace: NetworkNamespace, ports: Mapping[int, int]) -> None:
         """Has these ports of the namespace's egress link, and no others, lead to ports at its loopback address.
         Raises NetworkError.
         """
-        await NETWORK.run(_redirect, namespace, ports)
+        await NETWORK.run(self._redirect, attempt_id, namespace, ports)
 
     async def observed(self) -> set[str]:
         """Returns the names of the node's ends of egress links. Raises NetworkError."""
@@ -95,6 +99,7 @@ class Egress:
 
     def _remove(self, attempt_id: str) -> None:
         name = link_name(self._label, attempt_id)
+        self._forget(attempt_id, name)
         with netlink.connected() as node:
             link = find_link(node, name)
             if link is not None:
@@ -121,30 +126,50 @@ class Egress:
                         _apply(steps, outside, inside, kernel)
                     except _TakenError:
                         continue
+                    self._slots[name] = link.slot
+                    repaired = 0
                     if session_address:
                         commands = link_translation(OUT_LINK, KERNEL_LINK, session_address, link.address)
-                        namespaces.run_inside(kernel, functools.partial(nftables.run, commands))
-                    return len(steps)
+                        repaired = self._put_table(attempt_id, TRANSLATION_TABLE, commands, kernel)
+                    return len(steps) + repaired
         raise NetworkError("no free address for the kernel's egress link was found")
+
+    def _redirect(self, attempt_id: str, namespace: NetworkNamespace, ports: Mapping[int, int]) -> None:
+        # Else Linux takes nothing for a loopback address from a link.
+        settings = {f"ipv4/conf/{OUT_LINK}/route_localnet": "1"}
+        with namespace.opened() as kernel:
+            if namespaces.same(kernel, _PROCESS_NAMESPACE):
+                raise InvalidNetworkError(f"{namespace} is not a namespace of a kernel's own")
+            namespaces.run_inside(kernel, lambda: namespaces.write_settings(settings))
+            self._put_table(attempt_id, INNER_TABLE, inner_table(OUT_LINK, ports), kernel)
+
+    def _put_table(self, attempt_id: str, table: str, commands: str, kernel: int) -> int:
+        """Puts a table into a kernel's namespace unless it is there as it was left; returns the number of changes."""
+
+        def listing() -> str:
+            return nftables.run(f"list table ip {table}")
+
+        def put() -> str:
+            nftables.run(commands)
+            return listing()
+
+        key = attempt_id, table
+        if (known := self._listings.get(key)) is not None and known[0] == commands:
+            with contextlib.suppress(NetworkError):
+                if namespaces.run_inside(kernel, listing) == known[1]:
+                    return 0
+        self._listings[key] = commands, namespaces.run_inside(kernel, put)
+        return 1
+
+    def _forget(self, attempt_id: str, name: str) -> None:
+        self._slots.pop(name, None)
+        for table in (INNER_TABLE, TRANSLATION_TABLE):
+            self._listings.pop((attempt_id, table), None)
 
     def _desired(self, name: str, node: Observed, session_address: str) -> EgressLink:
         outer = node.links.get(name)
-        slot = None if outer is None else slot_of(outer)
+        slot = self._slots.pop(name, None) if outer is None else slot_of(outer)
         return EgressLink(name, self._source.randrange(SLOTS) if slot is None else slot, self._mtu, session_address)
-
-
-def _redirect(namespace: NetworkNamespace, ports: Mapping[int, int]) -> None:
-    commands = inner_table(OUT_LINK, ports)
-
-    def apply() -> None:
-        # Else Linux takes nothing for a loopback address from a link.
-        namespaces.write_settings({f"ipv4/conf/{OUT_LINK}/route_localnet": "1"})
-        nftables.run(commands)
-
-    with namespace.opened() as kernel:
-        if namespaces.same(kernel, _PROCESS_NAMESPACE):
-            raise InvalidNetworkError(f"{namespace} is not a namespace of a kernel's own")
-        namespaces.run_inside(kernel, apply)
 
 
 def _forward() -> None:

@@ -20,6 +20,7 @@ from retinue.agent.network.links import SessionNetworks
 from retinue.agent.network.name_servers import NameServers
 from retinue.agent.network.publisher import Publisher
 from retinue.agent.network.rules_guard import LOOK_INTERVAL, Guard
+from retinue.rpc.retrying import Retrying
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -80,12 +81,15 @@ class NodeNetworks:
 
     async def follow(self) -> None:
         """Follows the node's name servers until cancelled: kernels that are created later ask those it has then."""
+        letting = Retrying("kernels cannot be let to the node's new name servers", _log)
         while True:
             await asyncio.sleep(LOOK_INTERVAL)
             try:
                 await NETWORK.run(self.look_for_name_servers)
-            except NetworkError:
-                _log.exception("kernels cannot be let to the node's new name servers")
+            except NetworkError as error:
+                letting.fail(error)
+            else:
+                letting.succeed()
 
     def look_for_name_servers(self) -> None:
         """Looks for other name servers. Blocks. Raises NetworkError."""

@@ -104,6 +104,15 @@ class Publisher:
             )
             await self._apply()
 
+    async def refresh(self, attempt_id: str, namespace: NetworkNamespace) -> None:
+        """Has the published and leased ports of an attempt lead to its egress link as it is. Raises NetworkError."""
+        async with self._lock:
+            if attempt_id not in self.attempts():
+                return
+            if ports := self._leased_ports(attempt_id):
+                await self._egress.redirect(attempt_id, namespace, ports)
+            await self._apply()
+
     async def lease(
         self, attempt_id: str, namespace: NetworkNamespace, port: int, source: str, seconds: float
     ) -> tuple[str, int]:
@@ -156,9 +165,11 @@ class Publisher:
         if not await self._egress.addresses([attempt_id]):
             raise PortUnreachableError(f"attempt {attempt_id} has no egress link")
         await self._become(self._publications.with_leased(attempt_id, port, self._clock(), self._source.choice))
-        ports = {number: leased[1] for leased, number in self._publications.leased.items() if leased[0] == attempt_id}
-        await self._egress.redirect(namespace, ports)
+        await self._egress.redirect(attempt_id, namespace, self._leased_ports(attempt_id))
         await self._apply()
+
+    def _leased_ports(self, attempt_id: str) -> dict[int, int]:
+        return {number: leased[1] for leased, number in self._publications.leased.items() if leased[0] == attempt_id}
 
     async def _end_leases(self) -> None:
         """Gives up numbers whose leases have ended."""

@@ -28,14 +28,17 @@ from retinue.agent.network.core.rules import (
 from retinue.agent.network.core.topology import VXLAN_PORT
 from retinue.agent.network.errors import NetworkError
 from retinue.agent.network.observation import observe_connected
+from retinue.rpc.retrying import Retrying
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 _log = logging.getLogger(__name__)
 
 LOOK_INTERVAL = 2.0
 """Seconds between two looks at whether the table is still there, and as it was left."""
+CLOSE_LOOKS = 15
+"""One look in so many reads the elements of sets as well, which may be thousands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,8 @@ class Guard:
         self._leased: frozenset[LeasedForward] = frozenset()
         self._applied: Guarded | None = None
         self._left_as = ""
+        # What was applied when the elements of sets were read last, and those.
+        self._elements: tuple[Guarded, Sequence[str]] | None = None
         self._lock = threading.Lock()
         self._changed = asyncio.Event()
 
@@ -127,18 +132,42 @@ class Guard:
             self._apply()
             return False
 
+    def look_closely(self) -> bool:
+        """Restores the table if elements of its sets were changed; returns whether they were not. Blocks.
+        Raises NetworkError.
+
+        What the table should have differs from what it lists only in order and form: so two lists are compared, and
+        where there is none to compare with, the table is put in place again.
+        """
+        with self._lock:
+            if self._applied is None:
+                return True
+            with contextlib.suppress(NetworkError):
+                if self._elements is not None and self._elements == (self._applied, self._words()):
+                    return True
+            known = self._elements is not None and self._elements[0] == self._applied
+            self._apply()
+            self._elements = self._applied, self._words()
+            return not known
+
     async def watch(self) -> None:
         """Checks periodically, and on changes of the fleet, until cancelled."""
+        looks = 0
+        looking = Retrying(f"table {self._table} cannot be looked after", _log)
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_INTERVAL):
                     await self._changed.wait()
             self._changed.clear()
             try:
-                if not await NETWORK.run(self.look):
+                looks += 1
+                closely = looks % CLOSE_LOOKS == 0
+                if not await NETWORK.run(self.look_closely if closely else self.look):
                     _log.warning("table %s, or the networks of this node, changed; replacing it", self._table)
-            except NetworkError:
-                _log.exception("table %s cannot be looked after", self._table)
+            except NetworkError as error:
+                looking.fail(error)
+            else:
+                looking.succeed()
 
     def close(self, *, remove: bool) -> None:
         """Stops guarding; with `remove`, deletes the table as well. Blocks. Raises NetworkError."""
@@ -195,6 +224,10 @@ class Guard:
     def _listing(self) -> str:
         """Returns the table's rules, without the elements of sets, which change as networks do."""
         return nftables.run(f"list table inet {self._table}", terse=True)
+
+    def _words(self) -> Sequence[str]:
+        """Returns the words of the whole table, which two lists of the same have in common."""
+        return sorted(nftables.run(f"list table inet {self._table}").replace(",", " ").split())
 
 
 def _connected() -> frozenset[str]:

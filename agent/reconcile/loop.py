@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from prometheus_client import Gauge
 
-from retinue.agent.attempts import Phase
+from retinue.agent.attempts import FailingStep, Phase, Step
 from retinue.agent.conditions import Conditions
+from retinue.agent.errors import KernelRuntimeError
 from retinue.agent.network.core.topology import LOCALHOST, hosts_text
+from retinue.agent.network.errors import NetworkError
 from retinue.agent.reconcile.core.plan import (
     Attach,
     Authorize,
@@ -30,8 +33,17 @@ from retinue.agent.reconcile.core.plan import (
     Stop,
     plan,
 )
-from retinue.agent.reconcile.networks import INTERVAL, Egress, Inspections, InspectNetwork, Links, Publisher
+from retinue.agent.reconcile.networks import (
+    INTERVAL,
+    Egress,
+    InspectEgress,
+    Inspections,
+    InspectNetwork,
+    Links,
+    Publisher,
+)
 from retinue.rpc.core.reasons import AgentConditionReason, AgentConditionType, AttemptReason
+from retinue.rpc.core.retries import Retries, after_failure
 
 if TYPE_CHECKING:
     import random
@@ -55,12 +67,19 @@ STOP_TIMEOUT = 3.0
 """Seconds that steps in progress get when the agent stops."""
 
 
-@dataclass(slots=True)
-class _Trouble:
-    """The last failure, the number of failures in a row, and the time of the next try (monotonic)."""
+REPORTED_FAILURES = 2
+"""Failures in a row of one step from which on a manager is told: most steps that fail once succeed the next time."""
 
-    message: str
-    failures: int
+
+Inspection: TypeAlias = InspectNetwork | InspectEgress
+
+
+@dataclass(frozen=True, slots=True)
+class _Trouble:
+    """The failures in a row of a step, and the time of the next try (monotonic)."""
+
+    step: Step
+    retries: Retries
     again_at: float
 
 
@@ -79,13 +98,14 @@ class Reconciler:
         *,
         clock: Callable[[], float],
         random_numbers: random.Random,
+        wall_clock: Callable[[], float] = time.time,
         fence: Fence | None = None,
         conditions: Conditions | None = None,
         parallel_creates: int = PARALLEL_CREATES,
         inspection_interval: float = INTERVAL,
         waits_for: Callable[[AttemptSpec], str] = lambda _: "",
     ) -> None:
-        """`clock` is monotonic; so many kernels are created at once.
+        """`clock` is monotonic, `wall_clock` in seconds since the epoch; so many kernels are created at once.
 
         Without a `fence`, no attempt is guarded. `waits_for` returns why an attempt cannot be created yet, in words,
         and nothing when it can: `changed` is called when that changes.
@@ -95,6 +115,7 @@ class Reconciler:
         self._egress = egress
         self._publisher = publisher
         self._clock = clock
+        self._wall_clock = wall_clock
         self._random = random_numbers
         self._parallel_creates = parallel_creates
         self.fence = fence
@@ -113,7 +134,7 @@ class Reconciler:
         self._settled: set[str] = set()
         # What this process has seen to: after a restart, all of it is done once more.
         self._authorized: dict[str, tuple[str, ...]] = {}
-        self._busy: dict[str, Action | InspectNetwork] = {}
+        self._busy: dict[str, Action | Inspection] = {}
         self._troubles: dict[str, _Trouble] = {}
         self._wake = asyncio.Event()
         self._listeners: set[Callable[[], None]] = set()
@@ -190,12 +211,23 @@ class Reconciler:
 
     def trouble(self, attempt_id: str) -> str:
         """Returns why an attempt makes no progress, in words; empty when it waits for nothing and nothing failed."""
+        failures = (trouble.retries.error for trouble in self._troubles_of(attempt_id))
+        return "; ".join(failures) or self._waiting.get(attempt_id, "")
+
+    def failing_steps(self, attempt_id: str) -> tuple[FailingStep, ...]:
+        """Returns the steps for an attempt, and for its session's network, that fail again and again."""
+        return tuple(
+            FailingStep(trouble.step, trouble.retries.rounded)
+            for trouble in self._troubles_of(attempt_id)
+            if trouble.retries.tries >= REPORTED_FAILURES
+        )
+
+    def _troubles_of(self, attempt_id: str) -> list[_Trouble]:
         if not self._troubles:
-            return self._waiting.get(attempt_id, "")
+            return []
         wanted = self._attempts.get(attempt_id)
         keys = [attempt_id] if wanted is None else [attempt_id, wanted.spec.session_id]
-        failures = (self._troubles[key].message for key in keys if key in self._troubles)
-        return "; ".join(failures) or self._waiting.get(attempt_id, "")
+        return [self._troubles[key] for key in keys if key in self._troubles]
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Has `listener` called at each change; the result ends that."""
@@ -235,7 +267,7 @@ class Reconciler:
         await stopping.wait()
         self._wake.set()
 
-    def _due(self, now: float) -> list[Action | InspectNetwork]:
+    def _due(self, now: float) -> list[Action | Inspection]:
         """Returns the steps to start now; they count as in progress from here on."""
         observed = self._observe()
         phases = Counter(attempt.phase for attempt in observed.attempts.values())
@@ -250,7 +282,7 @@ class Reconciler:
         if self.fence is not None:
             self.fence.forget(observed.attempts.keys() | self._attempts.keys())
             observed = replace(observed, fenced=self.fence.due())
-        due: list[Action | InspectNetwork] = []
+        due: list[Action | Inspection] = []
         waiting: dict[str, str] = {}
         creates = sum(isinstance(action, Create) for action in self._busy.values())
         desired = Desired(
@@ -263,7 +295,8 @@ class Reconciler:
         )
         actions = plan(desired, observed, now)
         self._report_unknown(observed)
-        for key in self._troubles.keys() - self._busy.keys() - {_key(action) for action in actions}:
+        current = self._busy.keys() | self._inspections.degraded | {_key(action) for action in actions}
+        for key in self._troubles.keys() - current:
             del self._troubles[key]
         for action in actions:
             key = _key(action)
@@ -280,17 +313,27 @@ class Reconciler:
                 creates += 1
             self._busy[key] = action
             due.append(action)
-        if (inspection := self._next_inspection(now)) is not None:
-            self._busy[inspection.session_id] = inspection
+        if (inspection := self._next_inspection(now, observed)) is not None:
+            self._busy[_key(inspection)] = inspection
             due.append(inspection)
         self._report_waiting(waiting)
         return due
 
-    def _next_inspection(self, now: float) -> InspectNetwork | None:
-        self._inspections.follow(self._ready, self._existing, now)
-        if any(isinstance(action, InspectNetwork) for action in self._busy.values()):
+    def _next_inspection(self, now: float, observed: Observed) -> Inspection | None:
+        outgoing = {
+            key
+            for key, attempt in observed.attempts.items()
+            if attempt.egress and attempt.attached and not attempt.phase.ended
+        }
+        self._inspections.follow(self._ready | outgoing, self._existing | outgoing, now)
+        if any(isinstance(action, InspectNetwork | InspectEgress) for action in self._busy.values()):
             return None
-        return self._inspections.next((self._ready & self._networks.keys()) - self._busy.keys(), now)
+        paused = {key for key, trouble in self._troubles.items() if trouble.again_at > now}
+        ready = (self._ready & self._networks.keys()) | outgoing
+        key = self._inspections.next(ready - self._busy.keys() - paused, now)
+        if key is None:
+            return None
+        return InspectEgress(key) if key in outgoing else InspectNetwork(key)
 
     def _report_unknown(self, observed: Observed) -> None:
         """Keeps the conditions of kernels whose record was lost, and of those that the
@@ -342,23 +385,39 @@ class Reconciler:
             pauses.append(pause)
         return min(pauses, default=None)
 
-    async def _work(self, action: Action | InspectNetwork) -> None:
+    async def _work(self, action: Action | Inspection) -> None:
         key = _key(action)
         try:
             await self._apply(action)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - logged below
             # Whatever it was, the other attempts continue, and this one is tried again.
-            failures = self._troubles[key].failures + 1 if key in self._troubles else 1
-            delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(failures - 1, 16)) * self._random.uniform(0.5, 1.0)
-            self._troubles[key] = _Trouble(str(error), failures, self._clock() + delay)
-            log.exception("%s failed, to be tried again in %.1f s", action, delay)
+            self._fail(action, error)
         else:
-            self._troubles.pop(key, None)
+            # A degraded network is as it should be only once its kernels' links were looked at.
+            if key not in self._inspections.degraded:
+                self._troubles.pop(key, None)
         finally:
             del self._busy[key]
             self.changed()
 
-    async def _apply(self, action: Action | InspectNetwork) -> None:  # noqa: PLR0912 - one case per kind of step
+    def _fail(self, action: Action | Inspection, error: Exception) -> None:
+        key, step = _key(action), _STEPS.get(type(action), Step.OTHER)
+        before = self._troubles.get(key)
+        known = before.retries if before is not None and before.step is step else None
+        retries = after_failure(known, error, self._wall_clock())
+        delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(retries.tries - 1, 16)) * self._random.uniform(0.5, 1.0)
+        self._troubles[key] = _Trouble(step, retries, self._clock() + delay)
+        if isinstance(action, EnsureNetwork) and retries.tries >= REPORTED_FAILURES:
+            self._inspections.fail(action.session_id, str(error))
+        if known is not None and known.error == retries.error:
+            log.debug("%s failed for the %d. time, to be tried again in %.1f s", action, retries.tries, delay)
+            return
+        expected = isinstance(error, NetworkError | KernelRuntimeError | OSError)
+        log.warning(
+            "%s failed, to be tried again in %.1f s: %s", action, delay, error, exc_info=None if expected else error
+        )
+
+    async def _apply(self, action: Action | Inspection) -> None:  # noqa: PLR0912 - one case per kind of step
         match action:
             case EnsureNetwork(session_id):
                 if (network := self._networks.get(session_id)) is not None:
@@ -369,6 +428,8 @@ class Reconciler:
             case InspectNetwork(session_id):
                 if (network := self._networks.get(session_id)) is not None:
                     await self._inspect(network)
+            case InspectEgress(attempt_id):
+                await self._inspect_egress(attempt_id)
             case RemoveNetwork(session_id):
                 self._ready.discard(session_id)
                 await self._links.remove(session_id)
@@ -443,6 +504,39 @@ class Reconciler:
         self._inspections.attach(attempt.id)
         return steps
 
+    async def _inspect_egress(self, attempt_id: str) -> None:
+        attempt = self._runtime.observe().get(attempt_id)
+        if attempt is None or attempt.phase.ended:
+            return
+        try:
+            steps = await self._egress_again(attempt)
+        except Exception as error:
+            # A kernel that is about to end has no namespace any more.
+            if not self._inspections.detach(attempt_id):
+                log.info("the egress link of attempt %s cannot be looked after now: %s", attempt_id, error)
+                return
+            self._inspections.fail(attempt_id, str(error))
+            self._inspections.expedite(attempt_id, self._clock())
+            raise
+        self._inspections.attach(attempt_id)
+        self._inspections.pass_(attempt_id)
+        if steps:
+            log.warning("the egress link of attempt %s was not as planned; repaired in %d steps", attempt_id, steps)
+
+    async def _egress_again(self, attempt: ObservedAttempt) -> int:
+        namespace = self._runtime.kernel(attempt.id).network_attachment()
+        session_address = ""
+        if attempt.networked:
+            if (network := self._networks.get(attempt.session_id)) is None:
+                return 0
+            session_address = network.member(attempt.kernel_id).address
+        steps = await self._egress.attach(attempt.id, namespace, session_address)
+        await self._publisher.refresh(attempt.id, namespace)
+        if steps:
+            # A virtual machine has to be joined to what was made again.
+            await self._runtime.mark_attached(attempt.id)
+        return steps
+
     async def _attach(self, spec: AttemptSpec, namespace: NetworkNamespace) -> None:
         """Joins a kernel to its session and to the outside, both at once: neither needs the other's link."""
         steps: list[Awaitable[object]] = []
@@ -467,7 +561,20 @@ class Reconciler:
         return f"{LOCALHOST}127.0.0.1\t{wanted.spec.hostname}\n"
 
 
-def _key(action: Action | InspectNetwork) -> str:
+_STEPS: dict[type[Action | Inspection], Step] = {
+    EnsureNetwork: Step.NETWORK,
+    InspectNetwork: Step.NETWORK,
+    InspectEgress: Step.ATTACH,
+    Create: Step.CREATE,
+    Decline: Step.CREATE,
+    Attach: Step.ATTACH,
+    Release: Step.START,
+    Stop: Step.STOP,
+    Kill: Step.STOP,
+}
+
+
+def _key(action: Action | Inspection) -> str:
     """Returns the object that a step acts on: steps on one object follow one another."""
     return (
         action.session_id if isinstance(action, EnsureNetwork | RemoveNetwork | InspectNetwork) else action.attempt_id

@@ -46,9 +46,9 @@ class Links(Protocol):
 class Egress(Protocol):
     """The egress links of kernels on this node. Every method may be repeated after a crash at any point."""
 
-    async def attach(self, attempt_id: str, namespace: NetworkNamespace, session_address: str = "") -> object:
+    async def attach(self, attempt_id: str, namespace: NetworkNamespace, session_address: str = "") -> int:
         """Creates an attempt's egress link in its network namespace; `session_address` is its address in its session's
-        network, if it has one.
+        network, if it has one. Returns how many steps that took, 0 when it was there.
         """
         ...
 
@@ -64,6 +64,10 @@ class Publisher(Protocol):
         """Publishes a port of an attempt that has its egress link; a `closed` one opens nothing to the outside."""
         ...
 
+    async def refresh(self, attempt_id: str, namespace: NetworkNamespace) -> object:
+        """Has the published and leased ports of an attempt lead to its egress link as it is now."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class InspectNetwork:
@@ -72,9 +76,16 @@ class InspectNetwork:
     session_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class InspectEgress:
+    """Compare a kernel's egress link, and its published and leased ports, with the plan, and repair them."""
+
+    attempt_id: str
+
+
 class Inspections:
-    """The due inspections of networks, and the networks that could not be repaired. Pure but for the condition;
-    times are monotonic.
+    """The due inspections of networks by session and of egress links by attempt, and those that could not be made or
+    repaired. Pure but for the condition; times are monotonic.
     """
 
     def __init__(self, conditions: Conditions, interval: float) -> None:
@@ -87,30 +98,30 @@ class Inspections:
         self._detached: set[str] = set()
 
     def follow(self, ready: Set[str], existing: Set[str], now: float) -> None:
-        """Takes up networks that are ready, and drops those that exist no more."""
-        for session_id in ready - self._due.keys():
-            self._due[session_id] = now + self._interval
-        for session_id in self._due.keys() - existing:
-            del self._due[session_id]
-            self.pass_(session_id)
+        """Takes up networks and links that are ready, and drops those that exist no more."""
+        for key in ready - self._due.keys():
+            self._due[key] = now + self._interval
+        for key in (self._due.keys() | self._degraded.keys()) - existing:
+            self._due.pop(key, None)
+            self.pass_(key)
 
-    def next(self, ready: Set[str], now: float) -> InspectNetwork | None:
-        """Returns the inspection to be done now, if any; one at a time keeps them cheap."""
-        due = [(time, session_id) for session_id, time in self._due.items() if session_id in ready and time <= now]
+    def next(self, ready: Set[str], now: float) -> str | None:
+        """Returns what is to be inspected now, if anything; one at a time keeps inspections cheap."""
+        due = [(time, key) for key, time in self._due.items() if key in ready and time <= now]
         if not due:
             return None
-        session_id = min(due)[1]
-        self._due[session_id] = now + self._interval
-        return InspectNetwork(session_id)
+        key = min(due)[1]
+        self._due[key] = now + self._interval
+        return key
 
     def wait(self, now: float) -> float | None:
         """Returns the seconds until the next inspection; None when there is none."""
         return min((time - now for time in self._due.values() if time > now), default=None)
 
-    def expedite(self, session_id: str, now: float) -> None:
-        """Has a network that was made again inspected at once: its kernels may have lost their links."""
-        if session_id in self._degraded:
-            self._due[session_id] = now
+    def expedite(self, key: str, now: float) -> None:
+        """Has a network that was made again, or a link that was not, inspected at once: kernels may have lost links."""
+        if key in self._degraded:
+            self._due[key] = now
 
     def detach(self, attempt_id: str) -> bool:
         """Notes that a kernel could not be attached; returns whether it could not the last time either."""
@@ -122,17 +133,23 @@ class Inspections:
         """Notes that a kernel is attached."""
         self._detached.discard(attempt_id)
 
-    def fail(self, session_id: str, message: str) -> None:
-        """Notes that a network could not be repaired."""
-        self._degraded[session_id] = message
+    @property
+    def degraded(self) -> Set[str]:
+        """Returns the sessions and attempts whose network or egress link could not be made or mended the last time."""
+        return self._degraded.keys()
+
+    def fail(self, key: str, message: str) -> None:
+        """Notes that a network or a link could not be made or repaired."""
+        self._degraded[key] = message
         self._report()
 
-    def pass_(self, session_id: str) -> None:
-        """Notes that a network is as planned."""
-        if self._degraded.pop(session_id, None) is not None:
+    def pass_(self, key: str) -> None:
+        """Notes that a network or a link is as planned."""
+        if self._degraded.pop(key, None) is not None:
             self._report()
 
     def _report(self) -> None:
-        named = [f"{session_id} ({message})" for session_id, message in sorted(self._degraded.items())[:MAX_NAMED]]
-        message = f"networks of {len(self._degraded)} sessions cannot be repaired: {', '.join(named)}" if named else ""
+        named = [f"{key} ({message})" for key, message in sorted(self._degraded.items())[:MAX_NAMED]]
+        number = len(self._degraded)
+        message = f"{number} networks or egress links cannot be made or repaired: {', '.join(named)}" if named else ""
         self._conditions.update(AgentConditionType.NETWORK_DEGRADED, message)

@@ -27,6 +27,12 @@ from retinue.manager.supervision import all_or_each
 
 _log = logging.getLogger(__name__)
 
+# How long an agent may fail at one step for a session that is starting, before that is taken back: it may start on
+# another agent, which a longer wait would only delay. Within that, an engine or a network comes back from a restart.
+RETRY_BOUND = 120.0
+
+# A session that did not start in time, with the agents that fail at a step for it; None: whatever keeps it.
+_Late: TypeAlias = tuple[uuid.UUID, frozenset[str] | None]
 # A session, and what is to be done with it once it is locked.
 Due: TypeAlias = tuple[uuid.UUID, Callable[[SessionMachine, SessionRecord], None]]
 
@@ -80,7 +86,8 @@ async def enforce(
         if step is None:
             # By the same clock, as it says the same throughout a transaction.
             overdue = await bounds.read_waited_too_long(tx)
-            starting = await bounds.read_late_starts(tx)
+            late_starts = await bounds.read_late_starts(tx)
+            failing = await bounds.read_failing_starts(tx, RETRY_BOUND)
             stranded = await bounds.read_stranded(tx)
             expired = await bounds.read_expired(tx)
             evicted = await bounds.read_evicted(tx)
@@ -100,6 +107,8 @@ async def enforce(
     ]
     if due:
         await all_or_each("a bound of a session", due, partial(_move, database, term, committed))
+    starting: list[_Late] = [(session_id, None) for session_id in late_starts]
+    starting += [item for item in failing if item[0] not in set(late_starts)]
     if starting:
         await all_or_each("a late start", starting, partial(_roll_back, database, term, committed, late))
     for agent_id in lost_agents:
@@ -140,13 +149,15 @@ async def _roll_back(
     term: int,
     committed: Callable[[Affected], None],
     late: Callable[[Sequence[LateStart]], None],
-    session_ids: Sequence[uuid.UUID],
+    sessions: Sequence[_Late],
 ) -> None:
-    async with _moving(database, term, committed, set(session_ids)) as taken:
+    failing = dict(sessions)
+    async with _moving(database, term, committed, set(failing)) as taken:
         starts = [
-            LateStart(agent_id, session_id, taken.records[session_id].owner, status)
+            LateStart(agent_id, session_id, record.owner, status)
             for session_id, machine in taken.machines.items()
-            for agent_id, status in machine.time_out_start()
+            if (record := taken.records[session_id]) is not None
+            for agent_id, status in machine.time_out_start(record.conditions, failing=failing[session_id])
         ]
     late(starts)
 

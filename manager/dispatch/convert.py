@@ -29,11 +29,13 @@ from retinue.manager.session.core.attempts import (
     DesiredState,
     DesiredWarning,
     Difference,
+    FailingStep,
     LayerReport,
     NodeCondition,
     NodeFacts,
     NodeReport,
     RuntimeStatus,
+    Step,
     UsageWatch,
 )
 from retinue.manager.session.core.final_usage import FinalUsage
@@ -42,6 +44,7 @@ from retinue.manager.session.core.probes import Health, Probe, ProbeKind, Publis
 from retinue.manager.session.core.service_ports import ServicePortSpec
 from retinue.manager.session.core.states import Observed
 from retinue.rpc.core.reasons import AgentConditionReason, AttemptReason
+from retinue.rpc.core.retries import MAX_ERROR
 from retinue.types.v1 import isolation_pb2, port_pb2, probe_pb2, pull_policy_pb2, usage_pb2
 
 _log = logging.getLogger(__name__)
@@ -58,6 +61,7 @@ _MAX_BACKENDS = 16
 _MAX_RUNTIME_TEXT = 256
 # States that this manager knows, without their prefix.
 _STATES = {pb.AttemptState.Value(f"ATTEMPT_STATE_{state}"): state for state in Observed if state}
+_STEPS = {pb.AttemptStep.Value(f"ATTEMPT_STEP_{step}"): step for step in Step}
 _CONDITIONS = {
     number: name.removeprefix("NODE_CONDITION_TYPE_") for name, number in pb.NodeConditionType.items() if number
 }
@@ -208,6 +212,16 @@ def _status(status: pb.AttemptStatus) -> AttemptStatus | None:
         usage=_final_usage(status.usage) if status.HasField("usage") else None,
         memory_kills=values.byte_count(status.memory_kills),
         memory_kill_time=values.moment(status.memory_kill_time) if status.HasField("memory_kill_time") else None,
+        failing_steps=tuple(map(_failing_step, status.failing_steps[: len(Step)])),
+    )
+
+
+def _failing_step(step: pb.FailingStep) -> FailingStep:
+    return FailingStep(
+        _STEPS.get(step.step, Step.OTHER),
+        values.text(step.error, MAX_ERROR),
+        values.byte_count(step.tries),
+        values.moment(step.since_time) if step.HasField("since_time") else None,
     )
 
 

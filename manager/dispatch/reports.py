@@ -332,7 +332,7 @@ class Reports:
             of_session = {who: item.session_id for who, item in own.items() if item.live and who in statuses}
             taken = await load_for_update(tx, set(of_session.values()))
             for who, session_id in of_session.items():
-                _observe(taken, session_id, _with_plausible_end(statuses[who], own[who]))
+                _observe(taken, session_id, _with_plausible_times(statuses[who], own[who]))
                 self._bound_progress(taken, session_id, who[1])
             published = {
                 session_id: status
@@ -385,13 +385,18 @@ def report_of(facts: NodeFacts, reported: Iterable[AttemptKey], absent_networks:
     return NodeReport(facts.agent_id, (*facts.attempts, *forgotten), removed_networks=frozenset(absent_networks))
 
 
-def _with_plausible_end(status: AttemptStatus, attempt: ReportedAttempt) -> AttemptStatus:
-    """Returns the status with an end time that lies between the attempt's creation and now:
-    clocks of agents may be wrong.
-    """
+def _with_plausible_times(status: AttemptStatus, attempt: ReportedAttempt) -> AttemptStatus:
+    """Returns the status with times that lie between the attempt's creation and now: clocks of agents may be wrong."""
+    if status.failing_steps:
+        steps = [replace(step, since=_plausible(step.since or attempt.now, attempt)) for step in status.failing_steps]
+        status = replace(status, failing_steps=tuple(steps))
     if status.end_time is None:
         return status
-    return replace(status, end_time=min(max(status.end_time, attempt.create_time), attempt.now))
+    return replace(status, end_time=_plausible(status.end_time, attempt))
+
+
+def _plausible(time: dt.datetime, attempt: ReportedAttempt) -> dt.datetime:
+    return min(max(time, attempt.create_time), attempt.now)
 
 
 def _observe(taken: WorkingSet, session_id: uuid.UUID, status: AttemptStatus) -> None:

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from retinue.manager.reasons import ConditionType, SessionReason
+from retinue.manager.reasons import SessionReason
 from retinue.manager.session.core.attempts import LayerReport
 from retinue.manager.session.core.events import (
     Condition,
@@ -19,6 +19,7 @@ from retinue.manager.session.core.events import (
     PulledBytes,
     ReasonChanged,
     SessionMoved,
+    with_failing_steps,
     with_memory_kills,
 )
 from retinue.manager.session.core.images import SeenImage
@@ -226,8 +227,12 @@ async def save(tx: Transaction, work: WorkingSet, *others: Statement, commit: bo
 
 
 def _conditions(machine: SessionMachine, record: SessionRecord) -> tuple[Condition, ...]:
-    """Returns the conditions of a session with what its kernels' agents have said of their memory."""
+    """Returns the conditions of a session with what its kernels' agents have said of their memory, and of what they try
+    again.
+    """
     conditions = record.conditions
+    for kernel in machine.failing:
+        conditions = with_failing_steps(conditions, kernel)
     for hostname, kills, since in machine.memory_kills:
         conditions = with_memory_kills(conditions, hostname, kills, since)
     return conditions
@@ -241,7 +246,8 @@ def _happened(
     happened: list[Happening] = []
     if conditions != record.conditions:
         # Before the end that may come with it: watchers of the session leave then.
-        happened.append(ReasonChanged(record.reason, record.message, conditions, (ConditionType.OOM_KILLED,)))
+        new = dict.fromkeys(item.type for item in conditions if item not in record.conditions)
+        happened.append(ReasonChanged(record.reason, record.message, conditions, tuple(new)))
     happened += machine.moves
     if forced and not machine.moves:
         # Without an entry, the leader would not learn that its agents have less time for it.

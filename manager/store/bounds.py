@@ -4,12 +4,14 @@ which bounds it.
 
 from __future__ import annotations
 
+import datetime as dt
 import uuid
 from dataclasses import dataclass
 
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.session.core.events import RETRIED, parse_conditions
 from retinue.manager.store.spec_fields import held, json_number
 
 # Of the former clock: see `ClockStep`.
@@ -44,6 +46,26 @@ async def read_late_starts(tx: AsyncSession) -> list[uuid.UUID]:
         """)
     )
     return list(rows.scalars())
+
+
+async def read_failing_starts(tx: AsyncSession, seconds: float) -> list[tuple[uuid.UUID, frozenset[str]]]:
+    """Placed sessions that do not run yet, with the agents that have failed at a step for them for so many seconds."""
+    rows = await tx.execute(
+        text("""
+            SELECT s.id, s.conditions, now() AS now FROM session s
+            WHERE s.state IN ('SCHEDULED', 'PREPARING') AND s.conditions <> '[]'
+        """)
+    )
+    found = []
+    for session_id, stored, now in rows:
+        agents = frozenset(
+            item.agent
+            for item in parse_conditions(stored)
+            if item.type in RETRIED and item.since is not None and now - item.since >= dt.timedelta(seconds=seconds)
+        )
+        if agents:
+            found.append((session_id, agents))
+    return found
 
 
 async def read_waited_too_long(tx: AsyncSession) -> list[uuid.UUID]:

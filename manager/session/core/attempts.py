@@ -8,6 +8,7 @@ import datetime as dt
 import uuid
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import TypeAlias
 
 from retinue.manager.session.core.final_usage import FinalUsage
@@ -258,6 +259,29 @@ class LayerReport:
     done: bool
 
 
+class Step(StrEnum):
+    """A step of an agent for an attempt; one that this manager does not know is OTHER."""
+
+    NETWORK = "NETWORK"
+    CREATE = "CREATE"
+    ATTACH = "ATTACH"
+    START = "START"
+    STOP = "STOP"
+    OTHER = "OTHER"
+
+
+@dataclass(frozen=True, slots=True)
+class FailingStep:
+    """An agent's report of a step that fails again and again; `since` is by the clock of the agent, None when it is not
+    known.
+    """
+
+    step: Step
+    error: str
+    tries: int
+    since: dt.datetime | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class AttemptStatus:
     """An agent's report of an attempt; `state` is UNKNOWN when this manager does not know it.
@@ -283,6 +307,7 @@ class AttemptStatus:
     # Processes that were killed as its memory was used up, at least; and when the first was, by the clock of the agent.
     memory_kills: int = 0
     memory_kill_time: dt.datetime | None = None
+    failing_steps: tuple[FailingStep, ...] = ()
 
     @property
     def attempt_id(self) -> str:

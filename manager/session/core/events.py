@@ -14,10 +14,11 @@ from typing import TypeAlias
 from pydantic import TypeAdapter, ValidationError
 
 from retinue.manager.reasons import ConditionType
-from retinue.manager.session.core.attempts import LayerReport
+from retinue.manager.session.core.attempts import FailingStep, LayerReport, Step
 from retinue.manager.session.core.images import NO_IMAGE, SeenImage
 from retinue.manager.session.core.new_session import NewKernel, NewSession
 from retinue.manager.session.core.states import KernelState, Result, SessionState
+from retinue.rpc.core.retries import Retries
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +207,56 @@ def with_memory_kills(
     new = Condition(ConditionType.OOM_KILLED, f"{prefix}{what} killed, as its memory was used up", since)
     others = (item for item in conditions if item.type != new.type or not item.message.startswith(prefix))
     return conditions if new in conditions else (*others, new)
+
+
+# Types of the conditions that say what agents try again.
+RETRIED = frozenset({ConditionType.NETWORK_DEGRADED, ConditionType.RETRYING})
+_FAILING: Mapping[Step, str] = {
+    Step.NETWORK: "its network on agent {agent} cannot be made or mended",
+    Step.CREATE: "{hostname}: it cannot be created on agent {agent}",
+    Step.ATTACH: "{hostname}: it cannot be joined to its network on agent {agent}",
+    Step.START: "{hostname}: its command cannot be started on agent {agent}",
+    Step.STOP: "{hostname}: it cannot be ended on agent {agent}",
+    Step.OTHER: "{hostname}: a step for it fails on agent {agent}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FailingKernel:
+    """A report of the steps for a kernel that an agent fails at; none when it fails at none. `survived`: the kernel has
+    ended, and others of the session are on that agent, which say how its network is.
+    """
+
+    agent: str
+    hostname: str
+    steps: tuple[FailingStep, ...]
+    survived: bool = False
+
+
+def with_failing_steps(conditions: tuple[Condition, ...], kernel: FailingKernel) -> tuple[Condition, ...]:
+    """Returns the conditions with those that say what an agent fails at for a kernel, or for the network of the
+    session there, in place of what was said of these before.
+    """
+    new = tuple(_failing(kernel, step) for step in kernel.steps)
+    prefix = f"{kernel.hostname}: "
+
+    def stays(item: Condition) -> bool:
+        if item.type not in RETRIED or item.agent != kernel.agent:
+            return True
+        if item.type == ConditionType.NETWORK_DEGRADED:
+            return kernel.survived
+        return not item.message.startswith(prefix)
+
+    kept = tuple(item for item in conditions if stays(item))
+    return conditions if set(new) | set(kept) == set(conditions) else (*kept, *new)
+
+
+def _failing(kernel: FailingKernel, step: FailingStep) -> Condition:
+    what = _FAILING[step.step].format(agent=kernel.agent, hostname=kernel.hostname)
+    since = None if step.since is None else step.since.timestamp()
+    message = f"{what}: {step.error if since is None else Retries(since, step.tries, step.error)}"
+    kind = ConditionType.NETWORK_DEGRADED if step.step is Step.NETWORK else ConditionType.RETRYING
+    return Condition(kind, message, step.since, kernel.agent)
 
 
 def parse_conditions(stored: object) -> tuple[Condition, ...]:

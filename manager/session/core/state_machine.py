@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from retinue.manager.reasons import SessionReason
 from retinue.manager.session.core import bootstrap
 from retinue.manager.session.core.attempts import AttemptStatus
-from retinue.manager.session.core.events import KernelMoved, SessionMoved
+from retinue.manager.session.core.events import RETRIED, Condition, FailingKernel, KernelMoved, SessionMoved
 from retinue.manager.session.core.final_usage import FinalUsage
 from retinue.manager.session.core.images import MOVED, PERMANENT_REASONS, SeenImage
 from retinue.manager.session.core.spec import RetryPolicy
@@ -42,6 +42,16 @@ MAX_FAILED_STARTS = 5
 MOUNT_REFUSED = AttemptReason.MOUNT_REFUSED
 
 
+# Kernels that the message of a late start names, and its characters.
+MAX_NAMED, MAX_MESSAGE = 3, 2048
+# What a kernel that is not ready was waiting for.
+_PHASES = {
+    Observed.UNKNOWN: "was not begun",
+    Observed.ACCEPTED: "was not begun",
+    Observed.PULLING: "was waiting for its image",
+    Observed.CREATING: "was being created, or joined to its network",
+    Observed.HELD: "was waiting for its command to be started",
+}
 NO_DIRECTORY = 214
 """Exit code of a kernel whose command was not started, as it could not enter its working directory."""
 
@@ -117,7 +127,8 @@ _KERNEL_PROGRESS = {state: rank for rank, state in enumerate(KernelState)}
 class SessionMachine:
     """Moves one session. `moves` are the moves made, in order; `session` holds the values after them.
 
-    `memory_kills` is what was said of processes that were killed for want of memory, which moves nothing.
+    `memory_kills` is what was said of processes that were killed for want of memory, `failing` what agents fail at
+    again and again: both move nothing.
     """
 
     def __init__(self, session: Session) -> None:
@@ -125,6 +136,7 @@ class SessionMachine:
         self.moves: list[SessionMoved | KernelMoved] = []
         # Hostname, number, and time of the first.
         self.memory_kills: list[tuple[str, int, dt.datetime | None]] = []
+        self.failing: list[FailingKernel] = []
 
     def observe(self, status: AttemptStatus) -> None:
         """Takes in the status of an attempt; that of an older attempt, or of one that has ended, changes nothing."""
@@ -135,6 +147,7 @@ class SessionMachine:
         kernel.observed = status.state
         if status.memory_kills and kernel.state not in ENDED_KERNEL_STATES:
             self.memory_kills.append((kernel.hostname, status.memory_kills, status.memory_kill_time))
+        self._note_failing(kernel, status)
         if status.image:
             self._find_image(kernel, status.image)
         if status.state in ENDED_OBSERVATIONS:
@@ -144,6 +157,18 @@ class SessionMachine:
             self._advance(kernel, state)
         self._note_obstacle(kernel, status.message)
         self._settle()
+
+    def _note_failing(self, kernel: Kernel, status: AttemptStatus) -> None:
+        if kernel.agent_id is None:
+            return
+        steps, survived = status.failing_steps, False
+        if status.state in ENDED_OBSERVATIONS:
+            steps = ()
+            survived = any(
+                other is not kernel and other.agent_id == kernel.agent_id and not other.attempt_ended
+                for other in self.session.kernels
+            )
+        self.failing.append(FailingKernel(kernel.agent_id, kernel.hostname, steps, survived))
 
     def _note_obstacle(self, kernel: Kernel, message: str) -> None:
         """Keeps what an agent says of a kernel that it has not begun to create, until it has."""
@@ -265,23 +290,38 @@ class SessionMachine:
             self._move_kernel(kernel, KernelState.PENDING, reason)
         self._move_session(SessionState.PENDING, reason, message)
 
-    def time_out_start(self) -> list[tuple[str, AttemptStatus]]:
-        """Takes a placed session back whose kernels were not all ready in time.
+    def time_out_start(
+        self, conditions: Sequence[Condition] = (), *, failing: Collection[str] | None = None
+    ) -> list[tuple[str, AttemptStatus]]:
+        """Takes a placed session back whose kernels were not all ready in time. `conditions` are those of the session;
+        with `failing`, agents that have failed at a step for too long, only kernels on these are late.
 
-        Returns those that were not, by agent, as the failures that they are: their agents may never report one.
+        Returns those that were not ready, by agent, as the failures that they are: their agents may never report one.
         """
         if self.session.state not in STARTING_SESSION_STATES:
             return []
         ready = {Observed.RUNNING} if self._is_released() else {Observed.HELD, Observed.RUNNING}
-        late = [
-            (kernel.agent_id, _late_start(kernel))
+        kernels = [
+            kernel
             for kernel in self.session.kernels
-            if kernel.agent_id is not None and not kernel.attempt_ended and kernel.observed not in ready
+            if kernel.agent_id is not None
+            and not kernel.attempt_ended
+            and (kernel.observed not in ready if failing is None else kernel.agent_id in failing)
         ]
+        why = {
+            kernel.agent_id: "; ".join(
+                item.message for item in conditions if item.type in RETRIED and item.agent == kernel.agent_id
+            )
+            for kernel in kernels
+        }
+        late = [(kernel.agent_id or "", _late_start(kernel, why[kernel.agent_id])) for kernel in kernels]
         agents = list(dict.fromkeys(agent_id for agent_id, _ in late))
         where = f": not on {', '.join(agents)}" if agents else ""
-        message = f"not every kernel was ready in time{where}"
-        self.roll_back(SessionReason.START_TIMEOUT, message, failed_agents=agents)
+        details = [f"{kernel.hostname} {_PHASES.get(kernel.observed, 'was not ready')}" for kernel in kernels]
+        more = f" and {len(details) - MAX_NAMED} more" if len(details) > MAX_NAMED else ""
+        words = [", ".join(details[:MAX_NAMED]) + more, *filter(None, why.values())]
+        message = "; ".join(filter(None, [f"not every kernel was ready in time{where}", *words]))
+        self.roll_back(SessionReason.START_TIMEOUT, message[:MAX_MESSAGE], failed_agents=agents)
         return late
 
     def strand(self, kernel_id: uuid.UUID, epoch: int, agent_id: str, *, revoked: bool) -> None:
@@ -519,13 +559,13 @@ def _how_it_ended(kernel: Kernel) -> str:
     return f"exited with {kernel.exit_code}"
 
 
-def _late_start(kernel: Kernel) -> AttemptStatus:
+def _late_start(kernel: Kernel, why: str) -> AttemptStatus:
     """Returns the failure of an attempt that is not ready in time."""
     if kernel.observed is Observed.PULLING:
         reason, what = AttemptReason.IMAGE_PULL_FAILED, "its image was not fetched"
     else:
         reason, what = AttemptReason.START_FAILED, "it was not ready"
-    return AttemptStatus((kernel.id, kernel.epoch), Observed.FAILED, None, reason, f"{what} in time")
+    return AttemptStatus((kernel.id, kernel.epoch), Observed.FAILED, None, reason, f"{what} in time{why and ': '}{why}")
 
 
 def _has_no_directory(kernel: Kernel) -> bool:

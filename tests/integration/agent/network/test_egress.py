@@ -380,3 +380,75 @@ async def test_a_node_on_its_loopback_interface_gives_kernels_links_that_linux_t
                     assert link_names(cluster.kernels[0].namespace) == {"lo", "eth0"}
             async with outgoer(node) as kernel:
                 assert link_names(kernel.namespace) == {"lo", "out0"}
+
+
+EGRESS_DAMAGES = (
+    ("node", "ip link del {link}"),
+    ("node", "ip link set {link} down"),
+    ("node", "ip route del {address}/32 dev {link}"),
+    ("node", "ip neigh flush dev {link} nud permanent"),
+    ("kernel", "ip link del out0"),
+    ("kernel", "ip link set out0 down"),
+    ("kernel", "ip addr flush dev out0"),
+    ("kernel", "ip route del default"),
+    ("kernel", "ip neigh flush dev out0 nud permanent"),
+)
+
+
+async def test_an_egress_link_that_others_change_is_made_again_with_its_address() -> None:
+    async with world() as place, outgoer(place.node) as kernel:
+        address = kernel.address
+        (link,) = await place.node.call("egress")
+        for where, damage in EGRESS_DAMAGES:
+            command = damage.format(link=link, address=address).split()
+            run(command[0], "-n", place.node.name if where == "node" else kernel.namespace, *command[1:])
+            assert await place.node.call("ensure_egress", kernel.attempt_id, kernel.path) > 0, damage
+            assert await place.node.call("ensure_egress", kernel.attempt_id, kernel.path) == 0, damage
+            assert (await place.node.call("egress"), kernel.address) == ([link], address), damage
+            with ears(place.outside, PUBLIC, 7000) as (ear,):
+                await asyncio.to_thread(kernel.say, PUBLIC, 7000, END)
+                assert await asyncio.to_thread(ear.recv, 100) == END, damage
+
+
+async def test_rules_inside_a_kernel_that_others_change_are_put_there_again() -> None:
+    async with world() as place, networked_outgoer(place.node) as kernel:
+        egress = ("ensure_egress", kernel.attempt_id, kernel.path, SESSION_ADDRESS)
+        for damage in (
+            "delete table ip retinue-egress",
+            "flush ruleset",
+            "delete chain ip retinue-egress departures",
+            "flush chain ip retinue-egress arrivals",
+            "add rule ip retinue-egress departures drop",
+        ):
+            run("nsenter", f"--net={kernel.path}", "nft", *damage.split())
+            assert await place.node.call(*egress) > 0, damage
+            assert await place.node.call(*egress) == 0, damage
+
+
+async def test_elements_of_rules_that_others_delete_are_put_there_again() -> None:
+    async with world() as place, outgoer(place.node) as kernel:
+        await place.node.call("route", [NEIGHBOUR])
+        _, number = await place.node.call("publish", kernel.attempt_id, 8000, False)
+        await place.node.call("lease", kernel.attempt_id, kernel.path, 9000, NEIGHBOUR, 600.0)
+        table = next(
+            line.split()[2]
+            for line in run("nsenter", f"--net=/run/netns/{place.node.name}", "nft", "list", "tables").splitlines()
+            if line.startswith("table inet retinue-")
+        )
+
+        def nft(*words: str) -> str:
+            return run("nsenter", f"--net=/run/netns/{place.node.name}", "nft", *words)
+
+        await place.node.call("look_closely")
+        assert await place.node.call("look_closely")
+        whole = sorted(nft("list", "table", "inet", table).replace(",", " ").split())
+        for damage in (
+            f"delete element inet {table} published {{ {number} }}",
+            f"flush map inet {table} leased",
+            f"flush set inet {table} never",
+            f"add element inet {table} routers {{ {PRIVATE} }}",
+        ):
+            nft(*damage.split())
+            assert not await place.node.call("look_closely"), damage
+            assert sorted(nft("list", "table", "inet", table).replace(",", " ").split()) == whole, damage
+            assert await place.node.call("look_closely"), damage

@@ -70,6 +70,8 @@ async def perform(node: NodeNetworks, method: str, *arguments: Any) -> Any:  # n
             return node.publisher.location(arguments[0])
         case "look":
             return await asyncio.to_thread(node.guard.look)
+        case "look_closely":
+            return await asyncio.to_thread(node.guard.look_closely)
         case "open":
             return await node.open(arguments[0])
         case "close":

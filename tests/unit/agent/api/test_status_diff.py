@@ -19,7 +19,7 @@ ATTEMPT = ObservedAttempt("k.1", "s", "k", networked=True, phase=Phase.CREATED)
 
 def sent(phase: Phase, *, attached: bool = False) -> SentStatus:
     attempt = replace(ATTEMPT, phase=phase, attached=attached)
-    return SentStatus(attempt, "", NOT_ROUTED, attempt_status(attempt.id, attempt))
+    return SentStatus(attempt, ("", ()), NOT_ROUTED, attempt_status(attempt.id, attempt))
 
 
 def diff(*changed: SentStatus, removed: str = "", gone: str = "") -> StatusDiff:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from retinue.agent.attempts import AttemptSpec, DesiredAttempt, Goal, ObservedAttempt, Phase
+from retinue.agent.attempts import AttemptSpec, DesiredAttempt, Goal, ObservedAttempt, Phase, PublishedPort, Step
 from retinue.agent.network.core.topology import Member, Network, hosts_text
 from retinue.agent.network.errors import NetworkError
 from retinue.agent.reconcile.loop import PARALLEL_CREATES, Reconciler
@@ -126,6 +126,7 @@ class MemoryLinks:
         self.there: set[str] = set()
         self.repairs = 0
         self.attached: list[tuple[str, str]] = []
+        self.attach_failures = 0
 
     async def ensure(self, network: Network) -> int:
         steps = int(network.session_id not in self.there)
@@ -137,6 +138,9 @@ class MemoryLinks:
 
     async def attach(self, network: Network, kernel_id: str, namespace: Any) -> int:
         assert network.session_id in self.there
+        if self.attach_failures > 0:
+            self.attach_failures -= 1
+            raise NetworkError("the port is stuck")
         self.attached.append((kernel_id, namespace))
         repaired, self.repairs = self.repairs, 0
         return repaired
@@ -153,7 +157,9 @@ class MemoryWays:
 
     def __init__(self) -> None:
         self.failures = 0
+        self.attach_failures = 0
         self.attached: dict[str, str] = {}
+        self.refreshed: list[str] = []
         self.session_addresses: dict[str, str] = {}
         self.published: dict[str, tuple[int, bool]] = {}
 
@@ -161,9 +167,18 @@ class MemoryWays:
         assert attempt_id in self.attached
         self.published[attempt_id] = port, closed
 
-    async def attach(self, attempt_id: str, namespace: Any, session_address: str = "") -> None:
+    async def refresh(self, attempt_id: str, namespace: Any) -> None:
+        assert self.attached[attempt_id] == namespace
+        self.refreshed.append(attempt_id)
+
+    async def attach(self, attempt_id: str, namespace: Any, session_address: str = "") -> int:
+        if self.attach_failures > 0:
+            self.attach_failures -= 1
+            raise NetworkError("no link")
+        steps = int(attempt_id not in self.attached)
         self.attached[attempt_id] = namespace
         self.session_addresses[attempt_id] = session_address
+        return steps
 
     async def remove(self, attempt_id: str) -> None:
         if self.failures > 0:
@@ -355,3 +370,67 @@ async def test_a_network_that_cannot_be_repaired_is_reported_until_it_is(bench: 
     bench.backend.attempts.clear()
     bench.loop.changed()
     await bench.until(lambda: bench.loop.conditions.all() == ())
+
+
+async def test_a_step_that_fails_again_and_again_is_told_with_its_number_until_it_succeeds(bench: Bench) -> None:
+    bench.links.failures = 1000
+    bench.loop.set_desired([wanted("a", networked=True)], [NETWORK])
+    await bench.until(lambda: bool(bench.loop.failing_steps("a.1")))
+    first = bench.loop.failing_steps("a.1")[0]
+    assert (first.step, first.retries.error) == (Step.NETWORK, "the cable is out")
+    await bench.until(lambda: bench.loop.failing_steps("a.1")[0].retries.tries > first.retries.tries)
+    assert bench.loop.failing_steps("a.1")[0].retries.since == first.retries.since
+    # Nothing else is placed on the node meanwhile.
+    assert [each.type for each in bench.loop.conditions.all()] == [AgentConditionType.NETWORK_DEGRADED]
+    bench.links.failures = 0
+    await bench.until(lambda: bench.phase("a.1") is Phase.RUNNING and not bench.loop.failing_steps("a.1"))
+    await bench.until(lambda: bench.loop.conditions.all() == ())
+
+
+async def test_a_network_that_was_never_made_is_degraded_until_it_is_removed(bench: Bench) -> None:
+    bench.links.failures = 1000
+    bench.loop.set_desired([wanted("a", networked=True)], [NETWORK])
+    await bench.until(lambda: bench.loop.conditions.all() != ())
+    bench.loop.change_desired([], ["a.1"], [], ["s"])
+    await bench.until(lambda: bench.loop.conditions.all() == () and not bench.loop.networks())
+    assert bench.loop.failing_steps("a.1") == ()
+
+
+async def test_an_egress_link_that_cannot_be_made_is_a_failing_step_of_its_kernel(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.ways.attach_failures = 1000
+    out = replace(wanted("out").spec, egress=True)
+    bench.loop.set_desired([DesiredAttempt(out, Goal.RUNNING, 0.0)], [])
+    await bench.until(lambda: [item.step for item in bench.loop.failing_steps("out.1")] == [Step.ATTACH])
+    bench.ways.attach_failures = 0
+    await bench.until(lambda: bench.phase("out.1") is Phase.RUNNING)
+    assert bench.loop.failing_steps("out.1") == ()
+    # Once for one error, however often it is tried.
+    assert [record.levelname for record in caplog.records if "no link" in record.getMessage()] == ["WARNING"]
+
+
+async def test_links_of_kernels_that_cannot_be_made_again_are_tried_less_and_less_often(bench: Bench) -> None:
+    bench.loop.set_desired([wanted("a", networked=True)], [NETWORK])
+    await bench.until(lambda: bench.phase("a.1") is Phase.RUNNING)
+    bench.links.attach_failures = 1000
+    # The network itself is made each time, which is no end of the failures in a row.
+    await bench.until(lambda: any(item.retries.tries >= 4 for item in bench.loop.failing_steps("a.1")))
+    bench.links.attach_failures = 0
+    await bench.until(lambda: bench.loop.failing_steps("a.1") == () and bench.loop.conditions.all() == ())
+
+
+async def test_an_egress_link_that_others_delete_is_made_again_with_its_ports(bench: Bench) -> None:
+    out = replace(wanted("out").spec, egress=True, published=PublishedPort(8000))
+    bench.loop.set_desired([DesiredAttempt(out, Goal.RUNNING, 0.0)], [])
+    await bench.until(lambda: bench.phase("out.1") is Phase.RUNNING)
+    bench.ways.attached.clear()
+    bench.backend.marked.clear()
+    await bench.until(lambda: "out.1" in bench.ways.attached and "out.1" in bench.ways.refreshed)
+    # A virtual machine is joined to what was made again.
+    await bench.until(lambda: bench.backend.marked == ["out.1"])
+    bench.ways.attach_failures = 1000
+    await bench.until(lambda: any(item.retries.tries >= 4 for item in bench.loop.failing_steps("out.1")))
+    assert [each.type for each in bench.loop.conditions.all()] == [AgentConditionType.NETWORK_DEGRADED]
+    bench.ways.attach_failures = 0
+    await bench.until(lambda: bench.loop.failing_steps("out.1") == () and bench.loop.conditions.all() == ())

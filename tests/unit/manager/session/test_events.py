@@ -9,11 +9,12 @@ import orjson
 import pytest
 
 from retinue.manager.reasons import ConditionType
-from retinue.manager.session.core.attempts import LayerReport
+from retinue.manager.session.core.attempts import FailingStep, LayerReport, Step
 from retinue.manager.session.core.events import (
     KINDS,
     AccessMethod,
     Condition,
+    FailingKernel,
     Happening,
     ImagePulled,
     KernelAccess,
@@ -27,6 +28,7 @@ from retinue.manager.session.core.events import (
     parse_conditions,
     parse_event,
     parse_pulled_bytes,
+    with_failing_steps,
     with_memory_kills,
 )
 from retinue.manager.session.core.images import SeenImage
@@ -92,3 +94,41 @@ def test_each_kernel_has_one_condition_of_its_memory() -> None:
         "main1: 2 processes or more were killed, as its memory was used up",
     ]
     assert with_memory_kills(more, "main1", 2, NOW) is more
+
+
+SINCE = dt.datetime(2026, 3, 4, 5, 6, 7, tzinfo=dt.UTC)
+
+
+def test_what_an_agent_tries_again_is_a_condition_until_it_succeeds() -> None:
+    lost = Condition(ConditionType.AGENT_LOST, "it is away", None, "n1")
+    network = FailingStep(Step.NETWORK, "no bridge", 4, SINCE)
+    create = FailingStep(Step.CREATE, "no engine", 2, SINCE)
+    found = with_failing_steps((lost,), FailingKernel("n1", "main1", (network, create)))
+    assert found == (
+        lost,
+        Condition(
+            ConditionType.NETWORK_DEGRADED,
+            "its network on agent n1 cannot be made or mended: no bridge; failed 4 times or more since "
+            "2026-03-04 05:06:07 UTC, and is tried again",
+            SINCE,
+            "n1",
+        ),
+        Condition(
+            ConditionType.RETRYING,
+            "main1: it cannot be created on agent n1: no engine; failed 2 times or more since "
+            "2026-03-04 05:06:07 UTC, and is tried again",
+            SINCE,
+            "n1",
+        ),
+    )
+    # The network of a session on an agent is said once, also by two kernels; kernels and agents are told apart.
+    assert with_failing_steps(found, FailingKernel("n1", "main1", (network, create))) is found
+    both = with_failing_steps(found, FailingKernel("n1", "sub1", (network, create)))
+    assert [item.type for item in both].count(ConditionType.NETWORK_DEGRADED) == 1
+    assert [item.type for item in both].count(ConditionType.RETRYING) == 2
+    elsewhere = with_failing_steps(both, FailingKernel("n2", "sub2", (network,)))
+    assert len(elsewhere) == len(both) + 1
+    # One that ended says nothing of the network of those that did not; one that runs says that it is mended.
+    ended = with_failing_steps(both, FailingKernel("n1", "sub1", (), survived=True))
+    assert set(ended) == set(found)
+    assert with_failing_steps(found, FailingKernel("n1", "main1", ())) == (lost,)

@@ -6,8 +6,9 @@ import uuid
 
 import pytest
 
-from retinue.manager.reasons import SessionReason
-from retinue.manager.session.core.attempts import AttemptStatus
+from retinue.manager.reasons import ConditionType, SessionReason
+from retinue.manager.session.core.attempts import AttemptStatus, FailingStep, Step
+from retinue.manager.session.core.events import Condition, FailingKernel
 from retinue.manager.session.core.images import PERMANENT_REASONS, SeenImage
 from retinue.manager.session.core.spec import RetryPolicy, kernel_plans
 from retinue.manager.session.core.state_machine import (
@@ -557,3 +558,43 @@ def test_success_of_main_counts_whatever_the_others_did() -> None:
 def test_pauses_double_up_to_the_longest() -> None:
     policy = RetryPolicy(10, backoff_seconds=10.0, max_backoff_seconds=60.0)
     assert [policy.pause(number) for number in range(1, 6)] == [10.0, 20.0, 40.0, 60.0, 60.0]
+
+
+def test_a_start_that_is_given_up_names_what_each_kernel_waits_for_and_the_last_errors() -> None:
+    machine = placed()
+    report(machine, 0, Observed.HELD)
+    report(machine, 1, Observed.PULLING)
+    report(machine, 2, Observed.CREATING)
+    conditions = [
+        Condition(ConditionType.NETWORK_DEGRADED, "no bridge", None, "n1"),
+        Condition(ConditionType.AGENT_LOST, "it is away", None, "n1"),
+    ]
+    late = machine.time_out_start(conditions)
+    assert machine.session.message == (
+        "not every kernel was ready in time: not on n1, n0; sub1 was waiting for its image, "
+        "sub2 was being created, or joined to its network; no bridge"
+    )
+    assert [(agent, status.message) for agent, status in late] == [
+        ("n1", "its image was not fetched in time: no bridge"),
+        ("n0", "it was not ready in time"),
+    ]
+
+
+def test_only_agents_that_fail_for_too_long_are_late() -> None:
+    machine = placed()
+    failing = Condition(ConditionType.RETRYING, "sub1: no engine", None, "n1")
+    assert [agent for agent, _ in machine.time_out_start([failing], failing={"n1"})] == ["n1"]
+    session = machine.session
+    assert (session.state, session.failed_agents, session.failed_starts) == (SessionState.PENDING, ["n1"], 1)
+    assert session.message.endswith("sub1 was not begun; sub1: no engine")
+
+
+def test_what_an_agent_fails_at_is_kept_for_the_conditions() -> None:
+    machine = running()
+    main, sub = machine.session.kernels[0], machine.session.kernels[2]
+    step = FailingStep(Step.NETWORK, "no bridge", 2)
+    machine.observe(AttemptStatus((main.id, main.epoch), Observed.RUNNING, failing_steps=(step,)))
+    assert machine.failing[-1] == FailingKernel("n0", "main1", (step,))
+    # The network is still there for the kernel beside it.
+    machine.observe(AttemptStatus((sub.id, sub.epoch), Observed.EXITED, 0, failing_steps=(step,)))
+    assert machine.failing[-1] == FailingKernel("n0", "sub2", (), survived=True)
