@@ -62,7 +62,7 @@ class Settings:
     scratch_dir: Path
     managers: tuple[str, ...]
     listen: str
-    join_token: str = ""
+    join_token: str = field(default="", repr=False)
     ca_fingerprint: str = ""
     advertise: str = ""
     direct_listen: str = ""

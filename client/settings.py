@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import ssl
 import stat
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,7 @@ class Settings:
     """
 
     endpoint: str
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     ca: str | None = None
 
     def environment(self) -> dict[str, str]:

@@ -57,7 +57,7 @@ from retinue.manager.store.lanes import Lane, enter_lane, in_lane
 from retinue.manager.store.migrations import migrate
 from retinue.manager.supervision import supervise
 from retinue.manager.webhooks import seal
-from retinue.rpc.metrics import CERTIFICATE_ENDS, end_of, serving_metrics
+from retinue.rpc.metrics import CERTIFICATE_ENDS, end_of, end_of_file, serving_metrics
 
 if TYPE_CHECKING:
     from retinue.manager.gateway.serving import Gateway
@@ -289,7 +289,10 @@ def _show(settings: Settings, authority: Authority, tail: JournalTail) -> None:
     """Shows to Prometheus what is looked at with each scrape, and not followed."""
 
     def space(which: Literal["f_bavail", "f_blocks"]) -> float:
-        found = os.statvfs(settings.data_directory)
+        try:
+            found = os.statvfs(settings.data_directory)
+        except OSError:
+            return float("nan")
         return float(getattr(found, which) * found.f_frsize)
 
     _DATABASE_EMBEDDED.set(not settings.database_url)
@@ -299,7 +302,7 @@ def _show(settings: Settings, authority: Authority, tail: JournalTail) -> None:
     # Another certificate may take its place.
     CERTIFICATE_ENDS.labels("authority").set_function(lambda: end_of(authority.certificate))
     if settings.gateway is not None and (pair := settings.gateway.certificate) is not None:
-        CERTIFICATE_ENDS.labels("browsers").set_function(lambda: end_of(pair[0].read_bytes()))
+        CERTIFICATE_ENDS.labels("browsers").set_function(functools.partial(end_of_file, pair[0]))
 
 
 def _gateway(settings: GatewaySettings, authority: Authority) -> Gateway:

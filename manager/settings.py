@@ -29,7 +29,7 @@ class Settings:
     # Names and addresses under which the manager is reached; the first one is advertised.
     advertise: tuple[str, ...] = ()
     # A PostgreSQL server of one's own; empty: the embedded one.
-    database_url: str = ""
+    database_url: str = field(default="", repr=False)
     # Holds the key that the certificate authority is sealed with in the database; None: it is not kept there.
     ca_seal_key_file: Path | None = None
     # Makes accounts and tokens by itself and writes them to `dev.json`.

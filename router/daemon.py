@@ -10,7 +10,7 @@ import os
 import random
 import signal
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc.aio
@@ -66,7 +66,7 @@ class Settings:
     clients: str
     advertise: str = ""
     url: str = ""
-    join_token: str = ""
+    join_token: str = field(default="", repr=False)
     ca_fingerprint: str = ""
     envoy: Path | None = None
     plain: bool = False

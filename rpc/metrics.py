@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import logging
 import platform
 import socket
 from importlib import metadata
 from socketserver import ThreadingMixIn
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from cryptography import x509
@@ -20,7 +21,8 @@ from retinue.rpc.enrollment.managers import split_address
 from retinue.rpc.version import software_version
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +44,14 @@ def end_of(pem: str | bytes) -> float:
     return chain[0].not_valid_after_utc.timestamp()
 
 
+def end_of_file(path: Path) -> float:
+    """Returns the same of a file; nan where it cannot be read."""
+    try:
+        return end_of(path.read_bytes())
+    except OSError:
+        return float("nan")
+
+
 class _Handler(WSGIRequestHandler):
     """Handles a request within seconds, without a log line."""
 
@@ -49,6 +59,10 @@ class _Handler(WSGIRequestHandler):
 
     def log_message(self, *arguments: Any) -> None:
         """Logs nothing."""
+
+    def get_stderr(self) -> TextIO:
+        """Returns what takes in how a client went away: it is no line of the log."""
+        return io.StringIO()
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -71,6 +85,21 @@ class _Server6(_Server):
     address_family = socket.AF_INET6
 
 
+def _application() -> Callable[..., list[bytes]]:
+    """Returns what answers requests, also where a metric cannot be read."""
+    answer = make_wsgi_app()
+
+    def serve(environ: Any, start_response: Any) -> list[bytes]:
+        try:
+            return list(answer(environ, start_response))
+        except Exception:  # noqa: BLE001  # logged whole; the next request may fare better
+            _log.exception("the metrics cannot be read")
+            start_response("500 Internal Server Error", [("Content-Type", "text/plain")])
+            return [b"see the log\n"]
+
+    return serve
+
+
 @contextlib.asynccontextmanager
 async def serving_metrics(address: str, program: str) -> AsyncIterator[int]:
     """Serves all metrics of the process, which is a `program`, at `host:port` while the block lasts; the value is the
@@ -81,7 +110,7 @@ async def serving_metrics(address: str, program: str) -> AsyncIterator[int]:
     _BUILD.labels(program, software_version(), platform.python_version(), metadata.version("grpcio")).set(1)
     family, *_, found = (await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM))[0]
     kind = _Server6 if family is socket.AF_INET6 else _Server
-    server = make_server(str(found[0]), port, make_wsgi_app(), kind, _Handler)
+    server = make_server(str(found[0]), port, _application(), kind, _Handler)
     thread = Thread(target=server.serve_forever, name="metrics", daemon=True)
     thread.start()
     try:

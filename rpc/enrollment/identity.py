@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,7 @@ class Identity:
     """
 
     agent_id: str
-    private_key: str
+    private_key: str = field(repr=False)
     certificate: str
     ca_certificate: str
     agent_endpoint: str

@@ -258,10 +258,17 @@ async def test_every_line_is_json_through_faults_and_the_end(watched: Watched) -
     await cluster.routers[0].stop()
     await cluster.agents[0].process.stop()
     await cluster.manager.stop(NEVER)
+    facts = json.loads((cluster.directory / "manager/dev.json").read_text())
+    secrets = [facts[name] for name in ("token", "join_token", "router_join_token")]
+    secrets += [json.loads(path.read_text())["private_key"] for path in cluster.directory.rglob("identity.json")]
+    secrets += [watched.endpoint.bearer.removeprefix("Bearer ")]
+    assert all(len(secret) > 20 for secret in secrets)
     logs = sorted((cluster.directory / "logs").glob("*.log"))
     assert len(logs) == len(JOBS)
     for log in logs:
         lines = await asyncio.to_thread(log.read_text)
+        # Whatever their level, lines name no secret, not even as an escape of JSON.
+        assert not [secret[:4] for secret in secrets if secret in lines or json.dumps(secret)[1:-1] in lines]
         for line in lines.splitlines():
             found = json.loads(line)
             assert {"time", "level", "logger", "message"} <= found.keys()

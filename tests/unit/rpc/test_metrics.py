@@ -1,11 +1,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
+import socket
+import struct
+import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
+from prometheus_client import REGISTRY, Gauge
 
-from retinue.rpc.metrics import serving_metrics
+from retinue.rpc.metrics import end_of, end_of_file, serving_metrics
 from tests.support.eventually import NEVER
 
 
@@ -27,3 +34,45 @@ async def test_a_port_that_is_taken_is_an_error() -> None:
         with pytest.raises(OSError, match="in use"):
             async with serving_metrics(f"127.0.0.1:{port}", "retinue-agent"):
                 pass
+
+
+async def test_a_metric_that_cannot_be_read_is_an_error_of_the_log(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> float:
+        raise OSError("out of order")
+
+    broken = Gauge("broken_in_a_test", "It fails.")
+    broken.set_function(fail)
+    try:
+        async with serving_metrics("127.0.0.1:0", "retinue-agent") as port:
+            with pytest.raises(urllib.error.HTTPError, match="500"):
+                await asyncio.to_thread(_read, port)
+            REGISTRY.unregister(broken)
+            assert "process_" in await asyncio.to_thread(_read, port)
+    finally:
+        with contextlib.suppress(KeyError):
+            REGISTRY.unregister(broken)
+    assert "the metrics cannot be read" in caplog.text
+    assert capfd.readouterr().err == ""
+
+
+async def test_clients_that_go_away_leave_no_line(capfd: pytest.CaptureFixture[str]) -> None:
+    async with serving_metrics("127.0.0.1:0", "retinue-agent") as port:
+        for sent in (
+            b"",
+            b"\x16\x03\x01 no HTTP\r\n\r\n",
+            b"GET /metrics HTTP/1.1\r\n",
+            b"GET /metrics HTTP/1.1\r\n\r\n",
+        ):
+            with socket.create_connection(("127.0.0.1", port)) as connection:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                connection.sendall(sent)
+        assert "process_" in await asyncio.to_thread(_read, port)
+    assert capfd.readouterr().err == ""
+
+
+def test_the_end_of_a_certificate_that_is_none_is_no_number(tmp_path: Path) -> None:
+    assert math.isnan(end_of("none"))
+    assert math.isnan(end_of(b"\xff"))
+    assert math.isnan(end_of_file(tmp_path / "none"))
