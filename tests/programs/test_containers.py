@@ -101,7 +101,7 @@ async def test_functions_of_submitit_are_containers(login: Shell) -> None:
     assert {file.stat().st_uid for file in written} == {ACCOUNT}
 
 
-@pytest.mark.parametrize("name", ["array", "errors", "hybrid", "scratch", "serial", "tasks-on-nodes"])
+@pytest.mark.parametrize("name", ["array", "errors", "hybrid"])
 async def test_a_script_of_a_computing_centre_in_containers(login: Shell, name: str) -> None:
     await asyncio.to_thread(shutil.copy, SCRIPTS / f"{name}.sh", login.directory)
     submitted = await login.run(f"sbatch --parsable --wait {name}.sh")
