@@ -22,6 +22,7 @@ from prometheus_client import Counter, Histogram
 
 from retinue.manager.identity.principal import Kind, Principal
 from retinue.manager.server import errors, lower_errors
+from retinue.manager.server.arrivals import Arrivals
 from retinue.manager.server.authentication import Authenticator
 from retinue.manager.server.authorization import Access, access_to, authorise
 from retinue.manager.server.call_limits import (
@@ -102,6 +103,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self._open_streams = OpenStreams(STREAM_LIMITS, DEFAULT_STREAM_LIMIT)
         self._wrong_tokens = WrongTokens()
         self._limits = CallLimits(limits)
+        self._arrivals = Arrivals()
 
     async def intercept_service(
         self,
@@ -115,19 +117,16 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             return grpc.stream_stream_rpc_method_handler(self._refusing(method))
         reader = None if method in SERIALISED_METHODS else handler.request_deserializer
         writer = None if method in SERIALISED_METHODS else handler.response_serializer
-        # The library reads nothing itself: it would before the caller is authenticated.
-        match handler.request_streaming, handler.response_streaming:
-            case False, False:
-                answer = self._answering(method, handler.unary_unary, reader)
-                return grpc.unary_unary_rpc_method_handler(answer, None, writer)
-            case True, False:
-                answer = self._answering(method, handler.stream_unary, reader)
-                return grpc.stream_unary_rpc_method_handler(answer, None, writer)
-            case False, True:
-                stream = self._streaming(method, handler.unary_stream, reader)
-                return grpc.unary_stream_rpc_method_handler(stream, None, writer)
+        # To the library all requests are streams: the one of a unary call it would receive, and read, before the caller
+        # is authenticated.
+        many = handler.request_streaming
+        if not handler.response_streaming:
+            behaviour = handler.stream_unary if many else handler.unary_unary
+            answer = self._answering(method, behaviour, reader, many=many)
+            return grpc.stream_unary_rpc_method_handler(answer, None, writer)
+        behaviour = handler.stream_stream if many else handler.unary_stream
         return grpc.stream_stream_rpc_method_handler(
-            self._streaming(method, handler.stream_stream, reader), None, writer
+            self._streaming(method, behaviour, reader, many=many), None, writer
         )
 
     def _refusing(self, method: str) -> Any:
@@ -139,25 +138,33 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
         return refuse
 
-    def _answering(self, method: str, behaviour: Any, reader: Reader | None) -> Any:
-        async def answer(request: Any, context: Context) -> Any:
+    def _answering(self, method: str, behaviour: Any, reader: Reader | None, *, many: bool) -> Any:
+        async def answer(requests: Any, context: Context) -> Any:
             call, opened = _opened(method, context)
             with opened.until_ended():
-                async with self._around(call, opened, UNARY_SECONDS):
-                    return await behaviour(_readable(request, reader, opened), HandlerContext())
+                async with self._around(call, opened, UNARY_SECONDS) as (_, caller):
+                    request = await self._request(opened.requests(requests), reader, caller, many=many)
+                    return await behaviour(request, HandlerContext())
 
         return answer
 
-    def _streaming(self, method: str, behaviour: Any, reader: Reader | None) -> Any:
+    def _streaming(self, method: str, behaviour: Any, reader: Reader | None, *, many: bool) -> Any:
         # Writes by itself: of a generator whose response cannot be sent, the library leaves the rest to the garbage
         # collector, and its tasks would outlive the call.
-        async def stream(request: Any, context: Context) -> None:
+        async def stream(requests: Any, context: Context) -> None:
             call, opened = _opened(method, context)
             with opened.until_ended():
-                async with self._around(call, opened, None) as access:
-                    await self._relay(call, opened, access, behaviour, _readable(request, reader, opened))
+                async with self._around(call, opened, None) as (access, caller):
+                    request = await self._request(opened.requests(requests), reader, caller, many=many)
+                    await self._relay(call, opened, access, behaviour, request)
 
         return stream
+
+    async def _request(self, requests: Any, reader: Reader | None, caller: Caller, *, many: bool) -> Any:
+        """Returns what a handler takes: the one message of a call, or the stream of them."""
+        if not many:
+            return read(await self._arrivals.one(requests, caller), reader)
+        return requests if reader is None else Reading(requests, reader)
 
     async def _relay(self, call: Call, opened: OpenCall, access: Access, behaviour: Any, request: Any) -> None:
         """Sends the responses of a handler until it ends, or until the stream has to."""
@@ -198,7 +205,9 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 raise errors.Unavailable("the server is stopping: resume at another, or in a moment")
 
     @contextlib.asynccontextmanager
-    async def _around(self, call: Call, opened: OpenCall, seconds: float | None) -> AsyncIterator[Access]:
+    async def _around(
+        self, call: Call, opened: OpenCall, seconds: float | None
+    ) -> AsyncIterator[tuple[Access, Caller]]:
         with serving(call.request_id):
             async with _logged(call, opened, stream=seconds is None), _answered(opened), _within(call, seconds):
                 access = access_to(call.method)
@@ -208,19 +217,20 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     authorise(access, principal, call.method)
                     _principal.set(principal)
                     _address.set(call.address)
-                    enter_lane(_LANES[_caller(call, principal).kind])
-                    with self._limited(call, principal, stream=seconds is None):
-                        yield access or Access.ANYONE
+                    caller = _caller(call, principal)
+                    enter_lane(_LANES[caller.kind])
+                    with self._limited(call, caller, stream=seconds is None):
+                        yield access or Access.ANYONE, caller
                 else:
                     # A join token is in the request.
-                    enter_lane(_LANES[CallerClass.ADDRESS])
-                    with self._counting_wrong_tokens(call), self._limited(call, None, stream=seconds is None):
-                        yield access
+                    caller = _caller(call, None)
+                    enter_lane(_LANES[caller.kind])
+                    with self._counting_wrong_tokens(call), self._limited(call, caller, stream=seconds is None):
+                        yield access, caller
 
     @contextlib.contextmanager
-    def _limited(self, call: Call, principal: Principal | None, *, stream: bool) -> Iterator[None]:
+    def _limited(self, call: Call, caller: Caller, *, stream: bool) -> Iterator[None]:
         """Counts a call for as long as the block lasts. Raises TooManyCalls."""
-        caller = _caller(call, principal)
         refusal = self._limits.begin(caller, call.method, time.monotonic(), stream=stream)
         if refusal is not None:
             subject = f"{_SUBJECTS[caller.kind]}/{caller.name}"
@@ -264,14 +274,6 @@ def _check_rights(before: Principal | None, now: Principal) -> None:
     """
     if before is not None and before.lost(now):
         raise errors.Unavailable("your role or memberships have changed: open the stream again")
-
-
-def _readable(request: Any, reader: Reader | None, opened: OpenCall) -> Any:
-    """Returns what a handler takes, of the one message of a call or of the stream of them."""
-    if isinstance(request, bytes):
-        return read(request, reader)
-    requests = opened.requests(request)
-    return requests if reader is None else Reading(requests, reader)
 
 
 @contextlib.asynccontextmanager

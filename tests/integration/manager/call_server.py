@@ -21,24 +21,31 @@ import grpc
 import grpc.aio
 
 from retinue.manager.identity.principal import Kind, Principal
+from retinue.manager.listeners import SERVER_OPTIONS
 from retinue.manager.server.authentication import Authenticator
+from retinue.manager.server.errors import TokenInvalid
 from retinue.manager.server.interceptors import CallInterceptor
 from retinue.manager.store.database import Database
 
+# Anyone may call it.
+ENROLL = "/retinue.manager.v1.EnrollmentService/Enroll"
 CREATE = "/retinue.manager.v1.SessionService/CreateSession"
 # Ends soon.
 WAIT = "/retinue.manager.v1.SessionService/WatchSessions"
 # Ends never.
 LOGS, TUNNEL = "/retinue.manager.v1.KernelService/StreamLogs", "/retinue.manager.v1.KernelService/Attach"
 PIECE = b"x" * 65_536
+WRONG = "rtn_wrong"
 
 
 class Known(Authenticator):
-    """Knows one user."""
+    """Knows one user, by any token but one."""
 
     async def user(self, secret: str) -> Principal:
         # As long as the database may take.
         await asyncio.sleep(0.002)
+        if secret == WRONG:
+            raise TokenInvalid
         return Principal(Kind.USER, "ada")
 
 
@@ -79,6 +86,7 @@ class _Handlers(grpc.GenericRpcHandler):
     def service(self, details: Any) -> Any:
         return {
             CREATE: grpc.unary_unary_rpc_method_handler(_create),
+            ENROLL: grpc.unary_unary_rpc_method_handler(_create),
             WAIT: grpc.unary_stream_rpc_method_handler(_wait),
             LOGS: grpc.unary_stream_rpc_method_handler(_logs),
             TUNNEL: grpc.stream_stream_rpc_method_handler(_tunnel),
@@ -91,7 +99,9 @@ async def _main() -> None:
     known = Known(
         Database("postgresql://nobody@/none"), monotonic=time.monotonic, clock=lambda: dt.datetime.now(dt.UTC)
     )
-    server = grpc.aio.server(interceptors=[CallInterceptor(known, asyncio.Event(), recheck_seconds=0.005)])
+    server = grpc.aio.server(
+        interceptors=[CallInterceptor(known, asyncio.Event(), recheck_seconds=0.005)], options=SERVER_OPTIONS
+    )
     server.add_generic_rpc_handlers((_Handlers(),))
     sys.stdout.write(f"{server.add_insecure_port('127.0.0.1:0')}\n")
     sys.stdout.flush()
