@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING
 from retinue.client import enum_names
 from retinue.client.calls import call
 from retinue.client.pages import paged
+from retinue.client.time_spans import as_duration
 from retinue.manager.v1 import account_service_pb2 as pb
 from retinue.manager.v1 import account_service_pb2_grpc, idle_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping
-    from datetime import timedelta
 
     import grpc.aio
+
+    from retinue.client.words import IdleChecker, ProjectRole, Span, UserRole
 
 
 class Projects:
@@ -45,7 +47,7 @@ class Projects:
         """Removes a project without live sessions."""
         await call(self._stub.DeleteProject, pb.DeleteProjectRequest(name=name))
 
-    async def set_member(self, project: str, user: str, role: str = "member") -> pb.User:
+    async def set_member(self, project: str, user: str, role: ProjectRole = "member") -> pb.User:
         """Makes a user `member` or `admin` of a project."""
         value = enum_names.number(enum_names.PROJECT_ROLE, role)
         request = pb.SetMembershipRequest(user=user, project=project, role=pb.ProjectRole.ValueType(value))
@@ -74,8 +76,8 @@ class Users:
         self,
         name: str,
         *,
-        role: str = "user",
-        projects: Mapping[str, str] | None = None,
+        role: UserRole = "user",
+        projects: Mapping[str, ProjectRole] | None = None,
         file_owner: tuple[int, int] | None = None,
         request_id: str = "",
     ) -> pb.User:
@@ -122,13 +124,11 @@ class Tokens:
             channel
         )
 
-    async def create(
-        self, *, user: str = "", description: str = "", ttl: timedelta | None = None
-    ) -> pb.CreateTokenResponse:
+    async def create(self, *, user: str = "", description: str = "", ttl: Span | None = None) -> pb.CreateTokenResponse:
         """Makes a token for a user (default: the caller); the answer's `secret` is shown once."""
         request = pb.CreateTokenRequest(user=user, description=description)
         if ttl is not None:
-            request.ttl.FromTimedelta(ttl)
+            request.ttl.CopyFrom(as_duration(ttl))
         return await call(self._stub.CreateToken, request)
 
     async def list(self, *, user: str = "", limit: int | None = None) -> AsyncGenerator[pb.Token, None]:
@@ -159,7 +159,12 @@ class IdleOverrides:
         )
 
     async def set(
-        self, user: str, policy: idle_pb2.IdlePolicy | None = None, *, exempt: Iterable[str] = (), etag: str = ""
+        self,
+        user: str,
+        policy: idle_pb2.IdlePolicy | None = None,
+        *,
+        exempt: Iterable[IdleChecker] = (),
+        etag: str = "",
     ) -> idle_pb2.IdleOverride:
         """Sets the whole override of a user: fields that replace those of groups, and checkers (`interaction`,
         …) that never end anything.

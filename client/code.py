@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime as dt
 import itertools
 import uuid
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, cast
 
 import grpc
 import grpc.aio
 
+from retinue.client import enum_names
 from retinue.client.bidi_stream import BidiStream
 from retinue.client.errors import REQUEST_ID_KEY, CallError, RetinueError, Unavailable
+from retinue.client.notebooks import as_html, shortened
+from retinue.client.time_spans import as_duration
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.types.v1 import code_pb2
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from types import TracebackType
 
+    from retinue.client.words import CodeStatus, Span
     from retinue.manager.v1 import kernel_service_pb2_grpc
 
 MAX_UNREAD = 256
@@ -37,7 +40,7 @@ class CodeResult:
     """
 
     run_id: str
-    status: str
+    status: CodeStatus
     exit_code: int
     stdout: str
     stderr: str
@@ -46,6 +49,16 @@ class CodeResult:
     error_name: str = ""
     error_value: str = ""
     traceback: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Returns a text of one line."""
+        said = f" {self.error_name}: {self.error_value}" if self.error_name else f" {self.value}" if self.value else ""
+        return f"<CodeResult {self.status}{shortened(said)}>"
+
+    def _repr_html_(self) -> str:
+        """Returns what a notebook shows: all text, whatever else the run has shown is in `media`."""
+        facts = {"status": self.status, "error": self.error_name and f"{self.error_name}: {self.error_value}"}
+        return as_html("Code", facts, self.stdout + self.stderr + self.value)
 
 
 class Code:
@@ -95,13 +108,13 @@ class Code:
             await asyncio.gather(self._reading, return_exceptions=True)
 
     def run(
-        self, code: str, *, run_id: str = "", timeout: float | None = None
+        self, code: str, *, run_id: str = "", timeout: Span | None = None
     ) -> AsyncGenerator[code_pb2.CodeEvent, None]:
         """Runs code; what happens, as it happens, up to `finished`. The same `run_id` (a UUID) does not run twice."""
         return self._follow(pb.ExecuteCodeRequest(run=_run(code_pb2.CodeRun(code=code), run_id, timeout)))
 
     def batch(
-        self, *, clean: str = "", build: str = "", execute: str = "", run_id: str = "", timeout: float | None = None
+        self, *, clean: str = "", build: str = "", execute: str = "", run_id: str = "", timeout: Span | None = None
     ) -> AsyncGenerator[code_pb2.CodeEvent, None]:
         """Runs shell commands one after the other, `*` for the usual ones; what happens, up to `finished`."""
         commands = code_pb2.CodeBatch(clean=clean, build=build, exec=execute)
@@ -111,7 +124,7 @@ class Code:
         """Yields the events of a run of any stream, from an offset on."""
         return self._follow(pb.ExecuteCodeRequest(resume=code_pb2.CodeResume(run_id=run_id, offset=offset)))
 
-    async def execute(self, code: str, *, run_id: str = "", timeout: float | None = None) -> CodeResult:  # noqa: ASYNC109  # of the run
+    async def execute(self, code: str, *, run_id: str = "", timeout: Span | None = None) -> CodeResult:  # noqa: ASYNC109  # of the run
         """Runs code to its end; what it prints and shows is put together. A run that asks for input is interrupted, and
         so is one whose caller leaves: what runs next would wait behind it.
         """
@@ -207,10 +220,10 @@ class Code:
         return Unavailable("the server ended the stream", code=code, request_id=self._identity)
 
 
-def _run(run: code_pb2.CodeRun, run_id: str, timeout: float | None) -> code_pb2.CodeRun:
+def _run(run: code_pb2.CodeRun, run_id: str, timeout: Span | None) -> code_pb2.CodeRun:
     run.run_id = run_id or str(uuid.uuid4())
     if timeout is not None:
-        run.timeout.FromTimedelta(dt.timedelta(seconds=timeout))
+        run.timeout.CopyFrom(as_duration(timeout))
     return run
 
 
@@ -227,7 +240,7 @@ def gathered(events: list[code_pb2.CodeEvent]) -> CodeResult:
     ]
     return CodeResult(
         run_id=events[-1].run_id,
-        status=code_pb2.CodeStatus.Name(last.status).removeprefix("CODE_STATUS_"),
+        status=cast("CodeStatus", enum_names.name_of(code_pb2.CodeStatus.DESCRIPTOR, last.status)),
         exit_code=last.exit_code,
         stdout="".join(event.stdout for event in events),
         stderr="".join(event.stderr for event in events),

@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from retinue.client import enum_names
 from retinue.client.errors import RetinueError
+from retinue.client.notebooks import as_html
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from retinue.client.logs import LogChunk
     from retinue.client.sessions import Sessions
     from retinue.client.spec import SessionOptions
+    from retinue.client.words import SessionResult
     from retinue.manager.v1 import session_pb2
 
 KEPT = 16 << 20
@@ -33,15 +35,25 @@ class Completed:
     output: bytes
     dropped: int = 0
 
+    def __repr__(self) -> str:
+        """Returns a text of one line."""
+        code = "" if self.exit_code is None else f", exit code {self.exit_code}"
+        return f"<Completed {self.session.spec.name} {self.result}{code}, {len(self.output)} bytes of output>"
+
+    def _repr_html_(self) -> str:
+        """Returns what a notebook shows."""
+        facts = {"result": self.result, "exit code": self.exit_code, "message": self.session.message}
+        return as_html(f"Session {self.session.spec.name}", facts, self.text)
+
     @property
     def exit_code(self) -> int | None:
         """Returns the exit code of `main1`; None when it never ran."""
         return self.session.exit_code if self.session.HasField("exit_code") else None
 
     @property
-    def result(self) -> str:
+    def result(self) -> SessionResult:
         """Returns `SUCCESS`, `FAILED` or `UNDEFINED`."""
-        return enum_names.name_of(enum_names.SESSION_RESULT, self.session.result)
+        return cast("SessionResult", enum_names.name_of(enum_names.SESSION_RESULT, self.session.result))
 
     @property
     def text(self) -> str:

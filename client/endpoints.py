@@ -6,12 +6,12 @@ import uuid
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from retinue.client.backoff import RetryBudget
 from retinue.client.calls import call, resumed
 from retinue.client.pages import paged
+from retinue.client.time_spans import as_duration
 from retinue.manager.v1 import endpoint_pb2 as epb
 from retinue.manager.v1 import endpoint_service_pb2 as pb
 from retinue.manager.v1 import endpoint_service_pb2_grpc
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
     import grpc.aio
+
+    from retinue.client.words import Span
 
 
 class Endpoints:
@@ -111,10 +113,9 @@ class Endpoints:
         request = pb.SetTrafficRequest(endpoint=endpoint, traffic=traffic, request_id=str(uuid.uuid4()))
         return (await call(self._stub.SetTraffic, request)).endpoint
 
-    async def set_floor(self, endpoint: str, replicas: int, seconds: float) -> epb.Endpoint:
+    async def set_floor(self, endpoint: str, replicas: int, seconds: Span) -> epb.Endpoint:
         """Sets a floor under the number of replicas for a time; 0 replicas take it away."""
-        duration = Duration()
-        duration.FromMilliseconds(int(seconds * 1000))
+        duration = as_duration(seconds)
         request = pb.SetScalingFloorRequest(
             endpoint=endpoint, replicas=replicas, duration=duration, request_id=str(uuid.uuid4())
         )
@@ -124,10 +125,10 @@ class Endpoints:
         """Says why there are as many replicas as there are."""
         return await call(self._stub.ExplainEndpoint, pb.ExplainEndpointRequest(endpoint=endpoint))
 
-    async def stats(self, endpoint: str, seconds: float = 2.0) -> AsyncGenerator[pb.StreamEndpointStatsResponse, None]:
+    async def stats(self, endpoint: str, seconds: Span = 2.0) -> AsyncGenerator[pb.StreamEndpointStatsResponse, None]:
         """Yields numbers of an endpoint at an interval."""
         request = pb.StreamEndpointStatsRequest(endpoint=endpoint)
-        request.interval.FromMilliseconds(int(seconds * 1000))
+        request.interval.CopyFrom(as_duration(seconds))
         async with aclosing(
             resumed(self._stub.StreamEndpointStats, lambda: request, endless=True, retry_budget=self._retry_budget)
         ) as responses:
@@ -135,12 +136,12 @@ class Endpoints:
                 yield response
 
     async def create_token(
-        self, endpoint: str, *, label: str = "", seconds: float = 0.0
+        self, endpoint: str, *, label: str = "", seconds: Span = 0.0
     ) -> pb.CreateEndpointTokenResponse:
         """Makes a token for requests to an endpoint; its secret is shown once."""
         request = pb.CreateEndpointTokenRequest(endpoint=endpoint, label=label)
         if seconds:
-            request.lifetime.FromMilliseconds(int(seconds * 1000))
+            request.lifetime.CopyFrom(as_duration(seconds))
         return await call(self._stub.CreateEndpointToken, request)
 
     async def tokens(self, endpoint: str) -> AsyncGenerator[epb.EndpointToken, None]:

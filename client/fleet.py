@@ -6,8 +6,7 @@ import uuid
 
 # The declared types are also checked when the program runs.
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from datetime import timedelta
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 
 from google.protobuf.field_mask_pb2 import FieldMask
 
@@ -15,7 +14,9 @@ from retinue.client import enum_names
 from retinue.client.calls import call
 from retinue.client.pages import paged
 from retinue.client.scheduling_policy import agent_strategy, session_strategy
+from retinue.client.time_spans import as_duration
 from retinue.client.typed_options import check_options
+from retinue.client.words import Egress, Isolation, PullPolicy, SessionType, Span
 from retinue.manager.v1 import enrollment_service_pb2 as enrollment_pb
 from retinue.manager.v1 import fleet_service_pb2 as pb
 from retinue.manager.v1 import fleet_service_pb2_grpc, idle_pb2, scheduling_policy_pb2, session_pb2
@@ -36,18 +37,18 @@ class GroupPolicy(TypedDict, total=False):
     external_server: scheduling_policy_pb2.ExternalServer | None
     reservation: scheduling_policy_pb2.ReservationPolicy
     preemption: scheduling_policy_pb2.PreemptionPolicy
-    pending_timeout: timedelta
+    pending_timeout: Span
     max_kernels_per_agent: int
     owner_weights: Mapping[str, int]
-    start_timeout: timedelta
-    max_grace: timedelta
+    start_timeout: Span
+    max_grace: Span
     mount_roots: Sequence[pb.MountRoot]
     image_registries: Sequence[str]
-    session_types: Sequence[str]
-    isolations: Sequence[str]
-    default_isolation: str
-    default_pull_policy: str
-    egress: str
+    session_types: Sequence[SessionType]
+    isolations: Sequence[Isolation]
+    default_isolation: Isolation | Literal[""]
+    default_pull_policy: PullPolicy | Literal[""]
+    egress: Egress
     idle_policy: idle_pb2.IdlePolicy
 
 
@@ -79,7 +80,7 @@ class Agents:
             yield agent
 
     async def drain(
-        self, agent_id: str, *, keep_system: bool = False, deadline: timedelta | None = None, etag: str = ""
+        self, agent_id: str, *, keep_system: bool = False, deadline: Span | None = None, etag: str = ""
     ) -> pb.Agent:
         """Takes an agent out of scheduling; what runs there stays, but for system sessions unless `keep_system`.
 
@@ -88,7 +89,7 @@ class Agents:
         """
         request = pb.DrainAgentRequest(agent_id=agent_id, etag=etag, keep_system=keep_system)
         if deadline is not None:
-            request.deadline.FromTimedelta(deadline)
+            request.deadline.CopyFrom(as_duration(deadline))
         return (await call(self._stub.DrainAgent, request)).agent
 
     async def undrain(self, agent_id: str, *, etag: str = "") -> pb.Agent:
@@ -124,7 +125,7 @@ class Agents:
         *,
         resource_group: str = "",
         agent_id: str = "",
-        ttl: timedelta | None = None,
+        ttl: Span | None = None,
         uses: int = 1,
         router: bool = False,
     ) -> pb.CreateJoinTokenResponse:
@@ -132,7 +133,7 @@ class Agents:
         kind = enrollment_pb.NODE_KIND_ROUTER if router else enrollment_pb.NODE_KIND_AGENT
         request = pb.CreateJoinTokenRequest(resource_group=resource_group, agent_id=agent_id, uses=uses, kind=kind)
         if ttl is not None:
-            request.ttl.FromTimedelta(ttl)
+            request.ttl.CopyFrom(as_duration(ttl))
         return await call(self._stub.CreateJoinToken, request)
 
 
@@ -229,7 +230,7 @@ def _scheduling(policy: GroupPolicy) -> scheduling_policy_pb2.SchedulingPolicy:
         max_kernels_per_agent=policy.get("max_kernels_per_agent", 0),
     )
     if (pending_timeout := policy.get("pending_timeout")) is not None:
-        message.pending_timeout.FromTimedelta(pending_timeout)
+        message.pending_timeout.CopyFrom(as_duration(pending_timeout))
     return message
 
 
@@ -260,7 +261,7 @@ def _group(name: str, policy: GroupPolicy) -> pb.ResourceGroup:
     if egress := policy.get("egress"):
         group.egress = pb.EgressPolicy.Value(f"EGRESS_POLICY_{egress.upper()}")
     if (start_timeout := policy.get("start_timeout")) is not None:
-        group.start_timeout.FromTimedelta(start_timeout)
+        group.start_timeout.CopyFrom(as_duration(start_timeout))
     if (max_grace := policy.get("max_grace")) is not None:
-        group.max_grace.FromTimedelta(max_grace)
+        group.max_grace.CopyFrom(as_duration(max_grace))
     return group

@@ -16,10 +16,14 @@ if TYPE_CHECKING:
 
     from retinue.client.backoff import RetryBudget
     from retinue.client.errors import CallError
+    from retinue.client.words import LogStream
     from retinue.manager.v1 import kernel_service_pb2_grpc
 
 
-_STREAMS = {log_stream_pb2.LOG_STREAM_STDOUT: "stdout", log_stream_pb2.LOG_STREAM_STDERR: "stderr"}
+_STREAMS: dict[log_stream_pb2.LogStream.ValueType, LogStream] = {
+    log_stream_pb2.LOG_STREAM_STDOUT: "stdout",
+    log_stream_pb2.LOG_STREAM_STDERR: "stderr",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,12 @@ class LogChunk:
     data: bytes
     dropped: int = 0
     epoch: int = 0
-    stream: str = ""
+    stream: LogStream = ""
+
+    def __repr__(self) -> str:
+        """Returns a text of one line."""
+        stream = f" {self.stream}" if self.stream else ""
+        return f"<LogChunk {self.hostname}{stream} at {self.offset}, {len(self.data)} bytes>"
 
 
 async def stream_logs(  # the fields of the request

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from retinue.client import enum_names
 from retinue.client.calls import call
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     import grpc.aio
 
+    from retinue.client.words import QuotaKind
+
 
 class Quotas:
     """The limits on what sessions may hold together. All methods raise CallError."""
@@ -28,7 +30,7 @@ class Quotas:
 
     async def set(
         self,
-        kind: str,
+        kind: QuotaKind,
         name: str,
         *,
         slots: Mapping[str, Amount] | None = None,
@@ -51,7 +53,9 @@ class Quotas:
         )
         return (await call(self._stub.SetQuota, pb.SetQuotaRequest(quota=quota))).quota
 
-    async def list(self, *, kind: str = "", name: str = "", limit: int | None = None) -> AsyncGenerator[pb.Quota, None]:
+    async def list(
+        self, *, kind: QuotaKind | Literal[""] = "", name: str = "", limit: int | None = None
+    ) -> AsyncGenerator[pb.Quota, None]:
         """Quotas that the caller may read, by kind and name, with what counts against them now."""
         wanted = _kind(kind) if kind else pb.QUOTA_KIND_UNSPECIFIED
 

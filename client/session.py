@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from retinue.client import enum_names
 from retinue.client.errors import SessionEnded, WaitTimeout
+from retinue.client.notebooks import as_html
+from retinue.client.words import seconds_of
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from retinue.client.logs import LogChunk
     from retinue.client.port import PortConnection
     from retinue.client.sessions import Sessions
+    from retinue.client.words import SessionResult, SessionState, Span
     from retinue.manager.v1 import kernel_service_pb2, session_pb2, session_service_pb2
     from retinue.types.v1 import app_pb2
 
@@ -39,6 +42,18 @@ class Session:
         """Returns a text for people."""
         return f"<Session {self.name} {self.id} {self.state}>"
 
+    def _repr_html_(self) -> str:
+        """Returns what a notebook shows."""
+        exited = self.is_ended or None
+        facts = {
+            "id": self.id,
+            "state": self.state,
+            "result": exited and self.result,
+            "exit code": self.exit_code,
+            "message": self.view.message,
+        }
+        return as_html(f"Session {self.name}", facts)
+
     @property
     def id(self) -> str:
         """Returns its UUID."""
@@ -55,14 +70,14 @@ class Session:
         return self.view.spec.name
 
     @property
-    def state(self) -> str:
+    def state(self) -> SessionState:
         """Returns its state as a word, for instance `RUNNING`."""
-        return enum_names.state_of(self.view)
+        return cast("SessionState", enum_names.state_of(self.view))
 
     @property
-    def result(self) -> str:
+    def result(self) -> SessionResult:
         """Returns `UNDEFINED`, `SUCCESS` or `FAILED`."""
-        return enum_names.name_of(enum_names.SESSION_RESULT, self.view.result)
+        return cast("SessionResult", enum_names.name_of(enum_names.SESSION_RESULT, self.view.result))
 
     @property
     def exit_code(self) -> int | None:
@@ -97,27 +112,30 @@ class Session:
                 self.view, self.revision = view, revision
                 yield self
 
-    async def wait(self, *states: str, timeout: float | None = None) -> Session:  # noqa: ASYNC109  # callers count on the message
+    async def wait(self, *states: SessionState, timeout: Span | None = None) -> Session:  # noqa: ASYNC109  # callers count on the message
         """Waits until it is, or has been since last seen, in one of `states`.
 
-        Raises SessionEnded when it ended without that, and WaitTimeout after `timeout` seconds.
+        Raises SessionEnded when it ended without that, and WaitTimeout after `timeout`.
         """
         wanted = {
             enum_names.name_of(enum_names.SESSION_STATE, enum_names.number(enum_names.SESSION_STATE, state))
             for state in states
         }
         try:
-            async with asyncio.timeout(timeout), aclosing(self.progress()) as steps:
+            async with (
+                asyncio.timeout(None if timeout is None else seconds_of(timeout)),
+                aclosing(self.progress()) as steps,
+            ):
                 async for step in steps:
                     if step.state in wanted:
                         return self
         except TimeoutError:
-            message = f"{self.name} is {self.state} and not {' or '.join(sorted(wanted))} after {timeout} s"
+            message = f"{self.name} is {self.state} and not {' or '.join(sorted(wanted))} after {seconds_of(timeout or 0):g} s"
             raise WaitTimeout(message) from None
         raise SessionEnded(f"{self.name} has ended ({self.state}) and was not {' or '.join(sorted(wanted))}", self.view)
 
-    async def wait_ended(self, timeout: float | None = None) -> Session:  # noqa: ASYNC109  # callers count on the message
-        """Waits until it has ended. Raises WaitTimeout after `timeout` seconds."""
+    async def wait_ended(self, timeout: Span | None = None) -> Session:  # noqa: ASYNC109  # callers count on the message
+        """Waits until it has ended. Raises WaitTimeout after `timeout`."""
         return await self.wait("TERMINATED", "CANCELLED", timeout=timeout)
 
     def logs(
@@ -192,7 +210,7 @@ class Session:
         """Returns whether the program of an app runs, and its last output."""
         return await self._sessions.app(self.id, app)
 
-    async def stop_app(self, app: str, *, grace: float | None = None) -> app_pb2.AppStatus:
+    async def stop_app(self, app: str, *, grace: Span | None = None) -> app_pb2.AppStatus:
         """Ends the program of an app; see `Sessions.stop_app`."""
         return await self._sessions.stop_app(self.id, app, grace=grace)
 
@@ -210,7 +228,7 @@ class Session:
         """Changes its name, its priority or its hold; see `Sessions.update`. Returns itself as it is then."""
         return self._became(await self._sessions.update(self.id, name=name, priority=priority, hold=hold))
 
-    async def extend(self, duration: dt.timedelta | None = None) -> Session:
+    async def extend(self, duration: Span | None = None) -> Session:
         """Says that it is still needed; with `duration`, that no idle check ends it before then.
         Returns itself as it is then.
         """

@@ -7,8 +7,6 @@ import uuid
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Unpack
 
-from google.protobuf.duration_pb2 import Duration
-
 from retinue.client import enum_names
 from retinue.client.attachment import Attachment, attach_start
 from retinue.client.backoff import RetryBudget
@@ -20,6 +18,7 @@ from retinue.client.session import Session
 from retinue.client.session_view import fold
 from retinue.client.shared_watch import SharedWatch
 from retinue.client.spec import SessionOptions, session_spec
+from retinue.client.time_spans import as_duration
 from retinue.manager.v1 import (
     app_service_pb2,
     app_service_pb2_grpc,
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from retinue.client.code import Code
     from retinue.client.files import Files
     from retinue.client.port import PortConnection
+    from retinue.client.words import Span
 OWN_STREAMS = 4
 """Sessions that are followed at a time with a stream for each."""
 _READ_AGAIN = frozenset({"REVISION_COMPACTED", "REVISION_LOST"})
@@ -192,13 +192,13 @@ class Sessions:
         response = await call(self._stub.UpdateSession, request)
         return Session(self, response.session, response.revision, response.incarnation)
 
-    async def extend(self, session: str, duration: dt.timedelta | None = None) -> Session:
+    async def extend(self, session: str, duration: Span | None = None) -> Session:
         """Says that a session is still needed; with `duration`, that no idle check ends it before then.
         Returns it as it is then.
         """
         request = session_service_pb2.ExtendSessionRequest(session=session)
         if duration is not None:
-            request.duration.FromTimedelta(duration)
+            request.duration.CopyFrom(as_duration(duration))
         response = await call(self._stub.ExtendSession, request)
         return Session(self, response.session, response.revision, response.incarnation)
 
@@ -214,7 +214,7 @@ class Sessions:
         session_id: str = "",
         until_ended: bool = False,
         filter: str = "",  # noqa: A002  # as in the contract
-        min_interval: float = 0.0,
+        min_interval: Span = 0.0,
     ) -> AsyncGenerator[session_pb2.SessionEvent, None]:
         """Yields events after a revision (default: from now on), in order, each once, over broken connections.
 
@@ -225,8 +225,7 @@ class Sessions:
         time come together, `min_interval` seconds apart, at most 1.
         """
         position = after_revision
-        interval = Duration()
-        interval.FromMicroseconds(round(min_interval * 1e6))
+        interval = as_duration(min_interval)
 
         def request() -> session_service_pb2.WatchSessionsRequest:
             return session_service_pb2.WatchSessionsRequest(
@@ -301,13 +300,13 @@ class Sessions:
         )
 
     async def stats(
-        self, session: str = "", hostname: str = "", *, interval: float = 2.0
+        self, session: str = "", hostname: str = "", *, interval: Span = 2.0
     ) -> AsyncGenerator[kernel_service_pb2.StreamStatsResponse, None]:
         """Yields the usage of running kernels, of one session until it has ended,
         or of all that the caller may read; every `interval` seconds.
         """
         request = kernel_service_pb2.StreamStatsRequest(session=session, hostname=hostname)
-        request.interval.FromNanoseconds(round(interval * 1e9))
+        request.interval.CopyFrom(as_duration(interval))
         responses = resumed(
             self._kernels.StreamStats, lambda: request, endless=not session, retry_budget=self._retry_budget
         )
@@ -355,14 +354,14 @@ class Sessions:
         return PortConnection(open_port_method(self._channel), session, str(port), hostname, direct=direct)
 
     async def create_ssh_certificate(
-        self, session: str, public_key: str, *, ttl: dt.timedelta | None = None
+        self, session: str, public_key: str, *, ttl: Span | None = None
     ) -> kernel_service_pb2.CreateSshCertificateResponse:
         """Certifies a public key, a line of OpenSSH's format, for the SFTP servers of a system session,
         by default for an hour.
         """
         request = kernel_service_pb2.CreateSshCertificateRequest(session=session, public_key=public_key)
         if ttl is not None:
-            request.ttl.FromTimedelta(ttl)
+            request.ttl.CopyFrom(as_duration(ttl))
         return await call(self._kernels.CreateSshCertificate, request)
 
     async def create_port_tunnel(self, session: str, port: str | int) -> kernel_service_pb2.CreatePortTunnelResponse:
@@ -409,13 +408,13 @@ class Sessions:
         request = app_service_pb2.GetAppRequest(session=session, app=app)
         return (await call(self._apps.GetApp, request)).status
 
-    async def stop_app(self, session: str, app: str, *, grace: float | None = None) -> app_pb2.AppStatus:
+    async def stop_app(self, session: str, app: str, *, grace: Span | None = None) -> app_pb2.AppStatus:
         """Ends the program of an app, if it runs: asks it to, and kills it after `grace` seconds, by default 10.
         May be repeated.
         """
         request = app_service_pb2.StopAppRequest(session=session, app=app)
         if grace is not None:
-            request.grace.FromMilliseconds(round(1000 * grace))
+            request.grace.CopyFrom(as_duration(grace))
         return (await call(self._apps.StopApp, request)).status
 
     async def follow(self, session: Session) -> AsyncGenerator[tuple[session_pb2.Session, int], None]:

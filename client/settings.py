@@ -42,6 +42,11 @@ class Settings:
     token: str | None = field(default=None, repr=False)
     ca: str | None = None
 
+    def __repr__(self) -> str:
+        """Returns a text without the token, for it is written into logs."""
+        token = ", with a token" if self.token else ""
+        return f"<Settings {self.endpoint}{token}>"
+
     def environment(self) -> dict[str, str]:
         """Returns the variables by which another program of this kind finds the same manager."""
         found = {"RETINUE_ENDPOINT": self.endpoint, "RETINUE_TOKEN": self.token or "", "RETINUE_CA": self.ca or ""}

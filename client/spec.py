@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 # The declared types are also checked when the program runs.
+import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import TypedDict, Unpack
 
 from retinue.client import app_catalogue, enum_names
 from retinue.client.errors import UsageError
 from retinue.client.typed_options import Amount, amount_texts, check_options
+from retinue.client.words import (
+    AgentChoice,
+    ClusterMode,
+    Isolation,
+    PullPolicy,
+    ReplicaPlacement,
+    SessionType,
+    Span,
+    seconds_of,
+)
 from retinue.manager.v1 import session_pb2
 from retinue.types.v1 import isolation_pb2, port_pb2, pull_policy_pb2
 
@@ -25,9 +36,9 @@ class SessionOptions(TypedDict, total=False):
     is writable. `ports`: of `main1` that clients reach, each a name, `tcp` or `http`,
     a number and, where an HTTP program is to see it through the gateway in place of the browser's host, `localhost`;
     `preopen_ports`: first and last number of ranges; `apps`: programs to be started on demand, as
-    messages, or by their names in `retinue.client.app_catalogue`.
-    `termination_grace`, `time_limit`: seconds. `stop_signal`: in place of `TERM`. `time_warning`: a signal
-    for the command, and how many seconds before the time limit. `agents`: to run on, `agent_choice`: `preferred` or
+    messages, or by their names in `retinue.client.app_catalogue`. Lengths of time are seconds or a timedelta:
+    `termination_grace`, `time_limit`, `retry_backoff`. `stop_signal`: in place of `TERM`. `time_warning`: a signal
+    for the command, and how long before the time limit. `agents`: to run on, `agent_choice`: `preferred` or
     `strict`.
     `architecture`: that the agents must have. `endpoint`: that it is a replica of,
     `replica_placement`: `spread` or `pack`. `preemptible`: may be preempted by sessions of higher priority.
@@ -35,20 +46,21 @@ class SessionOptions(TypedDict, total=False):
     of a file, and permissions that new files do not get, such as `002`. `hold`: wait until `Sessions.update` takes that
     away.
     `bootstrap_script`: what every kernel runs before its command. Batch only: `earliest_start_time`, not before then,
-    in seconds since 1970; `depends_on`, ids, numbers or names of sessions or arrays that must succeed first,
+    a datetime with its zone, or seconds since 1970; `depends_on`, ids, numbers or names of sessions or arrays that must
+    succeed first,
     `runs_after`, that must only have ended, `runs_after_failure`, that must fail; `runs_after_label`, the key of a
     label of which earlier sessions with the same value must have ended; `max_attempts`, `retry_on_failure` and
-    `retry_backoff` in seconds, to run it again.
+    `retry_backoff`, to run it again.
     `template`: name or id of a template that all the above overrides, `template_version` by default the newest;
     then nothing else is required.
     """
 
-    type: str
+    type: SessionType
     name: str
     project: str
     resource_group: str
     cluster_size: int
-    cluster_mode: str
+    cluster_mode: ClusterMode
     priority: int
     image: str
     command: Sequence[str]
@@ -56,14 +68,14 @@ class SessionOptions(TypedDict, total=False):
     slots: Mapping[str, Amount]
     shared_memory: str
     working_directory: str
-    isolation: str
-    pull_policy: str
+    isolation: Isolation
+    pull_policy: PullPolicy
     main_image: str
-    main_isolation: str
+    main_isolation: Isolation
     main_environment: Mapping[str, str]
     main_slots: Mapping[str, Amount]
     sub_image: str
-    sub_isolation: str
+    sub_isolation: Isolation
     sub_command: Sequence[str]
     sub_environment: Mapping[str, str]
     sub_slots: Mapping[str, Amount]
@@ -72,21 +84,21 @@ class SessionOptions(TypedDict, total=False):
     ports: Sequence[tuple[str, str, int] | tuple[str, str, int, str]]
     preopen_ports: Sequence[tuple[int, int]]
     apps: Sequence[session_pb2.AppDefinition | str]
-    termination_grace: float
+    termination_grace: Span
     stop_signal: str
-    time_warning: tuple[str, float]
+    time_warning: tuple[str, Span]
     agents: Sequence[str]
-    agent_choice: str
+    agent_choice: AgentChoice
     architecture: str
     endpoint: str
-    replica_placement: str
-    time_limit: float
+    replica_placement: ReplicaPlacement
+    time_limit: Span
     preemptible: bool
     authorized_keys: Sequence[str]
     max_file_bytes: int
     umask: str
     bootstrap_script: str
-    earliest_start_time: float
+    earliest_start_time: float | dt.datetime
     hold: bool
     depends_on: Sequence[str]
     runs_after: Sequence[str]
@@ -94,7 +106,7 @@ class SessionOptions(TypedDict, total=False):
     runs_after_label: str
     max_attempts: int
     retry_on_failure: bool
-    retry_backoff: float
+    retry_backoff: Span
     template: str
     template_version: int
 
@@ -160,9 +172,10 @@ def _spec(options: SessionOptions) -> session_pb2.SessionSpec:
     if (tries := options.get("max_attempts")) is not None:
         spec.retry.max_attempts, spec.retry.on_failure = tries, options.get("retry_on_failure", False)
         if (pause := options.get("retry_backoff")) is not None:
-            spec.retry.backoff.FromNanoseconds(round(pause * 1e9))
+            spec.retry.backoff.FromNanoseconds(round(seconds_of(pause) * 1e9))
     if (begin := options.get("earliest_start_time")) is not None:
-        spec.earliest_start_time.FromNanoseconds(round(begin * 1e9))
+        moment = begin.timestamp() if isinstance(begin, dt.datetime) else begin
+        spec.earliest_start_time.FromNanoseconds(round(moment * 1e9))
     _refer(spec, template, options.get("template_version", 0))
     spec.type = _session_type(options.get("type", ""), optional=bool(template))
     if mode := options.get("cluster_mode"):
@@ -170,11 +183,11 @@ def _spec(options: SessionOptions) -> session_pb2.SessionSpec:
     if (priority := options.get("priority")) is not None:
         spec.priority = priority
     if (grace := options.get("termination_grace")) is not None:
-        spec.termination_grace.FromNanoseconds(round(grace * 1e9))
+        spec.termination_grace.FromNanoseconds(round(seconds_of(grace) * 1e9))
     spec.stop_signal = options.get("stop_signal", "")
     if (warning := options.get("time_warning")) is not None:
         spec.time_warning.signal = warning[0]
-        spec.time_warning.before.FromNanoseconds(round(warning[1] * 1e9))
+        spec.time_warning.before.FromNanoseconds(round(seconds_of(warning[1]) * 1e9))
     if choice := options.get("agent_choice"):
         spec.agent_choice = session_pb2.AgentChoice.ValueType(enum_names.number(enum_names.AGENT_CHOICE, choice))
     if placement := options.get("replica_placement"):
@@ -182,7 +195,7 @@ def _spec(options: SessionOptions) -> session_pb2.SessionSpec:
             enum_names.number(enum_names.REPLICA_PLACEMENT, placement)
         )
     if (limit := options.get("time_limit")) is not None:
-        spec.time_limit.FromNanoseconds(round(limit * 1e9))
+        spec.time_limit.FromNanoseconds(round(seconds_of(limit) * 1e9))
     main = _kernel(options.get("main_image"), None, options.get("main_environment"), options.get("main_slots"))
     sub = _kernel(
         options.get("sub_image"), options.get("sub_command"), options.get("sub_environment"), options.get("sub_slots")

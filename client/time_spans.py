@@ -12,6 +12,8 @@ import re
 
 from google.protobuf.duration_pb2 import Duration
 
+from retinue.client.words import Span, seconds_of
+
 _AMOUNT = r"(?:\d+(?:\.\d*)?|\.\d+)"
 _PART = re.compile(rf"({_AMOUNT})\s*([a-zµμ]+)\s*", re.ASCII)
 _NUMBER = re.compile(_AMOUNT, re.ASCII)
@@ -98,8 +100,8 @@ def _without_space_before_zone(text: str) -> str:
     return re.sub(r"(?<=\d) (?=[+-]\d\d:?\d\d$)", "", text)
 
 
-def as_duration(seconds: float) -> Duration:
-    """Returns seconds as the contract has them."""
+def as_duration(span: Span) -> Duration:
+    """Returns a length of time as the contract has it."""
     duration = Duration()
-    duration.FromNanoseconds(round(seconds * 1e9))
+    duration.FromNanoseconds(round(seconds_of(span) * 1e9))
     return duration

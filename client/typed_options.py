@@ -7,7 +7,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from retinue.client.errors import UsageError
 
@@ -78,6 +78,9 @@ def _of_length(place: str, value: object, tuples: Sequence[Any]) -> Any:
 
 
 def _fits(value: object, hint: Any) -> bool:
+    if get_origin(hint) is Literal:
+        # Words are taken in any case; who converts them says which there are.
+        return isinstance(value, str)
     if hint in {int, float, Decimal}:
         number = int | float if hint is float else hint
         return isinstance(value, number) and not isinstance(value, bool)
@@ -86,5 +89,5 @@ def _fits(value: object, hint: Any) -> bool:
 
 def _name(hint: Any) -> str:
     names = {Sequence: "a list", Mapping: "a mapping", type(None): "None"}
-    kind = get_origin(hint) or hint
+    kind = str if get_origin(hint) is Literal else get_origin(hint) or hint
     return names.get(kind) or str(kind.__name__)

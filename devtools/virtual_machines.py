@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from retinue.client.errors import RetinueError
 from retinue.devtools.threads import in_thread
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 GUESTS = Path("/var/cache/retinue/vm")
 """The directory of what virtual machines boot, as `retinue-agent build linux` fetches it."""
-_VM = "vm"
+_VM: Final = "vm"
 _MARKER = "vm-default"
 """Name of the file that says that the default isolation was set by a cluster, and is no choice of its user's."""
 

@@ -27,6 +27,8 @@ from retinue.manager.v1 import account_service_pb2 as pb
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from retinue.client.words import ProjectRole, UserRole
+
 
 @click.group("projects")
 def projects_command() -> None:
@@ -76,7 +78,7 @@ async def remove_project(connection: Connection, name: str) -> None:
 @click.argument("user")
 @pass_connection
 @asynchronous
-async def set_member(connection: Connection, project: str, user: str, role: str) -> None:
+async def set_member(connection: Connection, project: str, user: str, role: ProjectRole) -> None:
     """Add a user to a project, or change the role there."""
     async with connection.client() as client:
         found = await client.projects.set_member(project, user, role)
@@ -187,12 +189,12 @@ async def create_user(
     *,
     name: str,
     admin: bool,
-    projects: Mapping[str, str],
+    projects: Mapping[str, ProjectRole],
     file_owner: tuple[int, int] | None,
     output: str,
 ) -> None:
     """Create a user."""
-    role = "admin" if admin else "user"
+    role: UserRole = "admin" if admin else "user"
     async with connection.client() as client:
         user = await client.users.create(name, role=role, projects=projects, file_owner=file_owner)
     print_one(output, user, _user_facts(user), user.name)

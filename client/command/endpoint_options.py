@@ -125,13 +125,13 @@ def set_revision(revision: epb.RevisionSpec, given: Mapping[str, Any]) -> None:
     session = session_spec(
         type="inference",
         image=given["image"] or "",
-        isolation=given["isolation"] or "",
-        pull_policy=given["pull"] or "",
+        isolation=options.chosen_word(given["isolation"]),
+        pull_policy=options.chosen_word(given["pull"]),
         command=given["command"],
         environment=given["env"],
         slots=given["slots"],
         mounts=given["mount"],
-        replica_placement=given["replicas"] or "",
+        replica_placement=options.chosen_word(given["replicas"]),
     )
     session.ClearField("type")
     if session.kernel.command:

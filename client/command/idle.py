@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from google.protobuf.duration_pb2 import Duration
 
+    from retinue.client.words import IdleChecker
+
 FORM = "NAME=VALUE,…"
 HELP = (
     "interaction, lifetime and window with times after which sessions end; grace, warning and extension; cpu and mem with per cent of "
@@ -176,7 +178,7 @@ async def list_overrides(connection: Connection, output: str) -> None:
 @pass_connection
 @asynchronous
 async def set_override(
-    connection: Connection, *, user: str, idle: tuple[idle_pb2.IdlePolicy, list[str]] | None, output: str
+    connection: Connection, *, user: str, idle: tuple[idle_pb2.IdlePolicy, list[IdleChecker]] | None, output: str
 ) -> None:
     """Set the whole override of a user, as `interaction=8h,lifetime=none`.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 import shlex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -110,6 +110,11 @@ set_option = click.option(
     help="Sets one field, as slots.cpu=2, roles.worker.count=3 or time_limit=1h.",
 )
 unset_option = click.option("--unset", multiple=True, metavar="PATH", help="Does not take one field of the template.")
+
+
+def chosen_word(word: str | None) -> Any:
+    """Returns one of the words of an option's choice, and for none what leaves the choice to the server."""
+    return word or ""
 
 
 ISOLATIONS = click.Choice(["process", "container", "vm"])

@@ -17,6 +17,8 @@ from retinue.manager.v1 import account_service_pb2 as pb
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from retinue.client.words import QuotaKind
+
 _KIND = click.Choice(["user", "project", "resource-group"])
 
 
@@ -53,7 +55,7 @@ def _of(quota: pb.Quota, field: str, number: int) -> str:
 @list_output_option
 @pass_connection
 @asynchronous
-async def list_quotas(connection: Connection, kind: str | None, output: str) -> None:
+async def list_quotas(connection: Connection, kind: QuotaKind | None, output: str) -> None:
     """List quotas by kind and name: what counts against each, and its limits."""
     async with connection.client() as client:
         quotas = [quota async for quota in client.quotas.list(kind=kind or "")]
@@ -74,7 +76,7 @@ async def list_quotas(connection: Connection, kind: str | None, output: str) -> 
 async def set_quota(
     connection: Connection,
     *,
-    kind: str,
+    kind: QuotaKind,
     name: str,
     slots: Mapping[str, str],
     sessions: int | None,

@@ -12,9 +12,9 @@ from retinue.client.blocking import iterate, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from datetime import timedelta
     from typing import TYPE_CHECKING
 
+    from retinue.client.words import IdleChecker, ProjectRole, Span, UserRole
     from retinue.manager.v1 import account_service_pb2 as pb
     from retinue.manager.v1 import idle_pb2
 
@@ -38,7 +38,7 @@ class Projects:
         """Removes a project without live sessions."""
         run(self._asynchronous.delete(name))
 
-    def set_member(self, project: str, user: str, role: str = "member") -> pb.User:
+    def set_member(self, project: str, user: str, role: ProjectRole = "member") -> pb.User:
         """Makes a user `member` or `admin` of a project."""
         return run(self._asynchronous.set_member(project, user, role))
 
@@ -62,8 +62,8 @@ class Users:
         self,
         name: str,
         *,
-        role: str = "user",
-        projects: Mapping[str, str] | None = None,
+        role: UserRole = "user",
+        projects: Mapping[str, ProjectRole] | None = None,
         file_owner: tuple[int, int] | None = None,
         request_id: str = "",
     ) -> pb.User:
@@ -97,7 +97,7 @@ class Tokens:
         """Takes the asynchronous form."""
         self._asynchronous = asynchronous
 
-    def create(self, *, user: str = "", description: str = "", ttl: timedelta | None = None) -> pb.CreateTokenResponse:
+    def create(self, *, user: str = "", description: str = "", ttl: Span | None = None) -> pb.CreateTokenResponse:
         """Makes a token for a user (default: the caller); the answer's `secret` is shown once."""
         return run(self._asynchronous.create(user=user, description=description, ttl=ttl))
 
@@ -122,7 +122,12 @@ class IdleOverrides:
         self._asynchronous = asynchronous
 
     def set(
-        self, user: str, policy: idle_pb2.IdlePolicy | None = None, *, exempt: Iterable[str] = (), etag: str = ""
+        self,
+        user: str,
+        policy: idle_pb2.IdlePolicy | None = None,
+        *,
+        exempt: Iterable[IdleChecker] = (),
+        etag: str = "",
     ) -> idle_pb2.IdleOverride:
         """Sets the whole override of a user: fields that replace those of groups, and checkers (`interaction`,
         …) that never end anything.

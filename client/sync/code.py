@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from typing import TYPE_CHECKING, Self
 
     from retinue.client.code import CodeResult
+    from retinue.client.words import Span
     from retinue.types.v1 import code_pb2
 
 
@@ -47,12 +48,12 @@ class Code:
         """Ends the stream, not what runs."""
         run(self._asynchronous.__aexit__(kind, error, trace))
 
-    def run(self, code: str, *, run_id: str = "", timeout: float | None = None) -> Iterator[code_pb2.CodeEvent]:
+    def run(self, code: str, *, run_id: str = "", timeout: Span | None = None) -> Iterator[code_pb2.CodeEvent]:
         """Runs code; what happens, as it happens, up to `finished`. The same `run_id` (a UUID) does not run twice."""
         return iterate(self._asynchronous.run(code, run_id=run_id, timeout=timeout))
 
     def batch(
-        self, *, clean: str = "", build: str = "", execute: str = "", run_id: str = "", timeout: float | None = None
+        self, *, clean: str = "", build: str = "", execute: str = "", run_id: str = "", timeout: Span | None = None
     ) -> Iterator[code_pb2.CodeEvent]:
         """Runs shell commands one after the other, `*` for the usual ones; what happens, up to `finished`."""
         return iterate(
@@ -63,7 +64,7 @@ class Code:
         """Yields the events of a run of any stream, from an offset on."""
         return iterate(self._asynchronous.resume(run_id, offset))
 
-    def execute(self, code: str, *, run_id: str = "", timeout: float | None = None) -> CodeResult:
+    def execute(self, code: str, *, run_id: str = "", timeout: Span | None = None) -> CodeResult:
         """Runs code to its end; what it prints and shows is put together. A run that asks for input is interrupted, and
         so is one whose caller leaves: what runs next would wait behind it.
         """

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import TYPE_CHECKING
 
+    from retinue.client.words import Span
     from retinue.manager.v1 import endpoint_pb2 as epb
     from retinue.manager.v1 import endpoint_service_pb2 as pb
 
@@ -70,7 +71,7 @@ class Endpoints:
         """Sets the shares of revisions in percent, 100 together."""
         return run(self._asynchronous.set_traffic(endpoint, shares))
 
-    def set_floor(self, endpoint: str, replicas: int, seconds: float) -> epb.Endpoint:
+    def set_floor(self, endpoint: str, replicas: int, seconds: Span) -> epb.Endpoint:
         """Sets a floor under the number of replicas for a time; 0 replicas take it away."""
         return run(self._asynchronous.set_floor(endpoint, replicas, seconds))
 
@@ -78,11 +79,11 @@ class Endpoints:
         """Says why there are as many replicas as there are."""
         return run(self._asynchronous.explain(endpoint))
 
-    def stats(self, endpoint: str, seconds: float = 2.0) -> Iterator[pb.StreamEndpointStatsResponse]:
+    def stats(self, endpoint: str, seconds: Span = 2.0) -> Iterator[pb.StreamEndpointStatsResponse]:
         """Yields numbers of an endpoint at an interval."""
         return iterate(self._asynchronous.stats(endpoint, seconds))
 
-    def create_token(self, endpoint: str, *, label: str = "", seconds: float = 0.0) -> pb.CreateEndpointTokenResponse:
+    def create_token(self, endpoint: str, *, label: str = "", seconds: Span = 0.0) -> pb.CreateEndpointTokenResponse:
         """Makes a token for requests to an endpoint; its secret is shown once."""
         return run(self._asynchronous.create_token(endpoint, label=label, seconds=seconds))
 

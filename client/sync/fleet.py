@@ -12,10 +12,10 @@ from retinue.client.blocking import iterate, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from datetime import timedelta
     from typing import TYPE_CHECKING, Unpack
 
     from retinue.client.fleet import GroupPolicy
+    from retinue.client.words import Span
     from retinue.manager.v1 import fleet_service_pb2 as pb
 
 
@@ -35,7 +35,7 @@ class Agents:
         return iterate(self._asynchronous.list(filter=filter, limit=limit))
 
     def drain(
-        self, agent_id: str, *, keep_system: bool = False, deadline: timedelta | None = None, etag: str = ""
+        self, agent_id: str, *, keep_system: bool = False, deadline: Span | None = None, etag: str = ""
     ) -> pb.Agent:
         """Takes an agent out of scheduling; what runs there stays, but for system sessions unless `keep_system`.
 
@@ -69,7 +69,7 @@ class Agents:
         *,
         resource_group: str = "",
         agent_id: str = "",
-        ttl: timedelta | None = None,
+        ttl: Span | None = None,
         uses: int = 1,
         router: bool = False,
     ) -> pb.CreateJoinTokenResponse:

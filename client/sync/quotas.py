@@ -12,9 +12,10 @@ from retinue.client.blocking import iterate, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from typing import TYPE_CHECKING
+    from typing import TYPE_CHECKING, Literal
 
     from retinue.client.typed_options import Amount
+    from retinue.client.words import QuotaKind
     from retinue.manager.v1 import account_service_pb2 as pb
 
 
@@ -27,7 +28,7 @@ class Quotas:
 
     def set(
         self,
-        kind: str,
+        kind: QuotaKind,
         name: str,
         *,
         slots: Mapping[str, Amount] | None = None,
@@ -51,6 +52,8 @@ class Quotas:
             )
         )
 
-    def list(self, *, kind: str = "", name: str = "", limit: int | None = None) -> Iterator[pb.Quota]:
+    def list(
+        self, *, kind: QuotaKind | Literal[""] = "", name: str = "", limit: int | None = None
+    ) -> Iterator[pb.Quota]:
         """Quotas that the caller may read, by kind and name, with what counts against them now."""
         return iterate(self._asynchronous.list(kind=kind, name=name, limit=limit))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import TYPE_CHECKING
 
     from retinue.client.logs import LogChunk
+    from retinue.client.words import SessionResult, SessionState, Span
     from retinue.manager.v1 import kernel_service_pb2, session_pb2, session_service_pb2
     from retinue.types.v1 import app_pb2
 
@@ -50,6 +51,10 @@ class Session:
         """Returns a text for people."""
         return repr(self._asynchronous)
 
+    def _repr_html_(self) -> str:
+        """Returns what a notebook shows."""
+        return self._asynchronous._repr_html_()
+
     @property
     def id(self) -> str:
         """Returns its UUID."""
@@ -66,12 +71,12 @@ class Session:
         return self._asynchronous.name
 
     @property
-    def state(self) -> str:
+    def state(self) -> SessionState:
         """Returns its state as a word, for instance `RUNNING`."""
         return self._asynchronous.state
 
     @property
-    def result(self) -> str:
+    def result(self) -> SessionResult:
         """Returns `UNDEFINED`, `SUCCESS` or `FAILED`."""
         return self._asynchronous.result
 
@@ -98,15 +103,15 @@ class Session:
         """Yields itself now and after each event, until it has ended; skips no event."""
         return map(Session, iterate(self._asynchronous.progress()))
 
-    def wait(self, *states: str, timeout: float | None = None) -> Session:
+    def wait(self, *states: SessionState, timeout: Span | None = None) -> Session:
         """Waits until it is, or has been since last seen, in one of `states`.
 
-        Raises SessionEnded when it ended without that, and WaitTimeout after `timeout` seconds.
+        Raises SessionEnded when it ended without that, and WaitTimeout after `timeout`.
         """
         return Session(run(self._asynchronous.wait(*states, timeout=timeout)))
 
-    def wait_ended(self, timeout: float | None = None) -> Session:
-        """Waits until it has ended. Raises WaitTimeout after `timeout` seconds."""
+    def wait_ended(self, timeout: Span | None = None) -> Session:
+        """Waits until it has ended. Raises WaitTimeout after `timeout`."""
         return Session(run(self._asynchronous.wait_ended(timeout)))
 
     def logs(
@@ -184,7 +189,7 @@ class Session:
         """Returns whether the program of an app runs, and its last output."""
         return run(self._asynchronous.app(app))
 
-    def stop_app(self, app: str, *, grace: float | None = None) -> app_pb2.AppStatus:
+    def stop_app(self, app: str, *, grace: Span | None = None) -> app_pb2.AppStatus:
         """Ends the program of an app; see `Sessions.stop_app`."""
         return run(self._asynchronous.stop_app(app, grace=grace))
 
@@ -200,7 +205,7 @@ class Session:
         """Changes its name, its priority or its hold; see `Sessions.update`. Returns itself as it is then."""
         return Session(run(self._asynchronous.update(name=name, priority=priority, hold=hold)))
 
-    def extend(self, duration: dt.timedelta | None = None) -> Session:
+    def extend(self, duration: Span | None = None) -> Session:
         """Says that it is still needed; with `duration`, that no idle check ends it before then.
         Returns itself as it is then.
         """

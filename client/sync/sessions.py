@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from retinue.client.logs import LogChunk
     from retinue.client.spec import SessionOptions
+    from retinue.client.words import Span
     from retinue.manager.v1 import (
         kernel_service_pb2,
         session_pb2,
@@ -143,7 +144,7 @@ class Sessions:
             )
         )
 
-    def extend(self, session: str, duration: dt.timedelta | None = None) -> Session:
+    def extend(self, session: str, duration: Span | None = None) -> Session:
         """Says that a session is still needed; with `duration`, that no idle check ends it before then.
         Returns it as it is then.
         """
@@ -161,7 +162,7 @@ class Sessions:
         session_id: str = "",
         until_ended: bool = False,
         filter: str = "",
-        min_interval: float = 0.0,
+        min_interval: Span = 0.0,
     ) -> Iterator[session_pb2.SessionEvent]:
         """Yields events after a revision (default: from now on), in order, each once, over broken connections.
 
@@ -218,7 +219,7 @@ class Sessions:
         )
 
     def stats(
-        self, session: str = "", hostname: str = "", *, interval: float = 2.0
+        self, session: str = "", hostname: str = "", *, interval: Span = 2.0
     ) -> Iterator[kernel_service_pb2.StreamStatsResponse]:
         """Yields the usage of running kernels, of one session until it has ended,
         or of all that the caller may read; every `interval` seconds.
@@ -264,7 +265,7 @@ class Sessions:
         return PortConnection(self._asynchronous.open_port(session, port, hostname, direct=direct))
 
     def create_ssh_certificate(
-        self, session: str, public_key: str, *, ttl: dt.timedelta | None = None
+        self, session: str, public_key: str, *, ttl: Span | None = None
     ) -> kernel_service_pb2.CreateSshCertificateResponse:
         """Certifies a public key, a line of OpenSSH's format, for the SFTP servers of a system session,
         by default for an hour.
@@ -305,7 +306,7 @@ class Sessions:
         """Returns whether the program of an app runs, and its last output."""
         return run(self._asynchronous.app(session, app))
 
-    def stop_app(self, session: str, app: str, *, grace: float | None = None) -> app_pb2.AppStatus:
+    def stop_app(self, session: str, app: str, *, grace: Span | None = None) -> app_pb2.AppStatus:
         """Ends the program of an app, if it runs: asks it to, and kills it after `grace` seconds, by default 10.
         May be repeated.
         """

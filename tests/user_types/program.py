@@ -1,6 +1,7 @@
 """A program as users write it, which has to please every type checker at its strictest; scripts/check-user-types."""
 
 import asyncio
+import datetime as dt
 from typing import assert_type
 
 from retinue.client import Client, Completed, NotFound, Session, SessionEnded, SessionOptions, aio
@@ -25,6 +26,9 @@ def blocking(client: Client) -> str:
         assert_type(code.execute("6 * 7").value, str)
         for event in code.run("print(1)"):
             assert_type(event, code_pb2.CodeEvent)
+    if session.state == "RUNNING" and session.result == "UNDEFINED":
+        session.extend(dt.timedelta(hours=1)).wait("TERMINATED", timeout=dt.timedelta(minutes=1))
+    client.sessions.create(type="interactive", isolation="container", time_limit=dt.timedelta(hours=1))
     try:
         session.wait_ended(timeout=60)
         assert_type(next(client.agents.list(limit=1)).id, str)

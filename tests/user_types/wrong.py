@@ -9,4 +9,7 @@ def wrong(client: Client) -> int:
     session = client.sessions.create(command=["true"], cluster_size="3")  # wrong
     _ = session.logs(folow=True)  # wrong
     _ = done.sesion  # wrong
+    client.sessions.create(command=["true"], isolation="containr")  # wrong
+    session.wait("RUNING", timeout=3)  # wrong
+    client.users.create("ann", role="boss")  # wrong
     return done.text  # wrong

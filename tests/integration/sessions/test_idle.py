@@ -14,6 +14,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from retinue.client.aio import Client, Session
 from retinue.client.errors import FailedPrecondition, InvalidRequest, NotFound
+from retinue.client.words import SessionType
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import idle_pb2 as pb
 from tests.integration.sessions.idle_policies import check_of, let_be_unused, no_policy_afterwards, seconds
@@ -40,7 +41,7 @@ async def group(client: Client) -> AsyncIterator[str]:
         yield name
 
 
-async def start(client: Client, *command: str, kind: str = "interactive", protocol: str = "") -> Session:
+async def start(client: Client, *command: str, kind: SessionType = "interactive", protocol: str = "") -> Session:
     session = await client.sessions.create(
         type=kind,
         command=command,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import uuid
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
 from retinue.client.errors import InvalidRequest, NotFound
+from retinue.client.spec import SessionOptions
 from retinue.manager.v1 import endpoint_pb2, session_pb2, template_service_pb2
 from retinue.types.v1 import isolation_pb2
 from tests.support.eventually import NEVER, eventually
@@ -75,10 +76,14 @@ async def test_what_no_agent_of_the_group_runs_is_refused_at_once(client: Client
             await create(type="batch", command=["true"], image="alpine:3")
         assert [wrong.field for wrong in no.value.violations] == ["spec.kernel.image"]
     # What an image implies by itself is not what is asked for.
-    for isolation, default in (("vm", ""), ("", "vm")):
+    asked: list[tuple[SessionOptions, Literal["vm", ""]]] = [
+        ({"type": "batch", "command": ["true"], "image": "alpine:3", "isolation": "vm"}, ""),
+        ({"type": "batch", "command": ["true"], "image": "alpine:3"}, "vm"),
+    ]
+    for options, default in asked:
         async with policy(client, default_isolation=default):
             with pytest.raises(InvalidRequest, match="has a runtime for virtual machines with images: "):
-                await client.sessions.create(type="batch", command=["true"], image="alpine:3", isolation=isolation)
+                await client.sessions.create(**options)
 
 
 async def test_a_group_whose_agents_are_still_to_come_takes_everything(client: Client) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from retinue.client.aio import Client
 from retinue.client.errors import InvalidRequest
+from retinue.client.words import AgentChoice, ReplicaPlacement
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1.fleet_service_pb2 import MountRoot
 from tests.support.eventually import NEVER, eventually
@@ -23,9 +24,10 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 async def test_strict_and_preferred_agents(client: Client, cluster: Cluster) -> None:
     first, second = (agent.id for agent in cluster.agents)
+    choices: list[tuple[str, AgentChoice]] = [(first, "strict"), (second, "strict"), (second, "preferred")]
     sessions = [
         await client.sessions.create(type="interactive", agents=[agent], agent_choice=choice)
-        for agent, choice in ((first, "strict"), (second, "strict"), (second, "preferred"))
+        for agent, choice in choices
     ]
     for session in sessions:
         await session.wait("RUNNING", timeout=NEVER)
@@ -39,7 +41,8 @@ async def test_strict_and_preferred_agents(client: Client, cluster: Cluster) -> 
 
 
 async def test_replicas_of_an_endpoint_spread_or_pack(client: Client) -> None:
-    for placement, agents in (("spread", 2), ("pack", 1)):
+    placements: list[tuple[ReplicaPlacement, int]] = [("spread", 2), ("pack", 1)]
+    for placement, agents in placements:
         sessions = [
             await client.sessions.create(type="interactive", endpoint=placement, replica_placement=placement)
             for _ in range(2)

@@ -173,7 +173,7 @@ async def test_waiting_for_a_state_passed_through_while_away(connect: Connect) -
     journal.whole_life()
     client = await connect(_register(JournalServicer(journal, break_after=3)))
     handle = await client.sessions.get("work")
-    assert (await handle.wait("running")).state == "RUNNING"
+    assert (await handle.wait("RUNNING")).state == "RUNNING"
     ended = await handle.wait_ended(timeout=NEVER)
     assert (ended.state, ended.result, ended.exit_code) == ("TERMINATED", "SUCCESS", 0)
 

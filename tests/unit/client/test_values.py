@@ -13,12 +13,12 @@ from retinue.types.v1 import isolation_pb2
 
 
 def test_isolations_of_a_request_from_options() -> None:
-    spec = session_spec(type="interactive", image="i:1", isolation="vm", cluster_size=2, sub_isolation="Process")
+    spec = session_spec(type="interactive", image="i:1", isolation="vm", cluster_size=2, sub_isolation="process")
     assert spec.kernel.isolation == isolation_pb2.ISOLATION_VM
     assert [(role.role, role.kernel.isolation) for role in spec.roles] == [("sub", isolation_pb2.ISOLATION_PROCESS)]
     assert not session_spec(type="interactive").kernel.isolation
     with pytest.raises(UsageError, match="process, container, vm"):
-        session_spec(type="interactive", isolation="enclave")
+        session_spec(type="interactive", isolation="enclave")  # type: ignore[arg-type]
 
 
 def test_a_request_from_options() -> None:
@@ -65,7 +65,7 @@ def test_what_is_not_given_is_left_to_the_server() -> None:
 
 def test_requests_that_make_no_sense() -> None:
     with pytest.raises(UsageError, match="interactive, batch"):
-        session_spec(type="banana")
+        session_spec(type="banana")  # type: ignore[arg-type]
     with pytest.raises(UsageError):
         session_spec(command=["true"])
     with pytest.raises(UsageError, match="list of arguments"):

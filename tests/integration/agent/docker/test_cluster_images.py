@@ -9,7 +9,7 @@ import io
 import tarfile
 from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
@@ -262,7 +262,7 @@ async def test_pull_policies_and_the_command_of_an_image(cluster: DockerCluster,
     reference = await asyncio.to_thread(push, 1)
     async with cluster.client() as client:
 
-        async def ran(policy: str, on: str = agent) -> Session:
+        async def ran(policy: Any, on: str = agent) -> Session:
             session = await client.sessions.create(
                 type="batch", image=reference, pull_policy=policy, slots=slots, agents=[on], agent_choice="strict"
             )

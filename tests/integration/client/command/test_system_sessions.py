@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from retinue.client.errors import CallError
+from retinue.client.words import SessionType
 from retinue.manager.v1 import fleet_service_pb2, idle_pb2, session_pb2
 from tests.integration.client.command.conftest import Program
 from tests.integration.client.command.sftp_sessions import MARKER, answered, connected, serve
@@ -228,7 +229,7 @@ async def test_mounts_lie_apart(files: Program, client: Client, shared: Path, tm
 @pytest.mark.parametrize(
     ("kind", "kernels"), [("interactive", 1), ("batch", 1), ("system", 1), ("inference", 1), ("interactive", 2)]
 )
-async def test_directories_of_users_and_projects(client: Client, shared: Path, kind: str, kernels: int) -> None:
+async def test_directories_of_users_and_projects(client: Client, shared: Path, kind: SessionType, kernels: int) -> None:
     caller = await client.users.caller()
     own = shared / caller.name / "default"
     own.mkdir(parents=True)
