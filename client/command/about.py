@@ -31,10 +31,12 @@ def version_command() -> None:
 @click.command("protos")
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
 def protos_command(directory: Path) -> None:
-    """Write the .proto files of the API into DIRECTORY, for clients in other languages."""
+    """Write the .proto files of the API, and all that they import, into DIRECTORY, for clients in other languages."""
     try:
-        for path in copy_files(resources.files("retinue").joinpath("protos"), directory, ".proto"):
-            click.echo(path)
+        # The second are those of protobuf that the first import: not every compiler brings them.
+        for part in ("protos", "well_known"):
+            for path in copy_files(resources.files("retinue").joinpath(part), directory, ".proto"):
+                click.echo(path)
     except OSError as error:
         raise click.ClickException(f"cannot write {error.filename}: {error.strerror}") from error
 
