@@ -120,6 +120,9 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
     await identify(settings.agent_id, settings.managers, settings.join_token, settings.ca_fingerprint, identities)
     node = await asyncio.to_thread(discover)
     uplink = await asyncio.to_thread(find_uplink, settings.underlay_address or None)
+    if settings.underlay_mtu:
+        # Networks that exist keep theirs; of new ones the managers choose it by what agents say.
+        uplink = replace(uplink, mtu=min(uplink.mtu, settings.underlay_mtu))
     name_servers = NameServers(settings.name_servers)
     if (found := await asyncio.to_thread(name_servers.changed)) is not None:
         name_servers.take(*found)
@@ -163,6 +166,7 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
         name_servers=name_servers,
         allowed=settings.egress_allow,
         always=managers.known,
+        conditions=conditions,
     )
     generator = random.SystemRandom()
     fence = await asyncio.to_thread(
@@ -186,6 +190,7 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
         # Creating one of them is no work that would have to be held back.
         parallel_creates=NULL_CREATES if settings.null_kernels else parallel_starts(node.processors),
         waits_for=functools.partial(_waits_for, builds),
+        paths=networks.paths,
     )
     instance, terms = (
         await asyncio.to_thread(instance_of, identities.current(), settings.state_dir),
@@ -223,6 +228,7 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
     server = Server(sync, runtime, workspaces, networks.publisher, identities.current, builds=builds)
     try:
         reconciler.listen(prober.wake)
+        networks.paths.listen(reconciler.changed)
         await runtime.open(reconciler.changed)
         await networks.open(runtime.observe().keys())
         if not settings.null_kernels:
@@ -431,6 +437,7 @@ def _about(settings: Settings, node: Node, uplink: Uplink, instance: str) -> age
         architecture=node.architecture,
         underlay_address=uplink.address,
         underlay_mtu=uplink.mtu,
+        proves_paths=True,
     )
 
 

@@ -45,10 +45,11 @@ class Settings:
     `managers` are `host:port` of the managers' ports for users, `listen` that of this agent; `advertise` is where they
     dial it, and empty means the underlay address with the port that is listened at. `direct_listen` is where SSH
     connections of clients come directly: empty means any free port at the host of `listen`, and "none" that all go
-    through the managers. `join_token` and `ca_fingerprint` are needed for the first start only. Amounts are in the
-    smallest unit. `docker_host` is the Docker engine for kernels with an image, as `unix://PATH`; empty means the usual
-    one, if it answers. With `kubernetes`, those are pods instead. With `null_kernels`
-    nothing runs at all: for tests and benches.
+    through the managers. `underlay_mtu` is that of the network between nodes, in bytes, where it is less than the
+    interface says; 0: as that says. `join_token` and `ca_fingerprint` are needed for the first start only. Amounts are
+    in the smallest unit. `docker_host` is the Docker engine for kernels with an image, as `unix://PATH`; empty means
+    the usual one, if it answers. With `kubernetes`, those are pods instead. With `null_kernels` nothing runs at all:
+    for tests and benches.
     `registry_config` holds credentials for registries, as Docker's `config.json` does; without it, images are fetched
     as any caller can. `image_removal` says when images are removed that the agent fetched and no kernel uses.
     `name_servers` are for kernels with egress, by default the node's own; `egress_allow` are networks those may reach
@@ -67,6 +68,7 @@ class Settings:
     advertise: str = ""
     direct_listen: str = ""
     underlay_address: str = ""
+    underlay_mtu: int = 0
     slots: Mapping[str, int] = field(default_factory=dict)
     reserve: Mapping[str, int] = field(default_factory=dict)
     hidden: tuple[Path, ...] = ()

@@ -34,6 +34,7 @@ from retinue.agent.attempts import (
 from retinue.agent.host.id_mapped import LIMIT
 from retinue.agent.kernel.core.signals import Delivery, Target, signal_named
 from retinue.agent.network.core.topology import VXLAN_PORT, Member, Network, check
+from retinue.agent.network.paths import NO_PATHS
 from retinue.agent.probes.core.machine import HealthState
 from retinue.agent.probes.prober import NOT_ROUTED
 from retinue.agent.v1 import agent_service_pb2
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
     from retinue.agent.attempts import FailingStep
     from retinue.agent.conditions import Condition
+    from retinue.agent.network.paths import FaultyPath, PathReport
     from retinue.agent.probes.prober import RoutedStatus
     from retinue.agent.resources.core.usage import FinalUsage
     from retinue.agent.resources.sampler import Sample
@@ -92,6 +94,8 @@ MAX_HEALTH_TEXT = 1024
 """Characters of the message of a health at the most."""
 SHORTEST_PERIOD, LONGEST_PERIOD = 0.1, 3600.0
 """Seconds from one probe to the next, and for an answer; what is outside is brought to the nearest."""
+MAX_PATH_TEXT = 1024
+"""Characters of the message of a path at the most."""
 MAX_TEXT = 4096
 """Characters of a message at the most."""
 CONDITIONS = {
@@ -101,6 +105,7 @@ CONDITIONS = {
     AgentConditionType.ENGINE_UNRESPONSIVE: agent_service_pb2.NODE_CONDITION_TYPE_ENGINE_UNRESPONSIVE,
     AgentConditionType.STATE_DAMAGED: agent_service_pb2.NODE_CONDITION_TYPE_STATE_DAMAGED,
     AgentConditionType.DEVICE_LOST: agent_service_pb2.NODE_CONDITION_TYPE_DEVICE_LOST,
+    AgentConditionType.PATH_BROKEN: agent_service_pb2.NODE_CONDITION_TYPE_PATH_BROKEN,
     AgentConditionType.OTHER: agent_service_pb2.NODE_CONDITION_TYPE_OTHER,
 }
 UMASK = re.compile(r"[0-7]{3}")
@@ -253,9 +258,12 @@ def attempt_status(
     trouble: str = "",
     routed: RoutedStatus = NOT_ROUTED,
     failing: Iterable[FailingStep] = (),
+    *,
+    paths: PathReport = NO_PATHS,
 ) -> agent_service_pb2.AttemptStatus:
     """Returns the status of an attempt; None for one of which nothing was done yet. `trouble` is what last failed on
-    it, `routed` what routers have to know, `failing` what fails again and again.
+    it, `routed` what routers have to know, `failing` what fails again and again, `paths` are those of its session's
+    network.
     """
     failing_steps = [
         agent_service_pb2.FailingStep(
@@ -271,7 +279,8 @@ def attempt_status(
         return agent_service_pb2.AttemptStatus(
             attempt_id=attempt_id, state=state, message=_shown(trouble), failing_steps=failing_steps
         )
-    state = agent_service_pb2.ATTEMPT_STATE_HELD if attempt.held else STATES[attempt.phase]
+    held = attempt.held and paths.proved
+    state = agent_service_pb2.ATTEMPT_STATE_HELD if held else STATES[attempt.phase]
     return agent_service_pb2.AttemptStatus(
         attempt_id=attempt_id,
         session_id=attempt.session_id,
@@ -291,9 +300,19 @@ def attempt_status(
         memory_kills=attempt.memory_kills,
         memory_kill_time=_timestamp(attempt.memory_kill_time),
         failing_steps=failing_steps,
+        faulty_paths=[] if attempt.phase.ended else map(_faulty_path, paths.faulty),
         published=None
         if routed.location is None or attempt.phase.ended
         else agent_service_pb2.PublishedAddress(address=routed.location[0], port=routed.location[1]),
+    )
+
+
+def _faulty_path(path: FaultyPath) -> agent_service_pb2.FaultyPath:
+    return agent_service_pb2.FaultyPath(
+        agent_id=path.agent_id,
+        fault=agent_service_pb2.PATH_FAULT_UNPROVED if path.unproved else agent_service_pb2.PATH_FAULT_BROKEN,
+        message=_shown(path.message[:MAX_PATH_TEXT]),
+        since_time=_timestamp(path.since),
     )
 
 
@@ -410,6 +429,8 @@ def network_from_message(message: agent_service_pb2.Network) -> Network:
                 mac=member.mac.lower(),
                 underlay_address=_usual(member.underlay_address),
                 local=member.local,
+                agent_id=member.agent_id,
+                proves_paths=member.proves_paths,
             )
             for member in message.members
         ),

@@ -9,10 +9,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from retinue.agent.network.paths import NO_PATHS
 from retinue.agent.v1 import agent_service_pb2
 
 if TYPE_CHECKING:
     from retinue.agent.attempts import FailingStep, ObservedAttempt
+    from retinue.agent.network.paths import PathReport
     from retinue.agent.probes.prober import RoutedStatus
 
 DEBOUNCE = 0.1
@@ -39,11 +41,17 @@ class SentStatus:
     trouble: Trouble
     routed: RoutedStatus
     status: agent_service_pb2.AttemptStatus
+    paths: PathReport = NO_PATHS
 
-    def is_same(self, attempt: ObservedAttempt | None, trouble: Trouble, routed: RoutedStatus) -> bool:
+    def is_same(
+        self, attempt: ObservedAttempt | None, trouble: Trouble, routed: RoutedStatus, paths: PathReport
+    ) -> bool:
         """Returns True when nothing changed: the usual case, and much cheaper than building a status to compare."""
         return (
-            trouble == self.trouble and routed == self.routed and (attempt is self.attempt or attempt == self.attempt)
+            trouble == self.trouble
+            and routed == self.routed
+            and paths == self.paths
+            and (attempt is self.attempt or attempt == self.attempt)
         )
 
 

@@ -413,7 +413,9 @@ class _Stream:
 
     def _status_of(self, attempt_id: str, attempt: ObservedAttempt | None) -> SentStatus:
         trouble, routed = self._trouble(attempt_id), self._service.routed(attempt_id, attempt)
-        return SentStatus(attempt, trouble, routed, attempt_status(attempt_id, attempt, trouble[0], routed, trouble[1]))
+        paths = self._reconciler.paths(attempt)
+        status = attempt_status(attempt_id, attempt, trouble[0], routed, trouble[1], paths=paths)
+        return SentStatus(attempt, trouble, routed, status, paths)
 
     def _trouble(self, attempt_id: str) -> Trouble:
         return self._reconciler.trouble(attempt_id), self._reconciler.failing_steps(attempt_id)
@@ -429,7 +431,12 @@ class _Stream:
             if (
                 sent is not None
                 and not end
-                and sent.is_same(attempt, self._trouble(key), self._service.routed(key, attempt))
+                and sent.is_same(
+                    attempt,
+                    self._trouble(key),
+                    self._service.routed(key, attempt),
+                    self._reconciler.paths(attempt),
+                )
             ):
                 continue
             latest = self._status_of(key, attempt)

@@ -21,7 +21,7 @@ from retinue.agent.host.lanes import NETWORK
 from retinue.agent.network import namespaces, netlink
 from retinue.agent.network.core.labels import agent_label
 from retinue.agent.network.core.operations import BringUp, CreateTunnel, CreateVeth, DeleteLink, DropEntry, Namespace
-from retinue.agent.network.core.plan import BRIDGE, TUNNEL, plan_attachment, plan_network, port_name
+from retinue.agent.network.core.plan import BRIDGE, PROBE_LINK, TUNNEL, plan_attachment, plan_network, port_name
 from retinue.agent.network.core.topology import check, session_key
 from retinue.agent.network.errors import InvalidNetworkError, NetworkError
 from retinue.agent.network.observation import observe_kernel, observe_port, observe_session
@@ -45,8 +45,13 @@ _PROCESS_NAMESPACE = "/proc/self/ns/net"
 # In place of a descriptor, where no step may name one.
 _NO_KERNEL = -1
 
-# A session's namespace has no addresses of its own and no business with IP: it only switches frames.
+# A session's namespace switches frames, and answers the probes of other nodes. Packets of kernels to its address are
+# dropped: they have sources that no route of it leads to.
 _SESSION_SETTINGS = {
+    "ipv4/ip_forward": "0",
+    "ipv4/conf/all/rp_filter": "1",
+    "ipv4/conf/default/rp_filter": "1",
+    "ipv4/icmp_echo_ignore_all": "0",
     "ipv6/conf/all/disable_ipv6": "1",
     "ipv6/conf/default/disable_ipv6": "1",
     "bridge/bridge-nf-call-iptables": "0",
@@ -146,9 +151,10 @@ class SessionNetworks:
             self._guard.admit(network.session_id, Carried(network.vni, remote, network.vxlan_port))
         with namespaces.opened_name(name) as session, netlink.connected(session) as connection:
             assert session is not None  # noqa: S101 - it has just been made, and nothing else may remove it
-            steps = plan_network(network, uplink, observe_session(connection, BRIDGE))
+            steps = plan_network(network, uplink, observe_session(connection, BRIDGE, PROBE_LINK))
             with netlink.connected() as node, _port_named(network.vxlan_port):
-                apply(steps, {Namespace.SESSION: connection, Namespace.NODE: node}, session, _NO_KERNEL)
+                # The link for probes has both ends in the session's namespace.
+                apply(steps, {Namespace.SESSION: connection, Namespace.NODE: node}, session, session)
         return len(steps)
 
     def _attach(self, network: Network, kernel_id: str, namespace: NetworkNamespace) -> int:
@@ -193,7 +199,7 @@ class SessionNetworks:
             if session is None:
                 return Carried(0, frozenset())
             with netlink.connected(session) as connection:
-                observed = observe_session(connection, BRIDGE)
+                observed = observe_session(connection, BRIDGE, PROBE_LINK)
         tunnel = observed.links.get(TUNNEL)
         settings = None if tunnel is None else tunnel.tunnel
         if settings is None:

@@ -12,12 +12,14 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from retinue.agent.conditions import Conditions
 from retinue.agent.host.lanes import NETWORK
 from retinue.agent.network.core.labels import agent_label
 from retinue.agent.network.egress import Egress
 from retinue.agent.network.errors import NetworkError
 from retinue.agent.network.links import SessionNetworks
 from retinue.agent.network.name_servers import NameServers
+from retinue.agent.network.paths import Paths
 from retinue.agent.network.publisher import Publisher
 from retinue.agent.network.rules_guard import LOOK_INTERVAL, Guard
 from retinue.rpc.retrying import Retrying
@@ -42,9 +44,10 @@ class NodeNetworks:
         name_servers: NameServers | None = None,
         allowed: tuple[str, ...] = (),
         always: Iterable[str] = (),
+        conditions: Conditions | None = None,
     ) -> None:
         """`allowed` are networks kernels may reach although they are not public;
-        `always` are addresses they never may.
+        `always` are addresses they never may. Broken paths are among the node's `conditions`.
         """
         self.address = uplink.address
         self._always = frozenset({uplink.address, *always})
@@ -52,6 +55,7 @@ class NodeNetworks:
         self._name_servers = name_servers or NameServers()
         self.guard = Guard(agent_label(agent_id), self._name_servers.servers, allowed)
         self.links = SessionNetworks(agent_id, uplink.address, self.guard)
+        self.paths = Paths(self.links.namespace, conditions or Conditions())
         self.egress = Egress(agent_id, uplink.mtu)
         self.publisher = Publisher(state_dir / "published", uplink.address, self.guard, self.egress)
 
@@ -102,6 +106,7 @@ class NodeNetworks:
 
     async def close(self) -> None:
         """Releases everything; the rules stay as long as a network or an egress link does."""
+        self.paths.close()
         try:
             used = bool(await self.links.observed() or await self.egress.observed())
             await asyncio.to_thread(lambda: self.guard.close(remove=not used))

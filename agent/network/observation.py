@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyroute2.netlink import rtnl
@@ -39,13 +40,21 @@ _SELF = neighbour_flags.flags["self"]
 _PERMANENT, _NO_ARP = neighbour_flags.states["permanent"], neighbour_flags.states["noarp"]
 
 
-def observe_session(netlink: Netlink, bridge: str) -> Observed:
-    """Returns a session's namespace, whole: its links, and the tables of its bridge and of its VXLAN device.
-    Raises NetworkError.
+def observe_session(netlink: Netlink, bridge: str, probe: str) -> Observed:
+    """Returns a session's namespace, whole: its links, and the tables of its bridge, its VXLAN device and its link for
+    probes. Raises NetworkError.
     """
     links = _links(netlink)
     tunnels, stations = _forwarding(netlink, links.values())
-    return Observed(links, tunnels, stations, _neighbours(netlink, links.get(bridge)))
+    whole = Observed(links, tunnels, stations, _neighbours(netlink, links.get(bridge)))
+    if (link := links.get(probe)) is None:
+        return whole
+    return replace(
+        whole,
+        addresses=observe_addresses(netlink),
+        routes=_routes(netlink, link),
+        probe_neighbours=_neighbours(netlink, link),
+    )
 
 
 def observe_port(netlink: Netlink, bridge: str, port: str) -> Observed:

@@ -17,6 +17,7 @@ from retinue.agent.conditions import Conditions
 from retinue.agent.errors import KernelRuntimeError
 from retinue.agent.network.core.topology import LOCALHOST, hosts_text
 from retinue.agent.network.errors import NetworkError
+from retinue.agent.network.paths import NO_PATHS
 from retinue.agent.reconcile.core.plan import (
     Attach,
     Authorize,
@@ -40,6 +41,8 @@ from retinue.agent.reconcile.networks import (
     Inspections,
     InspectNetwork,
     Links,
+    NoPaths,
+    Paths,
     Publisher,
 )
 from retinue.rpc.core.reasons import AgentConditionReason, AgentConditionType, AttemptReason
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
     from retinue.agent.fencing.lease import Fence
     from retinue.agent.network.core.topology import Network
     from retinue.agent.network.namespaces import NetworkNamespace
+    from retinue.agent.network.paths import PathReport
     from retinue.agent.reconcile.core.plan import Action
     from retinue.agent.runtime.contract import Runtime
 
@@ -104,16 +108,18 @@ class Reconciler:
         parallel_creates: int = PARALLEL_CREATES,
         inspection_interval: float = INTERVAL,
         waits_for: Callable[[AttemptSpec], str] = lambda _: "",
+        paths: Paths | None = None,
     ) -> None:
         """`clock` is monotonic, `wall_clock` in seconds since the epoch; so many kernels are created at once.
 
         Without a `fence`, no attempt is guarded. `waits_for` returns why an attempt cannot be created yet, in words,
-        and nothing when it can: `changed` is called when that changes.
+        and nothing when it can: `changed` is called when that changes. `paths` are proved while networks exist.
         """
         self._runtime = runtime
         self._links = links
         self._egress = egress
         self._publisher = publisher
+        self._paths = paths or NoPaths()
         self._clock = clock
         self._wall_clock = wall_clock
         self._random = random_numbers
@@ -228,6 +234,10 @@ class Reconciler:
         wanted = self._attempts.get(attempt_id)
         keys = [attempt_id] if wanted is None else [attempt_id, wanted.spec.session_id]
         return [self._troubles[key] for key in keys if key in self._troubles]
+
+    def paths(self, attempt: ObservedAttempt | None) -> PathReport:
+        """Returns what is known of the paths to this node in the network of an attempt's session."""
+        return NO_PATHS if attempt is None or not attempt.networked else self._paths.report(attempt.session_id)
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Has `listener` called at each change; the result ends that."""
@@ -422,7 +432,9 @@ class Reconciler:
             case EnsureNetwork(session_id):
                 if (network := self._networks.get(session_id)) is not None:
                     self._existing.add(session_id)
+                    await self._paths.release(session_id)
                     await self._links.ensure(network)
+                    await self._paths.follow(network)
                     self._ready.add(session_id)
                     self._inspections.expedite(session_id, self._clock())
             case InspectNetwork(session_id):
@@ -432,6 +444,7 @@ class Reconciler:
                 await self._inspect_egress(attempt_id)
             case RemoveNetwork(session_id):
                 self._ready.discard(session_id)
+                self._paths.forget(session_id)
                 await self._links.remove(session_id)
                 self._existing.discard(session_id)
             case Identify(attempt_id):
@@ -470,7 +483,9 @@ class Reconciler:
     async def _inspect(self, network: Network) -> None:
         session_id = network.session_id
         try:
+            await self._paths.release(session_id)
             steps = await self._links.ensure(network)
+            await self._paths.follow(network)
             for attempt in list(self._runtime.observe().values()):
                 if (
                     attempt.session_id == session_id

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from retinue.agent.network.paths import NO_PATHS
 from retinue.rpc.core.reasons import AgentConditionType
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from retinue.agent.conditions import Conditions
     from retinue.agent.network.core.topology import Network
     from retinue.agent.network.namespaces import NetworkNamespace
+    from retinue.agent.network.paths import PathReport
 
 
 INTERVAL = 30.0
@@ -41,6 +43,44 @@ class Links(Protocol):
     async def observed(self) -> set[str]:
         """Sessions of which anything of a network exists."""
         ...
+
+
+class Paths(Protocol):
+    """The proofs that packets come from the other nodes of networks."""
+
+    async def release(self, session_id: str) -> object:
+        """Gives up what is left of a network that others have removed, so that it can be made again."""
+        ...
+
+    async def follow(self, network: Network) -> object:
+        """Proves the paths of a network that is whole."""
+        ...
+
+    def forget(self, session_id: str) -> object:
+        """Ends the proofs of a network that is to be removed."""
+        ...
+
+    def report(self, session_id: str) -> PathReport:
+        """Returns what is known of a network's paths."""
+        ...
+
+
+class NoPaths:
+    """Proves nothing, and holds up nothing."""
+
+    async def release(self, session_id: str) -> None:
+        """Does nothing."""
+
+    async def follow(self, network: Network) -> None:
+        """Does nothing."""
+
+    def forget(self, session_id: str) -> None:
+        """Does nothing."""
+
+    def report(self, session_id: str) -> PathReport:
+        """Returns that kernels may start."""
+        del session_id
+        return NO_PATHS
 
 
 class Egress(Protocol):

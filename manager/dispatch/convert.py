@@ -30,6 +30,7 @@ from retinue.manager.session.core.attempts import (
     DesiredWarning,
     Difference,
     FailingStep,
+    FaultyPath,
     LayerReport,
     NodeCondition,
     NodeFacts,
@@ -59,6 +60,8 @@ MAX_PERCENT, MAX_METRIC = 100.0, 1e12
 _METRIC = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,127}")
 _MAX_BACKENDS = 16
 _MAX_RUNTIME_TEXT = 256
+# Of an attempt.
+_MAX_PATHS, _MAX_PATH_TEXT = 8, 1024
 # States that this manager knows, without their prefix.
 _STATES = {pb.AttemptState.Value(f"ATTEMPT_STATE_{state}"): state for state in Observed if state}
 _STEPS = {pb.AttemptStep.Value(f"ATTEMPT_STEP_{step}"): step for step in Step}
@@ -159,6 +162,7 @@ def _facts(agent_id: str, message: pb.Welcome) -> NodeFacts:
         attempts=_statuses(message.attempts),
         network_session_ids=values.session_ids(message.network_session_ids, MAX_ATTEMPTS),
         conditions=_conditions(message.node_conditions),
+        proves_paths=message.proves_paths,
     )
 
 
@@ -213,6 +217,14 @@ def _status(status: pb.AttemptStatus) -> AttemptStatus | None:
         memory_kills=values.byte_count(status.memory_kills),
         memory_kill_time=values.moment(status.memory_kill_time) if status.HasField("memory_kill_time") else None,
         failing_steps=tuple(map(_failing_step, status.failing_steps[: len(Step)])),
+        faulty_paths=tuple(
+            FaultyPath(
+                values.text(path.message, _MAX_PATH_TEXT),
+                values.moment(path.since_time) if path.HasField("since_time") else None,
+                path.fault == pb.PATH_FAULT_UNPROVED,
+            )
+            for path in status.faulty_paths[:_MAX_PATHS]
+        ),
     )
 
 
@@ -515,6 +527,8 @@ def _network(network: DesiredNetwork) -> pb.Network:
                 mac=member.mac,
                 underlay_address=member.underlay_address,
                 local=member.local,
+                agent_id=member.agent_id,
+                proves_paths=member.proves_paths,
             )
             for member in network.members
         ],

@@ -232,6 +232,8 @@ def _network(agent_id: str, session_id: str, rows: Sequence[NetworkMemberRecord]
                 mac=address.mac,
                 underlay_address=check_underlay(row.underlay_address) if row.vni else row.underlay_address,
                 local=row.agent_id == agent_id,
+                agent_id=row.agent_id,
+                proves_paths=row.proves_paths,
             )
         )
     of_all = rows[0]

@@ -147,6 +147,7 @@ class Reports:
                 underlay_address=facts.underlay_address,
                 underlay_mtu=facts.underlay_mtu,
                 reachable_networks=facts.reachable_networks,
+                proves_paths=facts.proves_paths,
             )
             if changed_group is not None:
                 await shares.refresh_group(tx, changed_group)

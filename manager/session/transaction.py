@@ -107,6 +107,7 @@ def _session(record: SessionRecord, kernels: Iterable[KernelRecord]) -> Session:
         retries=record.retries,
         preemptible=record.spec.preemptible,
         network=record.network,
+        conditions=record.conditions,
     )
 
 
@@ -199,7 +200,7 @@ async def save(tx: Transaction, work: WorkingSet, *others: Statement, commit: bo
                         usage=kernel.usage,
                     )
                 )
-        conditions = _conditions(machine, record)
+        conditions = _conditions(machine)
         if conditions != record.conditions:
             changed_conditions[session_id] = conditions
         happened = _happened(machine, record, conditions, forced=session_id in work.forced)
@@ -226,11 +227,11 @@ async def save(tx: Transaction, work: WorkingSet, *others: Statement, commit: bo
     return answers
 
 
-def _conditions(machine: SessionMachine, record: SessionRecord) -> tuple[Condition, ...]:
-    """Returns the conditions of a session with what its kernels' agents have said of their memory, and of what they try
-    again.
+def _conditions(machine: SessionMachine) -> tuple[Condition, ...]:
+    """Returns the conditions of a session with what its kernels' agents have said of their paths, of their memory, and
+    of what they try again.
     """
-    conditions = record.conditions
+    conditions = machine.session.conditions
     for kernel in machine.failing:
         conditions = with_failing_steps(conditions, kernel)
     for hostname, kills, since in machine.memory_kills:

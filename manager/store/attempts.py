@@ -74,6 +74,7 @@ class NetworkMemberRecord:
     local_rank: int
     agent_id: str
     underlay_address: str
+    proves_paths: bool
 
 
 async def read_desired(
@@ -101,7 +102,7 @@ async def read_desired(
     """  # noqa: S608  # the condition is ours
     members = f"""
         SELECT n.session_id, n.vni, n.subnet::text AS subnet, n.mtu, n.vxlan_port, member.kernel_id, k.hostname,
-            k.local_rank, member.agent_id, g.underlay_address
+            k.local_rank, member.agent_id, g.underlay_address, g.proves_paths
         FROM network_site here
         JOIN network n ON n.id = here.network_id AND n.session_id IS NOT NULL
         JOIN LATERAL (

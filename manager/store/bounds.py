@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.reasons import ConditionType
 from retinue.manager.session.core.events import RETRIED, parse_conditions
 from retinue.manager.store.spec_fields import held, json_number
 
@@ -48,6 +49,10 @@ async def read_late_starts(tx: AsyncSession) -> list[uuid.UUID]:
     return list(rows.scalars())
 
 
+# A start that has one of these for too long has failed.
+_BOUNDED = RETRIED | {ConditionType.PATH_BROKEN}
+
+
 async def read_failing_starts(tx: AsyncSession, seconds: float) -> list[tuple[uuid.UUID, frozenset[str]]]:
     """Placed sessions that do not run yet, with the agents that have failed at a step for them for so many seconds."""
     rows = await tx.execute(
@@ -61,7 +66,7 @@ async def read_failing_starts(tx: AsyncSession, seconds: float) -> list[tuple[uu
         agents = frozenset(
             item.agent
             for item in parse_conditions(stored)
-            if item.type in RETRIED and item.since is not None and now - item.since >= dt.timedelta(seconds=seconds)
+            if item.type in _BOUNDED and item.since is not None and now - item.since >= dt.timedelta(seconds=seconds)
         )
         if agents:
             found.append((session_id, agents))

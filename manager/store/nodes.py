@@ -62,6 +62,7 @@ async def record_facts(
     underlay_address: str,
     underlay_mtu: int,
     reachable_networks: Sequence[str] = (),
+    proves_paths: bool = False,
 ) -> str | None:
     """Stores what an agent reports of itself; it is alive from now on.
     Returns its group when what counts in it has changed.
@@ -79,7 +80,8 @@ async def record_facts(
                 past_backends = (SELECT coalesce(jsonb_agg(DISTINCT name), '[]')
                     FROM jsonb_array_elements_text(agent.past_backends || CAST(:backends AS jsonb)) AS name),
                 underlay_address = :underlay_address, underlay_mtu = :underlay_mtu,
-                reachable_networks = CAST(:reachable_networks AS jsonb), heartbeat_time = now()
+                reachable_networks = CAST(:reachable_networks AS jsonb),
+                proves_paths = :proves_paths, heartbeat_time = now()
             FROM before WHERE agent.id = before.id AND NOT agent.revoked AND agent.instance IN ('', :instance)
             RETURNING agent.resource_group, before.capacity <> agent.capacity OR before.state NOT IN ('ALIVE', 'SUSPECT') AS counts
         """),
@@ -96,6 +98,7 @@ async def record_facts(
             "underlay_address": underlay_address,
             "underlay_mtu": underlay_mtu,
             "reachable_networks": json.dumps(list(reachable_networks)),
+            "proves_paths": proves_paths,
         },
     )
     row = rows.one_or_none()

@@ -85,6 +85,7 @@ class AgentConditionType(StrEnum):
     DEVICE_LOST = "DEVICE_LOST"
     NOT_REACHED = "NOT_REACHED"
     VERSION_DIFFERS = "VERSION_DIFFERS"
+    PATH_BROKEN = "PATH_BROKEN"
 
 
 class ErrorReason(StrEnum):

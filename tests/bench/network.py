@@ -27,7 +27,7 @@ from dataclasses import replace
 from retinue.agent.network import namespaces, netlink
 from retinue.agent.network.core.observed import Uplink
 from retinue.agent.network.core.operations import CreateTunnel, Namespace
-from retinue.agent.network.core.plan import BRIDGE, plan_attachment, plan_network
+from retinue.agent.network.core.plan import BRIDGE, PROBE_LINK, plan_attachment, plan_network
 from retinue.agent.network.core.topology import Member, Network
 from retinue.agent.network.links import apply
 from retinue.agent.network.observation import observe_kernel, observe_port, observe_session
@@ -88,8 +88,8 @@ def program(node: str, session: str, network: Network) -> int:
         netlink.connected(inner) as connection,
         netlink.connected(outer) as underlay,
     ):
-        steps = plan_network(network, uplink, observe_session(connection, BRIDGE))
-        apply(steps, {Namespace.SESSION: connection, Namespace.NODE: underlay}, inner, -1)
+        steps = plan_network(network, uplink, observe_session(connection, BRIDGE, PROBE_LINK))
+        apply(steps, {Namespace.SESSION: connection, Namespace.NODE: underlay}, inner, inner)
     assert any(isinstance(step.operation, CreateTunnel) for step in steps)
     return len(steps)
 

@@ -35,7 +35,7 @@ from retinue.agent.host.processes import PROC
 from retinue.agent.network import namespaces, netlink
 from retinue.agent.network.core.observed import Uplink
 from retinue.agent.network.core.operations import Namespace
-from retinue.agent.network.core.plan import BRIDGE, plan_network
+from retinue.agent.network.core.plan import BRIDGE, PROBE_LINK, plan_network
 from retinue.agent.network.links import apply
 from retinue.agent.network.observation import observe_session
 from retinue.agent.vm import channels
@@ -286,8 +286,8 @@ async def through_a_session(vms: Vms, number: int, seconds: float) -> float:
     with namespace("s") as session, namespace("k") as other:
         with namespaces.opened(namespaces.DIRECTORY / session) as inner, netlink.connected(inner) as connection:
             uplink = Uplink(0, "up0", "192.0.2.1", 1500)
-            steps = plan_network(network, uplink, observe_session(connection, BRIDGE))
-            apply(steps, {Namespace.SESSION: connection}, inner, -1)
+            steps = plan_network(network, uplink, observe_session(connection, BRIDGE, PROBE_LINK))
+            apply(steps, {Namespace.SESSION: connection}, inner, inner)
         attach(session, other, network, network.members[1].kernel_id)
         async with vms.held(spec):
             target = vms.runtime.kernel(spec.id).fence_target()

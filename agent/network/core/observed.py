@@ -102,7 +102,11 @@ class RouteEntry:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """One network namespace: interfaces by name, and entries of the tables that matter here."""
+    """One network namespace: interfaces by name, and entries of the tables that matter here.
+
+    `neighbours` are those of the link that is asked for; of a session's namespace, those of the bridge, and beside them
+    `probe_neighbours` of the link for probes.
+    """
 
     links: Mapping[str, Link] = field(default_factory=dict)
     tunnels: frozenset[TunnelEntry] = frozenset()
@@ -110,6 +114,7 @@ class Observed:
     neighbours: frozenset[NeighbourEntry] = frozenset()
     addresses: frozenset[AddressEntry] = frozenset()
     routes: frozenset[RouteEntry] = frozenset()
+    probe_neighbours: frozenset[NeighbourEntry] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,9 @@ Nothing is learned and nothing is flooded to other nodes: for every remote kerne
 bridge knows the port, and the bridge answers ARP from its own permanent neighbours (Linux: `neigh_suppress`). For every
 local kernel the bridge knows the port, takes no other source address from it (`locked`) and sends it no frames for
 unknown addresses.
+
+In a network of several nodes each node has a link of its own on the bridge, by which the paths between nodes are
+probed: what goes over it goes the way of the frames of kernels, and Linux answers there although no agent runs.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from retinue.agent.network.core.observed import (
     NeighbourEntry,
     Observed,
     PortSettings,
+    RouteEntry,
     StationEntry,
     TunnelEntry,
     TunnelSettings,
@@ -43,20 +47,27 @@ from retinue.agent.network.core.operations import (
     SetPort,
     Step,
 )
+from retinue.agent.network.core.path_topology import path_ends
 from retinue.agent.network.errors import InvalidNetworkError, NetworkError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from retinue.agent.network.core.operations import Entry
+    from retinue.agent.network.core.path_topology import PathEnds
     from retinue.agent.network.core.topology import Member, Network
 
 BRIDGE = "br0"
 TUNNEL = "vx0"
 KERNEL_LINK = "eth0"
+PROBE_LINK = "probe0"
+"""The link by which this node probes others and is probed, in the session's namespace."""
+PROBE_PORT = "p0"
+"""Its port of the bridge."""
 # Low indices may be taken by the devices that some modules put into every new namespace.
 BRIDGE_INDEX = 101
 TUNNEL_INDEX = 102
+PROBE_PORT_INDEX, PROBE_LINK_INDEX = 103, 104
 KERNEL_LINK_INDEX = 101
 _FIRST_PORT_INDEX = 1000
 _PORT_NAME = re.compile(r"k[0-9]+")
@@ -81,6 +92,8 @@ KERNEL_PORT = PortSettings(
     neighbour_suppression=False,
     locked=True,
 )
+# Only what is sent to it comes to the link for probes: kernels' broadcasts do not.
+PROBE_PORT_SETTINGS = replace(KERNEL_PORT, multicast_flood=False, broadcast_flood=False)
 
 
 def plan_network(network: Network, uplink: Uplink | None, observed: Observed) -> tuple[Step, ...]:
@@ -92,11 +105,17 @@ def plan_network(network: Network, uplink: Uplink | None, observed: Observed) ->
     too small.
     """
     ports = {port_name(network, member): member for member in network.members if member.local}
+    ends = path_ends(network)
     strangers = [name for name in observed.links if _PORT_NAME.fullmatch(name) and name not in ports]
+    if ends is None:
+        # Its other end is removed with it.
+        strangers += [PROBE_PORT] if PROBE_PORT in observed.links else []
     steps: list[Operation] = [DeleteLink(observed.links[name].index) for name in strangers]
     bridge, kept = _plan_bridge(network, observed)
     steps += bridge
-    steps += _plan_tunnel(network, uplink, kept)
+    steps += _plan_tunnel(network, uplink, ends, kept)
+    if ends is not None:
+        steps += _plan_probe_link(network, ends, kept)
     for name, member in ports.items():
         if (port := kept.links.get(name)) is not None:
             steps += _plan_port(port, _Port(network.mtu, KERNEL_PORT, frozenset({member.mac})), kept)
@@ -179,13 +198,17 @@ def _plan_bridge(network: Network, observed: Observed) -> tuple[list[Operation],
         steps.append(DeleteLink(link.index))
     steps.append(CreateBridge(BRIDGE_INDEX, BRIDGE, mac, network.mtu, BRIDGE_SETTINGS))
     released = {name: replace(other, master=0) for name, other in observed.links.items() if name != BRIDGE}
-    return steps, Observed(released, observed.tunnels)
+    return steps, replace(observed, links=released, stations=frozenset(), neighbours=frozenset())
 
 
-def _plan_tunnel(network: Network, uplink: Uplink | None, observed: Observed) -> list[Operation]:
-    """Plans the VXLAN device, and the entries for remote kernels in its table and in those of the bridge."""
+def _plan_tunnel(network: Network, uplink: Uplink | None, ends: PathEnds | None, observed: Observed) -> list[Operation]:
+    """Plans the VXLAN device, and the entries for remote kernels and probed nodes in its table and in those of the
+    bridge.
+    """
     link = observed.links.get(TUNNEL)
     remote = [member for member in network.members if not member.local]
+    behind = {member.mac: member.underlay_address for member in remote}
+    behind |= {peer.mac: peer.underlay_address for peer in (() if ends is None else ends.peers)}
     steps: list[Operation] = []
     if not network.vni:
         if link is not None:
@@ -201,12 +224,56 @@ def _plan_tunnel(network: Network, uplink: Uplink | None, observed: Observed) ->
             link = Link(TUNNEL_INDEX, TUNNEL, "vxlan", "", network.mtu, up=False, tunnel=settings)
             # The entries of the old device were deleted with it.
             tunnels = frozenset()
-        port = _Port(network.mtu, TUNNEL_PORT, frozenset(member.mac for member in remote))
-        steps += _plan_port(link, port, observed)
-        wanted = {TunnelEntry(member.mac, member.underlay_address) for member in remote}
+        steps += _plan_port(link, _Port(network.mtu, TUNNEL_PORT, frozenset(behind)), observed)
+        wanted = {TunnelEntry(mac, address) for mac, address in behind.items()}
         steps += _plan_entries(TUNNEL_INDEX, wanted, tunnels)
     neighbours = {NeighbourEntry(member.address, member.mac) for member in remote}
     return steps + _plan_entries(BRIDGE_INDEX, neighbours, observed.neighbours)
+
+
+def _plan_probe_link(network: Network, ends: PathEnds, observed: Observed) -> list[Operation]:
+    """Plans the link for probes, its port of the bridge, and what it has to know of the other nodes."""
+    port, link = observed.links.get(PROBE_PORT), observed.links.get(PROBE_LINK)
+    wanted = _Port(network.mtu, PROBE_PORT_SETTINGS, frozenset({ends.own.mac}))
+    address = AddressEntry(PROBE_LINK_INDEX, ends.own.address, 32)
+    neighbours = {NeighbourEntry(peer.address, peer.mac) for peer in ends.peers}
+    routes = {RouteEntry(PROBE_LINK_INDEX, f"{peer.address}/32") for peer in ends.peers}
+    steps: list[Operation] = []
+    if port is not None and link is not None and _is_probe_link(port, link, ends):
+        steps += _plan_port(port, wanted, observed)
+        if link.mtu != network.mtu or not link.up:
+            steps.append(SetLink(link.index, network.mtu, master=0))
+        addresses = {entry for entry in observed.addresses if entry.link == link.index}
+        steps += _plan_entries(link.index, {address}, addresses)
+        steps += _plan_entries(link.index, neighbours, observed.probe_neighbours)
+        return steps + _plan_entries(link.index, routes, observed.routes)
+    # Removing one end removes the other.
+    if (old := port or link) is not None:
+        steps.append(DeleteLink(old.index))
+        if port is not None and link is not None and port.peer != link.index:
+            steps.append(DeleteLink(link.index))
+    steps += [
+        CreateVeth(
+            index=PROBE_PORT_INDEX,
+            name=PROBE_PORT,
+            mtu=network.mtu,
+            master=BRIDGE_INDEX,
+            peer_index=PROBE_LINK_INDEX,
+            peer_name=PROBE_LINK,
+            peer_mac=ends.own.mac,
+        ),
+        SetPort(PROBE_PORT_INDEX, PROBE_PORT_SETTINGS),
+        PutEntry(PROBE_PORT_INDEX, StationEntry(PROBE_PORT_INDEX, ends.own.mac)),
+        BringUp(PROBE_LINK_INDEX),
+        PutEntry(PROBE_LINK_INDEX, address),
+    ]
+    steps += _plan_entries(PROBE_LINK_INDEX, neighbours, ())
+    return steps + _plan_entries(PROBE_LINK_INDEX, routes, ())
+
+
+def _is_probe_link(port: Link, link: Link, ends: PathEnds) -> bool:
+    indices = (port.index, link.index) == (PROBE_PORT_INDEX, PROBE_LINK_INDEX)
+    return indices and link.kind == "veth" and _paired(port, link) and link.mac == ends.own.mac
 
 
 def _tunnel_settings(network: Network, uplink: Uplink | None) -> TunnelSettings:

@@ -24,7 +24,11 @@ _HOSTNAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A kernel in its session's network; `underlay_address` is that of its node."""
+    """A kernel in its session's network; `underlay_address` is that of its node.
+
+    `agent_id` is the agent there, empty of a manager that does not say it; `proves_paths` says that this agent is known
+    to answer probes of paths.
+    """
 
     kernel_id: str
     hostname: str
@@ -32,6 +36,8 @@ class Member:
     mac: str
     underlay_address: str
     local: bool
+    agent_id: str = ""
+    proves_paths: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,6 +129,8 @@ class NetworkMember:
     mac: str
     underlay_address: str
     local: bool
+    agent_id: str = ""
+    proves_paths: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +285,17 @@ class FailingStep:
 
 
 @dataclass(frozen=True, slots=True)
+class FaultyPath:
+    """An agent's report of packets that do not come to its node, in words; `unproved`: nothing came, and nothing would
+    say why. `since` is by the clock of the agent.
+    """
+
+    message: str
+    since: dt.datetime | None = None
+    unproved: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptStatus:
     """An agent's report of an attempt; `state` is UNKNOWN when this manager does not know it.
 
@@ -308,6 +321,8 @@ class AttemptStatus:
     memory_kills: int = 0
     memory_kill_time: dt.datetime | None = None
     failing_steps: tuple[FailingStep, ...] = ()
+    # Of paths from the other nodes of its session to its node.
+    faulty_paths: tuple[FaultyPath, ...] = ()
 
     @property
     def attempt_id(self) -> str:
@@ -389,6 +404,7 @@ class NodeFacts:
     conditions: tuple[NodeCondition, ...] = ()
     runtimes: tuple[RuntimeStatus, ...] = ()
     reachable_networks: tuple[str, ...] = ()
+    proves_paths: bool = False
 
 
 @dataclass(frozen=True, slots=True)

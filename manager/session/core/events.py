@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
@@ -14,7 +14,7 @@ from typing import TypeAlias
 from pydantic import TypeAdapter, ValidationError
 
 from retinue.manager.reasons import ConditionType
-from retinue.manager.session.core.attempts import FailingStep, LayerReport, Step
+from retinue.manager.session.core.attempts import FailingStep, FaultyPath, LayerReport, Step
 from retinue.manager.session.core.images import NO_IMAGE, SeenImage
 from retinue.manager.session.core.new_session import NewKernel, NewSession
 from retinue.manager.session.core.states import KernelState, Result, SessionState
@@ -166,6 +166,7 @@ class UnreadableEvent:
     error: str
 
 
+PATH_CONDITIONS = frozenset({ConditionType.PATH_BROKEN, ConditionType.PATH_UNPROVED})
 Happening: TypeAlias = (
     SessionCreated | SessionMoved | KernelMoved | ImagePulled | KernelAccess | ReasonChanged | SessionUpdated
 )
@@ -257,6 +258,25 @@ def _failing(kernel: FailingKernel, step: FailingStep) -> Condition:
     message = f"{what}: {step.error if since is None else Retries(since, step.tries, step.error)}"
     kind = ConditionType.NETWORK_DEGRADED if step.step is Step.NETWORK else ConditionType.RETRYING
     return Condition(kind, message, step.since, kernel.agent)
+
+
+def with_faulty_paths(
+    conditions: tuple[Condition, ...], agent_id: str, paths: Iterable[FaultyPath]
+) -> tuple[Condition, ...]:
+    """Returns the conditions with what an agent says of the paths to its node in place of what it said before."""
+    new = tuple(
+        Condition(
+            ConditionType.PATH_UNPROVED if path.unproved else ConditionType.PATH_BROKEN,
+            path.message,
+            path.since,
+            agent_id,
+        )
+        for path in paths
+    )
+    known = tuple(item for item in conditions if item.type in PATH_CONDITIONS and item.agent == agent_id)
+    if known == new:
+        return conditions
+    return (*(item for item in conditions if item not in known), *new)
 
 
 def parse_conditions(stored: object) -> tuple[Condition, ...]:

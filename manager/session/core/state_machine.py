@@ -9,13 +9,20 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from retinue.manager.reasons import SessionReason
+from retinue.manager.reasons import ConditionType, SessionReason
 from retinue.manager.session.core import bootstrap
 from retinue.manager.session.core.attempts import AttemptStatus
-from retinue.manager.session.core.events import RETRIED, Condition, FailingKernel, KernelMoved, SessionMoved
+from retinue.manager.session.core.events import (
+    RETRIED,
+    Condition,
+    FailingKernel,
+    KernelMoved,
+    SessionMoved,
+    with_faulty_paths,
+)
 from retinue.manager.session.core.final_usage import FinalUsage
 from retinue.manager.session.core.images import MOVED, PERMANENT_REASONS, SeenImage
 from retinue.manager.session.core.spec import RetryPolicy
@@ -54,6 +61,11 @@ _PHASES = {
 }
 NO_DIRECTORY = 214
 """Exit code of a kernel whose command was not started, as it could not enter its working directory."""
+
+
+_WAITS_FOR_PATHS = "waits for packets between its nodes: "
+_PATHS_LATE = "packets between its nodes did not come in time"
+_MAX_PATHS_TOLD = 3
 
 
 class IllegalMoveError(Exception):
@@ -110,6 +122,7 @@ class Session:
     # Whether it may have to make way for another session, and then run again.
     preemptible: bool = False
     network: str = ""
+    conditions: tuple[Condition, ...] = ()
     # Seconds to wait before it is placed again; set by a retry.
     pause: float | None = None
 
@@ -156,6 +169,8 @@ class SessionMachine:
         elif (state := _OBSERVED_KERNEL_STATE.get(status.state)) is not None:
             self._advance(kernel, state)
         self._note_obstacle(kernel, status.message)
+        if status.state not in ENDED_OBSERVATIONS and kernel.agent_id:
+            self._note_paths(kernel.agent_id, status)
         self._settle()
 
     def _note_failing(self, kernel: Kernel, status: AttemptStatus) -> None:
@@ -181,6 +196,20 @@ class SessionMachine:
             session.message = "" if session.message.startswith(prefix) else session.message
         elif message:
             session.message = prefix + message
+
+    def _note_paths(self, agent_id: str, status: AttemptStatus) -> None:
+        """Keeps what an agent says of the paths to its node; a session that starts waits for them."""
+        session = self.session
+        session.conditions = with_faulty_paths(session.conditions, agent_id, status.faulty_paths)
+        if session.state not in STARTING_SESSION_STATES:
+            return
+        if broken := self._broken_paths():
+            session.message = _WAITS_FOR_PATHS + "; ".join(item.message for item in broken[:_MAX_PATHS_TOLD])
+        elif session.message.startswith(_WAITS_FOR_PATHS):
+            session.message = ""
+
+    def _broken_paths(self) -> list[Condition]:
+        return [item for item in self.session.conditions if item.type == ConditionType.PATH_BROKEN]
 
     def terminate(self, reason: str, message: str = "") -> None:
         """Ends the session on request; one that has ended or is ending stays as it is."""
@@ -308,6 +337,11 @@ class SessionMachine:
             and not kernel.attempt_ended
             and (kernel.observed not in ready if failing is None else kernel.agent_id in failing)
         ]
+        broken = {item.agent: item.message for item in reversed(self._broken_paths())}
+        if kernels and all(kernel.agent_id in broken for kernel in kernels):
+            return self._time_out_paths(broken)
+        # A node that waits for packets of one that is not ready has done its part.
+        kernels = [kernel for kernel in kernels if kernel.agent_id not in broken] or kernels
         why = {
             kernel.agent_id: "; ".join(
                 item.message for item in conditions if item.type in RETRIED and item.agent == kernel.agent_id
@@ -323,6 +357,32 @@ class SessionMachine:
         message = "; ".join(filter(None, [f"not every kernel was ready in time{where}", *words]))
         self.roll_back(SessionReason.START_TIMEOUT, message[:MAX_MESSAGE], failed_agents=agents)
         return late
+
+    def _time_out_paths(self, broken: Mapping[str, str]) -> list[tuple[str, AttemptStatus]]:
+        """Takes back a session whose nodes do not reach each other; `broken` says by agent what does not come there.
+
+        Who is at fault is not known of two: first it is taken for the one that gets nothing, as firewalls drop what
+        comes in, then for the other. Of more, it is the fewer: the one that gets nothing from all, or that nobody gets
+        anything from.
+        """
+        session = self.session
+        kernels = [(kernel.agent_id, kernel) for kernel in session.kernels if kernel.agent_id is not None]
+        agents = list(dict.fromkeys(agent_id for agent_id, _ in kernels))
+        receivers = [agent_id for agent_id in agents if agent_id in broken]
+        senders = [agent_id for agent_id in agents if agent_id not in broken]
+        second = len(receivers) == len(senders) and session.failed_starts % 2 == 1
+        blamed = senders if senders and (len(senders) < len(receivers) or second) else receivers
+        text = "; ".join(list(broken.values())[:_MAX_PATHS_TOLD])
+        failures = [
+            (
+                agent_id,
+                AttemptStatus((kernel.id, kernel.epoch), Observed.FAILED, None, AttemptReason.START_FAILED, text),
+            )
+            for agent_id, kernel in kernels
+            if agent_id in blamed and not kernel.attempt_ended
+        ]
+        self.roll_back(SessionReason.START_TIMEOUT, f"{_PATHS_LATE}: {text}", failed_agents=blamed)
+        return failures
 
     def strand(self, kernel_id: uuid.UUID, epoch: int, agent_id: str, *, revoked: bool) -> None:
         """Gives up an attempt whose agent is lost: by now the agent has stopped by itself what may be run again.

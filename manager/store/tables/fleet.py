@@ -99,6 +99,8 @@ class Agent(SQLModel, table=True):
     software_version: str = ""
     underlay_address: str = ""
     underlay_mtu: int = 0
+    # Whether it answers probes of paths between nodes.
+    proves_paths: bool = False
     # Private networks that its kernels may reach: subnets of sessions on it are outside them.
     reachable_networks: list[str] = json_column("[]")
     boot_id: str = ""

@@ -70,6 +70,11 @@ class Node:
         self.process.stdin.write((json.dumps([number, method, *plain]) + "\n").encode())
         return await future
 
+    @property
+    def label(self) -> str:
+        """Returns `n1` and so on: the part of the name that a test gave."""
+        return self.name.split("-")[2]
+
     async def read(self) -> None:
         assert self.process.stdout is not None
         while line := await self.process.stdout.readline():
@@ -221,6 +226,8 @@ class Cluster:
         """One kernel for each entry of `nodes`, in this order."""
         self.session_id = str(uuid.uuid4())
         self.vni, self.subnet, self.mtu, self.port = vni, subnet, mtu, port
+        # Labels of nodes whose agents do not answer probes.
+        self.old: set[str] = set()
         self.nodes = list(dict.fromkeys(node.name for node in nodes))
         self._by_name = {node.name: node for node in nodes}
         self._owners = nodes
@@ -234,9 +241,18 @@ class Cluster:
         self.kernels: list[Kernel] = []
 
     def network(self, node: Node) -> Network:
-        """The network as the node has to know it."""
+        """The network as the node has to know it; agents are called as their nodes, `n1` and so on."""
         members = tuple(
-            Member(member.kernel_id, member.hostname, member.address, member.mac, owner.address, local=owner is node)
+            Member(
+                member.kernel_id,
+                member.hostname,
+                member.address,
+                member.mac,
+                owner.address,
+                local=owner is node,
+                agent_id=owner.label,
+                proves_paths=owner.label not in self.old,
+            )
             for member, owner in zip(self.members, self._owners, strict=True)
         )
         return Network(self.session_id, self.vni, self.subnet, self.mtu, members, self.port)

@@ -77,7 +77,7 @@ async def test_applied_twice_nothing_changes(pair: tuple[Node, Node]) -> None:
                 == 0
             )
         name = await one.call("namespace", cluster.session_id)
-        assert link_names(name) == {"lo", "br0", "vx0", "k2", "k3"}
+        assert link_names(name) == {"lo", "br0", "vx0", "k2", "k3", "p0", "probe0"}
         assert name in run("ip", "netns", "list")
         assert await one.call("observed") == [cluster.session_id]
 
@@ -170,7 +170,7 @@ async def test_a_large_network_is_one_of_few_batches(pair: tuple[Node, Node]) ->
     assert await one.call("ensure", cluster.network(one)) == 0
     assert await two.call("ensure", cluster.network(two)) > 6
     name = await one.call("namespace", cluster.session_id)
-    assert run("bridge", "-n", name, "fdb", "show", "dev", "vx0").count("dst 192.0.2.2") == 250
+    assert run("bridge", "-n", name, "fdb", "show", "dev", "vx0").count("dst 192.0.2.2") == 251
     assert run("ip", "-n", name, "neigh", "show", "dev", "br0").count("PERMANENT") == 250
     await cluster.remove()
 

@@ -78,6 +78,14 @@ async def perform(node: NodeNetworks, method: str, *arguments: Any) -> Any:  # n
             return await node.close()
         case "ensure":
             return await networks.ensure(to_network(arguments[0]))
+        case "follow":
+            return await node.paths.follow(to_network(arguments[0]))
+        case "release":
+            return await node.paths.release(arguments[0])
+        case "forget":
+            return node.paths.forget(arguments[0])
+        case "paths":
+            return asdict(node.paths.report(arguments[0]))
         case "attach":
             return await networks.attach(to_network(arguments[0]), arguments[1], NamespaceAt(arguments[2]))
         case "detach":
