@@ -117,7 +117,7 @@ def _config() -> None:
     """Checks the configuration."""
 
 
-@_config.command("check", context_settings={"auto_envvar_prefix": "RETINUE_ROUTER"})
+@_config.command("check", cls=config_file.CheckCommand, context_settings={"auto_envvar_prefix": "RETINUE_ROUTER"})
 @_options
 @click.pass_context
 def _check_config(context: click.Context, /, log_format: str, log_level: str, **values: Any) -> None:

@@ -5,7 +5,9 @@ Arguments win over variables, variables over the file, and the file over default
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import json
 import os
 import re
 import stat
@@ -20,12 +22,13 @@ from click.core import ParameterSource
 from retinue.rpc import logs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 _LIST_SEPARATOR = ","
 _NEAR = 3
 _JOIN_TOKEN_PREFIX = "rtj_"  # noqa: S105  # how secrets begin, none itself
 _HIDDEN = "********"
+_ARGUMENTS = "retinue.rpc.config_file.arguments"
 _SOURCES = {
     ParameterSource.COMMANDLINE: "argument",
     ParameterSource.ENVIRONMENT: "variable",
@@ -55,18 +58,29 @@ def option(envvar: str, *, partial: bool = False) -> Callable[[Callable[..., Non
     )
 
 
+class CheckCommand(click.Command):
+    """A command that keeps what it was given as it was given, for `check`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parses arguments as every command does."""
+        with contextlib.suppress(click.UsageError):
+            # What is wrong with them is said below.
+            ctx.meta[_ARGUMENTS] = self.make_parser(ctx).parse_args(list(args))[0]
+        return super().parse_args(ctx, args)
+
+
 def check(context: click.Context) -> None:
-    """Prints what a command was given other than defaults, and from where.
-    Raises ClickException on files that cannot be read.
+    """Prints what a command was given other than defaults, and from where: in TOML, as a file could hold it, but for
+    secrets. The command is a CheckCommand. Raises ClickException on files that cannot be read.
     """
     wrong = []
     for parameter in context.command.params:
         value = context.params.get(parameter.name or "")
-        source = _SOURCES.get(context.get_parameter_source(parameter.name or "") or ParameterSource.DEFAULT)
-        if source is None or not parameter.expose_value:
+        source = context.get_parameter_source(parameter.name or "") or ParameterSource.DEFAULT
+        if source not in _SOURCES or not parameter.expose_value:
             continue
         name = _name(parameter)
-        click.echo(f"{name} = {_shown(name, _given(value))}  # {source}")
+        click.echo(f"{name} = {_shown(name, _given(context, parameter, source))}  # {_SOURCES[source]}")
         if isinstance(value, Path) and isinstance(parameter.type, click.Path) and not parameter.type.dir_okay:
             try:
                 with value.open("rb"):
@@ -75,7 +89,7 @@ def check(context: click.Context) -> None:
                 wrong.append(f"{name}: cannot read {value}: {error.strerror}")
     if wrong:
         raise click.ClickException("\n".join(wrong))
-    click.echo("the configuration is good")
+    click.echo("# the configuration is good")
 
 
 def _load(path: Path, context: click.Context, *, partial: bool) -> dict[str, _Value]:
@@ -149,14 +163,25 @@ def _is_secret(name: str, value: object) -> bool:
         return False
 
 
-def _given(value: object) -> Iterator[str]:
-    if isinstance(value, tuple):
-        return map(str, value)
-    if isinstance(value, dict):
-        return (f"{name}={amount}" for name, amount in value.items())
-    return iter([str(value)])
+def _given(context: click.Context, parameter: click.Parameter, source: ParameterSource) -> _Value:
+    """Returns a value as it was given; numbers and switches as they were understood."""
+    name = parameter.name or ""
+    value = context.params.get(name)
+    if isinstance(value, bool | int | float):
+        return value
+    if source is ParameterSource.DEFAULT_MAP:
+        given = (context.default_map or {}).get(name)
+    elif source is ParameterSource.ENVIRONMENT:
+        given = parameter.value_from_envvar(context)
+    else:
+        given = context.meta.get(_ARGUMENTS, {}).get(name, value)
+    return [str(part) for part in given] if isinstance(given, list | tuple) else str(given)
 
 
-def _shown(name: str, values: Iterator[str]) -> str:
-    text = _LIST_SEPARATOR.join(values)
-    return _HIDDEN if name == "join-token" and _is_secret(name, text) else _PASSWORD.sub(_HIDDEN, text)
+def _shown(name: str, value: _Value) -> str:
+    """Returns a value in TOML, without secrets."""
+    if isinstance(value, str):
+        hidden = _HIDDEN if name == "join-token" and _is_secret(name, value) else _PASSWORD.sub(_HIDDEN, value)
+        # A text of JSON is one of TOML, but for characters beyond the first plane, which JSON writes as two.
+        return json.dumps(hidden, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
