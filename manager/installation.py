@@ -24,7 +24,7 @@ from retinue.manager.identity.authority import Authority, write_whole
 from retinue.manager.identity.sealing import Sealer
 from retinue.manager.store import cluster
 from retinue.manager.store.database import Database, StoreUnavailable
-from retinue.manager.store.embedded import EmbeddedServer
+from retinue.manager.store.embedded import EmbeddedServer, make_passable
 from retinue.manager.store.migrations import NoDatabaseError, check, is_empty
 
 CLUSTER_FILE, CA_KEY, CA_CERTIFICATE = "cluster", "ca.key", "ca.pem"
@@ -47,8 +47,7 @@ class MismatchError(Exception):
 
 def prepare_directory(directory: Path) -> None:
     """Makes the data directory; others may pass through it, as the database's user must, and not look around."""
-    if not directory.exists():
-        directory.mkdir(mode=0o711, parents=True)
+    make_passable(directory.absolute())
 
 
 @contextlib.contextmanager

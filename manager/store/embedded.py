@@ -165,13 +165,10 @@ class EmbeddedServer:
             return binaries / "bin"
         self._directory = self._wanted
         account = account_of(self._directory)
-        for ancestor in reversed(self._directory.parents):
-            if not ancestor.exists():
-                # Passable, not readable: what lies beside is none of the server's business.
-                ancestor.mkdir(mode=0o711)
+        make_passable(self._directory.parent)
         if not passable(self._directory.parent) or len(f"{self._directory}/{_SOCKET_NAME}.lock") > _LONGEST_SOCKET_PATH:
             self._directory = self._fallback()
-            FALLBACK_ROOT.mkdir(mode=0o711, parents=True, exist_ok=True)
+            make_passable(FALLBACK_ROOT)
             account = account_of(self._directory)
             _log.warning("the database is in %s: user %d has no way to %s", self._directory, account.uid, self._wanted)
         self._account = account
@@ -194,7 +191,7 @@ class EmbeddedServer:
         facts = f"{original} {original.stat().st_mtime_ns} {libraries.name}"
         copy = FALLBACK_ROOT / f"postgresql-{MAJOR_VERSION}-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
         if not copy.exists():
-            FALLBACK_ROOT.mkdir(mode=0o711, parents=True, exist_ok=True)
+            make_passable(FALLBACK_ROOT)
             unfinished = copy.with_name(f"{copy.name}.{os.getpid()}")
             shutil.rmtree(unfinished, ignore_errors=True)
             shutil.copytree(original, unfinished / package.name / original.name, symlinks=True)
@@ -339,6 +336,19 @@ def account_of(directory: Path) -> _Account:
         except KeyError:
             return _Account(uid, uid)
     raise EmbeddedServerError("no user id is left for the database server")
+
+
+def make_passable(directory: Path) -> None:
+    """Makes a directory and those above it that are missing, passable and not readable whatever the umask is: what lies
+    beside is none of the server's business.
+    """
+    for made in reversed((directory, *directory.parents)):
+        if made.exists():
+            continue
+        # Another manager may make it meanwhile.
+        with contextlib.suppress(FileExistsError):
+            made.mkdir()
+            made.chmod(0o711)
 
 
 def passable(directory: Path) -> bool:

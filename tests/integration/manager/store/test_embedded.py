@@ -16,6 +16,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from retinue.manager.installation import prepare_directory
 from retinue.manager.store import embedded
 from retinue.manager.store.embedded import FALLBACK_ROOT, EmbeddedServer, EmbeddedServerError, running_server
 from tests.support.databases import passable_directory
@@ -199,3 +200,17 @@ def test_a_stale_pid_file_is_not_a_server(directory: Path) -> None:
     assert running_server(directory) is None
     (directory / "postmaster.pid").write_text("nonsense")
     assert running_server(directory) is None
+
+
+async def test_the_data_stays_in_its_place_whatever_the_umask_is(directory: Path) -> None:
+    place = directory / "deep" / "manager"
+    server = EmbeddedServer(place / "postgres", durable=False)
+    before = os.umask(0o077)
+    try:
+        prepare_directory(place)
+        await server.start()
+        assert server.directory == place / "postgres"
+        assert [mode(made) for made in (place.parent, place, server.directory)] == [0o711, 0o711, 0o700]
+    finally:
+        os.umask(before)
+        await server.stop()
