@@ -222,12 +222,14 @@ def _config() -> None:
     """Check the configuration."""
 
 
-@_config.command("check", context_settings={"auto_envvar_prefix": options.ENVIRONMENT_PREFIX})
+@_config.command(
+    "check", cls=config_file.CheckCommand, context_settings={"auto_envvar_prefix": options.ENVIRONMENT_PREFIX}
+)
 @_serve_options
 @click.pass_context
 def _check_config(context: click.Context, /, log_format: str, log_level: str, **values: Any) -> None:
     """Print what `serve` would be given by a file and variables, and from where;
-    end with 1 or 2 if it would refuse it.
+    end with 1 or 2 if it would refuse it. The output is a file in TOML, but that secrets are hidden.
     """
     settings = _settings(**values)
     config_file.check(context)

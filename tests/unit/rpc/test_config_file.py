@@ -132,7 +132,7 @@ def test_other_commands_take_what_is_theirs(path: Path, tmp_path: Path) -> None:
 
 
 # What options take whose type does not say it.
-TEXTS = {
+TEXTS: dict[str, str | list[str]] = {
     "advertise": "a.test,192.0.2.1",
     "agent-listen": "127.0.0.1:2",
     "ca-fingerprint": "ab" * 32,
