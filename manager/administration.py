@@ -26,12 +26,13 @@ from retinue.manager.store.backups.archive import Archive, BadBackupError, Manif
 from retinue.manager.store.backups.restore import OccupiedError, begin_incarnation, restore, violated_invariants
 from retinue.manager.store.database import StoreUnavailable, translate
 from retinue.manager.store.embedded import EmbeddedServer, EmbeddedServerError
+from retinue.manager.store.examination import UnfitDatabaseError, examine
 from retinue.manager.store.migrations import (
     NoDatabaseError,
     SchemaTooNewError,
     SchemaTooOldError,
-    WrongEncodingError,
     check,
+    revisions,
     synchronous_engine,
 )
 from retinue.rpc.logs import configure_logging
@@ -46,7 +47,7 @@ EXPECTED = (
     SchemaTooNewError,
     SchemaTooOldError,
     StoreUnavailable,
-    WrongEncodingError,
+    UnfitDatabaseError,
     rows.NoClusterError,
     OSError,
     ValueError,
@@ -63,6 +64,37 @@ def run(work: Coroutine[Any, Any, None]) -> None:
         raise click.ClickException(str(error)) from error
     except (sqlalchemy.exc.DBAPIError, psycopg.Error) as error:
         raise click.ClickException(str(translate(error) or error)) from error
+
+
+async def look_at_database(data_dir: Path, url: str) -> None:
+    """Prints what a start would find in the database, and changes nothing. Raises what a start would raise of it."""
+    if not url:
+        click.echo(f"# the database is the embedded one, in {data_dir}")
+        return
+    found = await examine(url)
+    facts = found.facts
+    click.echo(
+        f"# database {facts.database}, schema {facts.schema}, as {facts.role}: PostgreSQL {found.version}, "
+        f"{facts.used} connections in use, {facts.connections} for this role at most"
+    )
+    for warning in found.warnings:
+        click.echo(f"# warning: {warning}")
+    await installation.refuse_second_cluster(data_dir, url)
+    current, newest = await revisions(url)
+    if current == newest:
+        async with installation.existing_database(data_dir, url):
+            click.echo(f"# it holds a cluster, with the schema of this program: {newest}")
+        return
+    if not facts.may_create:
+        raise UnfitDatabaseError(
+            f"the role {facts.role} may not make tables in schema {facts.schema}: "
+            f"GRANT USAGE, CREATE ON SCHEMA {facts.schema} TO {facts.role}"
+        )
+    click.echo(
+        f"# it is empty: `serve` makes a cluster in it, with schema {newest}"
+        if current is None
+        else f"# it has schema {current}: `serve` brings it to {newest}"
+    )
 
 
 async def back_up(file: Path, data_dir: Path, url: str) -> None:
@@ -117,6 +149,8 @@ async def bring_back(file: Path, data_dir: Path, url: str, *, replace: bool) -> 
             server = None if url else installation.embedded_server(data_dir)
             try:
                 target = url or await server.start() if server is not None else url
+                for warning in (await examine(target)).warnings:
+                    click.echo(warning, err=True)
                 await asyncio.to_thread(_restore, target, archive, replace=replace)
             finally:
                 if server is not None:

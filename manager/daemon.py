@@ -50,8 +50,8 @@ from retinue.manager.session.core.secrets import SessionSecrets
 from retinue.manager.settings import Settings
 from retinue.manager.store import cluster, leadership
 from retinue.manager.store.database import Database
-from retinue.manager.store.dedicated import report_reachable
 from retinue.manager.store.embedded import EmbeddedServer
+from retinue.manager.store.health import watch_database
 from retinue.manager.store.journal_tail import JournalTail
 from retinue.manager.store.lanes import Lane, enter_lane, in_lane
 from retinue.manager.store.migrations import migrate
@@ -165,7 +165,7 @@ class Leading:
 async def serve(settings: Settings, stop: asyncio.Event, ready: Callable[[Ready], None]) -> None:
     """Runs a manager until `stop` is set; `ready` is called once it serves.
 
-    Raises BusyError, MismatchError, EmbeddedServerError, SchemaTooNewError, WrongEncodingError, StoreUnavailable when
+    Raises BusyError, MismatchError, EmbeddedServerError, SchemaTooNewError, UnfitDatabaseError, StoreUnavailable when
     it cannot start, and OSError when a port is taken.
     """
     directory = settings.data_directory
@@ -263,7 +263,7 @@ async def _run(  # noqa: PLR0917  # what serve has made
                 background.append(group.create_task(leading.run(), name="leadership"))
                 background.append(
                     group.create_task(
-                        report_reachable(database, functools.partial(_report, ports)),
+                        watch_database(database, functools.partial(_report, ports)),
                         name="health",
                     )
                 )
@@ -280,9 +280,9 @@ async def _run(  # noqa: PLR0917  # what serve has made
             await dialer.close()
 
 
-async def _report(ports: Ports, reachable: bool) -> None:
-    _DATABASE_REACHABLE.set(reachable)
-    await ports.set_serving(serving=reachable)
+async def _report(ports: Ports, reason: str, answers: bool) -> None:
+    _DATABASE_REACHABLE.set(answers)
+    await ports.set_serving(serving=not reason, reason=reason)
 
 
 def _show(settings: Settings, authority: Authority, tail: JournalTail) -> None:

@@ -17,6 +17,7 @@ async def find_fault(address: str, ca: bytes) -> str:
     """Returns why the manager at `address`, with a certificate of the CA in PEM, cannot do its work now;
     empty when it can.
     """
+    import grpc  # noqa: PLC0415
     import grpc.aio  # noqa: PLC0415 - kept out of `--help`
     from grpc_health.v1 import health_pb2, health_pb2_grpc  # noqa: PLC0415
 
@@ -33,13 +34,20 @@ async def find_fault(address: str, ca: bytes) -> str:
     writer.close()
     channel_options = (("grpc.ssl_target_name_override", MANAGER_DNS), ("grpc.enable_http_proxy", 0))
     async with grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(ca), channel_options) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
         try:
-            answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=_SECONDS)
+            answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=_SECONDS)
         except grpc.aio.AioRpcError as error:
             return f"no manager with a certificate of this CA answers at {address}: {error.details()}"
-    if answer.status != health_pb2.HealthCheckResponse.SERVING:
-        return f"the manager at {address} is not ready: it starts or stops, or does not reach its database; its log says which"
-    return ""
+        if answer.status == health_pb2.HealthCheckResponse.SERVING:
+            return ""
+        reason = "it starts or stops, or does not reach its database; its log says which"
+        try:
+            await stub.Check(health_pb2.HealthCheckRequest(service=options.DATABASE_SERVICE), timeout=_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNAVAILABLE and error.details():
+                reason = str(error.details())
+    return f"the manager at {address} is not ready: {reason}"
 
 
 @click.command("health")

@@ -32,7 +32,7 @@ from retinue.manager.endpoints.core.hosts import OwnHosts
 from retinue.manager.identity.authority import MANAGER_DNS, Authority
 from retinue.manager.identity.endpoint_tokens import EndpointTokenSigner
 from retinue.manager.identity.own_certificate import OwnCertificate
-from retinue.manager.server import reflection
+from retinue.manager.server import errors, reflection
 from retinue.manager.server.authentication import Authenticator
 from retinue.manager.server.interceptors import CallInterceptor
 from retinue.manager.session.core.pending_limit import DEFAULT_MAX_PENDING
@@ -104,22 +104,36 @@ SERVICES = (
 )
 
 
+class Health(HealthServicer):  # type: ignore[misc]  # the library has no types
+    """The health service; of the service `database` it says in words why a manager is not ready."""
+
+    reason = ""
+
+    async def Check(self, request: health_pb2.HealthCheckRequest, context: Any) -> health_pb2.HealthCheckResponse:  # noqa: N802  # the library's name
+        """Returns the state of a service. Raises Unavailable with the reason for `database`."""
+        if request.service == options.DATABASE_SERVICE and self.reason:
+            raise errors.Unavailable(self.reason)
+        answer: health_pb2.HealthCheckResponse = await super().Check(request, context)
+        return answer
+
+
 @dataclass(frozen=True, slots=True)
 class Ports:
     """A server that serves. `endpoint` and `agent_endpoint` are `host:port`, as advertised; `local` is where
     this machine itself reaches the port for users.
     """
 
-    health: HealthServicer
+    health: Health
     endpoint: str
     agent_endpoint: str
     local: str
 
-    async def set_serving(self, *, serving: bool) -> None:
-        """Sets the state that the health service reports, of every service."""
+    async def set_serving(self, *, serving: bool, reason: str = "") -> None:
+        """Sets the state that the health service reports, of every service, and why it is not a better one."""
+        self.health.reason = reason
         statuses = health_pb2.HealthCheckResponse
         status = statuses.SERVING if serving else statuses.NOT_SERVING
-        for service in ("", *SERVICES):
+        for service in ("", options.DATABASE_SERVICE, *SERVICES):
             await self.health.set(service, status)
 
 
@@ -166,7 +180,7 @@ async def serving(
     own = OwnCertificate(authority, lambda: authority.issue_server(named))
     users, agents = (partial(_credentials, authority, own, nodes=nodes) for nodes in (False, True))
     port, agent_port = _bind(server, listens, users), _bind(server, agent_listens, agents)
-    health = HealthServicer()
+    health = Health()
     endpoint = _advertised(listens[0], port, advertise)
     agent_endpoint = _advertised(agent_listens[0], agent_port, advertise)
     ports = Ports(health, endpoint, agent_endpoint, _local(listens[0], port))

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from retinue.manager.webhooks.core.rules import Network
 
 _TIMERS = Timers()
+_CONNECT = "retinue.manager.main.connect"
 _DOMAIN = re.compile(r"(?=.{1,190}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 
 
@@ -226,6 +227,13 @@ def _config() -> None:
     "check", cls=config_file.CheckCommand, context_settings={"auto_envvar_prefix": options.ENVIRONMENT_PREFIX}
 )
 @_serve_options
+@click.option(
+    "--connect",
+    is_flag=True,
+    expose_value=False,
+    callback=lambda context, _, value: context.meta.update({_CONNECT: value}),
+    help="Say what a start would find in the database, too; nothing is changed.",
+)
 @click.pass_context
 def _check_config(context: click.Context, /, log_format: str, log_level: str, **values: Any) -> None:
     """Print what `serve` would be given by a file and variables, and from where;
@@ -233,6 +241,10 @@ def _check_config(context: click.Context, /, log_format: str, log_level: str, **
     """
     settings = _settings(**values)
     config_file.check(context)
+    if context.meta[_CONNECT]:
+        from retinue.manager import administration  # noqa: PLC0415
+
+        administration.run(administration.look_at_database(settings.data_directory, settings.database_url))
     from retinue.manager.installation import read_seal_key  # noqa: PLC0415 - kept out of `--help`
 
     try:

@@ -16,6 +16,8 @@ DEFAULT_LISTEN, DEFAULT_AGENT_LISTEN = "0.0.0.0:7440", "0.0.0.0:7441"
 DEFAULT_KEPT_DAYS = 30
 LOCAL_HOSTS = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]", "": "127.0.0.1"}  # noqa: S104  # compared with, not bound to
 """Hosts that stand for all addresses of a machine, and where the machine itself reaches what listens there."""
+DATABASE_SERVICE = "database"
+"""What the health service calls the database: a check of it fails with words while it takes no changes."""
 
 config = config_file.option(f"{ENVIRONMENT_PREFIX}_CONFIG")
 some_config = config_file.option(f"{ENVIRONMENT_PREFIX}_CONFIG", partial=True)

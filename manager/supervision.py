@@ -13,6 +13,7 @@ from retinue.manager.session.core.attempts import ListenerBrokenError, TermOverE
 from retinue.manager.store.database import StoreUnavailable
 from retinue.manager.store.journal import ReaderTooSlow
 from retinue.manager.store.leadership import NotLeader
+from retinue.manager.store.repeats import Repeats
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ async def supervise(name: str, part: Callable[[], Coroutine[Any, Any, None]], *,
     minute, until the part has run for longer than that. Raises NotLeader when the part finds that another leads.
     """
     clock = asyncio.get_running_loop().time
-    current = pause
+    current, repeats = pause, Repeats()
     while True:
         began = clock()
         try:
@@ -40,7 +41,8 @@ async def supervise(name: str, part: Callable[[], Coroutine[Any, Any, None]], *,
             if clock() - began > _LONGEST_PAUSE_SECONDS or will_pass(error):
                 current = pause
             if will_pass(error):
-                _log.warning("%s is run again in %.1f s: %r", name, current, error)
+                if repeats.is_due(str(error), clock()):
+                    _log.warning("%s is run again in %.1f s: %r", name, current, error)
             else:
                 _log.error("%s failed, and is run again in %.1f s", name, current, exc_info=error)
         await asyncio.sleep(current)

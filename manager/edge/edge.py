@@ -19,6 +19,7 @@ from retinue.manager.endpoints.core.model import RoutedEndpoint, Traffic
 from retinue.manager.identity.endpoint_tokens import EndpointDomain
 from retinue.manager.store import endpoint_tokens, routers
 from retinue.manager.store.database import Database, StoreUnavailable
+from retinue.manager.store.repeats import Repeats
 from retinue.router.v1 import router_service_pb2 as pb
 
 _log = logging.getLogger(__name__)
@@ -106,6 +107,7 @@ class RouterEdge:
 
     async def run(self) -> None:
         """Keeps links to all routers until cancelled. Ends with TermOverError only."""
+        repeats = Repeats()
         try:
             async with asyncio.TaskGroup() as group:
                 while True:
@@ -113,7 +115,8 @@ class RouterEdge:
                     try:
                         await self._look(group)
                     except StoreUnavailable as error:
-                        _log.warning("routers are not looked after: %s", error)
+                        if repeats.is_due(str(error), asyncio.get_running_loop().time()):
+                            _log.warning("routers are not looked after: %s", error)
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(_LOOK_SECONDS):
                             await self._changed.wait()

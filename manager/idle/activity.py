@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from retinue.manager.idle.core.policy import LONGEST_PACE
 from retinue.manager.store import idle
 from retinue.manager.store.database import Database, StoreUnavailable
+from retinue.manager.store.repeats import Repeats
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ class ActivityRecorder:
         self._main: dict[str, str] = {}
         self._held: Counter[str] = Counter()
         self._changed = asyncio.Event()
+        self._repeats = Repeats()
 
     def heard(self, attempt_id: str) -> None:
         """Something was exchanged with an attempt (`KERNEL_ID.EPOCH`)."""
@@ -96,7 +98,8 @@ class ActivityRecorder:
             async with self._database.transaction() as tx:
                 rows = await idle.note_interactions(tx, {uuid.UUID(key): now - at for key, at in written.items()})
         except StoreUnavailable as error:
-            _log.warning("interactions with %d sessions wait for the database: %s", len(written), error)
+            if self._repeats.is_due(str(error), now):
+                _log.warning("interactions with %d sessions wait for the database: %s", len(written), error)
             return
         for key, at in written.items():
             if self._heard.get(key) == at:

@@ -4,6 +4,7 @@ and what is not taken back into them.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import select
@@ -14,11 +15,12 @@ from typing import Any
 import orjson
 import psycopg
 import sqlalchemy.exc
-from psycopg.abc import Buffer
+from psycopg.abc import AdaptContext, Buffer
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.types.array import ListDumper
 from sqlalchemy import event
+from sqlalchemy.dialects.postgresql.psycopg import PGDialectAsync_psycopg
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -27,8 +29,8 @@ DRIVER = "postgresql+psycopg"
 POOL_SECONDS = 5
 # A server whose machine is busy takes seconds to begin a connection, and then answers as fast as over the others.
 CONNECT_SECONDS = 15
-# A connection whose peer is gone without a word is given up after about this time.
-LIVENESS: Mapping[str, Any] = {
+# A connection whose peer is gone without a word is given up after about this time, unless the URL says otherwise.
+_LIVENESS: Mapping[str, Any] = {
     "connect_timeout": CONNECT_SECONDS,
     "keepalives": 1,
     "keepalives_idle": 5,
@@ -38,12 +40,13 @@ LIVENESS: Mapping[str, Any] = {
 }
 # The same on the server's side, which by its own settings looks after hours;
 # a socket of the machine needs none and ignores them.
-SERVER_LIVENESS: Mapping[str, Any] = {
-    "tcp_keepalives_idle": 2,
-    "tcp_keepalives_interval": 1,
-    "tcp_keepalives_count": 3,
-    "tcp_user_timeout": 5_000,
+_SERVER_LIVENESS: Mapping[str, str] = {
+    "tcp_keepalives_idle": "2",
+    "tcp_keepalives_interval": "1",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "5000",
 }
+_DIALECT = PGDialectAsync_psycopg()  # type: ignore[no-untyped-call]
 
 _HOST_AND_PORT = re.compile(r"(?:\[[^\]]*\]|[^:/\[\]]*):[0-9]*")
 _SCHEMES = ("postgres", "postgresql", DRIVER)
@@ -76,10 +79,43 @@ class FlatListDumper(ListDumper):
         return super().dump(obj)
 
 
-def server_options(first: str | tuple[str, ...] = "", **settings: Any) -> str:
-    """Returns settings of a session as a connection is opened with them, after other options."""
-    others = [first] if isinstance(first, str) else list(first)
-    return " ".join((*filter(None, others), *(f"-c {name}={value}" for name, value in settings.items())))
+async def open_connection(
+    url: URL, name: str, settings: Mapping[str, str], context: AdaptContext | None = None
+) -> psycopg.AsyncConnection[tuple[Any, ...]]:
+    """Returns a connection in autocommit mode that the server shows as `name`; the caller closes it.
+
+    What the URL says of libpq's parameters counts, but for the name. `settings` of the session are set by a statement
+    after the login: `options` and PGOPTIONS belong to the administrator, and poolers do not take them. Raises the
+    driver's errors, those of a server that gives no answer after the login among them.
+    """
+    connection = await psycopg.AsyncConnection.connect(
+        autocommit=True, context=context, **connect_arguments(url), application_name=name
+    )
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            await connection.execute(*_setting({"application_name": name, **_SERVER_LIVENESS, **settings}))
+    except TimeoutError:
+        await connection.close()
+        raise psycopg.OperationalError(
+            f"no answer within {CONNECT_SECONDS} s after the login: a pooler has no connection to the server left, or the server hangs"
+        ) from None
+    except BaseException:
+        await connection.close()
+        raise
+    return connection
+
+
+def connect_arguments(url: URL) -> dict[str, Any]:
+    """Returns what libpq is given of a URL, with our own defaults."""
+    _, arguments = _DIALECT.create_connect_args(url)  # type: ignore[no-untyped-call]
+    # By default the encoding is the database's or PGCLIENTENCODING, and a database that has none answers in bytes.
+    given = {name: value for name, value in arguments.items() if name not in {"context", "application_name"}}
+    return {**_LIVENESS, **given, "client_encoding": "utf8"}
+
+
+def _setting(settings: Mapping[str, str]) -> tuple[bytes, list[str]]:
+    calls = ", ".join(["set_config(%s, %s, false)"] * len(settings))
+    return f"SELECT {calls}".encode(), [text for setting in settings.items() for text in setting]
 
 
 def parse_url(url: str) -> URL:
@@ -136,32 +172,32 @@ def make_pool(url: URL, name: str, size: int, statement_timeout: float) -> Async
     a statement ends after `statement_timeout` seconds.
     """
     milliseconds = int(statement_timeout * 1000)
+    settings = {
+        "statement_timeout": str(milliseconds),
+        # Others wait for what a process holds that was paused or cut off.
+        "idle_in_transaction_session_timeout": str(milliseconds // 2),
+        "timezone": "UTC",
+        # Statements over lists are few and look dear: making machine code of one takes longer than it.
+        "jit": "off",
+    }
+
+    async def create() -> Driver:
+        # With what the dialect knows of types.
+        _, arguments = engine.dialect.create_connect_args(url)
+        connection = await open_connection(url, name, settings, arguments.get("context"))
+        connection.adapters.register_dumper(list, FlatListDumper)
+        await connection.set_autocommit(False)
+        return connection
+
     engine = create_async_engine(
         url,
+        async_creator=create,
         pool_size=size,
         max_overflow=0,
         # The connection that was used last: its server process has the statements prepared, and its memory is warm.
         pool_use_lifo=True,
         pool_timeout=POOL_SECONDS,
         json_deserializer=orjson.loads,
-        connect_args={
-            **LIVENESS,
-            "application_name": name,
-            "options": server_options(
-                statement_timeout=milliseconds,
-                # Others wait for what a process holds that was paused or cut off.
-                idle_in_transaction_session_timeout=milliseconds // 2,
-                timezone="UTC",
-                # Statements over lists are few and look dear: making machine code of one takes longer than it.
-                jit="off",
-                **SERVER_LIVENESS,
-                # Of two settings of one name the later counts.
-                first=url.query.get("options", ""),
-            ),
-        },
-    )
-    event.listen(
-        engine.sync_engine, "connect", lambda connection, _: connection.adapters.register_dumper(list, FlatListDumper)
     )
     event.listen(engine.sync_engine, "checkout", _replace_ended)
     event.listen(engine.sync_engine, "checkin", _discard_unclean)

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar, cast
 
 import psycopg
 import sqlalchemy.exc
+from prometheus_client import Counter
 from psycopg.rows import dict_row
 from sqlalchemy import Executable, Result, text
 from sqlalchemy.dialects.postgresql.psycopg import PGDialectAsync_psycopg
@@ -25,17 +26,16 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.cancellation import shielded
 from retinue.manager.store.connections import (
-    LIVENESS,
-    SERVER_LIVENESS,
     Driver,
     is_between_statements,
     make_pool,
+    open_connection,
     parse_url,
-    server_options,
 )
 from retinue.manager.store.faults import Fault, fault_of
 from retinue.manager.store.lanes import POOL_SIZES, Lane, current_lane
 from retinue.manager.store.recordset import Row, fetched
+from retinue.manager.store.repeats import Repeats
 
 # A statement of a caller that was cancelled may run on for so long; then the server is asked to end it,
 # and the connection is discarded.
@@ -45,9 +45,14 @@ _LATE_SECONDS = 5.0
 # Serialization failure, deadlock, lock not available: the same transaction may pass when it is tried again.
 _CONFLICTS = ("40001", "40P01", "55P03")
 
-LOG_AGAIN_SECONDS = 60.0
-"""A fault of the database that stays is logged once in so long."""
+REFUSAL_SECONDS = 15.0
+"""For so long after a fault that stops all changes the database counts as one that refuses them."""
 _log = logging.getLogger(__name__)
+_FAULTS = Counter(
+    "retinue_manager_database_faults",
+    "What the database has refused or failed at, by SQLSTATE; none for connections that did not come about.",
+    ["state"],
+)
 _DIALECT = PGDialectAsync_psycopg()  # type: ignore[no-untyped-call]
 
 _DRIVER_ERRORS = (sqlalchemy.exc.DBAPIError, sqlalchemy.exc.TimeoutError, psycopg.OperationalError, OSError)
@@ -60,7 +65,7 @@ class StoreUnavailable(Exception):  # noqa: N818  # a condition of the store tha
     """The database could not be reached or could not finish: the transaction may be tried again.
 
     When it was raised by the commit itself, the effect may be there or not. `fault` is what the database said, if it
-    said anything.
+    said anything; it is logged by then.
     """
 
     def __init__(self, message: str, fault: Fault | None = None) -> None:
@@ -187,8 +192,8 @@ class Database:
         self._sizes = sizes
         self._statement_timeout = statement_timeout
         self._pools: dict[Lane, AsyncEngine] = {}
-        # When faults were logged, by state, or by words where there is none.
-        self._logged: dict[str, float] = {}
+        self._repeats = Repeats()
+        self._refusal: tuple[Fault, float] | None = None
 
     def _pool(self) -> AsyncEngine:
         lane = current_lane()
@@ -241,7 +246,9 @@ class Database:
             raised = translate(error)
             if raised is None:
                 raise
-            self._log_fault(raised)
+            if raised.fault is not None and raised.fault.meaning is not None and raised.fault.meaning.stops:
+                self._refusal = (raised.fault, time.monotonic())
+            self.note(raised)
             raise raised from error
         finally:
             if (appended := tx.info.get(APPENDED)) is not None:
@@ -254,32 +261,36 @@ class Database:
 
         `purpose` is shown in `pg_stat_activity`. Raises StoreUnavailable.
         """
-        positional, keywords = _DIALECT.create_connect_args(self._url)  # type: ignore[no-untyped-call]
-        # A server waiting for a lock on behalf of a client that is gone would get the lock; it has to look.
-        keywords = {
-            **keywords,
-            **LIVENESS,
-            "application_name": f"retinue-{purpose}/{self._instance}",
-            "options": server_options(
-                statement_timeout=0, client_connection_check_interval="2s", timezone="UTC", **SERVER_LIVENESS
-            ),
+        settings = {
+            "statement_timeout": "0",
+            # A server waiting for a lock on behalf of a client that is gone would get the lock; it has to look.
+            "client_connection_check_interval": "2s",
+            "timezone": "UTC",
         }
         try:
-            return await psycopg.AsyncConnection.connect(*positional, autocommit=True, **keywords)
+            return await open_connection(self._url, f"retinue-{purpose}/{self._instance}", settings)
         except (psycopg.OperationalError, OSError) as error:
             raised = StoreUnavailable(f"no connection to the database for {purpose}", fault_of(error))
-            self._log_fault(raised)
+            self.note(raised)
             raise raised from error
 
-    def _log_fault(self, raised: StoreUnavailable) -> None:
-        """Logs what the database refuses: an error if an administrator has to act. Again only after a minute."""
+    @property
+    def refusal(self) -> Fault | None:
+        """Returns the fault that a transaction has met in the last 15 s and that stops all changes; None for none."""
+        if self._refusal is None or time.monotonic() - self._refusal[1] > REFUSAL_SECONDS:
+            return None
+        return self._refusal[0]
+
+    def note(self, raised: StoreUnavailable) -> None:
+        """Logs and counts what the database refuses: an error if an administrator has to act. Logs it again only after
+        a minute.
+        """
         if (fault := raised.fault) is None or isinstance(raised, StoreConflict):
             return
-        key, now = fault.state or fault.words, time.monotonic()
-        if now - self._logged.get(key, -LOG_AGAIN_SECONDS) < LOG_AGAIN_SECONDS:
-            return
-        self._logged = {known: at for known, at in self._logged.items() if now - at < LOG_AGAIN_SECONDS} | {key: now}
-        _log.log(logging.WARNING if fault.passes else logging.ERROR, "%s", raised)
+        now = time.monotonic()
+        _FAULTS.labels(fault.state or "none").inc()
+        if self._repeats.is_due(fault.state or fault.words, now):
+            _log.log(logging.WARNING if fault.passes else logging.ERROR, "%s", raised)
 
     async def dispose(self) -> None:
         """Closes the pools; the connections of transactions that are open are closed at the end of these."""

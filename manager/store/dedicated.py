@@ -8,17 +8,15 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import psycopg
 
-from retinue.manager.store.database import Database, StoreUnavailable
+from retinue.manager.store.database import StoreUnavailable
+from retinue.manager.store.faults import fault_of
 
 DedicatedConnection = psycopg.AsyncConnection[tuple[Any, ...]]
-
-_PROBE_INTERVAL_SECONDS = 1.0
-_PROBE_SECONDS = 2.0
 
 
 async def execute_within(
@@ -53,7 +51,7 @@ async def execute_within(
     except (psycopg.OperationalError, OSError) as error:
         if getattr(error, "sqlstate", None) is not None and not connection.closed:
             raise
-        raise StoreUnavailable("the database does not answer") from error
+        raise StoreUnavailable("the database does not answer", fault_of(error)) from error
 
 
 def break_off(connection: DedicatedConnection) -> None:
@@ -62,30 +60,3 @@ def break_off(connection: DedicatedConnection) -> None:
         return
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
         duplicate.shutdown(socket.SHUT_RDWR)
-
-
-async def report_reachable(database: Database, report: Callable[[bool], Awaitable[None]]) -> None:
-    """Reports again and again whether the database answers, until cancelled;
-    what hangs is reported within three seconds.
-
-    It uses a connection of its own: the pool's may all be in use, which says nothing about the database.
-    """
-    connection: DedicatedConnection | None = None
-    try:
-        while True:
-            try:
-                if connection is None:
-                    async with asyncio.timeout(_PROBE_SECONDS):
-                        connection = await database.connect("health")
-                await execute_within(connection, _PROBE_SECONDS, "SELECT 1")
-            except (StoreUnavailable, psycopg.Error, TimeoutError):
-                if connection is not None:
-                    await connection.close()
-                    connection = None
-                await report(False)
-            else:
-                await report(True)
-            await asyncio.sleep(_PROBE_INTERVAL_SECONDS)
-    finally:
-        if connection is not None:
-            await connection.close()

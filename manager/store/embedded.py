@@ -28,6 +28,8 @@ from typing import Any
 
 import psycopg
 
+from retinue.manager.store.repeats import Repeats
+
 _log = logging.getLogger(__name__)
 
 MAJOR_VERSION = "18"
@@ -120,6 +122,7 @@ class EmbeddedServer:
 
     async def keep(self) -> None:
         """Starts the server again whenever it ends, until cancelled."""
+        repeats = Repeats()
         while True:
             if self._pid is not None:
                 await _ended(self._pid)
@@ -129,7 +132,8 @@ class EmbeddedServer:
             try:
                 await self.start()
             except (EmbeddedServerError, psycopg.Error, OSError) as error:
-                _log.error("the database server does not start: %s", error)
+                if repeats.is_due(str(error), asyncio.get_running_loop().time()):
+                    _log.error("the database server does not start: %s", error)
                 await asyncio.sleep(1.0)
 
     async def stop(self) -> None:

@@ -20,6 +20,7 @@ from retinue.manager.store.journal import (
     head,
     read,
 )
+from retinue.manager.store.repeats import Repeats
 
 _log = logging.getLogger(__name__)
 
@@ -161,13 +162,14 @@ class JournalTail:
                 yield events
 
     async def _through_outages(self, doing: str, part: Callable[[], Any]) -> None:
-        pause = 0.1
+        pause, repeats = 0.1, Repeats()
         while True:
             began = asyncio.get_running_loop().time()
             try:
                 await part()
             except (StoreUnavailable, psycopg.Error, OSError) as error:
-                _log.warning("%s the journal was interrupted: %s", doing, error)
+                if repeats.is_due(str(error), asyncio.get_running_loop().time()):
+                    _log.warning("%s the journal was interrupted: %s", doing, error)
             pause = (
                 0.1
                 if asyncio.get_running_loop().time() - began > _LONGEST_RETRY_SECONDS
@@ -240,7 +242,9 @@ class JournalTail:
     async def _notify_others(self) -> None:
         connection = await self._database.connect("journal-notifier")
         try:
-            self._notifier = connection.info.backend_pid
+            cursor = await connection.execute("SELECT pg_backend_pid()")
+            # A pooler tells another number at the login.
+            ((self._notifier,),) = await cursor.fetchall()
             while True:
                 await self._notified.wait()
                 await asyncio.sleep(self._coalesce_seconds)

@@ -36,6 +36,11 @@ POOL_SIZES: Mapping[Lane, int] = {
     Lane.BACKGROUND: 2,
 }
 
+DEDICATED_CONNECTIONS = 5
+"""Connections beside those of lanes: for leading, two; for hearing and telling of changes; for health."""
+MAX_CONNECTIONS = sum(POOL_SIZES.values()) + DEDICATED_CONNECTIONS
+"""How many connections a manager takes at most."""
+
 _current: ContextVar[Lane] = ContextVar("lane", default=Lane.USERS)
 
 

@@ -22,14 +22,19 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 from retinue.manager.cancellation import cancellable
 from retinue.manager.store.database import Database, Query, StoreUnavailable
 from retinue.manager.store.dedicated import DedicatedConnection, execute_within
+from retinue.manager.store.faults import fault_of
 from retinue.manager.store.lease import RENEWAL_SECONDS, Lease, NotLeader, Observer, Sighting, boot_time
+from retinue.manager.store.repeats import Repeats
 
 __all__ = ["Lease", "NotLeader", "campaign", "check", "checking", "lead"]
 
 _log = logging.getLogger(__name__)
 
-# "retinue" in ASCII.
+# "retinue" in ASCII; locks are of a database, and clusters may share one, each in a schema of its own.
 _LOCK = 0x726574696E7565
+_READ_LOCK = """
+    SELECT CASE current_schema() WHEN 'public' THEN %(lock)s ELSE %(lock)s # hashtextextended(current_schema(), 0) END
+"""
 _LOOK_SECONDS = 0.25
 _ANSWER_SECONDS = 3.0
 # How long a term that begins waits for writes of the one before; then their connections are ended.
@@ -101,13 +106,14 @@ async def campaign(database: Database, holder: str, body: Callable[[Lease], Awai
     grows up to 15 s as long as terms stay short, and up to a second while the database is away.
     """
     clock = asyncio.get_running_loop().time
-    pause = 0.1
+    pause, repeats = 0.1, Repeats()
     while True:
         began, longest = clock(), _LONGEST_PAUSE_SECONDS
         try:
             await cancellable(lead(database, holder, body))
         except (NotLeader, StoreUnavailable) as error:
-            _log.warning("not leading: %s", error)
+            if repeats.is_due(str(error), clock()):
+                _log.warning("not leading: %s", error)
             longest = _LONGEST_OUTAGE_PAUSE_SECONDS
         except Exception:  # noqa: BLE001  # logged whole; the next term starts from what is stored
             _log.exception("the leader failed and steps down")
@@ -151,10 +157,11 @@ async def _lock(database: Database) -> AsyncIterator[DedicatedConnection]:
     connection = await database.connect("leader")
     try:
         observer = Observer()
+        ((lock,),) = await _answer(connection, _READ_LOCK, {"lock": _LOCK})
         # Asked for again and again, and not waited for: a connection that is cut off while it waits at the server would
         # get the lock, and keep it.
-        while not (await _answer(connection, "SELECT pg_try_advisory_lock(%s)", (_LOCK,)))[0][0]:
-            for pid, began, renewal in await _answer(connection, _LOOK, {"key": _LOCK}):
+        while not (await _answer(connection, "SELECT pg_try_advisory_lock(%s)", (lock,)))[0][0]:
+            for pid, began, renewal in await _answer(connection, _LOOK, {"key": lock}):
                 seen = Sighting(pid, began, renewal)
                 if observer.has_ended(seen, boot_time()):
                     _log.warning("the leader did not renew its lease: its connections are ended")
@@ -171,7 +178,9 @@ async def _begin(database: Database, connection: DedicatedConnection, holder: st
     have no connection any more.
     """
     await _answer(connection, _TAKE_LEASE)
-    ending = asyncio.create_task(_end_blockers(database, connection.info.backend_pid))
+    # A pooler tells another number at the login.
+    ((pid,),) = await _answer(connection, "SELECT pg_backend_pid()")
+    ending = asyncio.create_task(_end_blockers(database, pid))
     try:
         rows = await _answer(connection, _BEGIN, (holder,), _PATIENCE_SECONDS + _ANSWER_SECONDS)
     finally:
@@ -229,4 +238,4 @@ async def _answer(
     try:
         return await execute_within(connection, seconds, statement, params)
     except psycopg.Error as error:
-        raise StoreUnavailable("the database did not do what leading needs") from error
+        raise StoreUnavailable("the database did not do what leading needs", fault_of(error)) from error

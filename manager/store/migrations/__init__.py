@@ -15,12 +15,12 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from retinue.manager.store.connections import parse_url
+from retinue.manager.store.connections import connect_arguments, parse_url
 from retinue.manager.store.database import StoreUnavailable, translate
+from retinue.manager.store.examination import examine
 from retinue.rpc.version import software_version
 
 _log = logging.getLogger(__name__)
-
 # "migrate" in ASCII. Managers that start together migrate one after the other.
 _LOCK = 0x6D696772617465
 
@@ -37,15 +37,14 @@ class NoDatabaseError(Exception):
     """The database holds no cluster; only a manager that serves makes one."""
 
 
-class WrongEncodingError(Exception):
-    """The database does not keep text as UTF-8, so not every text of a request could be stored."""
-
-
 async def migrate(url: str) -> None:
     """Brings the schema to this program's revision; nothing happens when it is there already.
 
-    Each revision is one transaction. Raises SchemaTooNewError, WrongEncodingError, StoreUnavailable.
+    Each revision is one transaction. What will go wrong with the server is logged. Raises SchemaTooNewError,
+    UnfitDatabaseError, StoreUnavailable.
     """
+    for warning in (await examine(url)).warnings:
+        _log.warning("%s", warning)
     await asyncio.to_thread(_migrate, url)
 
 
@@ -63,6 +62,15 @@ async def check(url: str) -> None:
     await asyncio.to_thread(_check, url)
 
 
+async def revisions(url: str) -> tuple[str | None, str]:
+    """Returns the revision of the schema in a database, None of an empty one, and the one that this program brings it
+    to. Raises SchemaTooNewError, StoreUnavailable.
+    """
+    current = await asyncio.to_thread(_current, url)
+    check_known(current)
+    return current, str(ScriptDirectory.from_config(configuration()).get_current_head())
+
+
 async def is_empty(url: str) -> bool:
     """Returns whether the database holds no schema of ours. Raises StoreUnavailable."""
     return await asyncio.to_thread(_current, url) is None
@@ -70,12 +78,11 @@ async def is_empty(url: str) -> bool:
 
 def synchronous_engine(url: str, purpose: str = "administration") -> sqlalchemy.Engine:
     """For what is done once, and blocks: without a pool."""
+    parsed = parse_url(url)
     return sqlalchemy.create_engine(
-        parse_url(url),
+        parsed,
         poolclass=sqlalchemy.NullPool,
-        # By default the encoding is the database's, and one that has none would answer in
-        # bytes before it can be refused.
-        connect_args={"connect_timeout": 5, "client_encoding": "utf8", "application_name": f"retinue {purpose}"},
+        connect_args={**connect_arguments(parsed), "application_name": f"retinue {purpose}"},
     )
 
 
@@ -163,19 +170,13 @@ def _upgrade_to_head(connection: sqlalchemy.Connection, current: str | None) -> 
 def _migrate(url: str) -> None:
     engine = synchronous_engine(url, "migration")
     try:
-        with engine.connect() as connection:
-            encoding = connection.execute(sqlalchemy.text("SHOW server_encoding")).scalar_one()
-            if encoding != "UTF8":
-                raise WrongEncodingError(
-                    f"the database's encoding is {encoding}; it has to be UTF8: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
-                )
-            with locked(connection):
-                current = MigrationContext.configure(connection).get_current_revision()
-                check_known(current)
-                server = connection.execute(sqlalchemy.text("SHOW server_version")).scalar_one()
-                connection.rollback()
-                _upgrade_to_head(connection, current)
-                _log.info("the database is PostgreSQL %s, its schema at revision %s", server, _head())
+        with engine.connect() as connection, locked(connection):
+            current = MigrationContext.configure(connection).get_current_revision()
+            check_known(current)
+            server = connection.execute(sqlalchemy.text("SHOW server_version")).scalar_one()
+            connection.rollback()
+            _upgrade_to_head(connection, current)
+            _log.info("the database is PostgreSQL %s, its schema at revision %s", server, _head())
     except sqlalchemy.exc.DBAPIError as error:
         raised = translate(error)
         if isinstance(raised, StoreUnavailable):

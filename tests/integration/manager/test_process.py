@@ -341,6 +341,22 @@ async def test_administrators_are_made_on_the_machine(directory: Path) -> None:
     assert "no agent n1" in revoked[1]
 
 
+async def test_a_check_says_what_a_start_would_find_in_the_database(postgres: Postgres, directory: Path) -> None:
+    asked = ("config", "check", "--connect", "--data-dir", str(directory), "--database-url")
+    async with fresh_database(postgres) as url:
+        code, output, errors = await command(*asked, url)
+        assert code == 0, errors
+        assert ": PostgreSQL 18." in output
+        assert "# it holds a cluster, with the schema of this program" in output
+        code, output, errors = await command(*asked, url.partition("?")[0] + "_not?" + url.partition("?")[2])
+        assert code == 1
+        assert "does not exist: check the name in the database URL, or CREATE DATABASE" in errors
+    code, output, errors = await command(*asked, postgres.url_of("postgres"))
+    assert code == 0, errors
+    assert "# it is empty: `serve` makes a cluster in it" in output
+    assert not (directory / "cluster").exists()
+
+
 async def test_bad_options(directory: Path) -> None:
     bad = [("--heartbeat", "0"), ("--suspect-after", "1"), ("--lost-after", "x"), ("--database-url", "mysql://x/y")]
     refused = await refusals(

@@ -9,7 +9,8 @@ import pytest
 from sqlalchemy import text
 
 from retinue.manager.store.database import Database, StoreUnavailable
-from retinue.manager.store.dedicated import execute_within, report_reachable
+from retinue.manager.store.dedicated import execute_within
+from retinue.manager.store.health import watch_database
 from retinue.manager.store.lanes import Lane
 from tests.support.eventually import eventually
 from tests.support.silence import silent_proxy
@@ -20,8 +21,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 async def test_health_reports_a_database_that_hangs_without_any_call(database_url: str) -> None:
     answers: list[bool] = []
 
-    async def report(reachable: bool) -> None:  # what the interface is
-        answers.append(reachable)
+    async def report(reason: str, _answers: bool) -> None:
+        answers.append(not reason)
 
     async def last(expected: bool) -> None:
         async def is_last() -> bool:
@@ -31,7 +32,7 @@ async def test_health_reports_a_database_that_hangs_without_any_call(database_ur
 
     async with silent_proxy(database_url) as (proxy, url):
         database = Database(url, sizes={Lane.USERS: 1})
-        task = asyncio.create_task(report_reachable(database, report))
+        task = asyncio.create_task(watch_database(database, report))
         try:
             # Another project has all that the pool has.
             async with database.transaction() as tx:

@@ -21,7 +21,8 @@ from sqlmodel import SQLModel
 from retinue.manager.store import tables
 from retinue.manager.store.connections import parse_url
 from retinue.manager.store.database import Database, StoreUnavailable
-from retinue.manager.store.migrations import SchemaTooNewError, WrongEncodingError, configuration, migrate
+from retinue.manager.store.examination import WrongEncodingError
+from retinue.manager.store.migrations import SchemaTooNewError, configuration, migrate
 from tests.integration.manager.rows import submit
 from tests.support.databases import Postgres
 
