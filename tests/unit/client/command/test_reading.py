@@ -113,7 +113,7 @@ def test_nothing_chosen_is_said(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_pipe_gets_no_blanks_from_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     findings = [doctor.Finding("one", doctor.OK, "x", ""), doctor.Finding("another", doctor.ERROR, "y" * 300, "do")]
-    monkeypatch.setattr(doctor, "examine", lambda _host: None)
+    monkeypatch.setattr(doctor, "examine", lambda *_: None)
     monkeypatch.setattr(doctor, "evaluate", lambda _found, _subnets: findings)
     lines = CliRunner().invoke(cli, ["doctor"]).output.splitlines()
     assert [line.split()[0] for line in lines] == ["WHAT", "one", "another"]
