@@ -100,7 +100,7 @@ class Agent(SQLModel, table=True):
     underlay_address: str = ""
     underlay_mtu: int = 0
     # Whether it answers probes of paths between nodes.
-    proves_paths: bool = False
+    proves_paths: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
     # Private networks that its kernels may reach: subnets of sessions on it are outside them.
     reachable_networks: list[str] = json_column("[]")
     boot_id: str = ""
