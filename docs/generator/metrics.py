@@ -17,6 +17,7 @@ _IMPORTED = (retinue.agent.daemon, retinue.manager.daemon, retinue.manager.gatew
 _MANAGER, _AGENT, _ROUTER = "manager", "agent", "router"
 _OF = {
     "retinue_agent_attempts": (_AGENT,),
+    "retinue_agent_broken_paths": (_AGENT,),
     "retinue_agent_connected": (_AGENT,),
     "retinue_build_info": (_MANAGER, _AGENT, _ROUTER),
     "retinue_certificate_expire_timestamp_seconds": (_MANAGER, _AGENT, _ROUTER),
