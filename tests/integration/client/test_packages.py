@@ -160,5 +160,5 @@ def test_protos_come_with_the_client(programs: Path, tmp_path: Path) -> None:
         assert (tmp_path / "api" / source.relative_to(kept)).read_bytes() == source.read_bytes()
     # With all that they import, for a compiler that brings nothing.
     compile_all = "import sys; from grpc_tools import protoc; sys.exit(protoc.main(['protoc', *sys.argv[1:]]))"
-    files = sorted(str(path) for path in (tmp_path / "api").rglob("*.proto"))
+    files = sorted(str(path.relative_to(tmp_path / "api")) for path in (tmp_path / "api").rglob("*.proto"))
     run(sys.executable, "-c", compile_all, "-Iapi", "--descriptor_set_out=all", *files, cwd=tmp_path)
