@@ -28,7 +28,8 @@ LEFT_OUT = {
 
 def start(name: str) -> None:
     """Starts a unit and waits until it says that it is ready."""
-    parser = configparser.ConfigParser(interpolation=None)
+    # Units may say an option several times, such as a list that goes on.
+    parser = configparser.ConfigParser(interpolation=None, strict=False)
     parser.optionxform = str  # type: ignore[assignment,method-assign]  # as documented
     parser.read(UNITS / f"{name}.service")
     service = {key: value for key, value in parser["Service"].items() if key not in LEFT_OUT}

@@ -97,6 +97,7 @@ class HostileRegistry:
         self._namespace = namespace
         self._servers: list[asyncio.Server] = []
         self._links: set[asyncio.Task[None]] = set()
+        self._is_open = True
         self._inner_port = 0
         self.address = ""
         self.hanging: dict[str, int] = {}
@@ -110,6 +111,8 @@ class HostileRegistry:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        # A connection that was accepted before may be told of only afterwards.
+        self._is_open = False
         for server in self._servers:
             server.close()
         for link in self._links:
@@ -125,6 +128,9 @@ class HostileRegistry:
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()
             assert task is not None
+            if not self._is_open:
+                writer.transport.abort()
+                return
             self._links.add(task)
             try:
                 await self._serve(reader, writer, answer)
