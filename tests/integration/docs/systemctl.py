@@ -5,7 +5,6 @@ It applies the settings that our units have and refuses others, so that none is 
 
 from __future__ import annotations
 
-import configparser
 import os
 import pwd
 import shlex
@@ -22,20 +21,19 @@ LEFT_OUT = {
     *("ProtectSystem", "ProtectHome", "PrivateTmp", "PrivateDevices", "ProtectClock", "ProtectControlGroups"),
     *("ProtectHostname", "ProtectKernelLogs", "ProtectKernelModules", "ProtectKernelTunables", "LockPersonality"),
     *("RestrictAddressFamilies", "RestrictNamespaces", "RestrictRealtime", "RestrictSUIDSGID"),
-    "SystemCallArchitectures",
+    *("PrivateMounts", "PrivateUsers", "ProtectProc", "RemoveIPC", "SystemCallArchitectures", "SystemCallErrorNumber"),
+    "SystemCallFilter",
 }
 
 
 def start(name: str) -> None:
     """Starts a unit and waits until it says that it is ready."""
-    # Units may say an option several times, such as a list that goes on.
-    parser = configparser.ConfigParser(interpolation=None, strict=False)
-    parser.optionxform = str  # type: ignore[assignment,method-assign]  # as documented
-    parser.read(UNITS / f"{name}.service")
-    service = {key: value for key, value in parser["Service"].items() if key not in LEFT_OUT}
+    service = {key: value for key, value in _options(UNITS / f"{name}.service").items() if key not in LEFT_OUT}
     command = shlex.split(service.pop("ExecStart"))
     user, group = service.pop("User", "root"), service.pop("Group", "root")
-    mode = int(service.pop("StateDirectoryMode", "0755"), 8)
+    mode, umask = (
+        int(service.pop(key, usual), 8) for key, usual in (("StateDirectoryMode", "0755"), ("UMask", "0022"))
+    )
     if directory := service.pop("StateDirectory", ""):
         state = Path("/var/lib", directory)
         state.mkdir(parents=True, exist_ok=True)
@@ -68,6 +66,7 @@ def start(name: str) -> None:
             user=user,
             group=group,
             extra_groups=[],
+            umask=umask,
             cwd="/",
             start_new_session=True,
         )
@@ -76,9 +75,24 @@ def start(name: str) -> None:
             sys.exit(f"{name} did not start: {log.read_text()}")
 
 
+def _options(unit: Path) -> dict[str, str]:
+    """Returns the options of a service; one that its unit says several times goes on each time."""
+    options: dict[str, str] = {}
+    section = ""
+    for line in unit.read_text().splitlines():
+        if line.startswith("["):
+            section = line
+        elif section == "[Service]" and line and not line.startswith("#"):
+            key, value = line.split("=", 1)
+            options[key] = f"{options.get(key, '')} {value}".strip()
+    return options
+
+
 def _set(capabilities: str) -> str:
-    """Returns a set of capabilities as setpriv takes it."""
-    return ",".join(["-all", *(f"+{name.removeprefix('CAP_').lower()}" for name in capabilities.split())])
+    """Returns a set of capabilities as setpriv takes it; `~` means all but those."""
+    names = [name.removeprefix("CAP_").lower() for name in capabilities.replace("~", "").split()]
+    first, sign = ("+all", "-") if capabilities.startswith("~") else ("-all", "+")
+    return ",".join([first, *(f"{sign}{name}" for name in names)])
 
 
 def _wait(ready: socket.socket, process: subprocess.Popen[bytes]) -> bool:
