@@ -62,7 +62,7 @@ async def connected(session: Session) -> bytes:
         except CallError as error:
             return error.reason
 
-    found = await eventually(look, lambda found: found not in {"PORT_CLOSED", "UNAVAILABLE", ""})
+    found = await eventually(look, lambda found: found not in {"PORT_CLOSED", "AGENT_NOT_REACHED", "UNAVAILABLE", ""})
     assert isinstance(found, bytes), found
     return found
 
