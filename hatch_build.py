@@ -4,13 +4,13 @@ when a package is built, which also records what it was built from.
 
 from __future__ import annotations
 
-import importlib.util
 import os
+import runpy
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
@@ -100,7 +100,7 @@ def needs_console(root: Path = ROOT) -> bool:
 
 def identify_build(root: Path) -> str:
     """Returns the build that a package of the tree at `root` is, as `rpc/version.py` describes it."""
-    version: Any = _version(root)
+    version = _version(root)
     recorded = root / version.BUILD_FILE
     if recorded.is_file():
         # An unpacked source distribution: it is what it was built from.
@@ -124,13 +124,9 @@ def record_build(root: Path, build_data: dict[str, Any], target: str) -> None:
     build_data["force_include"][str(record)] = f"retinue/rpc/{name}" if target == "wheel" else name
 
 
-def _version(root: Path) -> ModuleType:
-    specification = importlib.util.spec_from_file_location("version", root / "rpc/version.py")
-    if specification is None or specification.loader is None:
-        raise RuntimeError("rpc/version.py cannot be loaded")
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
+def _version(root: Path) -> SimpleNamespace:
+    # An import would leave a compiled file in the tree, which then counts as changed.
+    return SimpleNamespace(**runpy.run_path(str(root / "rpc/version.py")))
 
 
 def _git(root: Path, *arguments: str) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,10 @@ def git(tree: Path, *arguments: str) -> str:
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Path:
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A tree with a history, of two files."""
+    # As most shells have it: a compiled file in the tree would be a change of it.
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     made = tmp_path / "tree"
     (made / "rpc").mkdir(parents=True)
     shutil.copy(ROOT / "rpc/version.py", made / "rpc")
