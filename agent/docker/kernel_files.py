@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from retinue.agent.attempts import Owner
+from retinue.agent.attempts import MEMORY, Owner
 from retinue.agent.docker.barrier import at_barrier
 from retinue.agent.docker.core.container_spec import BOUND, Files, runs_as_root
 from retinue.agent.docker.image_defaults import INVALID
 from retinue.agent.errors import KernelStartError
+from retinue.agent.host.cgroups import limit_tcp_buffers
 from retinue.agent.host.processes import PROC, Process, alive, further_groups, identify, owner_of
 from retinue.agent.host.seccomp import build_container_filter
 from retinue.agent.host.users import Users
@@ -144,6 +145,7 @@ class KernelFiles:
         home.chmod(0o700)
         forbidden = (options.state_dir, options.scratch_dir)
         set_up_network(waiting.init)
+        limit_tcp_buffers(waiting.init.pid, spec.slots.get(MEMORY))
         provision = Provision(
             user,
             options.owner,

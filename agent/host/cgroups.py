@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from retinue.agent.host.core.limits import Limits, cpu_settings, memory_settings
+from retinue.agent.host.core.limits import TCP_BUFFERS, Limits, cpu_settings, memory_settings, tcp_buffers
 from retinue.agent.state.exclusive import InUseError, lock
 
 if TYPE_CHECKING:
@@ -53,6 +53,16 @@ def _group(pid: str, controller: str, mount: Path) -> Path | None:
 def out_of_memory_kills(group: Path) -> int:
     """Returns how many processes of a group Linux ended because its memory was used up; 0 once the group is gone."""
     return max(_count(group / file, "oom_kill") for file in ("memory.events", "memory.oom_control"))
+
+
+def limit_tcp_buffers(pid: int, memory: int | None) -> None:
+    """Bounds the buffers of TCP connections of a kernel whose group an engine made; where Linux does not count them
+    apart from memory, there is nothing to do.
+    """
+    group = memory_group(pid)
+    if group is not None and memory is not None:
+        with contextlib.suppress(OSError):
+            _write(group / TCP_BUFFERS, tcp_buffers(memory))
 
 
 def _write(path: Path, value: int | str) -> None:
@@ -202,6 +212,8 @@ class Cgroups:
                 if error.errno == errno.EBUSY:
                     # Version 1 takes no limit below what the group uses already.
                     raise CgroupError(f"its start takes more memory than its limit of {value} bytes") from error
+                if not needed and error.errno == errno.EOPNOTSUPP:
+                    continue
                 raise CgroupError(f"its limit {file} cannot be {value}: {error.strerror}") from error
 
     def limit_cpu(self, attempt_id: str, limits: Limits) -> None:

@@ -54,6 +54,9 @@ echo requests.
 """
 IN_MEMORY, FOR_ALL = ("/tmp", "/dev/shm"), 0o1777  # noqa: S108
 """Where kernels have a file system of their own in memory, and its permissions."""
+TERMINALS, TERMINAL_LIMIT = "/dev/pts", 64
+"""Where a kernel has its terminals, and how many at a time: Linux has some 3,000 for all kernels of a node together."""
+TERMINAL_OPTIONS = frozenset({"uid", "gid", "mode", "ptmxmode"})
 MOUNT_REFUSED = AttemptReason.MOUNT_REFUSED
 """Reason of attempts that failed for a mount."""
 
@@ -136,6 +139,8 @@ def provision_kernel(pid: int, provision: Provision) -> None:
         if provision.server:
             mounted = [(FILES, stack.enter_context(_closing(_server_mount(provision))))]
 
+        terminals = _terminal_options(pid)
+
         def inside() -> None:
             syscalls.unshare(syscalls.CLONE_FS)
             syscalls.enter(namespace, syscalls.CLONE_NEWNS)
@@ -143,6 +148,9 @@ def provision_kernel(pid: int, provision: Provision) -> None:
             for path in provision.bound:
                 with _closing(os.open(path, os.O_PATH | os.O_CLOEXEC)) as there:
                     syscalls.set_attributes(there, NO_PRIVILEGES)
+            if terminals is not None:
+                flags = syscalls.MS_REMOUNT | syscalls.MS_NOSUID | syscalls.MS_NOEXEC
+                syscalls.mount(None, TERMINALS, None, flags, terminals)
             for path in filter(os.path.ismount, IN_MEMORY):
                 # runc gives a file system in memory the permissions that the image's directory has, kubelet all.
                 Path(path).chmod(FOR_ALL)
@@ -276,6 +284,23 @@ def _make_directories(path: Path, provision: Provision) -> None:
             part.mkdir(mode=0o755)
             if part.is_relative_to(HOME):
                 os.chown(part, provision.user.uid, provision.user.gid)
+
+
+def _terminal_options(pid: int) -> str | None:
+    """Returns how a kernel's terminals have to be mounted for there to be a bound; None where it has none of its own.
+
+    What is not named again falls back to what Linux has by default.
+    """
+    lines = map(str.split, Path(f"/proc/{pid}/mountinfo").read_text().splitlines())
+    found = {line[4]: line for line in lines}.get(TERMINALS)
+    if found is None:
+        return None
+    if os.path.ismount(TERMINALS):
+        device = Path(TERMINALS).stat().st_dev
+        if found[2] == f"{os.major(device)}:{os.minor(device)}":
+            return None
+    kept = [word for word in found[-1].split(",") if word.partition("=")[0] in TERMINAL_OPTIONS]
+    return ",".join([*kept, f"max={TERMINAL_LIMIT}"])
 
 
 def _set_up_account(provision: Provision) -> None:

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import threading
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retinue.agent.host.lanes import NETWORK
@@ -23,6 +24,7 @@ from retinue.agent.network.core.rules import (
     changes,
     obstacles,
     parse_addresses,
+    settled,
     whole_table,
 )
 from retinue.agent.network.core.topology import VXLAN_PORT
@@ -39,6 +41,15 @@ LOOK_INTERVAL = 2.0
 """Seconds between two looks at whether the table is still there, and as it was left."""
 CLOSE_LOOKS = 15
 """One look in so many reads the elements of sets as well, which may be thousands."""
+TRACKED = Path("/proc/sys/net/netfilter/nf_conntrack_max")
+"""How many connections the node keeps track of; not there before Linux tracks any."""
+USUALLY_TRACKED = 262_144
+KERNELS_TO_FILL = 16
+"""So many kernels would have to work together to take all of them."""
+OPENING_SECONDS = 32
+"""A kernel may open as many connections again as it may have each so many seconds: those that ended are tracked for
+two minutes.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +69,14 @@ class Guard:
         although they are not public.
         """
         self._table = f"retinue-{label}"
-        self._settings = Guarded(self._table, link_prefix(label), allowed=allowed)
+        tracked = _tracked()
+        self._settings = Guarded(
+            self._table,
+            link_prefix(label),
+            allowed=allowed,
+            connections=max(1, tracked // KERNELS_TO_FILL),
+            openings=max(1, tracked // KERNELS_TO_FILL // OPENING_SECONDS),
+        )
         self._name_servers = name_servers
         self._networks: dict[str, Carried] = {}
         self._fleet: frozenset[str] = frozenset()
@@ -227,7 +245,14 @@ class Guard:
 
     def _words(self) -> Sequence[str]:
         """Returns the words of the whole table, which two lists of the same have in common."""
-        return sorted(nftables.run(f"list table inet {self._table}").replace(",", " ").split())
+        return sorted(settled(nftables.run(f"list table inet {self._table}")).replace(",", " ").split())
+
+
+def _tracked() -> int:
+    try:
+        return int(TRACKED.read_text())
+    except (OSError, ValueError):
+        return USUALLY_TRACKED
 
 
 def _connected() -> frozenset[str]:

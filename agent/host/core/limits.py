@@ -80,6 +80,19 @@ def quota(cpu: int) -> int:
     return max(SMALLEST_QUOTA, cpu * CPU_PERIOD // 1000)
 
 
+TCP_BUFFERS = "memory.kmem.tcp.limit_in_bytes"
+"""Where version 1 has the limit of them; version 2 counts them as memory."""
+SMALLEST_BUFFERS = 16 << 20
+"""Bytes of buffers of TCP connections that every kernel may have."""
+
+
+def tcp_buffers(memory: int) -> int:
+    """Returns how many bytes the buffers of TCP connections may take in a kernel with so much memory, where Linux
+    counts them apart from it: a part of it, as all kernels of a node share what it has for TCP.
+    """
+    return max(SMALLEST_BUFFERS, memory // 4)
+
+
 Setting = tuple[str, str, int | str, bool]
 """Controller, file, value, and whether the file must be there."""
 
@@ -95,6 +108,7 @@ def memory_settings(limits: Limits, unified: bool) -> list[Setting]:
     if limits.memory is not None:
         settings.append(("memory", "memory.limit_in_bytes", limits.memory, True))
         settings.append(("memory", "memory.memsw.limit_in_bytes", limits.memory, False))
+        settings.append(("memory", TCP_BUFFERS, tcp_buffers(limits.memory), False))
     return settings
 
 

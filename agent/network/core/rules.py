@@ -5,7 +5,7 @@ address of the node it comes in. And what leaves a kernel by its egress link goe
 the node itself, to another kernel, to any node, manager or database, to a port of VXLAN, or to an address that is not
 public or is of a network that the node is on, unless the node's administrator allows it; and never with another source
 than the kernel's own. A connection to one of them is refused at once: a program that tries several addresses, or waits
-for one, finds out.
+for one, finds out. So is one more than a kernel may have: all kernels share what a node can keep track of.
 
 Published ports are the one way in: routers, and no others, reach a number on the node's address that leads to a port of
 a kernel. The kernel answers, and still opens nothing to a router.
@@ -21,6 +21,7 @@ Chains come before those of other tables, and what they let pass is still theirs
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,13 @@ INNER_TABLE = "retinue"
 """Name of the table of leased ports in the namespace of a kernel."""
 TRANSLATION_TABLE = "retinue-egress"
 """Name of the table that translates addresses there."""
+
+CONNECTIONS, OPENINGS = 16_384, 512
+"""Connections of a kernel to the outside that a node keeps track of, and new ones a second, where it tracks as many as
+Linux has by default: 262,144 of all kernels.
+"""
+COUNTED = ("tracked", "openings")
+"""Sets that Linux itself fills."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +85,8 @@ class Guarded:
     of its other kernels. `fleet` are all
     nodes, managers and databases, `connected` the networks the node is on; kernels reach neither, except for names at
     `name_servers`. `allowed` are networks that kernels may reach although they are not public or the node is on
-    them. `routers` alone reach `published` ports, and the source of each of `leased` alone reaches that.
+    them. `routers` alone reach `published` ports, and the source of each of `leased` alone reaches that. A kernel has
+    at most so many `connections` at a time, and `openings` of new ones a second after as many as it may have.
     """
 
     table: str
@@ -92,6 +101,8 @@ class Guarded:
     published: frozenset[Forward] = frozenset()
     leased: frozenset[LeasedForward] = frozenset()
     vxlan_ports: frozenset[int] = frozenset()
+    connections: int = CONNECTIONS
+    openings: int = OPENINGS
 
     @property
     def gateways(self) -> set[str]:
@@ -127,6 +138,8 @@ table inet {name} {{
     map published {{ type inet_service : ipv4_addr . inet_service; {_elements(_forwards(guarded).values())} }}
     set gateways {{ type ipv4_addr; {_elements(guarded.gateways)} }}
     map leased {{ type ipv4_addr . inet_service : ipv4_addr . inet_service; {_elements(_leased(guarded).values())} }}
+    set tracked {{ type ipv4_addr; flags dynamic; size 65535; }}
+    set openings {{ type ipv4_addr; flags dynamic, timeout; timeout 1m; size 65535; }}
     chain arrivals {{
         type filter hook input priority filter - 10; policy accept;
         udp dport @vxlan_ports @th,96,24 @vnis ip saddr . @th,96,24 != @peers4 drop
@@ -157,6 +170,8 @@ table inet {name} {{
     chain outward {{
         ct status dnat ct direction reply accept
         ip saddr @closed goto refused
+        ct state new add @tracked {{ ip saddr ct count over {guarded.connections} }} goto refused
+        ct state new update @openings {{ ip saddr limit rate over {guarded.openings}/second burst {guarded.connections} packets }} goto refused
         oifname "{EGRESS_PREFIX}*" goto refused
         udp dport @vxlan_ports goto refused
         ip daddr @name_servers meta l4proto {{ tcp, udp }} th dport 53 accept
@@ -279,6 +294,11 @@ def changes(before: Guarded, after: Guarded) -> str:
             if elements:
                 lines.append(f"{verb} element inet {after.table} {name} {{ {', '.join(sorted(elements))} }}")
     return "\n".join(lines)
+
+
+def settled(listing: str) -> str:
+    """Returns a listing of the table without the sets that Linux fills by itself."""
+    return re.sub(rf"\tset ({'|'.join(COUNTED)}) {{.*?\n\t}}\n", "", listing, flags=re.DOTALL)
 
 
 def parse_addresses(listing: str) -> frozenset[str]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 
 import pytest
 
+from retinue.agent.network.rules_guard import KERNELS_TO_FILL, TRACKED
 from retinue.manager.session.core.ipam import inner_mtu
 from tests.integration.agent.network.nodes import (
     Cluster,
@@ -232,6 +234,31 @@ async def test_a_forbidden_address_refuses_at_once() -> None:
                 asking.send(b"question")
                 with pytest.raises(ConnectionRefusedError):
                     await asyncio.to_thread(asking.recv, 100)
+
+
+async def test_a_kernel_takes_a_part_of_the_connections_that_a_node_tracks() -> None:
+    """One that opens ever more is refused, and others go on."""
+    async with world() as place, outgoer(place.node) as kernel, outgoer(place.node) as other:
+        bound = int(TRACKED.read_text()) // KERNELS_TO_FILL
+        await place.node.call("look_closely")
+
+        def open_many() -> None:
+            with kernel.open(socket.SOCK_DGRAM) as greedy:
+                for number in range(2 * bound):
+                    # What is refused is the answer to one before it.
+                    with contextlib.suppress(ConnectionRefusedError):
+                        greedy.sendto(b"x", (PUBLIC, 1024 + number % 60_000))
+                with kernel.open(socket.SOCK_STREAM) as one_more, pytest.raises(ConnectionRefusedError):
+                    one_more.connect((OTHER_PUBLIC, 7000))
+
+        await asyncio.to_thread(open_many)
+        tracked = inside(place.node.name, lambda: int(TRACKED.with_name("nf_conntrack_count").read_text()))
+        assert bound - 100 < tracked < bound + 100
+        with ears(place.outside, OTHER_PUBLIC, 7000) as (ear,):
+            other.say(OTHER_PUBLIC, 7000, END)
+            assert await asyncio.to_thread(ear.recv, 100) == END
+        # What Linux counts by itself is no change of the rules.
+        assert await place.node.call("look_closely")
 
 
 async def test_the_network_of_the_node_itself_may_be_allowed() -> None:

@@ -86,6 +86,7 @@ async def test_limits(contract: Contract) -> None:
         cat memory/memory.limit_in_bytes || cat memory.max
         cat memory/memory.memsw.limit_in_bytes || cat memory/memory.limit_in_bytes || cat memory.max
         cat cpu/cpu.cfs_quota_us || cut -d' ' -f1 cpu.max
+        cat memory/memory.kmem.tcp.limit_in_bytes || echo 16777216
         cat pids/pids.max || cat pids.max
     """
     await contract.open(tasks=50)
@@ -93,8 +94,8 @@ async def test_limits(contract: Contract) -> None:
     observed, output = await contract.ran(wanted)
     assert observed.exit_code == 0
     # The directory of a version 1 hierarchy for tasks may not be shown inside; a limit that is shown is the right one.
-    assert output.split()[:3] == [str(64 << 20), str(64 << 20), "150000"]
-    assert output.split()[3:] in ([], ["50"])
+    assert output.split()[:4] == [str(64 << 20), str(64 << 20), "150000", str(16 << 20)]
+    assert output.split()[4:] in ([], ["50"])
 
 
 async def test_libraries_make_as_many_threads_as_there_are_cores(contract: Contract) -> None:
@@ -114,6 +115,25 @@ async def test_task_limit(contract: Contract) -> None:
     observed, output = await contract.ran(contract.spec("k", "sh", "-c", script))
     assert observed.reason == "EXITED"
     assert 5 <= sum(line.isdecimal() for line in output.splitlines()) < 20
+
+
+def _terminals() -> int:
+    return int(Path("/proc/sys/kernel/pty/nr").read_text())
+
+
+async def test_a_kernel_has_a_part_of_the_terminals_of_its_node(contract: Contract) -> None:
+    before = _terminals()
+    one = "sh -c 'exec 3<>/dev/ptmx && echo open && exec sleep 1000' || echo full"
+    script = f"for i in $(seq 80); do ({one}) 2>/dev/null & done; wait"
+    await contract.started(contract.spec("k", "sh", "-c", script))
+    await eventually(lambda: len(contract.printed("k.1").splitlines()) == 80)
+    printed = contract.printed("k.1").splitlines()
+    assert (printed.count("open"), printed.count("full")) == (64, 16)
+    # Others of the node, tests among them, have some meanwhile.
+    assert _terminals() - before < 80
+    # Its owner and modes are what they were.
+    beside = await ran(contract, "sh", "-c", "stat -c %a /dev/ptmx /dev/pts/ptmx /dev/pts/0 | tail -n 2")
+    assert beside.output == b"666\n620\n"
 
 
 async def test_out_of_memory(contract: Contract) -> None:
