@@ -23,7 +23,7 @@ from retinue.manager.gateway.settings import GatewaySettings
 from retinue.manager.health import health
 from retinue.manager.session.core.pending_limit import DEFAULT_MAX_PENDING
 from retinue.rpc import config_file, descriptors, logs, memory
-from retinue.rpc.options import daemon
+from retinue.rpc.options import daemon, networks
 from retinue.rpc.options import metrics as metrics_option
 from retinue.rpc.service_manager import notify_ready
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from retinue.manager.settings import Settings
-    from retinue.manager.webhooks.core.rules import Network
 
 _TIMERS = Timers()
 _CONNECT = "retinue.manager.main.connect"
@@ -283,7 +282,7 @@ def _settings(  # noqa: PLR0917  # called by the parser, by name
 ) -> Settings:
     """Returns the settings that options mean. Raises UsageError."""
     from retinue.manager.settings import Settings  # noqa: PLC0415 - kept out of `--help`
-    from retinue.manager.webhooks.core.rules import AddressPolicy  # noqa: PLC0415
+    from retinue.rpc.core.addresses import AddressPolicy  # noqa: PLC0415
 
     if not 0 < heartbeat < suspect_after < lost_after:
         raise click.UsageError("heartbeat, suspect-after and lost-after must be positive and grow in this order")
@@ -301,7 +300,7 @@ def _settings(  # noqa: PLR0917  # called by the parser, by name
         development=development,
         timers=Timers(heartbeat, suspect_after, lost_after),
         webhook_addresses=AddressPolicy(
-            _networks("--webhook-allow", webhook_allow), _networks("--webhook-deny", webhook_deny)
+            networks("--webhook-allow", webhook_allow), networks("--webhook-deny", webhook_deny)
         ),
         session_subnets=_pool(session_subnets),
         vxlan_port=vxlan_port,
@@ -358,13 +357,6 @@ def _pool(text: str) -> ipaddress.IPv4Network:
         return parse_pool(text)
     except ValueError as error:
         raise click.UsageError(f"--session-subnets: {error}") from error
-
-
-def _networks(option: str, text: str) -> tuple[Network, ...]:
-    try:
-        return tuple(ipaddress.ip_network(part.strip()) for part in text.split(",") if part.strip())
-    except ValueError as error:
-        raise click.UsageError(f"{option}: {error}") from error
 
 
 async def _until_signalled(settings: Settings) -> None:

@@ -11,7 +11,7 @@ from retinue.manager.gateway.settings import GatewaySettings
 from retinue.manager.options import DEFAULT_AGENT_LISTEN, DEFAULT_DATA_DIRECTORY, DEFAULT_KEPT_DAYS, DEFAULT_LISTEN
 from retinue.manager.session.core.ipam import POOL, VXLAN_PORT
 from retinue.manager.session.core.pending_limit import DEFAULT_MAX_PENDING
-from retinue.manager.webhooks.core.rules import PUBLIC_ONLY, AddressPolicy
+from retinue.rpc.core.addresses import PUBLIC_ONLY, AddressPolicy
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from retinue.router.tables import Tables
 from retinue.router.traffic import read_traffic
 from retinue.router.v1 import router_service_pb2 as pb
 from retinue.router.v1 import router_service_pb2_grpc
+from retinue.rpc.core.addresses import PUBLIC_ONLY, AddressPolicy
 from retinue.rpc.enrollment.announcement import Announcement, Announcer
 from retinue.rpc.enrollment.enrollment import identify
 from retinue.rpc.enrollment.identity import IdentityStore, instance_of
@@ -56,7 +57,8 @@ class Settings:
 
     `listen` is for managers, who dial `advertise`; `clients` is where clients connect, by TLS unless `plain`; `url` is
     what they are sent to. `certificate` and `private_key` are files of one's own, in place of the manager's. `metrics`
-    is `host:port`, or empty. With `stop_engine` the engine ends with the router.
+    is `host:port`, or empty. Pickers of endpoints are connected to at `picker_addresses`. With `stop_engine` the engine
+    ends with the router.
     """
 
     router_id: str
@@ -75,6 +77,7 @@ class Settings:
     metrics: str = ""
     logged: Logged = Logged.ALL
     access_log_bytes: int = 64 << 20
+    picker_addresses: AddressPolicy = PUBLIC_ONLY
     stop_engine: bool = False
 
 
@@ -91,7 +94,9 @@ async def run(settings: Settings) -> None:
     host, port = split_address(settings.clients)
     access_log = str(settings.directory / "access.log")
     listening = Listening(host, port, tls=not settings.plain, access_log=access_log, logged=settings.logged)
-    serving = Serving(settings.router_id, settings.directory, settings.envoy or program(), listening)
+    serving = Serving(
+        settings.router_id, settings.directory, settings.envoy or program(), listening, settings.picker_addresses
+    )
     own = await asyncio.to_thread(_own_certificate, settings, serving)
     tables = await asyncio.to_thread(
         Tables, settings.directory / "table", serving.set_table if own is None else own.follow

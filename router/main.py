@@ -82,6 +82,12 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
                 show_default=True,
                 help="Requests in the access log; each costs Envoy about a tenth of its work for a small one.",
             ),
+            click.option(
+                "--picker-allow",
+                default="",
+                metavar="CIDR[,CIDR…]",
+                help="Addresses besides the public internet that pickers of endpoints may be at.",
+            ),
             click.option("--stop-engine", is_flag=True, help="Envoy ends with the router: connections break."),
             logs.options,
         )
@@ -144,11 +150,13 @@ def _settings(  # noqa: PLR0917 - one per option
     envoy: Path | None,
     metrics: str,
     access_log: str,
+    picker_allow: str,
     stop_engine: bool,
 ) -> Settings:
     """Returns the settings that options mean. Raises ClickException."""
     from retinue.router import daemon  # noqa: PLC0415 - takes long to import, and `--help` does not need it
     from retinue.router.core.listener import Logged  # noqa: PLC0415
+    from retinue.rpc.core.addresses import AddressPolicy  # noqa: PLC0415
 
     if (certificate is None) != (private_key is None):
         raise click.UsageError("--certificate and --private-key belong together")
@@ -168,6 +176,7 @@ def _settings(  # noqa: PLR0917 - one per option
         private_key=private_key,
         metrics=metrics,
         logged=Logged(access_log),
+        picker_addresses=AddressPolicy(options.networks("--picker-allow", picker_allow)),
         stop_engine=stop_engine,
     )
 

@@ -24,7 +24,9 @@ from retinue.router.core.table import Common, Endpoint, Revision, Table
 from retinue.router.envoy.bootstrap import bootstrap
 from retinue.router.envoy.process import Engine
 from retinue.router.gate.gate import Gate
+from retinue.router.picker_addresses import NOWHERE, Located, PickerAddresses
 from retinue.router.updater import Updater
+from retinue.rpc.core.addresses import PUBLIC_ONLY, AddressPolicy
 from retinue.rpc.descriptors import soft_limit
 
 _log = logging.getLogger(__name__)
@@ -45,17 +47,27 @@ _NO_TABLE = Table(0, {})
 
 @dataclass(frozen=True, slots=True)
 class _Applied:
-    """An endpoint as the engine has it, and the revisions of it that are kept for requests that are held."""
+    """An endpoint as the engine has it, where its picker is, and the revisions of it that are kept for requests that
+    are held.
+    """
 
     endpoint: Endpoint
     gated: bool
+    picker: Located = NOWHERE
     kept: tuple[Revision, ...] = ()
 
 
 class Serving:
     """Serves a table; belongs on one event loop."""
 
-    def __init__(self, router_id: str, directory: Path, program: Path, listening: Listening) -> None:
+    def __init__(
+        self,
+        router_id: str,
+        directory: Path,
+        program: Path,
+        listening: Listening,
+        picker_addresses: AddressPolicy = PUBLIC_ONLY,
+    ) -> None:
         """Sockets and files are in `directory`."""
         self._directory = directory
         self.listening = listening
@@ -65,6 +77,7 @@ class Serving:
         self._applied: dict[str, _Applied] = {}
         self._common = Common()
         self._changed = asyncio.Event()
+        self._pickers = PickerAddresses(picker_addresses, self._changed.set)
         self._listeners: list[Callable[[], None]] = []
         # The engine gets the limit that this process has.
         configuration = functools.partial(bootstrap, router_id, directory, soft_limit())
@@ -123,6 +136,7 @@ class Serving:
         try:
             yield
         finally:
+            self._pickers.close()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -151,6 +165,8 @@ class Serving:
         if table is _NO_TABLE:
             return
         self._put_common(table.common)
+        pickers = (endpoint.routing.picker for endpoint in table.endpoints.values())
+        self._pickers.follow(picker.host for picker in pickers if picker is not None)
         wanted = self._wanted(table)
         self.gate.set_endpoints(self._during(table, wanted))
         resources: dict[str, EndpointResources | None] = {}
@@ -173,6 +189,8 @@ class Serving:
                 self._applied.pop(key, None)
             else:
                 self._applied[key] = state
+                if state.picker.refusal:
+                    self.refusals[key] = state.picker.refusal
         if self.gate.held():
             await self.engine.wait_followed()
         self.gate.set_endpoints({key: state.endpoint for key, state in self._applied.items()})
@@ -185,9 +203,10 @@ class Serving:
         for key, endpoint in table.endpoints.items():
             before = self._applied.get(key)
             gated = not endpoint.deleted and (endpoint.ready == 0 or key in held)
-            if before is not None and before.endpoint == endpoint and before.gated == gated:
+            picker = NOWHERE if endpoint.routing.picker is None else self._pickers.of(endpoint.routing.picker.host)
+            if before is not None and (before.endpoint, before.gated, before.picker) == (endpoint, gated, picker):
                 continue
-            state = _Applied(endpoint, gated, _kept(before, endpoint, held=key in held) if gated else ())
+            state = _Applied(endpoint, gated, picker, _kept(before, endpoint, held=key in held) if gated else ())
             wanted[key] = state
         return wanted
 
@@ -222,7 +241,7 @@ class Serving:
 
 
 def _resources(state: _Applied) -> EndpointResources:
-    return endpoint_resources(state.endpoint, gated=state.gated, kept=state.kept)
+    return endpoint_resources(state.endpoint, gated=state.gated, kept=state.kept, picker=state.picker.addresses)
 
 
 def _kept(before: _Applied | None, endpoint: Endpoint, *, held: bool) -> tuple[Revision, ...]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from retinue.rpc import logs
+from retinue.rpc.core.addresses import Network, parse_networks
 from retinue.rpc.version import LazyVersion
 
 if TYPE_CHECKING:
@@ -120,3 +121,11 @@ def secret(value: str | None) -> str:
         return path.read_text().strip() if path.is_file() else value
     except OSError as error:
         raise click.ClickException(f"cannot read {value}: {error.strerror}") from error
+
+
+def networks(option: str, text: str) -> tuple[Network, ...]:
+    """Returns the networks that an option names, with commas between them. Raises UsageError."""
+    try:
+        return parse_networks(text)
+    except ValueError as error:
+        raise click.UsageError(f"{option}: {error}") from error

@@ -12,18 +12,11 @@ import socket
 from typing import TYPE_CHECKING
 
 from retinue.agent.docker.registries import DEFAULT_REGISTRY
+from retinue.rpc.core.addresses import METADATA, IpAddress, unwrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-
-# Metadata services, which give a machine its secrets, besides link-local addresses.
-_METADATA = frozenset(
-    map(ipaddress.ip_address, ("100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254"))
-)
-# IPv6 networks whose addresses hold an IPv4 address in their last 32 bits.
-_EMBEDDING = tuple(map(ipaddress.IPv6Network, ("::/96", "::ffff:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48")))
 _UNUSED = ipaddress.IPv4Network("240.0.0.0/4")
 # Other IPv6 addresses that a registry can have: global ones, and those of a site.
 _IPV6 = tuple(map(ipaddress.IPv6Network, ("2000::/3", "fc00::/7")))
@@ -42,7 +35,7 @@ def resolve(host: str) -> set[str]:
     return {str(found[4][0]).partition("%")[0] for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
 
 
-def is_own(address: Address) -> bool:
+def is_own(address: IpAddress) -> bool:
     """Returns whether this node has the address."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6  # noqa: PLR2004 - of the protocol
     try:
@@ -62,14 +55,14 @@ class RegistryAddresses:
         allowed: Iterable[str] = (),
         always: Iterable[str] = (),
         resolve: Callable[[str], Iterable[str]] = resolve,
-        is_own: Callable[[Address], bool] = is_own,
+        is_own: Callable[[IpAddress], bool] = is_own,
     ) -> None:
         """`allowed` are networks that registries may be in all the same,
         `always` addresses of the fleet that are known from the start.
         """
         self._allowed = tuple(ipaddress.ip_network(network) for network in allowed)
         self._always = _parsed(always)
-        self._protected = frozenset[Address]()
+        self._protected = frozenset[IpAddress]()
         self._resolve = resolve
         self._is_own = is_own
 
@@ -105,13 +98,11 @@ class RegistryAddresses:
             if why := self._refusal(address):
                 raise RegistryRefusedError(f"registry {registry} is at {text}, {why}")
 
-    def _refusal(self, address: Address) -> str:
-        inner = _embedded(address)
-        if inner is not None:
-            return self._refusal(inner)
+    def _refusal(self, address: IpAddress) -> str:
+        address = unwrapped(address)
         if address.is_loopback or address.is_unspecified or self._is_own(address):
             return "which is this node"
-        if address.is_link_local or address in _METADATA:
+        if address.is_link_local or address in METADATA:
             return "which is link-local, or a metadata service"
         if address in self._always or address in self._protected:
             return "which is of the fleet"
@@ -120,16 +111,5 @@ class RegistryAddresses:
         return "which is no address of a registry" if address.is_multicast or address in _UNUSED else ""
 
 
-def _embedded(address: Address) -> ipaddress.IPv4Address | None:
-    """Returns the IPv4 address that an IPv6 address leads to, as far as its form says so."""
-    if not isinstance(address, ipaddress.IPv6Address) or address.is_loopback or address.is_unspecified:
-        return None
-    if address.sixtofour is not None:
-        return address.sixtofour
-    if any(address in network for network in _EMBEDDING):
-        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-    return None
-
-
-def _parsed(addresses: Iterable[str]) -> frozenset[Address]:
+def _parsed(addresses: Iterable[str]) -> frozenset[IpAddress]:
     return frozenset(map(ipaddress.ip_address, addresses))

@@ -46,8 +46,8 @@ from retinue.manager.store.database import Database, StoreUnavailable
 from retinue.manager.store.journal_tail import JournalTail
 from retinue.manager.store.nodes import AgentTarget
 from retinue.manager.supervision import for_links, supervise
-from retinue.manager.webhooks.core.rules import PUBLIC_ONLY, AddressPolicy
 from retinue.manager.webhooks.dispatcher import WebhookDispatcher
+from retinue.rpc.core.addresses import PUBLIC_ONLY, AddressPolicy
 
 _log = logging.getLogger(__name__)
 

@@ -14,9 +14,10 @@ from retinue.manager.store import leadership, webhooks
 from retinue.manager.store.database import Database
 from retinue.manager.store.webhooks import Delivery, NewDelivery, WebhookEventRecord
 from retinue.manager.webhooks.core import rules
-from retinue.manager.webhooks.core.rules import AddressPolicy, SessionEntry
+from retinue.manager.webhooks.core.rules import SessionEntry
 from retinue.manager.webhooks.post import PostError, post
 from retinue.manager.webhooks.seal import unseal
+from retinue.rpc.core.addresses import AddressPolicy
 
 _log = logging.getLogger(__name__)
 

@@ -8,18 +8,14 @@ import asyncio
 import errno
 import socket
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 from aiohttp import AddrInfoType, ClientError, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from retinue.manager.webhooks.core.rules import AddressPolicy
+from retinue.rpc.core.addresses import AddressPolicy
+from retinue.rpc.lookups import look_up
 
 _SECONDS = 10.0
-# Threads that look names up. A name server that does not answer keeps one busy for longer than a request may take: with
-# threads of their own, such names hold up nothing else in the manager.
-_LOOKUPS = ThreadPoolExecutor(64, thread_name_prefix="webhook-lookup")
 
 
 class PostError(Exception):
@@ -60,22 +56,21 @@ async def post(url: str, headers: Mapping[str, str], body: str, policy: AddressP
 
 
 class _Resolver(AbstractResolver):
-    """Looks names up as the machine does, in `_LOOKUPS`."""
+    """Looks names up so that those that hang hold up nothing else."""
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        lookup = partial(socket.getaddrinfo, host, port, family, socket.SOCK_STREAM)
         return [
             ResolveResult(
                 hostname=host,
-                host=str(address[0]),
+                host=address,
                 port=port,
                 family=found,
                 proto=protocol,
                 flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
             )
-            for found, _, protocol, _, address in await asyncio.get_running_loop().run_in_executor(_LOOKUPS, lookup)
+            for found, protocol, address, _ in await look_up(host, port, family)
         ]
 
     async def close(self) -> None:

@@ -7,6 +7,7 @@ header. Where it is away, or names no replica that takes requests, the one with 
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterable
 
 from retinue.proxy.core.fields import Json, duration, typed
 from retinue.router.core import names
@@ -18,7 +19,6 @@ _CONNECT_SECONDS = 1
 # Pickers may let a request wait for its turn; one that has stopped answering costs each request so much at the most.
 _ANSWER_SECONDS = 60
 _KEEPALIVE = {"interval": "5s", "timeout": "2s"}
-_RESOLVE_SECONDS = 10
 # How soon one that went away is not asked, and one that came is.
 _LOOK_SECONDS, _EJECTION_SECONDS = 1, 2
 _MAX_REQUESTS = 1_000_000
@@ -29,10 +29,10 @@ def picker_cluster_name(endpoint_id: str) -> str:
     return f"{endpoint_id}/picker"
 
 
-def picker_cluster(endpoint_id: str, picker: Picker) -> Json:
-    """Returns the cluster of a picker; nothing waits for its host name to be resolved."""
+def picker_cluster(endpoint_id: str, picker: Picker, addresses: Iterable[str]) -> Json:
+    """Returns the cluster of a picker at these addresses: the engine looks no name up that a user has chosen."""
     name = picker_cluster_name(endpoint_id)
-    address = {"socket_address": {"address": picker.host, "port_value": picker.port}}
+    places = [{"socket_address": {"address": address, "port_value": picker.port}} for address in addresses]
     limits = {"max_connections": _MAX_REQUESTS, "max_pending_requests": _MAX_REQUESTS, "max_requests": _MAX_REQUESTS}
     cluster: Json = {
         "name": name,
@@ -70,20 +70,12 @@ def picker_cluster(endpoint_id: str, picker: Picker) -> Json:
                 common_http_protocol_options={"max_stream_duration": duration(_ANSWER_SECONDS)},
             )
         },
+        "type": "STATIC",
         "load_assignment": {
             "cluster_name": name,
-            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address}}]}],
+            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": place}} for place in places]}],
         },
     }
-    if _is_address(picker.host):
-        cluster["type"] = "STATIC"
-    else:
-        cluster |= {
-            "type": "STRICT_DNS",
-            "dns_lookup_family": "ALL",
-            "dns_refresh_rate": duration(_RESOLVE_SECONDS),
-            "wait_for_warm_on_init": False,
-        }
     if picker.ca:
         cluster["transport_socket"] = {"name": "tls", "typed_config": _tls(picker)}
     return cluster

@@ -27,8 +27,10 @@ class EndpointResources:
 NOTHING = EndpointResources(None, {}, {})
 
 
-def endpoint_resources(endpoint: Endpoint, *, gated: bool, kept: Sequence[Revision] = ()) -> EndpointResources:
-    """Returns the resources of an endpoint.
+def endpoint_resources(
+    endpoint: Endpoint, *, gated: bool, kept: Sequence[Revision] = (), picker: Sequence[str] = ()
+) -> EndpointResources:
+    """Returns the resources of an endpoint; `picker` are the addresses of its picker.
 
     A request that is held has chosen its cluster before. So while an endpoint is `gated`, revisions that are no longer
     in the table are `kept`, and each one without a ready replica has those of the others.
@@ -48,7 +50,7 @@ def endpoint_resources(endpoint: Endpoint, *, gated: bool, kept: Sequence[Revisi
         clusters[name] = cluster(endpoint.id, revision, endpoint.routing)
         assignments[name] = assignment(name, replicas)
     if endpoint.routing.picker is not None:
-        clusters[picker_cluster_name(endpoint.id)] = picker_cluster(endpoint.id, endpoint.routing.picker)
+        clusters[picker_cluster_name(endpoint.id)] = picker_cluster(endpoint.id, endpoint.routing.picker, picker)
     return EndpointResources(virtual_host(endpoint, gated=gated), clusters, assignments)
 
 

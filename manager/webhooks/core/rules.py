@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
-import ipaddress
 import json
 import uuid
 from dataclasses import dataclass
-from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from standardwebhooks import Webhook
@@ -41,45 +39,6 @@ _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 3600.0
 MAX_URL = 2048
 _SECRET_PREFIX = "whsec_"  # noqa: S105  # how secrets begin, none itself
 _MIN_KEY_BYTES, _MAX_KEY_BYTES = 24, 64
-
-IpAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
-Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
-
-
-@dataclass(frozen=True, slots=True)
-class AddressPolicy:
-    """Addresses that requests may go to: of the public internet, and those that are allowed; none that is denied."""
-
-    allowed: tuple[Network, ...] = ()
-    denied: tuple[Network, ...] = ()
-
-    def permits(self, address: str) -> bool:
-        """Whether requests may go to an address. One that only wraps another counts as that."""
-        inner = _unwrapped(ipaddress.ip_address(address.partition("%")[0]))
-        if any(inner in network for network in self.denied):
-            return False
-        if any(inner in network for network in self.allowed):
-            return True
-        if isinstance(inner, ipaddress.IPv6Address) and inner.is_site_local:
-            return False
-        return inner.is_global and not inner.is_multicast
-
-
-PUBLIC_ONLY = AddressPolicy()
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
-# Deprecated, and still routed into IPv4 by some; `::` and `::1` come out as 0.0.0.0 and 0.0.0.1.
-_IPV4_COMPATIBLE = ipaddress.ip_network("::/96")
-
-
-def _unwrapped(address: IpAddress) -> IpAddress:
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is not None:
-            return address.ipv4_mapped
-        if address.sixtofour is not None:
-            return address.sixtofour
-        if address in _NAT64 or address in _IPV4_COMPATIBLE:
-            return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-    return address
 
 
 def wrong_url(url: str) -> str:

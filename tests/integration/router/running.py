@@ -20,9 +20,11 @@ from retinue.proxy.program import program
 from retinue.router.core.listener import Listening, Logged
 from retinue.router.core.table import Access, Common, Endpoint, Replica, Revision, Table
 from retinue.router.serving import Serving
+from retinue.rpc.core.addresses import AddressPolicy, parse_networks
 from tests.support.eventually import eventually
 
 HOST = "toy.test"
+LOOPBACK = AddressPolicy(parse_networks("127.0.0.0/8,::1/128"))
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 COMMON = Common(KEY.public_key().public_bytes_raw())
 
@@ -77,10 +79,12 @@ async def until_connected(port: int) -> None:
 
 
 @contextlib.asynccontextmanager
-async def running(directory: Path, *, tls: bool = False, logged: Logged = Logged.ALL) -> AsyncIterator[Running]:
+async def running(
+    directory: Path, *, tls: bool = False, logged: Logged = Logged.ALL, pickers: AddressPolicy = LOOPBACK
+) -> AsyncIterator[Running]:
     port = free_ports()[0]
     listening = Listening("127.0.0.1", port, tls=tls, access_log=str(directory / "access.log"), logged=logged)
-    serving = Serving("r1", directory, program(), listening)
+    serving = Serving("r1", directory, program(), listening, pickers)
     try:
         async with serving.open():
             yield Running(serving, port, directory)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,9 @@ import pytest
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as pb_grpc
 
+from retinue.router import picker_addresses
 from retinue.router.core.table import Algorithm, Endpoint, Picker, Revision, Routing
+from retinue.rpc.core.addresses import PUBLIC_ONLY
 from tests.integration.agent.authority import Authority
 from tests.integration.router.backends import Backend
 from tests.integration.router.clients import request
@@ -188,3 +191,53 @@ async def test_an_endpoint_whose_picker_has_no_address_is_served(tmp_path: Path)
         await router.serve(picked(toy(Revision(1, 100, replicas=replicas(one.port))), "picker.invalid", 9))
         await router.listening()
         assert (await request(router.port, HOST)).status == 200
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::ffff:127.0.0.1"])
+async def test_no_picker_is_connected_to_at_an_address_that_is_not_allowed(tmp_path: Path, host: str) -> None:
+    """A user names it: routers reach more than the user does."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        async with running(tmp_path, pickers=PUBLIC_ONLY) as router, Backend("a") as one:
+            endpoint = toy(Revision(1, 100, replicas=replicas(one.port)))
+            await router.serve(picked(endpoint, host, listener.getsockname()[1]))
+            await router.listening()
+            refusal = await eventually(lambda: router.serving.refusals.get(endpoint.id, ""))
+            assert refusal.endswith("is no address that this router connects to (--picker-allow)")
+            assert host in refusal
+            # It is served all the same, and a look at a picker's health takes a second.
+            for _ in range(4):
+                assert (await request(router.port, HOST)).status == 200
+                await asyncio.sleep(0.5)
+            with pytest.raises(BlockingIOError):
+                listener.accept()
+            # Another one is taken at once.
+            await router.serve(replace(endpoint, routing=Routing(Algorithm.LEAST_REQUEST)))
+            assert endpoint.id not in router.serving.refusals
+
+
+async def test_the_addresses_of_a_pickers_name_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses = ["192.0.2.7"]
+
+    async def look_up(host: str) -> list[tuple[socket.AddressFamily, int, str, int]]:
+        assert host == "picker.test"
+        if not addresses:
+            raise OSError("no answer")
+        return [(socket.AF_INET, 6, address, 0) for address in addresses]
+
+    monkeypatch.setattr(picker_addresses, "look_up", look_up)
+    monkeypatch.setattr(picker_addresses, "_PAUSE_SECONDS", 0.05)
+    chooser = Chooser()
+    async with running(tmp_path) as router, Backend("a") as one, serving(chooser) as port:
+        endpoint = toy(Revision(1, 100, replicas=replicas(one.port)))
+        await router.serve(picked(endpoint, "picker.test", port))
+        await router.listening()
+        await eventually(lambda: "is at 192.0.2.7, which" in router.serving.refusals.get(endpoint.id, ""))
+        addresses[:] = ["127.0.0.1", "192.0.2.7"]
+        await chosen(chooser, router)
+        assert endpoint.id not in router.serving.refusals
+        # What it meant last counts while nothing answers.
+        addresses.clear()
+        await chosen(chooser, router)
+        addresses[:] = ["192.0.2.7"]
+        await eventually(lambda: endpoint.id in router.serving.refusals)

@@ -19,8 +19,8 @@ import pytest
 
 from retinue.manager.identity.authority import Authority
 from retinue.manager.webhooks import post as module
-from retinue.manager.webhooks.core.rules import PUBLIC_ONLY, AddressPolicy
 from retinue.manager.webhooks.post import PostError, post
+from retinue.rpc.core.addresses import PUBLIC_ONLY, AddressPolicy
 from tests.support.eventually import NEVER, eventually
 
 FIRST = AddressPolicy((ipaddress.ip_network("127.0.0.1/32"),))

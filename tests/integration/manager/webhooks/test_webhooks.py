@@ -20,8 +20,8 @@ from retinue.manager.session.core.spec import WebhookSpec
 from retinue.manager.session.transaction import terminate
 from retinue.manager.store.database import Database
 from retinue.manager.webhooks import post
-from retinue.manager.webhooks.core.rules import PUBLIC_ONLY, AddressPolicy
 from retinue.manager.webhooks.dispatcher import WebhookDispatcher
+from retinue.rpc.core.addresses import PUBLIC_ONLY, AddressPolicy
 from tests.integration.manager.reporting_node import TERM
 from tests.integration.manager.rows import submit
 from tests.support.eventually import eventually

@@ -16,8 +16,8 @@ from retinue.manager.session.core.events import Condition, ReasonChanged, Sessio
 from retinue.manager.session.core.spec import SessionSpec, WebhookSpec
 from retinue.manager.session.core.states import Result, SessionState, SessionType
 from retinue.manager.webhooks.core import rules
-from retinue.manager.webhooks.core.rules import PUBLIC_ONLY, AddressPolicy
 from retinue.manager.webhooks.seal import seal, unseal
+from retinue.rpc.core.addresses import PUBLIC_ONLY, AddressPolicy
 
 
 @pytest.mark.parametrize(
