@@ -60,9 +60,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "account.h"
 #include "filter.h"
 #include "program.h"
-#include "shell.h"
 
 #define CANNOT_RUN 126
 #define NOT_FOUND 127
@@ -363,7 +363,7 @@ static void start(char *position, size_t length)
 		arguments[at] = next_string(&position, end);
 	while (position < end)
 		putenv(next_string(&position, end));
-	name_shell();
+	name_account();
 	if (manner & ORPHANS_SURVIVE)
 		/* Orphans of the command are reparented to the kernel's first process, and live as long as the kernel. */
 		prctl(PR_SET_CHILD_SUBREAPER, 0);

@@ -12,8 +12,9 @@
  *      h hostname, r kind of root (9p or squashfs), u user, g group, x further group, s size of /dev/shm,
  *      n limit of processes, d directory in which the command starts, as directory.h says,
  *      f file (three more fields: mode, owner or empty for root, content), m mount (two more fields: name in the share,
- *      `r` or `w`), p program of ours that gets a name unless there is one, c text before the configuration of an ssh
- *      client, v argument of the server, a argument of the command, e variable
+ *      `r` or `w`), w directory for names of programs of ours (the first that takes one), p program of ours that gets a
+ *      name unless there is one, c text before the configuration of an ssh client, v argument of the server, a argument
+ *      of the command, e variable
  *   N  an interface: hardware address as the device has it, the address it shall have, IP address or empty, prefix,
  *      MTU, and gateway with its hardware address, or both empty
  *   V  start the server    K  send the command a signal, as command.h says
@@ -51,10 +52,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "account.h"
 #include "command.h"
 #include "directory.h"
 #include "program.h"
-#include "shell.h"
 
 #define STREAMS 24
 #define HEADER 5
@@ -62,6 +63,7 @@
 #define LARGEST (4 * 1024 * 1024)
 #define MAX_FIELDS 8192
 #define MAX_GROUPS 1024
+#define MAX_PLACES 64
 #define MAX_DESCRIPTORS 256
 /* Most open files of a process, as in containers. */
 #define OPEN_FILES 65536
@@ -97,7 +99,8 @@ static uid_t user = 60000;
 static gid_t group = 60000;
 static gid_t groups[MAX_GROUPS];
 static size_t group_count;
-static const char *directory = ".";
+static const char *directory = ".", *places[MAX_PLACES];
+static size_t place_count;
 static rlim_t processes = RLIM_INFINITY;
 static char *arguments[MAX_FIELDS + 1], *variables[MAX_FIELDS + 1], *server_arguments[MAX_FIELDS + 1];
 static int argument_count, variable_count, server_count, assembled;
@@ -411,30 +414,49 @@ static int has_program(const char *name)
 	return 0;
 }
 
+static int is_directory(const char *path)
+{
+	struct stat found;
+
+	return stat(path, &found) == 0 && S_ISDIR(found.st_mode);
+}
+
+/* Gives a program of ours a name in the first directory that takes one, or has one already. */
+static void name_program(const char *target, const char *name, const char *const *in, size_t count)
+{
+	char path[4096];
+	size_t at;
+
+	for (at = 0; at < count; at++) {
+		make_directories(in[at]);
+		if (snprintf(path, sizeof path, "%s/%.200s", in[at], name) >= (int)sizeof path)
+			continue;
+		if (symlink(target, path) == 0 || (errno == EEXIST && is_directory(in[at])))
+			return;
+	}
+	complain(name);
+}
+
 /* Gives a program of ours a name where programs are searched for, unless there is one. */
 static void plant(const char *name)
 {
-	char path[300], target[300];
+	static const char *const shells[] = {"/bin"};
+	char target[300];
 
 	if (has_program(name))
 		return;
 	snprintf(target, sizeof target, OWN "/bin/%.200s", name);
-	snprintf(path, sizeof path, "%s/%.200s", strcmp(name, "sh") == 0 ? "/bin" : "/usr/local/bin", name);
-	make_directories(strcmp(name, "sh") == 0 ? "/bin" : "/usr/local/bin");
-	if (symlink(target, path) != 0)
-		complain(path);
+	if (strcmp(name, "sh") == 0)
+		name_program(target, name, shells, 1);
+	else
+		name_program(target, name, places, place_count);
 }
 
 /* Gives the program that starts the tasks of a job its names, before those of an image's own, which have no cluster. */
 static void plant_steps(void)
 {
-	static const char *const names[] = {"/usr/local/bin/srun", "/usr/local/bin/scontrol"};
-	unsigned at;
-
-	make_directories("/usr/local/bin");
-	for (at = 0; at < sizeof names / sizeof *names; at++)
-		if (symlink(OWN "/srun", names[at]) != 0 && errno != EEXIST)
-			complain(names[at]);
+	name_program(OWN "/srun", "srun", places, place_count);
+	name_program(OWN "/srun", "scontrol", places, place_count);
 }
 
 /* ---- fields ---- */
@@ -516,6 +538,11 @@ static int specify(unsigned char *body, size_t length)
 		case 'd':
 			directory = value;
 			break;
+		case 'w':
+			if (place_count == MAX_PLACES)
+				return E2BIG;
+			places[place_count++] = value;
+			break;
 		case 'n':
 			processes = strtoul(value, NULL, 10);
 			break;
@@ -541,6 +568,8 @@ static int specify(unsigned char *body, size_t length)
 	prepend("/etc/passwd", line);
 	snprintf(line, sizeof line, "work:x:%u:\n", group);
 	prepend("/etc/group", line);
+	/* Before directories of the node cover some of the root: names of ours have no place in those. */
+	plant_steps();
 	for (at = 0; at < count && error == 0; at++) {
 		char *value = fields[at].text + 1;
 
@@ -557,7 +586,6 @@ static int specify(unsigned char *body, size_t length)
 			plant(value);
 		}
 	}
-	plant_steps();
 	if (has_bash())
 		use_bash();
 	assembled = error == 0;
@@ -704,7 +732,7 @@ static void become_user(void)
 	if (chdir(HOME) != 0)
 		_exit(126);
 	environ = variables;
-	name_shell();
+	name_account();
 }
 
 static void run(char **words, int to, const char *from)

@@ -42,11 +42,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "account.h"
 #include "command.h"
 #include "directory.h"
 #include "filter.h"
 #include "program.h"
-#include "shell.h"
 
 #define CANNOT_RUN 126
 #define NOT_FOUND 127
@@ -156,7 +156,7 @@ static void become(char **command, int to, int errors, const sigset_t *mask)
 		_exit(CANNOT_RUN);
 	}
 	sigprocmask(SIG_SETMASK, mask, NULL);
-	name_shell();
+	name_account();
 	error = become_program(command, why, sizeof why);
 	dprintf(output, "init: %s: %s\n", command[0], why);
 	_exit(error == ENOENT ? NOT_FOUND : CANNOT_RUN);

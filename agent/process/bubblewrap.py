@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from retinue.agent.host import syscalls
+from retinue.agent.kernel.core.accounts import login_variables
 from retinue.agent.kernel.paths import HOME, NO_DIRECTORY
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def inner_arguments(sandbox: Sandbox) -> list[str]:
 
 def environment_of(sandbox: Sandbox) -> list[str]:
     """Returns the command's environment as `NAME=VALUE`; a few defaults, then what the user set."""
-    defaults = {"PATH": SEARCH_PATH, "HOME": HOME, "USER": USER_NAME, "LANG": "C.UTF-8"}
+    defaults = {"PATH": SEARCH_PATH, "HOME": HOME, "LANG": "C.UTF-8"} | login_variables(USER_NAME, sandbox.environment)
     return [f"{name}={value}" for name, value in (defaults | dict(sandbox.environment)).items()]
 
 

@@ -102,7 +102,7 @@ class Kernels(SandboxKernels[ProcessOptions]):
                 hostname=spec.hostname,
                 command=spec.command,
                 environment=thread_variables(spec.slots)
-                | ({"SHELL": BASH} if _has_bash() else {})
+                | {"SHELL": BASH if _has_bash() else SHELL}
                 | dict(spec.environment),
                 files=self._files(spec.hostname, hosts, user, egress=spec.egress),
                 control_groups={str(MOUNT / name): str(path) for name, path in self._cgroups.shown(spec.id).items()},

@@ -14,8 +14,8 @@ from retinue.agent.docker.images import ImageError
 from retinue.agent.errors import KernelRuntimeError, KernelStartError, in_words
 from retinue.agent.host.core.limits import thread_variables
 from retinue.agent.host.processes import alive
-from retinue.agent.inside.provision import CLIENTS, WITHOUT_RESOLVER, Ssh, ssh_of
-from retinue.agent.kernel.core.accounts import ACCOUNT, PROFILE, Account, profile
+from retinue.agent.inside.provision import CLIENTS, WITHOUT_RESOLVER, Ssh, places, ssh_of
+from retinue.agent.kernel.core.accounts import ACCOUNT, PROFILE, Account, login_variables, profile
 from retinue.agent.kernel.core.ssh import CONFIG, HOST_KEY, IDENTITY, KNOWN_HOSTS, server_command
 from retinue.agent.kernel.paths import FILES, HOME, PROGRAMS, PYTHON, SHELL_PROGRAM
 from retinue.agent.process.bubblewrap import SEARCH_PATH
@@ -238,8 +238,8 @@ def guest_spec(
     Its command runs as the `user` that its image names; without one as its `own`. Pure.
     """
     account = Account(own.uid, own.gid) if user is None else user.account
-    defaults = {"PATH": SEARCH_PATH, "HOME": HOME, "USER": account.name or ACCOUNT, "LANG": "C.UTF-8"}
-    defaults |= thread_variables(spec.slots)
+    defaults = {"PATH": SEARCH_PATH, "HOME": HOME, "LANG": "C.UTF-8"} | thread_variables(spec.slots)
+    defaults |= login_variables(account.name or ACCOUNT, spec.environment)
     search_path = dict(spec.environment).get("PATH", SEARCH_PATH)
     resolver = options.resolver() if spec.egress else WITHOUT_RESOLVER
     shared = [SharedDirectory(PROGRAMS, SHARED_PROGRAMS), SharedDirectory(PYTHON, SHARED_PYTHON)]
@@ -267,6 +267,7 @@ def guest_spec(
         ),
         mounts=tuple(shared),
         programs=() if ssh is None else (*CLIENTS, SHELL_PROGRAM),
+        places=tuple(places(search_path, [mount.target for mount in spec.mounts])),
         ssh_config="" if ssh is None else f"{ssh.files.config}Host *\n",
         server=() if ssh is None else tuple(server_command(spec.hostname)),
         command=spec.command,

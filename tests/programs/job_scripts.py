@@ -6,6 +6,9 @@ from pathlib import Path
 
 SCRIPTS = Path(__file__).with_name("jobs")
 
+ARGUMENTS = {"arguments": "'a b' c"}
+CODES = {"errors": 3}
+"""Exit codes other than 0."""
 WRITTEN: dict[str, dict[str, str]] = {
     "serial": {"serial-%j.out": "job serial, 1 task, 1 node\nsum 10\n"},
     "openmp": {"openmp.out": "threads 2\n"},

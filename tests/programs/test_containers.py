@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from tests.integration.agent.docker.cluster import DockerCluster
 from tests.integration.agent.docker.engine import install
-from tests.programs.job_scripts import SCRIPTS, WRITTEN
+from tests.programs.job_scripts import CODES, SCRIPTS, WRITTEN
 from tests.support.login import ACCOUNT, INSTALLED, login_machine
 
 if TYPE_CHECKING:
@@ -56,13 +56,14 @@ def make_image(cluster: DockerCluster) -> None:
         (ENVIRONMENT / "bin" / "python", python),
         (Path("/usr/bin/env"), "/bin/env"),
         (Path("/bin/bash"), "/usr/bin/bash"),
+        (Path("/bin/python3"), python),
     ):
         link = tarfile.TarInfo(str(name).removeprefix("/"))
         link.type, link.linkname = tarfile.SYMTYPE, str(target)
         links.append(link)
     first.make_image(
         IMAGE,
-        programs=[str(python), "bash"],
+        programs=[str(python), "bash", "getent"],
         changes=["USER ann", "ENV PATH=/bin:/usr/bin"],
         entries=links,
         files={"etc/passwd": USERS, "etc/group": b"root:x:0:\nann:x:1234:\n"},
@@ -101,10 +102,12 @@ async def test_functions_of_submitit_are_containers(login: Shell) -> None:
     assert {file.stat().st_uid for file in written} == {ACCOUNT}
 
 
-@pytest.mark.parametrize("name", ["array", "errors", "hybrid"])
+@pytest.mark.parametrize(
+    "name", ["array", "errors", "hybrid", "python", "rendezvous", "scratch", "serial", "tasks-on-nodes"]
+)
 async def test_a_script_of_a_computing_centre_in_containers(login: Shell, name: str) -> None:
     await asyncio.to_thread(shutil.copy, SCRIPTS / f"{name}.sh", login.directory)
     submitted = await login.run(f"sbatch --parsable --wait {name}.sh")
-    assert submitted.code == (3 if name == "errors" else 0), submitted
+    assert submitted.code == CODES.get(name, 0), submitted
     for file, text in WRITTEN[name].items():
         assert (login.directory / file.replace("%j", submitted.out.strip())).read_text() == text, file

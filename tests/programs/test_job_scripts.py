@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.programs.job_scripts import SCRIPTS, WRITTEN
+from tests.programs.job_scripts import ARGUMENTS, CODES, SCRIPTS, WRITTEN
 
 if TYPE_CHECKING:
     from tests.support.login import Shell
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-ARGUMENTS = {"arguments": "'a b' c"}
-CODES = {"errors": 3}
 # What cannot be had says so where the script meets it: in the file, and by the exit code.
 SAID = {
     "mpi-srun": (1, "srun: error: --mpi=pmix: there is no PMI here; mpirun starts the processes of MPI"),

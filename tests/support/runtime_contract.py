@@ -85,13 +85,15 @@ async def test_a_command_runs_from_start_to_its_end(harness: Harness, command: t
 
 async def test_a_variable_may_have_any_name(harness: Harness) -> None:
     variables = {"discovery.type": "single-node", "-u": "PATH", "--": "2", "1st": "3", "two words": "=", "X": ""}
+    variables["USER"] = "ann"
     runtime = await harness.open()
     await runtime.prepare(replace(harness.spec("k", "env"), environment=variables), HOSTS)
     await harness.until("k.1", Phase.CREATED, Phase.FAILED)
     await runtime.start("k.1")
     await harness.until("k.1", Phase.EXITED)
     printed = b"".join([piece.data async for piece in runtime.output("k.1").stream(0, follow=False)]).decode()
-    assert {f"{name}={value}" for name, value in variables.items()} <= set(printed.splitlines())
+    # Who goes by another name does so in both variables that programs look at.
+    assert {f"{name}={value}" for name, value in (variables | {"LOGNAME": "ann"}).items()} <= set(printed.splitlines())
 
 
 async def test_an_attempt_is_prepared_and_started_once_ever(harness: Harness) -> None:
@@ -243,7 +245,8 @@ async def test_a_kernel_is_reached_by_handles_until_it_ends(harness: Harness) ->
 
 async def test_a_command_is_run_beside_the_attempts_own(harness: Harness) -> None:
     runtime, kernel = await running(harness)
-    for command, output, code in ((("echo", "two words"), b"two words\n", 0), (("sh", "-c", "exit 5"), b"", 5)):
+    outputs = list[bytes]()
+    for command, code in ((("echo", "two words"), 0), (("sh", "-c", "exit 5"), 5), (("env",), 0)):
         channel = await kernel.exec()
         session = Attachment(channel)
         printed, exited = b"", None
@@ -257,7 +260,13 @@ async def test_a_command_is_run_beside_the_attempts_own(harness: Harness) -> Non
                         exited = event.code
         finally:
             await session.close()
-        assert (printed, exited) == (output, code)
+        outputs.append(printed)
+        assert exited == code
+    assert outputs[:2] == [b"two words\n", b""]
+    # The variables of a login, which scripts expect.
+    login = dict(line.split("=", 1) for line in outputs[2].decode().splitlines() if "=" in line)
+    assert login["USER"] == login["LOGNAME"] != ""
+    assert (login["HOME"], login["SHELL"] in {"/bin/sh", "/bin/bash"}) == ("/home/work", True)
     await end(harness, runtime)
 
 

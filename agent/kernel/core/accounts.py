@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from retinue.agent.kernel.paths import HOME
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 ACCOUNT = "work"
 """Name of the account that every kernel of a cluster session has."""
@@ -42,6 +46,12 @@ class Account:
     gid: int
     name: str = ""
     groups: tuple[int, ...] = ()
+
+
+def login_variables(name: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns a user's names as variables of a login. An environment with one of them names the user in both."""
+    name = environment.get("USER", environment.get("LOGNAME", name))
+    return {"USER": name, "LOGNAME": environment.get("LOGNAME", name)}
 
 
 def find_account(user: str, users: str, groups: str) -> Account:

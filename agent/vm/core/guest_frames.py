@@ -21,6 +21,8 @@ MAX_ANSWER = 64
 MAX_REQUEST = 4 << 20
 """Bytes of the longest frame that a guest takes."""
 MAX_FIELDS = 8192
+MAX_PLACES = 64
+"""Directories for names of programs that a guest takes."""
 SPECIFY, NETWORK, SERVE, GO, SIGNAL = b"S", b"N", b"V", b"G", b"K"
 BOOTED, ANSWERED = b"B", b"A"
 GREETING = struct.Struct(">c8s")
@@ -54,8 +56,9 @@ class SharedDirectory:
 class GuestSpec:
     """The specification of what runs in a guest. `image` says that its root is an image's, and not the node's own.
 
-    The command has `groups` beside its own. `programs` of the agent get a name where an image has none; `ssh_config`
-    comes before the configuration of an image's own ssh. The command starts in `directory`, as in containers.
+    The command has `groups` beside its own. `programs` of the agent get a name where an image has none, in the first of
+    `places` that takes one, at most MAX_PLACES; `ssh_config` comes before the configuration of an image's own ssh. The
+    command starts in `directory`, as in containers.
     """
 
     hostname: str
@@ -68,6 +71,7 @@ class GuestSpec:
     files: tuple[File, ...] = ()
     mounts: tuple[SharedDirectory, ...] = ()
     programs: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
     ssh_config: str = ""
     server: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
@@ -94,6 +98,7 @@ def specification(spec: GuestSpec) -> list[bytes]:
     """Returns the fields of a specification."""
     fields = [f"h{spec.hostname}", f"r{'squashfs' if spec.image else '9p'}", f"u{spec.uid}", f"g{spec.gid}"]
     fields += [f"x{group}" for group in spec.groups]
+    fields += [f"w{place}" for place in spec.places[:MAX_PLACES]]
     fields.append(f"d{spec.directory}")
     if spec.shared_memory:
         fields.append(f"s{spec.shared_memory}")
@@ -105,11 +110,12 @@ def specification(spec: GuestSpec) -> list[bytes]:
     encoded = [field.encode(errors="surrogateescape") for field in fields]
     for file in spec.files:
         encoded += [f"f{file.path}".encode(), f"{file.mode:o}".encode(), b"u" if file.private else b"", file.content]
-    for mount in spec.mounts:
-        encoded += [f"m{mount.target}".encode(), mount.name.encode(), b"w" if mount.writable else b"r"]
     if spec.ssh_config:
         encoded.append(f"c{spec.ssh_config}".encode())
     encoded += [f"p{name}".encode() for name in spec.programs]
+    # Last: they cover what of ours would be put there.
+    for mount in spec.mounts:
+        encoded += [f"m{mount.target}".encode(), mount.name.encode(), b"w" if mount.writable else b"r"]
     return encoded
 
 

@@ -64,7 +64,7 @@ print(json.dumps({
     # The loader inside complains of the preload that does not exist, as it should: the variable arrived.
     assert "/none.so" in errors
     seen = json.loads(output)
-    defaults = {"HOME": "/home/work", "USER": "work", "LANG": "C.UTF-8"}
+    defaults = {"HOME": "/home/work", "USER": "work", "LOGNAME": "work", "LANG": "C.UTF-8"}
     assert environment.items() <= seen["environment"].items()
     assert defaults.items() <= seen["environment"].items()
     assert not [name for name in seen["environment"] if name.startswith("e0")]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from retinue.agent.attempts import Phase
+from retinue.agent.attempts import Mount, Phase
 from retinue.agent.vm import images
 from tests.integration.agent.docker.engine import IMAGE
 from tests.support.eventually import eventually
@@ -82,6 +82,33 @@ async def test_a_packer_that_says_much_does_not_hang(
     await runtime.remove("k.1")
     assert not vms.left()
     assert not [entry.name for entry in vms.images.iterdir()]
+
+
+NAMED = """
+/bin/echo "$USER $LOGNAME $SHELL"
+srun -n1 /bin/echo step
+scontrol show hostnames main1
+/bin/ls /opt/tools/bin /usr/local/bin
+"""
+
+
+async def test_programs_have_names_where_an_image_looks_for_them(
+    vms: Vms, engine: TestEngine, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    engine.make_image("path:1", changes=["ENV PATH=/data/bin:/opt/tools/bin", "ENV LOGNAME=ann"])
+    shared: Path = tmp_path_factory.mktemp("shared")
+    (shared / "inner").mkdir()
+    (shared / "inner").chmod(0o777)
+    vms.engine = engine
+    mounts = tuple(Mount(str(shared), "inner", target, writable=True) for target in ("/data", "/usr/local/bin"))
+    ended, output = await vms.ran(vms.spec("k", "/bin/sh", "-c", NAMED, image="path:1", mounts=mounts))
+    assert output.splitlines() == [
+        *("ann ann /bin/sh", "step", "main1"),
+        *("/opt/tools/bin:", "scontrol", "srun", "", "/usr/local/bin:"),
+    ], ended
+    # Nothing of it is in directories of the node.
+    assert not [*(shared / "inner").iterdir()]
+    assert not vms.left()
 
 
 LINKS = """

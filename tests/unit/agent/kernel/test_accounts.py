@@ -14,6 +14,7 @@ from retinue.agent.kernel.core.accounts import (
     Account,
     AccountError,
     find_account,
+    login_variables,
     profile,
     with_shell,
 )
@@ -128,3 +129,17 @@ def test_a_search_path_is_quoted_for_shells_of_a_login() -> None:
 )
 def test_a_server_takes_the_shell_of_the_account(shells: str, shell: str, expected: str) -> None:
     assert with_shell(shells, shell) == expected
+
+
+@pytest.mark.parametrize(
+    ("environment", "user", "logname"),
+    [
+        ({}, "work", "work"),
+        ({"USER": "ann"}, "ann", "ann"),
+        ({"LOGNAME": "ann"}, "ann", "ann"),
+        ({"USER": "ann", "LOGNAME": "ben"}, "ann", "ben"),
+        ({"USER": ""}, "", ""),
+    ],
+)
+def test_variables_of_a_login(environment: dict[str, str], user: str, logname: str) -> None:
+    assert login_variables("work", environment) == {"USER": user, "LOGNAME": logname}

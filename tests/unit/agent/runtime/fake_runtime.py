@@ -26,6 +26,7 @@ from retinue.agent.inside.service_log import Seen
 from retinue.agent.inside.upload import Announced, DigestError
 from retinue.agent.inside.workdir import Entry, MissingError, parts_of
 from retinue.agent.kernel.core import frames
+from retinue.agent.kernel.core.accounts import login_variables
 from retinue.agent.resources.core.usage import FinalUsage, Usage
 from retinue.agent.runtime.kernel import KernelSocket, Program
 
@@ -53,7 +54,9 @@ def outcome(command: Sequence[str], environment: Mapping[str, str] = MappingProx
         case ["true"]:
             return b"", 0
         case ["env"]:
-            return "".join(f"{name}={value}\n" for name, value in environment.items()).encode(), 0
+            everything = {"HOME": "/home/work", "SHELL": "/bin/sh"} | login_variables("work", environment)
+            everything |= environment
+            return "".join(f"{name}={value}\n" for name, value in everything.items()).encode(), 0
         case ["echo", *words]:
             return f"{' '.join(words)}\n".encode(), 0
         case ["sh", "-c", script] if shlex.split(script)[0] == "exit":

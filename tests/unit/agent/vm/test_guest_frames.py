@@ -74,10 +74,14 @@ def test_a_specification_is_read_as_it_was_written() -> None:
         command=("sh", "-c", "true"),
         environment=("A=b",),
         directory="/data",
+        places=("/opt/bin", *["/bin"] * 99),
+        programs=("ssh",),
     )
     fields = fields_of(guest_frames.request(guest_frames.SPECIFY, b"1234", guest_frames.specification(spec)))
     expected = [b"hmain1", b"r9p", b"u70000", b"g60000", b"d/data", b"ash", b"a-c", b"atrue", b"eA=b"]
-    assert fields == [*expected, b"f/key", b"400", b"u", b"\0\xff", b"m/data", b"mount0", b"r"]
+    places = [b"w/opt/bin", *[b"w/bin"] * (guest_frames.MAX_PLACES - 1)]
+    file, mount = [b"f/key", b"400", b"u", b"\0\xff"], [b"m/data", b"mount0", b"r"]
+    assert fields == [*expected[:4], *places, *expected[4:], *file, b"pssh", *mount]
 
 
 def test_what_no_guest_takes_is_refused() -> None:
