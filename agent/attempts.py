@@ -308,6 +308,14 @@ class DesiredAttempt:
 
 
 @dataclass(frozen=True, slots=True)
+class Pause:
+    """What keeps a kernel from running, in words, and when that was first seen, in seconds since the epoch."""
+
+    message: str
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
 class ObservedAttempt:
     """The facts that a runtime has about an attempt.
 
@@ -318,7 +326,8 @@ class ObservedAttempt:
     ones. `rebuilt` says that its record was lost and was rebuilt from its processes; `session_id` is then empty until a
     manager names the attempt. `usage` is known of ended ones that were measured. `memory_kills` are processes that were
     killed for want of memory, the first at `memory_kill_time`; while it runs, the number is rounded down to a power of
-    two, so that one that is killed again and again is not reported each time.
+    two, so that one that is killed again and again is not reported each time. `pause` is set while something outside
+    of it keeps it from running.
     """
 
     id: str
@@ -342,6 +351,7 @@ class ObservedAttempt:
     usage: FinalUsage | None = None
     memory_kills: int = 0
     memory_kill_time: float | None = None
+    pause: Pause | None = None
 
     @property
     def held(self) -> bool:

@@ -22,6 +22,13 @@ class NotRunningError(KernelRuntimeError):
     """The attempt does not run."""
 
 
+class PausedError(NotRunningError):
+    """Something outside of the kernel keeps it from running; the text says what."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the kernel is paused: {why}")
+
+
 class PortClosedError(Exception):
     """Nothing listens on the port, at any of the addresses."""
 

@@ -71,3 +71,4 @@ class ConditionType(StrEnum):
     RETRYING = "RETRYING"
     PATH_BROKEN = "PATH_BROKEN"
     PATH_UNPROVED = "PATH_UNPROVED"
+    PAUSED = "PAUSED"

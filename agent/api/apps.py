@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 import grpc
 
 from retinue.agent.api.errors import AgentError, invalid, unknown_attempt
-from retinue.agent.errors import KernelRuntimeError, NotRunningError, PortClosedError, UnknownAttemptError
+from retinue.agent.errors import KernelRuntimeError, NotRunningError, PausedError, PortClosedError, UnknownAttemptError
 from retinue.agent.inside import service_log
 from retinue.agent.inside.exec_session import Attachment, AttachmentLostError
 from retinue.agent.kernel.core.frames import Start
@@ -118,7 +118,7 @@ class Apps:
         try:
             wire = await kernel.exec()
         except NotRunningError as error:
-            raise _not_running(location) from error
+            raise _not_running(location, error) from error
         except KernelRuntimeError as error:
             raise AgentError(grpc.StatusCode.UNAVAILABLE, ErrorReason.UNAVAILABLE, str(error)) from error
         attachment = Attachment(wire)
@@ -147,7 +147,7 @@ class Apps:
         except UnknownAttemptError as error:
             raise unknown_attempt(location.attempt_id) from error
         except NotRunningError as error:
-            raise _not_running(location) from error
+            raise _not_running(location, error) from error
         return kernel
 
     async def _look(self, location: pb.AppLocation, kernel: Kernel) -> _Seen:
@@ -155,7 +155,7 @@ class Apps:
             async with self._locked(location):
                 seen = await kernel.look_at_app(location.name)
         except NotRunningError as error:
-            raise _not_running(location) from error
+            raise _not_running(location, error) from error
         return _Seen(seen.runs, await self._answers(location, kernel), seen.tail)
 
     @staticmethod
@@ -180,6 +180,6 @@ def _checked(location: pb.AppLocation) -> pb.AppLocation:
     return location
 
 
-def _not_running(location: pb.AppLocation) -> ApiError:
-    message = f"attempt {location.attempt_id} does not run"
+def _not_running(location: pb.AppLocation, error: NotRunningError) -> ApiError:
+    message = str(error) if isinstance(error, PausedError) else f"attempt {location.attempt_id} does not run"
     return AgentError(grpc.StatusCode.FAILED_PRECONDITION, ErrorReason.STATE_FORBIDS, message)

@@ -301,6 +301,11 @@ def attempt_status(
         memory_kill_time=_timestamp(attempt.memory_kill_time),
         failing_steps=failing_steps,
         faulty_paths=[] if attempt.phase.ended else map(_faulty_path, paths.faulty),
+        pause=None
+        if attempt.pause is None
+        else agent_service_pb2.AttemptPause(
+            message=_shown(attempt.pause.message), since_time=_timestamp(attempt.pause.since)
+        ),
         published=None
         if routed.location is None or attempt.phase.ended
         else agent_service_pb2.PublishedAddress(address=routed.location[0], port=routed.location[1]),

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 
 from retinue.agent.api.errors import AgentError, invalid, unknown_attempt
 from retinue.agent.api.pieces import LARGEST, PieceSize, SharedRoom
-from retinue.agent.errors import KernelRuntimeError, PortClosedError, UnknownAttemptError
+from retinue.agent.errors import KernelRuntimeError, PausedError, PortClosedError, UnknownAttemptError
 from retinue.agent.network.sockets import LOOPBACK
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.rpc.acknowledgements import SMALL, Acknowledgements
@@ -111,6 +111,8 @@ class PortService:
             raise AgentError(
                 grpc.StatusCode.FAILED_PRECONDITION, ErrorReason.PORT_CLOSED, message, port=port
             ) from error
+        except PausedError as error:
+            raise AgentError(grpc.StatusCode.FAILED_PRECONDITION, ErrorReason.STATE_FORBIDS, str(error)) from error
         except KernelRuntimeError as error:
             raise _ended(start.attempt_id) from error
         except OSError as error:

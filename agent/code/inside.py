@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from retinue.agent.errors import KernelRuntimeError, NotRunningError
+from retinue.agent.errors import KernelRuntimeError, NotRunningError, PausedError
 from retinue.agent.inside.exec_session import Attachment, AttachmentLostError, Exited, Printed
 from retinue.agent.kernel import code_launcher
 from retinue.agent.kernel.core.frames import Start
@@ -124,6 +124,8 @@ async def open_sockets(kernel: Kernel, directory: str) -> dict[str, KernelSocket
     numbers = [code_launcher.PORTS[f"{name}_port"] for name in CHANNELS]
     try:
         found = await kernel.open_sockets(f"{TEMPORARY}/{directory}", tuple(f"s-{number}" for number in numbers))
+    except PausedError:
+        raise
     except NotRunningError as error:
         raise NotRunningError("the Jupyter kernel has ended") from error
     return dict(zip(CHANNELS, found, strict=True))

@@ -29,7 +29,7 @@ from retinue.agent.code.core.events import (
 )
 from retinue.agent.code.jupyter import Jupyter, JupyterLostError
 from retinue.agent.code.runs import Run
-from retinue.agent.errors import KernelRuntimeError
+from retinue.agent.errors import KernelRuntimeError, PausedError
 from retinue.agent.inside.exec_session import Attachment, AttachmentLostError, Exited, Printed
 from retinue.agent.kernel.core.frames import Start
 from retinue.agent.runtime.contract import Runtime
@@ -381,6 +381,9 @@ class Workspace:
             return None
         try:
             return await self._connect(record, fresh=False)
+        except PausedError:
+            # It is there, and answers later.
+            raise
         except KernelRuntimeError as error:
             log.info("the Jupyter kernel of %s is gone: %s", self._attempt_id, error)
         await asyncio.to_thread(self._path.unlink, missing_ok=True)

@@ -11,7 +11,7 @@ import zmq.asyncio
 
 from retinue.agent.attempts import Phase
 from retinue.agent.code.workspace import Workspace
-from retinue.agent.errors import NotRunningError, UnknownAttemptError
+from retinue.agent.errors import NotRunningError, PausedError, UnknownAttemptError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -69,6 +69,8 @@ class Workspaces:
             raise UnknownAttemptError(f"there is no attempt {attempt_id}")
         if observed.phase is not Phase.RUNNING:
             raise NotRunningError(f"attempt {attempt_id} does not run")
+        if observed.pause is not None:
+            raise PausedError(observed.pause.message)
         if (there := self._open.get(key)) is not None:
             return there
         if self._context is None:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import aiohttp
 
 from retinue.agent.docker.core.container_spec import INSIDE, container_name
-from retinue.agent.errors import KernelRuntimeError, NotRunningError
+from retinue.agent.errors import KernelRuntimeError, NotRunningError, PausedError
+from retinue.agent.host.freezer import FROZEN, is_frozen
 from retinue.agent.host.lanes import KERNELS
 from retinue.agent.host.processes import identify, owner_of, send_signal
 from retinue.agent.inside.exec_session import Wire
@@ -78,7 +79,7 @@ async def attach(engine: Engine, attempt_id: str, init: Process | None, tasks: T
         raise NotRunningError("the kernel has ended") from error
     execution = await engine.create_exec(container_name(attempt_id), HELPER, f"{uid}:{gid}") if uid else None
     if execution is None:
-        raise NotRunningError("the kernel has ended")
+        raise await _not_running(init)
     try:
         stream = await engine.start_exec(execution)
     except (asyncio.CancelledError, KernelRuntimeError):
@@ -86,8 +87,14 @@ async def attach(engine: Engine, attempt_id: str, init: Process | None, tasks: T
         tasks.spawn(_end(engine, execution), "end of an attached command")
         raise
     if stream is None:
-        raise NotRunningError("the kernel has ended")
+        raise await _not_running(init)
     return Wire(ExecChannel(stream), lambda: _end(engine, execution), {})
+
+
+async def _not_running(init: Process | None) -> NotRunningError:
+    # An engine executes nothing in a container that is paused either.
+    paused = init is not None and await KERNELS.run(is_frozen, init)
+    return PausedError(FROZEN) if paused else NotRunningError("the kernel has ended")
 
 
 async def _end(engine: Engine, execution: str) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from retinue.agent.docker.core.container_spec import INSIDE
 from retinue.agent.host.processes import PROC
+from retinue.agent.runtime.exit_reason import KILLED
 from retinue.agent.runtime.rebuild import BARRIER
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from retinue.agent.host.processes import Process
 
-_ENDED, _RELEASED, _USED_UP, _EXIT_CODE = 0o1000, 0o2000, 0o400, 0o377
+_ENDED, _RELEASED, _ASKED, _USED_UP, _EXIT_CODE = 0o1000, 0o2000, 0o4000, 0o400, 0o377
 """Bits of the mode of a barrier, as `agent/kernel/init.c` has them."""
 _MAX_KILLS = 100_000_000
 """In seconds since the epoch, before there were containers."""
@@ -60,12 +61,13 @@ def waits_at_barrier(directory: Path, init: Process) -> bool:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How a command ended, as its first process recorded it: exit code, time in seconds since the epoch,
-    how many processes were killed as memory was used up.
+    how many processes were killed as memory was used up, and whether something outside had just asked it to end.
     """
 
     exit_code: int
     end_time: float
     memory_kills: int
+    asked: bool
 
 
 def outcome(directory: Path) -> Outcome | None:
@@ -80,7 +82,17 @@ def outcome(directory: Path) -> Outcome | None:
     if found.st_mode & _USED_UP:
         # First processes of former versions left the time as it was.
         kills = int(found.st_mtime) if 0 < found.st_mtime < _MAX_KILLS else 1
-    return Outcome(found.st_mode & _EXIT_CODE, found.st_ctime, kills)
+    return Outcome(found.st_mode & _EXIT_CODE, found.st_ctime, kills, bool(found.st_mode & _ASKED))
+
+
+def stopped_by(directory: Path, exit_code: int | None) -> str:
+    """Returns how something outside of a container, and not the agent, ended its command, in words; empty when it ended
+    by itself, or that is not known. `exit_code` is that of the container.
+    """
+    if (found := outcome(directory)) is not None:
+        return "its container was asked to end" if found.asked else ""
+    # Nothing inside can kill the first process, which records the end of the command.
+    return "its container was killed" if exit_code == KILLED else ""
 
 
 def memory_kills(directory: Path) -> int | None:

@@ -20,7 +20,7 @@ from retinue.agent.docker.recovery import from_copy, from_engine, placeholder
 from retinue.agent.errors import NotRunningError
 from retinue.agent.host.cgroups import out_of_memory_kills
 from retinue.agent.host.lanes import KERNELS
-from retinue.agent.host.processes import send_signal
+from retinue.agent.host.processes import queue_signal, send_signal
 from retinue.agent.inside.host_kernel import HostKernel
 from retinue.agent.runtime.attempt_records import with_memory_kills
 from retinue.agent.runtime.attempt_runtime import AttemptRuntime
@@ -104,7 +104,7 @@ class ContainerRuntime(AttemptRuntime[Options], Generic[Options]):
     async def _signal(self, attempt_id: str, init: Process, delivery: Delivery) -> None:
         del attempt_id
         # Its first process passes it on to the command.
-        await KERNELS.run(send_signal, init, delivery.code)
+        await KERNELS.run(queue_signal, init, delivery.code)
 
     async def _kill(self, attempt_id: str, init: Process | None) -> None:
         del attempt_id

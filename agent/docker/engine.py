@@ -168,6 +168,14 @@ class Engine:
             async with self._container(name) as container:
                 await container.kill()
 
+    async def resume(self, name: str, seconds: float) -> None:
+        """Has a paused container run; nothing to do when it is not paused.
+        Raises EngineUnavailableError after so many seconds.
+        """
+        with contextlib.suppress(_MissingError, _ConflictError):
+            async with self._container(name, seconds) as container:
+                await container.unpause()
+
     async def remove(self, name: str) -> None:
         """Ends a container and removes it with its volumes; nothing to do when there is none."""
         with contextlib.suppress(_MissingError):

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 from retinue.agent.attempts import Phase
 from retinue.agent.docker import fetched_images
 from retinue.agent.docker.attached import attach
-from retinue.agent.docker.barrier import memory_kills
+from retinue.agent.docker.barrier import memory_kills, outcome, stopped_by
 from retinue.agent.docker.container_runtime import ContainerRuntime
 from retinue.agent.docker.containers import DockerKernels
+from retinue.agent.docker.core.container_spec import container_name
 from retinue.agent.docker.core.container_state import Written
 from retinue.agent.docker.engine import Engine, EngineError, watch_engine
 from retinue.agent.docker.fetched_images import on_host
@@ -29,6 +30,8 @@ from retinue.agent.docker.kernel_files import area_of, boot_time
 from retinue.agent.docker.options import DockerOptions
 from retinue.agent.docker.starting import Starts
 from retinue.agent.errors import KernelRuntimeError
+from retinue.agent.host.freezer import is_frozen
+from retinue.agent.host.lanes import KERNELS
 from retinue.agent.host.seccomp import FilterError
 from retinue.agent.kernel.build import BuildError
 from retinue.agent.runtime.attempt_records import COPIES, Record
@@ -57,6 +60,8 @@ DIRECTORY = "docker"
 OPEN_TIMEOUT = 5.0
 """Seconds that an agent's start waits for an engine; native processes need none."""
 
+RESUME_TIMEOUT = 5.0
+"""Seconds that the engine may take to resume a container; what waits for that has the attempt's lock."""
 OUT_OF_MEMORY_DELAY = 0.1
 """Seconds between the event of an end and that of its cause, which travel apart inside the engine."""
 
@@ -135,6 +140,13 @@ class DockerRuntime(ContainerRuntime[DockerOptions]):
         await self._look_at_memory(attempt_id)
         await self._prepared.wait()
         await super()._finish(attempt_id, failure)
+
+    async def _resume(self, attempt_id: str, init: Process) -> None:
+        await super()._resume(attempt_id, init)
+        if await KERNELS.run(is_frozen, init):
+            # Control groups may be closed to the agent.
+            with contextlib.suppress(KernelRuntimeError):
+                await self._engine.resume(container_name(attempt_id), RESUME_TIMEOUT)
 
     async def _end(self, record: Record, init: Process | None) -> Remains:
         rebooted = record.boot_id != self._options.boot_id
@@ -231,16 +243,23 @@ async def _end(
     Raises EngineError, OSError.
     """
     state = await _end_container(kernels, record, init)
-    if state is None or state.end_time is None or record.start_time is None:
+    if record.start_time is None:
         return Remains()
-    kills = await asyncio.to_thread(memory_kills, directory)
-    used_up = state.out_of_memory or record.out_of_memory or bool(kills)
-    code: int | None = state.exit_code
-    if rebooted and state.end_time >= await asyncio.to_thread(boot_time):
-        # The engine reports attempts that a restart of the node ended as ended when it came up;
-        # their exit code means nothing.
-        code = None
-    return Remains(code, state.end_time, OUT_OF_MEMORY if used_up else "", kills)
+    found, kills = await asyncio.to_thread(outcome, directory), await asyncio.to_thread(memory_kills, directory)
+    used_up = record.out_of_memory or bool(kills) or (state is not None and state.out_of_memory)
+    code: int | None = None
+    end_time: float | None = None
+    if found is not None:
+        # Whatever has become of the container since: it may be gone, or have been started again.
+        code, end_time = found.exit_code, found.end_time
+    elif state is not None and state.end_time is not None:
+        code, end_time = state.exit_code, state.end_time
+        if rebooted and end_time >= await asyncio.to_thread(boot_time):
+            # The engine reports attempts that a restart of the node ended as ended when it came up;
+            # their exit code means nothing.
+            code = None
+    stopped = await asyncio.to_thread(stopped_by, directory, code)
+    return Remains(code, end_time, OUT_OF_MEMORY if used_up else "", kills, stopped=stopped)
 
 
 async def _end_container(kernels: DockerKernels, record: Record, init: Process | None) -> ContainerState | None:

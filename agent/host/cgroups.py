@@ -37,11 +37,17 @@ def memory_group(pid: int, mount: Path = MOUNT) -> Path | None:
     """Returns the group that a process's memory counts in, no matter who made it;
     None when that cannot be found out.
     """
-    return _group(str(pid), "memory", mount)
+    return group_of(str(pid), "memory", mount)
 
 
-def _group(pid: str, controller: str, mount: Path) -> Path | None:
-    unified = (mount / "cgroup.controllers").exists()
+def is_unified(mount: Path = MOUNT) -> bool:
+    """Returns whether the node has control groups of version 2 only."""
+    return (mount / "cgroup.controllers").exists()
+
+
+def group_of(pid: str, controller: str, mount: Path = MOUNT) -> Path | None:
+    """Returns the group of a process that has a controller; None when it has none, or the process is gone."""
+    unified = is_unified(mount)
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
             _, controllers, directory = line.split(":", 2)
@@ -62,10 +68,11 @@ def limit_tcp_buffers(pid: int, memory: int | None) -> None:
     group = memory_group(pid)
     if group is not None and memory is not None:
         with contextlib.suppress(OSError):
-            _write(group / TCP_BUFFERS, tcp_buffers(memory))
+            write_value(group / TCP_BUFFERS, tcp_buffers(memory))
 
 
-def _write(path: Path, value: int | str) -> None:
+def write_value(path: Path, value: int | str) -> None:
+    """Writes into a file of a control group. Raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(descriptor, str(value).encode())
@@ -89,7 +96,7 @@ class Cgroups:
 
     def __init__(self, agent_id: str, mount: Path = MOUNT) -> None:
         """Finds out which version the node has; raises CgroupError when a needed controller is missing."""
-        self.unified = (mount / "cgroup.controllers").exists()
+        self.unified = is_unified(mount)
         self._mount = mount
         self._roots: dict[str, Path] = {}
         self._aliases: dict[str, str] = {}
@@ -129,10 +136,10 @@ class Cgroups:
         if self.unified:
             for parent in (root, root / FAMILY, root / self._family):
                 parent.mkdir(exist_ok=True)
-                _write(parent / "cgroup.subtree_control", "+memory +cpu +pids")
+                write_value(parent / "cgroup.subtree_control", "+memory +cpu +pids")
                 with contextlib.suppress(OSError):
                     # It only counts.
-                    _write(parent / "cgroup.subtree_control", "+io")
+                    write_value(parent / "cgroup.subtree_control", "+io")
         (root / self._family / MONITORS).mkdir(parents=True, exist_ok=True)
 
     def close(self, timeout: float) -> None:
@@ -180,7 +187,7 @@ class Cgroups:
         """
         directories = self.directories(attempt_id)
         shown = directories | {name: directories[other] for name, other in self._aliases.items()}
-        if not self.unified and (processors := _group("self", CPUSET, self._mount)) and processors.is_dir():
+        if not self.unified and (processors := group_of("self", CPUSET, self._mount)) and processors.is_dir():
             shown[CPUSET] = processors
         return shown
 
@@ -204,7 +211,7 @@ class Cgroups:
         directories = self.directories(attempt_id)
         for controller, file, value, needed in memory_settings(limits, self.unified):
             try:
-                _write(directories[controller] / file, value)
+                write_value(directories[controller] / file, value)
             except FileNotFoundError:
                 if needed:
                     raise
@@ -222,14 +229,14 @@ class Cgroups:
             return
         directories = self.directories(attempt_id)
         for controller, file, value, _ in cpu_settings(limits.cpu, self.unified):
-            _write(directories[controller] / file, value)
+            write_value(directories[controller] / file, value)
 
     def join(self, name: str) -> None:
         """Puts the calling thread, and whatever it starts, into the groups; version 1 only.
         It must be a throw-away one.
         """
         for directory in self.directories(name).values():
-            _write(directory / "tasks", threading.get_native_id())
+            write_value(directory / "tasks", threading.get_native_id())
 
     def joining_prefix(self, attempt_id: str) -> Sequence[str]:
         """Returns the start of an argument vector that joins the group and then becomes what follows;
@@ -242,7 +249,7 @@ class Cgroups:
         """Moves the process that watches over a kernel out of the kernel's groups."""
         for root in self._roots.values():
             with contextlib.suppress(ProcessLookupError):
-                _write(root / self._family / MONITORS / "cgroup.procs", pid)
+                write_value(root / self._family / MONITORS / "cgroup.procs", pid)
 
     def out_of_memory_kills(self, attempt_id: str) -> int:
         """Returns how many processes of the attempt the kernel ended because its memory was used up."""

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from retinue.agent.host import syscalls
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 PROC = Path("/proc")
 _DEAD = frozenset("ZXx")
@@ -85,12 +87,23 @@ def open_pidfd(process: Process) -> int | None:
 
 def send_signal(process: Process, number: int) -> bool:
     """Sends a signal to this very process; False when it has ended."""
+    return _send(process, lambda descriptor: signal.pidfd_send_signal(descriptor, number))
+
+
+def queue_signal(process: Process, number: int) -> bool:
+    """Sends a signal to this very process as the agent's, which the first process of a container tells from those of
+    an engine; False when it has ended.
+    """
+    return _send(process, lambda descriptor: syscalls.queue_signal(descriptor, number))
+
+
+def _send(process: Process, send: Callable[[int], None]) -> bool:
     descriptor = open_pidfd(process)
     if descriptor is None:
         return False
     try:
         with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(descriptor, number)
+            send(descriptor)
             return True
         return False
     finally:

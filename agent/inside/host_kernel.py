@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from retinue.agent.errors import KernelRuntimeError, NotRunningError
+from retinue.agent.errors import KernelRuntimeError, NotRunningError, PausedError
 from retinue.agent.fencing.watchdog import FenceTarget
 from retinue.agent.host import syscalls
+from retinue.agent.host.freezer import FROZEN, is_frozen
 from retinue.agent.host.launch_threads import in_own_thread
 from retinue.agent.host.processes import alive, open_pidfd, send_signal
 from retinue.agent.inside import service_log
@@ -96,6 +97,7 @@ class HostKernel:
 
         Raises PortClosedError, NotRunningError, OSError, TimeoutError.
         """
+        self.check_pause()
         try:
             return await connect(self.network_attachment(), port, addresses, source)
         except NetworkError as error:
@@ -105,6 +107,7 @@ class HostKernel:
         """Starts the helper that runs one command beside the attempt's own.
         Raises NotRunningError, KernelRuntimeError.
         """
+        self.check_pause()
         return await self._exec()
 
     def files(self) -> HostWorkDirectory:
@@ -142,7 +145,13 @@ class HostKernel:
 
     async def open_sockets(self, directory: str, names: tuple[str, ...]) -> Sequence[KernelSocket]:
         """Looks up Unix sockets in a directory of the kernel, through no link. Raises NotRunningError."""
+        self.check_pause()
         return await asyncio.to_thread(open_sockets, self._init(), directory, names)
+
+    def check_pause(self) -> None:
+        """Raises PausedError while its control group is frozen: what is asked of it would wait."""
+        if self._process is not None and is_frozen(self._process):
+            raise PausedError(FROZEN)
 
     def _init(self) -> Process:
         if self._process is None:

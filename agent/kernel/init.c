@@ -22,8 +22,10 @@
  * 214 when its directory cannot be entered.
  *
  * How the command ended is kept in the mode of BARRIER, if it belongs to this process' user: ENDED, the exit code,
- * and USED_UP after an out-of-memory kill in here; then, its time of modification is their number, in seconds. The
- * agent may be down at that time, and nothing else may record it. No kernel can fill the node's disk with that. A
+ * ASKED after a signal to end that came from outside, and USED_UP after an out-of-memory kill in here; then, its time
+ * of modification is their number, in seconds. The agent may be down at that time, and nothing else may record it. No
+ * kernel can fill the node's disk with that. A signal is from outside when kill(2) has sent it in a process that has no
+ * number in here, such as an engine that stops; the agent sends its signals with a value, as sigqueue(3) does. A
  * first process that finds ENDED, or RELEASED, which the agent sets before it releases the command, ends at once:
  * whatever starts a container again, its command does not run a second time.
  */
@@ -40,6 +42,7 @@
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "account.h"
@@ -63,12 +66,24 @@
 #define ENDED 01000
 #define RELEASED 02000
 #define USED_UP 0400
+#define ASKED 04000
+/* Seconds that a command may take to end after it was asked to, if that is why it ended. */
+#define TO_END 120
 
 static int output = STDERR_FILENO;
+/* When a signal to end came from outside, in seconds since the node was started; 0 when none did. */
+static time_t asked_from_outside;
 
 static void complain(const char *what)
 {
 	dprintf(output, "init: %s: %s\n", what, strerror(errno));
+}
+
+static time_t now(void)
+{
+	struct timespec time;
+
+	return clock_gettime(CLOCK_BOOTTIME, &time) == 0 ? time.tv_sec : 0;
 }
 
 /* The next signal, as a number; SIGCHLD after `wait` milliseconds, unless they are negative. */
@@ -82,6 +97,9 @@ static int take_signal(int descriptor, int wait)
 	while (read(descriptor, &information, sizeof information) != sizeof information)
 		if (errno != EINTR && errno != EAGAIN)
 			return SIGKILL;
+	/* No process in here can make that up: Linux fills it in for kill(2). */
+	if (information.ssi_code == SI_USER && information.ssi_pid == 0 && is_to_end((int)information.ssi_signo))
+		asked_from_outside = now();
 	return (int)information.ssi_signo;
 }
 
@@ -110,12 +128,13 @@ static long killed_for_memory(void)
 static int ended(const char *barrier, int code)
 {
 	long killed = killed_for_memory();
+	int asked = asked_from_outside > 0 && now() - asked_from_outside <= TO_END;
 	struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = killed}};
 
 	/* First: once it has ENDED, all of it is there. */
 	if (killed > 0)
 		utimensat(AT_FDCWD, barrier, times, 0);
-	chmod(barrier, ENDED | code | (killed > 0 ? USED_UP : 0));
+	chmod(barrier, ENDED | code | (killed > 0 ? USED_UP : 0) | (asked ? ASKED : 0));
 	return code;
 }
 

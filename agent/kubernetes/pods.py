@@ -14,7 +14,7 @@ from signal import SIGKILL
 from typing import TYPE_CHECKING
 
 from retinue.agent.attempts import Phase, PullPolicy
-from retinue.agent.docker.barrier import at_barrier, bar, outcome
+from retinue.agent.docker.barrier import at_barrier, bar, outcome, stopped_by
 from retinue.agent.docker.core.container_spec import Files
 from retinue.agent.docker.image_defaults import INVALID
 from retinue.agent.docker.kernel_files import KernelFiles, Waiting
@@ -306,7 +306,8 @@ class Pods:
         if pod is not None and pod.ended is not None and code is None:
             code, end_time = pod.ended.exit_code, pod.ended.time
             used_up = used_up or pod.ended.reason == OUT_OF_MEMORY
-        return Remains(code, end_time, USED_UP if used_up else "", kills, evicted=evicted)
+        stopped = "" if own else await KERNELS.run(stopped_by, directory, code)
+        return Remains(code, end_time, USED_UP if used_up else "", kills, evicted=evicted, stopped=stopped)
 
     async def _witness(self, attempt_id: str) -> PodState | None:
         """Returns the pod once kubelet has said that it ended, or as it is known when that takes too long."""

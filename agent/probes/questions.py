@@ -15,7 +15,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from retinue.agent.attempts import ProbeKind
-from retinue.agent.errors import KernelRuntimeError, PortClosedError
+from retinue.agent.errors import KernelRuntimeError, PausedError, PortClosedError
 from retinue.agent.inside.exec_session import Attachment, AttachmentLostError, Exited
 from retinue.agent.kernel.core.frames import Start
 from retinue.agent.network.sockets import LOOPBACK
@@ -44,6 +44,8 @@ async def ask(kernel: Kernel, probe: Probe, port: int, address: str) -> Answer:
     except TimeoutError:
         message = f"no answer within {probe.timeout:g} s"
     except PortClosedError as error:
+        message = str(error)
+    except PausedError as error:
         message = str(error)
     except KernelRuntimeError:
         message = "it does not run"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from retinue.agent.errors import KernelRuntimeError, KernelStartError, in_words
 from retinue.agent.host.cgroups import CgroupError, Cgroups
+from retinue.agent.host.freezer import resume
 from retinue.agent.host.launch_threads import SPARE, Launchers
 from retinue.agent.host.processes import alive, send_signal, wait_end
 from retinue.agent.host.seccomp import FilterError
@@ -136,6 +137,11 @@ class SandboxKernels(Generic[Options]):
         if init is not None:
             send_signal(init, SIGKILL)
         self._cgroups.kill(attempt_id)
+
+    def resume(self, attempt_id: str, init: Process) -> None:
+        """Has a paused kernel run. Raises OSError."""
+        # On version 1, the agent makes no group that can be frozen: one that is may have other kernels.
+        resume(init, self._cgroups.processes(attempt_id))
 
     def memory_kills(self, attempt_id: str) -> int:
         """Returns how many processes the node has killed in the kernel as its memory was used up."""

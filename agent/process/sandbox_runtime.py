@@ -74,6 +74,12 @@ class SandboxRuntime(AttemptRuntime[Options], Generic[Options, Kernels]):
         if self._node is not None:
             await KERNELS.run(self._node.kill, attempt_id, init)
 
+    def _run_again(self, record: Record, init: Process) -> None:
+        # What watches over it may be paused with it, and the end of the kernel waits for that.
+        for process in (init, record.monitor):
+            if process is not None:
+                self._kernels.resume(record.id, process)
+
     async def _empty(self, attempt_id: str) -> None:
         await asyncio.to_thread(self._kernels.empty, attempt_id)
 

@@ -20,6 +20,7 @@ from retinue.agent.attempts import Phase
 from retinue.agent.errors import KernelRuntimeError, KernelStartError
 from retinue.agent.fencing.watchdog import was_ended
 from retinue.agent.host.cgroups import out_of_memory_kills
+from retinue.agent.host.freezer import pause_of, resume
 from retinue.agent.host.lanes import KERNELS
 from retinue.agent.inside.host_kernel import groups_of
 from retinue.agent.kernel.build import PUMP, built_path
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from retinue.agent.runtime.disk_use import Area
     from retinue.agent.runtime.exit_reason import Remains
 
+PAUSE_INTERVAL = 1.0
+"""Seconds between two looks at what something keeps from running."""
 MEMORY_INTERVAL = 1.0
 """Seconds between two looks at what was killed for want of memory."""
 RETRY = 1.0
@@ -76,7 +79,7 @@ class AttemptRuntime(ABC, Generic[Options]):
         self._damaged = shared.damaged or DamagedFiles(options.state_dir / DIRECTORY)
         self._records = Records(options.state_dir / self.directory / "attempts", self._damaged, shared.disk)
         self._store = AttemptStore(self._records)
-        self._killed = Killed(self._conditions, self.condition)
+        self._killed = Killed(self._conditions, self.condition, is_paused=self._store.is_paused)
         self._watches = Watches(self._ended)
         self._usage = UsageWatch()
         self._tasks = Tasks()
@@ -129,6 +132,22 @@ class AttemptRuntime(ABC, Generic[Options]):
     def _memory_kills(self, record: Record) -> int:
         """Returns how many processes of a running attempt were killed for want of memory. Blocks."""
         return out_of_memory_kills(Path(record.memory_group)) if record.memory_group else 0
+
+    def _pause(self, init: Process) -> str:
+        """Returns what keeps a kernel from running, in words; empty when nothing does. Blocks."""
+        return pause_of(init)
+
+    async def _resume(self, attempt_id: str, init: Process) -> None:
+        """Has a kernel run that something has paused, as far as that can be done."""
+        try:
+            await KERNELS.run(self._run_again, self._store.record(attempt_id), init)
+        except OSError as error:
+            log.warning("attempt %s is paused, and cannot be resumed: %s", attempt_id, error)
+
+    def _run_again(self, record: Record, init: Process) -> None:
+        """Has a kernel run that something has paused. Blocks. Raises OSError."""
+        del record
+        resume(init)
 
     async def _cancel_create(self, attempt_id: str) -> None:
         """Waits no more for what an attempt needs before it can be created."""
@@ -243,6 +262,8 @@ class AttemptRuntime(ABC, Generic[Options]):
             self._store.kill_at[attempt_id] = self._clock() + grace
             await self._store.note(replace(record, phase=Phase.STOPPING, stop_grace=grace))
             if record.init is not None and grace > 0:
+                # One that is paused would get it after its time.
+                await self._resume(attempt_id, record.init)
                 await self._signal(attempt_id, record.init, delivery_of(record.stop))
             if record.phase is Phase.CREATING:
                 # Nothing of it was started yet, or it could not be.
@@ -255,10 +276,16 @@ class AttemptRuntime(ABC, Generic[Options]):
         async with self._store.lock(attempt_id):
             record = self._store.record(attempt_id)
             self._store.kill_at.pop(attempt_id, None)
-            await self._kill(attempt_id, record.init)
+            await self._kill_paused(attempt_id, record.init)
             if record.init is not None and not record.phase.ended:
                 self._killed.begin(attempt_id)
         self._store.changed()
+
+    async def _kill_paused(self, attempt_id: str, init: Process | None) -> None:
+        """Ends all processes, of a kernel that is paused as well: they end as soon as they run."""
+        await self._kill(attempt_id, init)
+        if init is not None:
+            await self._resume(attempt_id, init)
 
     async def end(self, attempt_id: str, reason: str, message: str) -> None:
         """Kills an attempt, and records why."""
@@ -287,6 +314,7 @@ class AttemptRuntime(ABC, Generic[Options]):
         spawn(self._store.write_late(), "write records late")
         spawn(self._usage.run(), "measure attempts")
         spawn(self._watch_memory(), "watch the memory of attempts")
+        spawn(self._watch_pauses(), "watch for paused attempts")
         spawn(self._killed.watch(self._kill_again, self._store.show_unkillable), "watch killed attempts")
         spawn(DiskWatch(self, options.scratch_dir, bounds).run(), "bound work directories")
 
@@ -301,6 +329,16 @@ class AttemptRuntime(ABC, Generic[Options]):
                 if kills > record.memory_kills:
                     await self._note_memory_kills(record.id, kills)
 
+    async def _watch_pauses(self) -> None:
+        """Shows which attempts something keeps from running; does not return."""
+        while True:
+            await asyncio.sleep(PAUSE_INTERVAL)
+            inits = {record.id: record.init for record in self._store if record.init and not record.phase.ended}
+            self._store.show_pauses(await KERNELS.run(self._pauses, inits) if inits else {})
+
+    def _pauses(self, inits: Mapping[str, Process]) -> Mapping[str, str]:
+        return {attempt_id: why for attempt_id, init in inits.items() if (why := self._pause(init))}
+
     async def _note_memory_kills(self, attempt_id: str, kills: int) -> None:
         async with self._store.lock(attempt_id):
             if attempt_id in self._store and not (record := self._store.record(attempt_id)).phase.ended:
@@ -309,7 +347,7 @@ class AttemptRuntime(ABC, Generic[Options]):
     async def _kill_again(self, attempt_id: str) -> None:
         # Without the lock: what waits for the end may have it.
         if attempt_id in self._store:
-            await self._kill(attempt_id, self._store.record(attempt_id).init)
+            await self._kill_paused(attempt_id, self._store.record(attempt_id).init)
 
     async def _adopt(self, record: Record) -> None:
         """Takes one attempt over from a former process of this agent."""

@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from retinue.agent.attempts import Phase
+from retinue.agent.attempts import Pause, Phase
 from retinue.agent.errors import UnknownAttemptError
 from retinue.agent.host.lanes import RECORDS
 from retinue.agent.inside.log_file import Output
@@ -20,7 +20,7 @@ from retinue.agent.runtime.killed import MESSAGE
 from retinue.agent.runtime.observation import Observation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from retinue.agent.attempts import Layer, ObservedAttempt
@@ -57,6 +57,7 @@ class AttemptStore:
         """The time at which an attempt that was asked to end is killed, on the monotonic clock."""
         self.layers: dict[str, tuple[Layer, ...]] = {}
         """The layers of the image of each attempt in PULLING, with their progress."""
+        self._pauses: dict[str, Pause] = {}
 
     def __contains__(self, attempt_id: str) -> bool:
         """Returns whether there is a record of the attempt."""
@@ -182,6 +183,22 @@ class AttemptStore:
         if attempt_id in self and (record := self.record(attempt_id)).message != MESSAGE and not record.phase.ended:
             self.show(replace(record, message=MESSAGE))
 
+    def show_pauses(self, pauses: Mapping[str, str]) -> None:
+        """Says of each attempt what keeps it from running, in words; the others run."""
+        before = self._pauses
+        self._pauses = {
+            attempt_id: known
+            if (known := before.get(attempt_id)) is not None and known.message == message
+            else Pause(message, time.time())
+            for attempt_id, message in pauses.items()
+        }
+        if self._pauses != before:
+            self.changed()
+
+    def is_paused(self, attempt_id: str) -> bool:
+        """Returns whether something was last seen to keep an attempt from running."""
+        return attempt_id in self._pauses
+
     def forget(self, attempt_id: str) -> None:
         """Drops an attempt that was shown, and is not on disk."""
         del self._records[attempt_id]
@@ -233,4 +250,4 @@ class AttemptStore:
 
     def observed(self) -> dict[str, ObservedAttempt]:
         """Returns all attempts by id, as the outside sees them."""
-        return self._observation.of(self._records, self.kill_at, self.layers)
+        return self._observation.of(self._records, self.kill_at, self.layers, self._pauses)

@@ -31,8 +31,8 @@ class Remains:
 
     `out_of_memory` says whose memory was used up, if any was, and `memory_kills` how many processes were killed for it,
     None when that is not known; `evicted` why the cluster that the node belongs to has
-    ended it, or someone by that; `failure` how the kernel ended without its command's doing, and `said` what
-    its own system said last.
+    ended it, or someone by that; `stopped` how the node's container engine has, or someone by it; `failure` how the
+    kernel ended without its command's doing, and `said` what its own system said last.
     """
 
     exit_code: int | None = None
@@ -42,6 +42,7 @@ class Remains:
     failure: str = ""
     said: str = ""
     evicted: str = ""
+    stopped: str = ""
 
 
 def verdict(record: Record, remains: Remains, *, rebooted: bool, fenced: bool) -> tuple[Phase, str, str]:
@@ -81,10 +82,21 @@ def _end_of_run(record: Record, remains: Remains) -> tuple[str, str]:
         return record.reason, record.message
     if _ended_for_memory(record, remains):
         return AttemptReason.OOM_KILLED, remains.out_of_memory
-    if remains.evicted and exit_code != 0:
-        return AttemptReason.EVICTED, f"it was evicted: {remains.evicted}"
+    if (taken := _taken(remains)) is not None:
+        return taken
     if exit_code is None and remains.failure:
         return AttemptReason.GUEST_FAILED, remains.failure
     if exit_code is None:
         return AttemptReason.KILLED, "it was ended from outside, and its exit code is not known"
     return AttemptReason.EXITED, f"its command exited with {exit_code}"
+
+
+def _taken(remains: Remains) -> tuple[str, str] | None:
+    """Returns why a command was ended by what its kernel ran on; None when it was not, or has succeeded."""
+    if remains.exit_code == 0:
+        return None
+    if remains.evicted:
+        return AttemptReason.EVICTED, f"it was evicted: {remains.evicted}"
+    if remains.stopped:
+        return AttemptReason.ENGINE_STOPPED, f"the container engine stopped it: {remains.stopped}"
+    return None

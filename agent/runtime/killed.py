@@ -35,8 +35,17 @@ class _Kill:
 class Killed:
     """The killed attempts of one runtime. Methods belong on one event loop."""
 
-    def __init__(self, conditions: Conditions, reason: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """The condition UNKILLABLE is set with that reason; `clock` is monotonic."""
+    def __init__(
+        self,
+        conditions: Conditions,
+        reason: str,
+        clock: Callable[[], float] = time.monotonic,
+        is_paused: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        """The condition UNKILLABLE is set with that reason; `clock` is monotonic. What `is_paused` ends as soon as it
+        runs again: that is no defect of the node.
+        """
+        self._is_paused = is_paused
         self._conditions = conditions
         self._reason = reason
         self._clock = clock
@@ -65,7 +74,8 @@ class Killed:
     def report(self) -> list[str]:
         """Sets or clears the condition; returns the attempts that do not end."""
         now = self._clock()
-        stuck = sorted(key for key, kill in self._kills.items() if now - kill.first >= UNKILLABLE_AFTER)
+        late = (key for key, kill in self._kills.items() if now - kill.first >= UNKILLABLE_AFTER)
+        stuck = sorted(key for key in late if not self._is_paused(key))
         message = f"killed, and their processes do not end: {', '.join(stuck)}" if stuck else ""
         self._conditions.update(AgentConditionType.UNKILLABLE, message, self._reason)
         return stuck

@@ -11,7 +11,7 @@ import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from retinue.agent.errors import KernelRuntimeError, NotRunningError, PortClosedError
+from retinue.agent.errors import KernelRuntimeError, NotRunningError, PausedError, PortClosedError
 from retinue.agent.inside import service_log
 from retinue.agent.inside.exec_session import (
     Attachment,
@@ -31,7 +31,7 @@ from retinue.agent.vm.network import guest_addresses
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
     from pathlib import Path
 
     from retinue.agent.fencing.watchdog import FenceTarget
@@ -91,6 +91,7 @@ class GuestSocket:
 @dataclass(frozen=True, slots=True)
 class VmKernel:
     """A kernel in a virtual machine that may or may not run. It holds nothing open.
+    `_pause` returns what keeps it from running, in words.
 
     With `_translated`, it has both an egress link and a session's network: the guest has the session's address only.
     """
@@ -99,6 +100,7 @@ class VmKernel:
     _process_runs: bool
     _streams: Streams
     _tasks: Tasks
+    _pause: Callable[[], str]
     _translated: bool = False
 
     def network_attachment(self) -> NetworkNamespace:
@@ -131,6 +133,8 @@ class VmKernel:
         """
         if not self._process_runs:
             raise NotRunningError("the attempt does not run")
+        if why := self._pause():
+            raise PausedError(why)
         number, reader, writer = await self._streams.open()
 
         async def ended() -> None:

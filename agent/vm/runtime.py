@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 from retinue.agent.attempts import Phase
 from retinue.agent.builds import LINUX, NOT_BUILT
 from retinue.agent.errors import KernelRuntimeError, NotRunningError
+from retinue.agent.host.freezer import pause_of
 from retinue.agent.host.lanes import KERNELS
-from retinue.agent.host.processes import wait_end
+from retinue.agent.host.processes import command_of, wait_end
 from retinue.agent.inside.host_kernel import HostKernel
 from retinue.agent.inside.output_pump import revive
 from retinue.agent.kernel.build import PUMP, built_path
@@ -180,7 +181,11 @@ class VmRuntime(SandboxRuntime[VmOptions, Machines]):
         work = self._options.scratch_dir / attempt_id if running else None
         host = HostKernel(attempt_id, self._store.first_process(attempt_id), work, _no_exec)
         streams = self._streams.setdefault(attempt_id, Streams(sockets_of(self._options, attempt_id)))
-        return VmKernel(host, running, streams, self._tasks, record.networked and record.egress)
+
+        def pause() -> str:
+            return "" if record.init is None else self._pause(record.init)
+
+        return VmKernel(host, running, streams, self._tasks, pause, record.networked and record.egress)
 
     def _refusal(self, spec: AttemptSpec) -> tuple[str, str] | None:
         if self._why_not:
@@ -288,6 +293,15 @@ class VmRuntime(SandboxRuntime[VmOptions, Machines]):
             return None
         await asyncio.to_thread(self._reap, record.id)
         return await asyncio.to_thread(look_at_end, self._store.directory(record.id), killed=bool(killed))
+
+    def _pause(self, init: Process) -> str:
+        # QEMU is the child of the first process.
+        return super()._pause(init) or ("" if (qemu := command_of(init)) is None else pause_of(qemu))
+
+    def _run_again(self, record: Record, init: Process) -> None:
+        super()._run_again(record, init)
+        if (qemu := command_of(init)) is not None:
+            super()._run_again(record, qemu)
 
     def _memory_kills(self, record: Record) -> int:
         return said_of_guest(self._store.directory(record.id)).memory_kills

@@ -22,6 +22,7 @@ from retinue.manager.dispatch import agent_values as values
 from retinue.manager.dispatch.agent_values import Odd
 from retinue.manager.session.core.attempts import (
     AttemptKey,
+    AttemptPause,
     AttemptSpec,
     AttemptStatus,
     AttemptUsage,
@@ -59,7 +60,7 @@ MAX_WATCHED, MAX_METRICS = 10_000, 8
 MAX_PERCENT, MAX_METRIC = 100.0, 1e12
 _METRIC = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,127}")
 _MAX_BACKENDS = 16
-_MAX_RUNTIME_TEXT = 256
+_MAX_RUNTIME_TEXT = _MAX_PAUSE_TEXT = 256
 # Of an attempt.
 _MAX_PATHS, _MAX_PATH_TEXT = 8, 1024
 # States that this manager knows, without their prefix.
@@ -216,6 +217,7 @@ def _status(status: pb.AttemptStatus) -> AttemptStatus | None:
         usage=_final_usage(status.usage) if status.HasField("usage") else None,
         memory_kills=values.byte_count(status.memory_kills),
         memory_kill_time=values.moment(status.memory_kill_time) if status.HasField("memory_kill_time") else None,
+        pause=_pause(status.pause) if status.HasField("pause") else None,
         failing_steps=tuple(map(_failing_step, status.failing_steps[: len(Step)])),
         faulty_paths=tuple(
             FaultyPath(
@@ -235,6 +237,11 @@ def _failing_step(step: pb.FailingStep) -> FailingStep:
         values.byte_count(step.tries),
         values.moment(step.since_time) if step.HasField("since_time") else None,
     )
+
+
+def _pause(pause: pb.AttemptPause) -> AttemptPause:
+    since = values.moment(pause.since_time) if pause.HasField("since_time") else None
+    return AttemptPause(values.text(pause.message, _MAX_PAUSE_TEXT), since)
 
 
 def _final_usage(usage: usage_pb2.ResourceUsage) -> FinalUsage:

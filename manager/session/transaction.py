@@ -21,6 +21,7 @@ from retinue.manager.session.core.events import (
     SessionMoved,
     with_failing_steps,
     with_memory_kills,
+    with_pause,
 )
 from retinue.manager.session.core.images import SeenImage
 from retinue.manager.session.core.state_machine import (
@@ -228,14 +229,16 @@ async def save(tx: Transaction, work: WorkingSet, *others: Statement, commit: bo
 
 
 def _conditions(machine: SessionMachine) -> tuple[Condition, ...]:
-    """Returns the conditions of a session with what its kernels' agents have said of their paths, of their memory, and
-    of what they try again.
+    """Returns the conditions of a session with what its kernels' agents have said of their paths, of their memory, of
+    pauses, and of what they try again.
     """
     conditions = machine.session.conditions
     for kernel in machine.failing:
         conditions = with_failing_steps(conditions, kernel)
     for hostname, kills, since in machine.memory_kills:
         conditions = with_memory_kills(conditions, hostname, kills, since)
+    for hostname, pause in machine.pauses.items():
+        conditions = with_pause(conditions, hostname, pause)
     return conditions
 
 

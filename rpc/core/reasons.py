@@ -66,6 +66,7 @@ class AttemptReason(StrEnum):
     EVICTED = "EVICTED"
     NODE_REFUSED = "NODE_REFUSED"
     IMAGE_NOT_PRESENT = "IMAGE_NOT_PRESENT"
+    ENGINE_STOPPED = "ENGINE_STOPPED"
 
 
 class AgentConditionType(StrEnum):

@@ -285,6 +285,16 @@ class FailingStep:
 
 
 @dataclass(frozen=True, slots=True)
+class AttemptPause:
+    """An agent's report of what keeps an attempt from running, in words; `since` is by the clock of the agent, None
+    when it does not say.
+    """
+
+    message: str
+    since: dt.datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class FaultyPath:
     """An agent's report of packets that do not come to its node, in words; `unproved`: nothing came, and nothing would
     say why. `since` is by the clock of the agent.
@@ -323,6 +333,8 @@ class AttemptStatus:
     failing_steps: tuple[FailingStep, ...] = ()
     # Of paths from the other nodes of its session to its node.
     faulty_paths: tuple[FaultyPath, ...] = ()
+    # None while nothing keeps it from running.
+    pause: AttemptPause | None = None
 
     @property
     def attempt_id(self) -> str:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from pydantic import TypeAdapter, ValidationError
 
 from retinue.manager.reasons import ConditionType
-from retinue.manager.session.core.attempts import FailingStep, FaultyPath, LayerReport, Step
+from retinue.manager.session.core.attempts import AttemptPause, FailingStep, FaultyPath, LayerReport, Step
 from retinue.manager.session.core.images import NO_IMAGE, SeenImage
 from retinue.manager.session.core.new_session import NewKernel, NewSession
 from retinue.manager.session.core.states import KernelState, Result, SessionState
@@ -277,6 +277,18 @@ def with_faulty_paths(
     if known == new:
         return conditions
     return (*(item for item in conditions if item not in known), *new)
+
+
+def with_pause(conditions: tuple[Condition, ...], hostname: str, pause: AttemptPause | None) -> tuple[Condition, ...]:
+    """Returns the conditions with the one that says what keeps a kernel from running; without it when nothing does."""
+    prefix = f"{hostname}: "
+    others = tuple(
+        item for item in conditions if item.type != ConditionType.PAUSED or not item.message.startswith(prefix)
+    )
+    if pause is None:
+        return others
+    new = Condition(ConditionType.PAUSED, f"{prefix}paused: {pause.message}", pause.since)
+    return conditions if new in conditions else (*others, new)
 
 
 def parse_conditions(stored: object) -> tuple[Condition, ...]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from retinue.manager.reasons import ConditionType, SessionReason
 from retinue.manager.session.core import bootstrap
-from retinue.manager.session.core.attempts import AttemptStatus
+from retinue.manager.session.core.attempts import AttemptPause, AttemptStatus
 from retinue.manager.session.core.events import (
     RETRIED,
     Condition,
@@ -47,6 +47,8 @@ from retinue.rpc.core.reasons import AttemptReason
 MAX_FAILED_STARTS = 5
 # A directory of a node cannot be given to a kernel: the next try would fail as well.
 MOUNT_REFUSED = AttemptReason.MOUNT_REFUSED
+# The command has not failed: what it ran on was taken from it.
+_TAKEN = frozenset({AttemptReason.EVICTED, AttemptReason.ENGINE_STOPPED})
 
 
 # Kernels that the message of a late start names, and its characters.
@@ -141,7 +143,7 @@ class SessionMachine:
     """Moves one session. `moves` are the moves made, in order; `session` holds the values after them.
 
     `memory_kills` is what was said of processes that were killed for want of memory, `failing` what agents fail at
-    again and again: both move nothing.
+    again and again, and `pauses` of kernels that something keeps from running: all move nothing.
     """
 
     def __init__(self, session: Session) -> None:
@@ -150,6 +152,8 @@ class SessionMachine:
         # Hostname, number, and time of the first.
         self.memory_kills: list[tuple[str, int, dt.datetime | None]] = []
         self.failing: list[FailingKernel] = []
+        # By hostname; None where nothing does.
+        self.pauses: dict[str, AttemptPause | None] = {}
 
     def observe(self, status: AttemptStatus) -> None:
         """Takes in the status of an attempt; that of an older attempt, or of one that has ended, changes nothing."""
@@ -161,6 +165,7 @@ class SessionMachine:
         if status.memory_kills and kernel.state not in ENDED_KERNEL_STATES:
             self.memory_kills.append((kernel.hostname, status.memory_kills, status.memory_kill_time))
         self._note_failing(kernel, status)
+        self.pauses[kernel.hostname] = None if status.state in ENDED_OBSERVATIONS else status.pause
         if status.image:
             self._find_image(kernel, status.image)
         if status.state in ENDED_OBSERVATIONS:
@@ -454,7 +459,7 @@ class SessionMachine:
             self.roll_back(status.reason or AttemptReason.START_FAILED, status.message, failed_agents=[kernel.agent_id])
             return
         kernel.exit_code = status.exit_code
-        if status.reason == AttemptReason.EVICTED and kernel.agent_id and kernel.agent_id not in session.failed_agents:
+        if status.reason in _TAKEN and kernel.agent_id and kernel.agent_id not in session.failed_agents:
             session.failed_agents.append(kernel.agent_id)
         if kernel.state in STARTING_KERNEL_STATES:
             # It was released and has ended already, or it ends with a session that is being stopped.
@@ -504,8 +509,8 @@ class SessionMachine:
         first = main if main in failed else next(iter(failed), None)
         # Once main has succeeded, it does not matter how the others end.
         if first is not None and (first is main or main not in over) and self._may_retry():
-            # The exit code of an evicted command is that of the signal that ended it.
-            lost = any(kernel.exit_code is None or kernel.reason == AttemptReason.EVICTED for kernel in failed)
+            # The exit code of a command that its node has ended is that of the signal.
+            lost = any(kernel.exit_code is None or kernel.reason in _TAKEN for kernel in failed)
             if lost or (session.retry is not None and session.retry.on_failure):
                 reason = self._never_began(first) or (first.reason if lost else _why_it_ended(first))
                 self._run_again(reason, f"{first.hostname} {_how_it_ended(first)}")
@@ -612,6 +617,8 @@ def _why_it_ended(kernel: Kernel) -> str:
 def _how_it_ended(kernel: Kernel) -> str:
     if kernel.reason == AttemptReason.EVICTED:
         return "was evicted"
+    if kernel.reason == AttemptReason.ENGINE_STOPPED:
+        return "was stopped by the container engine of its node"
     if kernel.exit_code is None:
         return f"ended without an exit code ({kernel.reason or 'unknown'})"
     if _has_no_directory(kernel):

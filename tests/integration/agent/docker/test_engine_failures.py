@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 from tenacity import wait_none
 
-from retinue.agent.attempts import Phase
+from retinue.agent.attempts import Phase, TimeWarning
 from retinue.agent.docker import containers
 from retinue.agent.docker.engine import Engine, EngineUnavailableError
 from retinue.agent.errors import KernelRuntimeError
+from retinue.agent.kernel.core.signals import Delivery, Target
 from retinue.agent.runtime.attempt_records import Records
 from tests.integration.agent.docker.containers import contract
 from tests.integration.agent.docker.engine import IMAGE, TestEngine
@@ -159,6 +160,7 @@ async def test_container_restarted_by_another_process(contract: Contract, engine
     try:
         await asyncio.to_thread(client.restart, "retinue-k.1", timeout=0)
         observed = await contract.until("k.1", Phase.EXITED)
+        assert observed.reason == "ENGINE_STOPPED"
         assert observed.exit_code in {137, 143}
         # It waits at its barrier, which no agent opens again.
         assert contract.printed("k.1") in {"", "once\n"}
@@ -166,6 +168,88 @@ async def test_container_restarted_by_another_process(contract: Contract, engine
         client.close()
     await backend.remove("k.1")
     assert not contract.left()
+
+
+ENDS = "trap 'exit 3' TERM INT; echo ready; while :; do sleep 0.05; done"
+STAYS = "trap '' TERM; echo ready; while :; do sleep 0.05; done"
+
+
+@pytest.mark.parametrize(
+    ("script", "call", "values", "code", "words"),
+    [
+        ("echo ready; exec sleep 1000", "stop", {"timeout": int(NEVER)}, 143, "its container was asked to end"),
+        (ENDS, "stop", {"timeout": int(NEVER)}, 3, "its container was asked to end"),
+        (STAYS, "stop", {"timeout": 0}, 137, "its container was killed"),
+        (ENDS, "restart", {"timeout": int(NEVER)}, 3, "its container was asked to end"),
+        (ENDS, "kill", {"signal": "INT"}, 3, "its container was asked to end"),
+        (ENDS, "kill", {}, 137, "its container was killed"),
+    ],
+)
+async def test_what_ends_by_the_engine_has_not_ended_by_itself(  # one case
+    contract: Contract, engine: TestEngine, script: str, call: str, values: dict[str, Any], code: int, words: str
+) -> None:
+    backend = await contract.started(contract.spec("k", "sh", "-c", script))
+    await contract.until_printed("k.1", "ready")
+    client = engine.client()
+    try:
+        await asyncio.to_thread(getattr(client, call), "retinue-k.1", **values)
+    finally:
+        client.close()
+    observed = await contract.until("k.1", Phase.EXITED)
+    assert (observed.reason, observed.exit_code) == ("ENGINE_STOPPED", code)
+    assert observed.message == f"the container engine stopped it: {words}"
+    await backend.remove("k.1")
+    assert not contract.left()
+
+
+async def test_a_stopped_container_that_is_gone_keeps_its_end(contract: Contract, engine: TestEngine) -> None:
+    """Also where its agent was away meanwhile."""
+    backend = await contract.started(contract.spec("k", "sh", "-c", ENDS))
+    await contract.until_printed("k.1", "ready")
+    await backend.close()
+    client = engine.client()
+    try:
+        await asyncio.to_thread(client.stop, "retinue-k.1", timeout=int(NEVER))
+    finally:
+        client.close()
+    engine.remove_containers(contract.place.agent_id)
+    backend = await contract.open()
+    observed = await contract.until("k.1", Phase.EXITED)
+    assert (observed.reason, observed.exit_code) == ("ENGINE_STOPPED", 3)
+    await backend.remove("k.1")
+    assert not contract.left()
+
+
+@pytest.mark.parametrize(
+    ("script", "warns", "code"),
+    [
+        ("exec sleep 1000", True, 143),
+        # Its first process passes it on.
+        ("kill -TERM 1; exec sleep 1000", False, 143),
+        ("kill -TERM $$", False, 143),
+        ("kill -KILL $$", False, 137),
+    ],
+)
+async def test_signals_of_the_agent_and_of_a_kernel_are_no_stop_by_the_engine(
+    contract: Contract, script: str, warns: bool, code: int
+) -> None:
+    warning = TimeWarning(Delivery(signal.SIGTERM, Target.COMMAND), 0.0) if warns else None
+    observed, _ = await contract.ran(contract.spec("k", "sh", "-c", script, warning=warning))
+    assert (observed.reason, observed.exit_code) == ("EXITED", code)
+
+
+async def test_success_after_a_stop_is_success(contract: Contract, engine: TestEngine) -> None:
+    script = "trap 'exit 0' TERM; echo ready; while :; do sleep 0.05; done"
+    backend = await contract.started(contract.spec("k", "sh", "-c", script))
+    await contract.until_printed("k.1", "ready")
+    client = engine.client()
+    try:
+        await asyncio.to_thread(client.stop, "retinue-k.1", timeout=int(NEVER))
+    finally:
+        client.close()
+    observed = await contract.until("k.1", Phase.EXITED)
+    assert (observed.reason, observed.exit_code) == ("EXITED", 0)
+    await backend.remove("k.1")
 
 
 async def test_engine_that_comes_later(own_contract: Contract, own_engine: TestEngine) -> None:

@@ -68,3 +68,15 @@ def test_pauses_between_kills_grow() -> None:
     assert attempts.report() == ["a.1"]
     attempts.end("a.1")
     assert conditions.all() == ()
+
+
+def test_what_is_paused_is_no_defect_of_the_node() -> None:
+    now, paused = 0.0, {"a.1"}
+    conditions = Conditions()
+    attempts = Killed(conditions, "DOCKER", lambda: now, paused.__contains__)
+    attempts.begin("a.1")
+    attempts.begin("b.1")
+    now = 100.0
+    assert attempts.report() == ["b.1"]
+    paused.clear()
+    assert attempts.report() == ["a.1", "b.1"]

@@ -196,7 +196,7 @@ async def test_a_killed_kernel_is_distinguished_from_one_without_memory(pods: Ku
     assert target is not None
     os.kill(target.process.pid, signal.SIGKILL)
     ended = await pods.until("j.1", Phase.EXITED)
-    assert (ended.reason, ended.exit_code) == ("EXITED", 137)
+    assert (ended.reason, ended.exit_code) == ("ENGINE_STOPPED", 137)
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ async def test_an_answer_without_an_end_is_given_up(tmp_path: Path) -> None:
 
     nothing: Any = None
     async with listening(tmp_path / stream(0), flood):
-        reached = VmKernel(nothing, True, channels.Streams(tmp_path), Tasks())
+        reached = VmKernel(nothing, True, channels.Streams(tmp_path), Tasks(), lambda: "")
         with pytest.raises(KernelRuntimeError, match="too great a length"):
             await reached.look_at_app("web")
 

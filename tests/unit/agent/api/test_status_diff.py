@@ -9,7 +9,7 @@ import pytest
 
 from retinue.agent.api.convert import attempt_status
 from retinue.agent.api.status_diff import DEBOUNCE, SentStatus, StatusDiff
-from retinue.agent.attempts import ObservedAttempt, Phase
+from retinue.agent.attempts import ObservedAttempt, Pause, Phase
 from retinue.agent.probes.prober import NOT_ROUTED
 from retinue.agent.runtime.attempt_records import Record
 from retinue.agent.runtime.observation import Observation
@@ -59,10 +59,15 @@ def test_it_does_not_wait_longer_for_more_of_its_kind() -> None:
 def test_an_attempt_is_evaluated_again_only_when_it_changed() -> None:
     one, other = Record("a.1", "s", "a", "boot"), Record("b.1", "s", "b", "boot")
     observation = Observation()
-    first = observation.of({"a.1": one, "b.1": other}, {}, {})
-    second = observation.of({"a.1": one, "b.1": replace(other, phase=Phase.RUNNING)}, {}, {})
+    first = observation.of({"a.1": one, "b.1": other}, {}, {}, {})
+    second = observation.of({"a.1": one, "b.1": replace(other, phase=Phase.RUNNING)}, {}, {}, {})
     assert second["a.1"] is first["a.1"]
     assert (first["b.1"].phase, second["b.1"].phase) == (Phase.CREATING, Phase.RUNNING)
-    third = observation.of({"a.1": one}, {"a.1": 5.0}, {})
+    third = observation.of({"a.1": one}, {"a.1": 5.0}, {}, {})
     assert (third["a.1"].kill_at, first["a.1"].kill_at) == (5.0, None)
     assert third.keys() == {"a.1"}
+    pause = Pause("frozen", 1.0)
+    fourth = observation.of({"a.1": one}, {"a.1": 5.0}, {}, {"a.1": pause})
+    assert (third["a.1"].pause, fourth["a.1"].pause) == (None, pause)
+    ended = replace(one, phase=Phase.EXITED)
+    assert observation.of({"a.1": ended}, {}, {}, {"a.1": pause})["a.1"].pause is None

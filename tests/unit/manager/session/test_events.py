@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from retinue.manager.reasons import ConditionType
-from retinue.manager.session.core.attempts import FailingStep, LayerReport, Step
+from retinue.manager.session.core.attempts import AttemptPause, FailingStep, LayerReport, Step
 from retinue.manager.session.core.events import (
     KINDS,
     AccessMethod,
@@ -30,6 +30,7 @@ from retinue.manager.session.core.events import (
     parse_pulled_bytes,
     with_failing_steps,
     with_memory_kills,
+    with_pause,
 )
 from retinue.manager.session.core.images import SeenImage
 from retinue.manager.session.core.new_session import NewKernel, NewSession
@@ -132,3 +133,14 @@ def test_what_an_agent_tries_again_is_a_condition_until_it_succeeds() -> None:
     ended = with_failing_steps(both, FailingKernel("n1", "sub1", (), survived=True))
     assert set(ended) == set(found)
     assert with_failing_steps(found, FailingKernel("n1", "main1", ())) == (lost,)
+
+
+def test_each_kernel_has_one_condition_of_its_pause() -> None:
+    lost = Condition("AGENT_LOST", "gone", NOW, "n1")
+    first = with_pause((lost,), "main1", AttemptPause("frozen", NOW))
+    assert first == (lost, Condition("PAUSED", "main1: paused: frozen", NOW))
+    assert with_pause(first, "main1", AttemptPause("frozen", NOW)) is first
+    both = with_pause(first, "main11", AttemptPause("stopped"))
+    assert [item.message for item in both[1:]] == ["main1: paused: frozen", "main11: paused: stopped"]
+    assert with_pause(both, "main1", None) == (lost, Condition("PAUSED", "main11: paused: stopped"))
+    assert with_pause((lost,), "main1", None) == (lost,)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import uuid
 
 import pytest
 
 from retinue.manager.reasons import ConditionType, SessionReason
-from retinue.manager.session.core.attempts import AttemptStatus, FailingStep, Step
+from retinue.manager.session.core.attempts import AttemptPause, AttemptStatus, FailingStep, Step
 from retinue.manager.session.core.events import Condition, FailingKernel
 from retinue.manager.session.core.images import PERMANENT_REASONS, SeenImage
 from retinue.manager.session.core.spec import RetryPolicy, kernel_plans
@@ -486,13 +487,17 @@ def test_a_lost_try_is_followed_by_another_as_a_whole() -> None:
     assert (session.state, session.kernels[0].attempt_ended) == (SessionState.PENDING, True)
 
 
-@pytest.mark.parametrize("exit_code", [None, 137, 143])
-def test_an_evicted_try_is_lost_and_runs_elsewhere(exit_code: int | None) -> None:
+@pytest.mark.parametrize("exit_code", [None, 1, 137, 143])
+@pytest.mark.parametrize(
+    ("reason", "how"),
+    [("EVICTED", "was evicted"), ("ENGINE_STOPPED", "was stopped by the container engine of its node")],
+)
+def test_a_try_that_its_node_ends_is_lost_and_runs_elsewhere(reason: str, how: str, exit_code: int | None) -> None:
     machine = repeated(2)
-    report(machine, 1, Observed.EXITED, exit_code, "EVICTED")
+    report(machine, 1, Observed.EXITED, exit_code, reason)
     session = machine.session
     assert (session.state, session.result, session.retries) == (SessionState.PENDING, Result.UNDEFINED, 1)
-    assert (session.reason, session.message) == ("EVICTED", "sub1 was evicted; try 2 of 3 follows")
+    assert (session.reason, session.message) == (reason, f"sub1 {how}; try 2 of 3 follows")
     assert session.failed_agents == ["n1"]
 
 
@@ -502,6 +507,30 @@ def test_eviction_of_the_last_try_fails_a_batch() -> None:
         session = machine.session
         assert (session.state, session.result, session.exit_code) == (SessionState.TERMINATED, Result.FAILED, 143)
         assert (session.reason, session.message) == ("EVICTED", "main1 was evicted")
+
+
+def test_an_engine_that_stops_the_last_try_fails_a_batch_and_ends_any_other() -> None:
+    for machine, result in (
+        (repeated(1, max_attempts=1), Result.FAILED),
+        (running(1), Result.FAILED),
+        (running(1, SessionType.INTERACTIVE), Result.UNDEFINED),
+    ):
+        report(machine, 0, Observed.EXITED, 143, "ENGINE_STOPPED")
+        session = machine.session
+        assert (session.state, session.result, session.exit_code) == (SessionState.TERMINATED, result, 143)
+        assert session.reason == session.kernels[0].reason == "ENGINE_STOPPED"
+        assert session.message == "main1 was stopped by the container engine of its node"
+
+
+def test_a_pause_is_known_until_it_ends() -> None:
+    machine = running(2)
+    kernel = machine.session.kernels[1]
+    key, pause = (kernel.id, kernel.epoch), AttemptPause("frozen", dt.datetime.now(dt.UTC))
+    machine.observe(AttemptStatus(key, Observed.RUNNING, pause=pause))
+    assert machine.pauses == {"main1": None, "sub1": pause}
+    assert machine.session.state is SessionState.RUNNING
+    machine.observe(AttemptStatus(key, Observed.EXITED, 0, pause=pause))
+    assert machine.pauses["sub1"] is None
 
 
 def test_an_eviction_before_the_release_is_a_failed_start() -> None:
