@@ -20,20 +20,32 @@ if TYPE_CHECKING:
     from retinue.client.client import Client
     from retinue.manager.v1 import session_pb2
 
-_ID = re.compile(r"(\d{1,18})(?:_(\*|\d{1,9}|\[([\d,\-]+)\](?:%\d+)?|[\d,\-]+))?(?:\.\w+|\+\d+)?")
+_ID = re.compile(r"(\d{1,18})(?:_(\*|\d{1,9}|\[([\d,\-]+)\](?:%\d+)?|[\d,\-]+))?(?:\.(\w+)|\+\d+)?")
 _CALLS = 8
+BATCH = "batch"
+"""The step of a job that is its script; those that srun starts have numbers, and are known in its kernels only."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobId:
-    """A job, or of an array the indices that are meant; None for all of them, or for no array."""
+    """A job, or of an array the indices that are meant; None for all of them, or for no array. `step` is one of its
+    steps, as `batch` or `0`; empty: all of it.
+    """
 
     number: int
     indices: frozenset[str] | None = None
+    step: str = ""
 
     def __str__(self) -> str:
         """Returns it as it is written."""
-        return f"{self.number}" if self.indices is None else f"{self.number}_{','.join(sorted(self.indices))}"
+        step = f".{self.step}" if self.step else ""
+        return f"{self.number}{'' if self.indices is None else '_' + ','.join(sorted(self.indices))}{step}"
+
+    def has(self, job: Job) -> bool:
+        """Returns whether a job is meant, or is the one of a step that is."""
+        if self.indices is not None:
+            return job.array == self.number and job.index in self.indices
+        return self.number in (job.number, job.array)
 
 
 def parse_id(text: str) -> JobId | None:
@@ -41,16 +53,16 @@ def parse_id(text: str) -> JobId | None:
     found = _ID.fullmatch(text.strip())
     if found is None:
         return None
-    number, indices = int(found[1]), found[2]
+    number, indices, step = int(found[1]), found[2], found[4] or ""
     if indices is None or indices == "*":
-        return JobId(number)
+        return JobId(number, step=step)
     listed = set[str]()
     for part in (found[3] or indices).split(","):
         first, dash, last = part.partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             return None
         listed.update(map(str, range(int(first), int(last or first) + 1)))
-    return JobId(number, frozenset(listed))
+    return JobId(number, frozenset(listed), step)
 
 
 def split_ids(values: Iterable[str]) -> list[str]:

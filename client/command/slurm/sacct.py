@@ -12,7 +12,16 @@ import click
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exit_codes import ExitCode
 from retinue.client.command.printable import safe
-from retinue.client.command.slurm.finding import jobs_of_ids, list_jobs, split_ids, split_words, user_names
+from retinue.client.command.slurm.finding import (
+    BATCH,
+    JobId,
+    jobs_of_ids,
+    list_jobs,
+    parse_id,
+    split_ids,
+    split_words,
+    user_names,
+)
 from retinue.client.command.slurm.hostlist import expand
 from retinue.client.command.slurm.job import Job, JobState, megabytes
 from retinue.client.command.slurm.layout import Field, by_sacct
@@ -43,7 +52,7 @@ class Entry:
     @property
     def id(self) -> str:
         """Returns `12`, `12_3` or `12.batch`."""
-        return f"{self.job.id}.batch" if self.batch else self.job.id
+        return f"{self.job.id}.{BATCH}" if self.batch else self.job.id
 
 
 def _of(value: Callable[[Job], str]) -> Callable[[Entry], str]:
@@ -164,6 +173,13 @@ def entries_of(jobs: Sequence[Job], *, steps: bool) -> Iterator[Entry]:
             yield Entry(job, batch=True)
 
 
+def is_named(entry: Entry, named: Sequence[JobId]) -> bool:
+    """Returns whether one of these ids names a line. An id of a step names that alone, and none where there is no line
+    of it: what srun has started is known in the kernel only, while it runs.
+    """
+    return any(each.has(entry.job) and (not each.step or (entry.batch and each.step == BATCH)) for each in named)
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """A time, of which jobs are listed that were there; with states, that were in one of them at its end or in it."""
@@ -224,7 +240,7 @@ def window_of(
 @click.option("--federation", is_flag=True, expose_value=False, help=LEFT_OUT)
 @click.option("-o", "--format", "columns", envvar="SACCT_FORMAT", metavar="JobID,State%20", help="The columns.")
 @click.option("-e", "--helpformat", is_flag=True, help="Print the names of columns.")
-@click.option("-j", "--jobs", "ids", multiple=True, metavar="ID,…", help="These: 12, 12_3 or 12_[1-3].")
+@click.option("-j", "--jobs", "ids", multiple=True, metavar="ID,…", help="These: 12, 12_3, 12_[1-3] or 12.batch.")
 @click.option("--json", "as_json", help="As JSON.")
 @click.option("--local", is_flag=True, expose_value=False, help=LEFT_OUT)
 @click.option("-l", "--long", "long_", is_flag=True, help="Many columns.")
@@ -301,7 +317,8 @@ async def sacct_command(
         else:
             found = await list_jobs(client, show_ended=True, owners=owners)
     jobs = [job for job in found if window.has(job) and _accepted(job, accounts, names, groups, nodes)]
-    entries = list(entries_of(jobs, steps=not allocations))
+    named = [parsed for text in listed if (parsed := parse_id(text)) is not None]
+    entries = [entry for entry in entries_of(jobs, steps=not allocations) if not named or is_named(entry, named)]
     if as_json:
         click.echo(json.dumps({"jobs": [as_document(job) for job in jobs]}, indent=1))
         return ExitCode.OK

@@ -12,6 +12,7 @@ from retinue.client.command.connection import Connection, asynchronous, pass_con
 from retinue.client.command.exit_codes import ExitCode
 from retinue.client.command.printable import safe
 from retinue.client.command.slurm.finding import (
+    BATCH,
     jobs_of_ids,
     list_jobs,
     parse_id,
@@ -118,8 +119,10 @@ async def scancel_command(
     if not listed and not chosen:
         raise click.UsageError("No job identification provided")
     for text in listed:
-        if parse_id(text) is None:
+        if (parsed := parse_id(text)) is None:
             raise UsageError(f"Invalid job id {text}")
+        if parsed.step not in ("", BATCH):
+            raise UsageError(f"{text}: a step of srun ends with it: `kill` its srun in the job, or cancel the job")
     wanted = None if states is None else parse_states([states])
     async with connection.client() as client:
         jobs, missing = await _jobs(client, listed, users, me=me)

@@ -44,6 +44,10 @@ async def test_a_job_from_its_submission_to_its_account(retinue: Program, client
     steps = await retinue("sacct", "-o", "JobID,State,NodeList", "--parsable2", "-j", str(number))
     agent = session.kernels[0].agent
     assert steps.out == f"JobID|State|NodeList\n{number}|FAILED|{agent}\n{number}.batch|FAILED|{agent}\n"
+    for step, lines in (("batch", f"{number}.batch\n"), ("0", ""), ("extern", "")):
+        assert (await retinue("sacct", "-n", "-P", "-o", "JobID", "-j", f"{number}.{step}")).out == lines
+    of_srun = await retinue("scancel", f"{number}.0")
+    assert (of_srun.code, "a step of srun" in of_srun.err) == (1, True)
 
 
 async def test_an_array_is_one_number(retinue: Program, client: Client) -> None:

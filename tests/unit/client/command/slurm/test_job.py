@@ -9,7 +9,7 @@ import pytest
 from retinue.client.command.slurm.finding import JobId, parse_id, split_ids
 from retinue.client.command.slurm.job import Job, JobState
 from retinue.client.command.slurm.layout import by_letters, by_names, by_sacct
-from retinue.client.command.slurm.sacct import FIELDS, Window, entries_of, window_of
+from retinue.client.command.slurm.sacct import FIELDS, Window, entries_of, is_named, window_of
 from retinue.client.command.slurm.scontrol_texts import job_text
 from retinue.client.command.slurm.squeue import LETTERS, NAMES, parse_states, rows_of, sort_rows
 from retinue.client.errors import UsageError
@@ -148,10 +148,11 @@ def test_sacct_prints_what_slurm_does() -> None:
     [
         ("12", JobId(12)),
         ("12_*", JobId(12)),
-        ("12.batch", JobId(12)),
+        ("12.batch", JobId(12, step="batch")),
+        ("12+1", JobId(12)),
         ("12_3", JobId(12, frozenset({"3"}))),
         ("12_[1-3,7]%2", JobId(12, frozenset({"1", "2", "3", "7"}))),
-        ("12_3.0", JobId(12, frozenset({"3"}))),
+        ("12_3.0", JobId(12, frozenset({"3"}), "0")),
         ("a", None),
         ("12_", None),
         ("-1", None),
@@ -161,6 +162,27 @@ def test_sacct_prints_what_slurm_does() -> None:
 )
 def test_ids_of_jobs(text: str, expected: JobId | None) -> None:
     assert parse_id(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("13", ["13_1", "13_1.batch"]),
+        ("13_1", ["13_1", "13_1.batch"]),
+        ("13_1.batch", ["13_1.batch"]),
+        ("13.batch", ["13_1.batch"]),
+        ("13.0", []),
+        ("13_1.extern", []),
+        ("13.0,13_1.batch", ["13_1.batch"]),
+        ("13_2", []),
+        ("14.batch", []),
+        ("13.0,13", ["13_1", "13_1.batch"]),
+    ],
+)
+def test_an_id_of_a_step_names_its_line_alone(text: str, expected: list[str]) -> None:
+    ended = job(13, "TERMINATED", index=1, exit_code=0, result=pb.SESSION_RESULT_SUCCESS)
+    named = [parsed for each in split_ids([text]) if (parsed := parse_id(each)) is not None]
+    assert [entry.id for entry in entries_of([ended], steps=True) if is_named(entry, named)] == expected
 
 
 def test_lists_of_ids_and_states() -> None:
