@@ -113,6 +113,26 @@ class Sessions:
         )
         return await call(self._stub.BatchCreateSessions, request)
 
+    async def create_array(
+        self,
+        array: session_service_pb2.SessionArray,
+        *,
+        request_id: str = "",
+        validate_only: bool = False,
+        all_or_nothing: bool = True,
+    ) -> session_service_pb2.BatchCreateSessionsResponse:
+        """Asks for sessions that differ in an index; `results` has one for each, in the order of `array.indices`.
+
+        What they have in common is sent once. The options are those of `create_many`.
+        """
+        request = session_service_pb2.BatchCreateSessionsRequest(
+            array=array,
+            request_id=request_id or str(uuid.uuid4()),
+            validate_only=validate_only,
+            all_or_nothing=all_or_nothing,
+        )
+        return await call(self._stub.BatchCreateSessions, request)
+
     async def get(self, session: str) -> Session:
         """Returns one session, by id, by a prefix of it that is unique, or by name."""
         response = await call(self._stub.GetSession, session_service_pb2.GetSessionRequest(session=session))

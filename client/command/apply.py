@@ -25,7 +25,7 @@ from retinue.client.rpc_errors import from_status
 from retinue.manager.v1 import session_service_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from retinue.client.aio import Client
     from retinue.manager.v1 import endpoint_pb2, session_pb2
@@ -164,7 +164,7 @@ def _print_made(steps: Sequence[Step], answer: session_service_pb2.BatchCreateSe
 
 
 def print_refusals(
-    specs: Sequence[tuple[session_pb2.SessionSpec, str]],
+    specs: Iterable[tuple[session_pb2.SessionSpec, str]],
     answer: session_service_pb2.BatchCreateSessionsResponse,
     name_of: Callable[[str, session_pb2.SessionSpec], str] = lambda path, _: field_of(path),
 ) -> bool:

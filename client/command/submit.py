@@ -39,13 +39,12 @@ from retinue.client.command.slurm.submitting_machine import Submission, exported
 from retinue.client.command.spec_options import option_of
 from retinue.client.command.text_files import read_file
 from retinue.client.errors import UsageError
-from retinue.manager.v1 import session_pb2
+from retinue.manager.v1 import session_pb2, session_service_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from retinue.client.client import Client
-    from retinue.manager.v1 import session_service_pb2
 
 # Of `retinue run`: what says what runs, and how it is followed.
 _NOT_TAKEN = frozenset(
@@ -343,11 +342,16 @@ async def create(
     spec = job.spec
     if job.excluded:
         await _choose_others(client, spec, frozenset(job.excluded))
-    specs = [spec] if job.array is None else _elements(spec, job.array, job.parents)
-    answer = await client.sessions.create_many(
-        specs, request_id=job.request_id, validate_only=validate_only, all_or_nothing=True
-    )
-    if print_refusals([(one, job.source) for one in specs], answer, option_of):
+    if job.array is None:
+        specs: Iterable[session_pb2.SessionSpec] = [spec]
+        answer = await client.sessions.create_many(
+            specs, request_id=job.request_id, validate_only=validate_only, all_or_nothing=True
+        )
+    else:
+        array = _array(spec, job.array, job.parents)
+        specs = (_element(spec, index) for index in job.array.indices)
+        answer = await client.sessions.create_array(array, request_id=job.request_id, validate_only=validate_only)
+    if print_refusals(((one, job.source) for one in specs), answer, option_of):
         return None
     return [result.accepted for result in answer.results]
 
@@ -402,29 +406,28 @@ def _main(spec: session_pb2.SessionSpec) -> session_pb2.KernelSpec:
     return (found or spec.roles.add(role="main")).kernel
 
 
-def _elements(
+def _element(spec: session_pb2.SessionSpec, index: int) -> session_pb2.SessionSpec:
+    """Returns a session of an array as far as what it asks for is shown."""
+    one = session_pb2.SessionSpec()
+    one.CopyFrom(spec)
+    one.name = f"{spec.name}-{index}"
+    return one
+
+
+def _array(
     spec: session_pb2.SessionSpec, array: Array, parents: Sequence[str] = ()
-) -> Sequence[session_pb2.SessionSpec]:
-    """Returns the sessions of an array, each after the one of the arrays `parents` with its index. So many run at a
-    time as there are chains of sessions of which each runs after the one before.
-    """
-    name, made = spec.name, list[session_pb2.SessionSpec]()
-    for position, index in enumerate(array.indices):
-        one = session_pb2.SessionSpec()
-        one.CopyFrom(spec)
-        one.name = f"{name}-{index}"
-        one.labels["array"] = name
-        one.labels["array.index"], one.labels["array.offset"] = str(index), str(position)
-        # Of an array that is named by its number, a session has no name that is known here.
-        one.depends_on.extend(f"{parent}{'_' if parent.isdecimal() else '-'}{index}" for parent in parents)
-        variables = _main(one).environment
-        variables["ARRAY_INDEX"] = variables["SLURM_ARRAY_TASK_ID"] = str(index)
-        variables[ARRAY_OFFSET] = str(position)
-        variables["SLURM_ARRAY_TASK_COUNT"] = str(len(array.indices))
-        variables["SLURM_ARRAY_TASK_MIN"] = str(min(array.indices))
-        variables["SLURM_ARRAY_TASK_MAX"] = str(max(array.indices))
-        variables["SLURM_ARRAY_TASK_STEP"] = str(_step(array.indices))
-        if array.at_a_time is not None and position >= array.at_a_time:
-            one.runs_after.append(made[position - array.at_a_time].name)
-        made.append(one)
-    return made
+) -> session_service_pb2.SessionArray:
+    """Returns the sessions of an array, each after the one of the arrays `parents` with its index."""
+    variables = _main(spec).environment
+    variables["SLURM_ARRAY_TASK_COUNT"] = str(len(array.indices))
+    variables["SLURM_ARRAY_TASK_MIN"] = str(min(array.indices))
+    variables["SLURM_ARRAY_TASK_MAX"] = str(max(array.indices))
+    variables["SLURM_ARRAY_TASK_STEP"] = str(_step(array.indices))
+    return session_service_pb2.SessionArray(
+        spec=spec,
+        indices=array.indices,
+        at_a_time=array.at_a_time or 0,
+        depends_on_each=parents,
+        index_variables=("ARRAY_INDEX", "SLURM_ARRAY_TASK_ID"),
+        offset_variables=(ARRAY_OFFSET,),
+    )

@@ -82,6 +82,24 @@ class Sessions:
             )
         )
 
+    def create_array(
+        self,
+        array: session_service_pb2.SessionArray,
+        *,
+        request_id: str = "",
+        validate_only: bool = False,
+        all_or_nothing: bool = True,
+    ) -> session_service_pb2.BatchCreateSessionsResponse:
+        """Asks for sessions that differ in an index; `results` has one for each, in the order of `array.indices`.
+
+        What they have in common is sent once. The options are those of `create_many`.
+        """
+        return run(
+            self._asynchronous.create_array(
+                array, request_id=request_id, validate_only=validate_only, all_or_nothing=all_or_nothing
+            )
+        )
+
     def get(self, session: str) -> Session:
         """Returns one session, by id, by a prefix of it that is unique, or by name."""
         return Session(run(self._asynchronous.get(session)))

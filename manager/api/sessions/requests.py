@@ -25,6 +25,11 @@ MAX_EDGES = 100_000
 # Of the details in the answer to many requests; with ids and names it stays within 4 MiB.
 MAX_RESULT_BYTES = 2 * 1024 * 1024
 MAX_TAIL_LINES = 100_000
+# Of the sessions of an array together: what they have in common is sent once, and kept for each.
+MAX_ARRAY_BYTES = 64 * 1024 * 1024
+MAX_INDEX_VARIABLES = 8
+ARRAY_LABEL, INDEX_LABEL, OFFSET_LABEL = "array", "array.index", "array.offset"
+MAIN = "main"
 
 
 def wrong_number(messages: Sequence[session_pb2.SessionSpec]) -> list[errors.Violation]:
@@ -41,6 +46,51 @@ def wrong_number(messages: Sequence[session_pb2.SessionSpec]) -> list[errors.Vio
         if (number := len(item.depends_on) + len(item.runs_after) + len(item.runs_after_failure)) <= MAX_DEPENDENCIES
     )
     return [("specs", f"must be at most {MAX_EDGES} dependencies in all")] if edges > MAX_EDGES else []
+
+
+def wrong_array(request: pb.BatchCreateSessionsRequest) -> list[errors.Violation]:
+    """Returns what is wrong with an array but for what its sessions ask for."""
+    array, found = request.array, list[errors.Violation]()
+    if request.specs:
+        found.append(("specs", "must be empty beside an array"))
+    if not array.spec.name:
+        found.append(("array.spec.name", "is required: sessions are called by it and by their index"))
+    if not 1 <= len(array.indices) <= MAX_SPECS:
+        found.append(("array.indices", f"must be from 1 to {MAX_SPECS}"))
+    elif min(array.indices) < 0 or len(set(array.indices)) < len(array.indices):
+        found.append(("array.indices", "must not be negative, and none may be there twice"))
+    if array.at_a_time < 0:
+        found.append(("array.at_a_time", "must not be negative"))
+    for field in ("index_variables", "offset_variables"):
+        if len(getattr(array, field)) > MAX_INDEX_VARIABLES:
+            found.append((f"array.{field}", f"must be at most {MAX_INDEX_VARIABLES}"))
+    if (array.spec.ByteSize() + sum(map(len, array.depends_on_each))) * len(array.indices) > MAX_ARRAY_BYTES:
+        found.append(("array", f"must be at most {MAX_ARRAY_BYTES // 2**20} MiB with what its sessions have in common"))
+    return found
+
+
+def sessions_of(array: pb.SessionArray) -> list[session_pb2.SessionSpec]:
+    """Returns the sessions of a sound array."""
+    name, made = array.spec.name, list[session_pb2.SessionSpec]()
+    common = session_pb2.SessionSpec()
+    common.CopyFrom(array.spec)
+    if not any(role.role == MAIN for role in common.roles):
+        common.roles.add(role=MAIN)
+    for offset, index in enumerate(array.indices):
+        one = session_pb2.SessionSpec()
+        one.CopyFrom(common)
+        one.name = f"{name}-{index}"
+        one.labels[ARRAY_LABEL] = name
+        one.labels[INDEX_LABEL], one.labels[OFFSET_LABEL] = str(index), str(offset)
+        # Of an array that is named by its number, a session has no name that is known here.
+        one.depends_on.extend(f"{each}{'_' if each.isdecimal() else '-'}{index}" for each in array.depends_on_each)
+        if array.at_a_time and offset >= array.at_a_time:
+            one.runs_after.append(made[offset - array.at_a_time].name)
+        variables = next(role for role in one.roles if role.role == MAIN).kernel.environment
+        variables.update(dict.fromkeys(array.index_variables, str(index)))
+        variables.update(dict.fromkeys(array.offset_variables, str(offset)))
+        made.append(one)
+    return made
 
 
 def result_message(

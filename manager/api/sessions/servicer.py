@@ -23,7 +23,7 @@ from retinue.manager.api.sessions.convert import (
 from retinue.manager.api.sessions.filters import session_terms
 from retinue.manager.api.sessions.idle import extend_session, show_checks
 from retinue.manager.api.sessions.refusal_convert import to_error
-from retinue.manager.api.sessions.requests import bounded, result_message, wrong_number
+from retinue.manager.api.sessions.requests import bounded, result_message, sessions_of, wrong_array, wrong_number
 from retinue.manager.api.sessions.spec_convert import MANY_DIGITS, to_requests
 from retinue.manager.api.sessions.template_rendering import Rendered, render
 from retinue.manager.api.sessions.updates import check_restart, check_update, restart_session, update_session
@@ -115,15 +115,19 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
     ) -> pb.BatchCreateSessionsResponse:
         """See the proto."""
         caller = current_principal()
-        violations = [*wrong_number(request.specs), *fields.wrong_request_id(request.request_id)]
+        specs: Sequence[session_pb2.SessionSpec] = request.specs
+        violations = wrong_array(request) if request.HasField("array") else []
+        if request.HasField("array") and not violations:
+            specs = await asyncio.to_thread(sessions_of, request.array)
+        violations = [*(violations or wrong_number(specs)), *fields.wrong_request_id(request.request_id)]
         if violations:
             raise errors.InvalidRequest(violations)
-        templated = any(spec.HasField("template") for spec in request.specs)
-        prepared = [] if templated else await asyncio.to_thread(_prepare, request.specs, caller)
+        templated = any(spec.HasField("template") for spec in specs)
+        prepared = [] if templated else await asyncio.to_thread(_prepare, specs, caller)
         async with self._database.transaction() as tx:
 
             async def create() -> pb.BatchCreateSessionsResponse:
-                drafts = prepared or await _prepare_templated(tx, request.specs)
+                drafts = prepared or await _prepare_templated(tx, specs)
                 submission = await submit(
                     tx,
                     caller.name,

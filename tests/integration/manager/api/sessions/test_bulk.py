@@ -114,3 +114,82 @@ async def test_ten_thousand_arrive_in_order(ada: Ada) -> None:
         newest, *_ = await journal.head(tx)
     assert names == [f"n{number}" for number in range(10_000)]
     assert (kernels, answer.revision, newest) == (10_000, 1, 10_000)
+
+
+async def test_an_array_says_once_what_its_sessions_have_in_common(ada: Ada) -> None:
+    """Ten thousand of a login's whole environment are a request of some kilobytes."""
+    environment = {f"VARIABLE_{number}": "x" * 100 for number in range(50)}
+    array = pb.SessionArray(
+        spec=batch("sweep", environment=environment),
+        indices=range(10_000),
+        at_a_time=100,
+        index_variables=["ARRAY_INDEX", "SLURM_ARRAY_TASK_ID"],
+        offset_variables=["OFFSET"],
+    )
+    request = pb.BatchCreateSessionsRequest(array=array, request_id=str(uuid.uuid4()), all_or_nothing=True)
+    assert request.ByteSize() < 64 * 1024
+    answer = await ada.stub.BatchCreateSessions(request, metadata=ada.metadata)
+    assert [item.accepted.name for item in answer.results] == [f"sweep-{index}" for index in range(10_000)]
+    assert await ada.stub.BatchCreateSessions(request, metadata=ada.metadata) == answer
+    assert await ada.count("session") == 10_000
+    found = (await ada.stub.GetSession(pb.GetSessionRequest(session="sweep-9999"), metadata=ada.metadata)).session.spec
+    assert dict(found.labels) == {"array": "sweep", "array.index": "9999", "array.offset": "9999", "own": "too"}
+    assert dict(found.kernel.environment) == environment
+    (main,) = found.roles
+    own = {"ARRAY_INDEX": "9999", "SLURM_ARRAY_TASK_ID": "9999", "OFFSET": "9999"}
+    assert (main.role, dict(main.kernel.environment)) == ("main", own)
+    assert list(found.runs_after) == [answer.results[9_899].accepted.id]
+
+
+async def test_an_array_is_made_like_its_sessions(ada: Ada) -> None:
+    first = pb.SessionArray(spec=batch("parts"), indices=[7, 3])
+    made = await ada.stub.BatchCreateSessions(pb.BatchCreateSessionsRequest(array=first), metadata=ada.metadata)
+    ids = {item.accepted.name: item.accepted.id for item in made.results}
+    assert list(ids) == ["parts-7", "parts-3"]
+    after = pb.SessionArray(spec=batch("after"), indices=[3, 7], depends_on_each=["parts"])
+    answer = await ada.stub.BatchCreateSessions(pb.BatchCreateSessionsRequest(array=after), metadata=ada.metadata)
+    for item, parent in zip(answer.results, ("parts-3", "parts-7"), strict=True):
+        found = await ada.stub.GetSession(pb.GetSessionRequest(session=item.accepted.id), metadata=ada.metadata)
+        assert list(found.session.spec.depends_on) == [ids[parent]]
+    wrong = pb.SessionArray(spec=batch("parts"), indices=[1, 3])
+    request = pb.BatchCreateSessionsRequest(array=wrong, all_or_nothing=True)
+    assert reasons(await ada.stub.BatchCreateSessions(request, metadata=ada.metadata)) == [
+        "BATCH_REFUSED",
+        "NAME_TAKEN",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "fields"),
+    [
+        ({}, ["array.spec.name", "array.indices"]),
+        ({"spec": {"name": "a"}, "indices": [1, 2, 1]}, ["array.indices"]),
+        ({"spec": {"name": "a"}, "indices": [1, -1]}, ["array.indices"]),
+        ({"spec": {"name": "a"}, "indices": range(10_001)}, ["array.indices"]),
+        ({"spec": {"name": "a"}, "indices": [1], "at_a_time": -1}, ["array.at_a_time"]),
+        ({"spec": {"name": "a"}, "indices": [1], "index_variables": ["A"] * 9}, ["array.index_variables"]),
+        ({"spec": {"name": "a", "bootstrap_script": "x" * 60_000}, "indices": range(2_000)}, ["array"]),
+        ({"spec": {"name": "a"}, "indices": range(10_000), "depends_on_each": ["x" * 7_000]}, ["array"]),
+        ({"spec": {"name": "a", "cluster_size": 1000}, "indices": range(21)}, ["specs"]),
+    ],
+)
+async def test_a_wrong_array_is_refused_whole(ada: Ada, values: dict[str, object], fields: list[str]) -> None:
+    message = pb.BatchCreateSessionsRequest(array=pb.SessionArray(**values), request_id="x")  # type: ignore[arg-type]
+    refused = await failure(ada.stub.BatchCreateSessions(message, metadata=ada.metadata))
+    assert (refused.code, refused.reason, refused.fields) == (
+        Code.INVALID_ARGUMENT,
+        "INVALID_FIELD",
+        [*fields, "request_id"],
+    )
+
+
+async def test_an_array_takes_the_place_of_other_sessions(ada: Ada) -> None:
+    message = pb.BatchCreateSessionsRequest(specs=[spec()], array=pb.SessionArray(spec=batch("a"), indices=[1]))
+    refused = await failure(ada.stub.BatchCreateSessions(message, metadata=ada.metadata))
+    assert refused.fields == ["specs"]
+
+
+def batch(name: str, environment: dict[str, str] | None = None) -> session_pb2.SessionSpec:
+    found = spec(name=name, labels={"own": "too"})
+    found.kernel.environment.update(environment or {})
+    return found
