@@ -24,7 +24,7 @@ from retinue.agent.host.processes import PROC, Process, alive, further_groups, i
 from retinue.agent.host.seccomp import build_container_filter
 from retinue.agent.host.users import Users
 from retinue.agent.inside.output_pump import STDOUT_PIPE, make_pipe, pumping
-from retinue.agent.inside.provision import WITHOUT_RESOLVER, Provision, Ssh, provision_kernel, set_up_network, ssh_of
+from retinue.agent.inside.provision import WITHOUT_RESOLVER, Provision, Ssh, provision_kernel, ssh_of
 from retinue.agent.kernel.build import ATTACH, PUMP, SRUN, build, store
 from retinue.agent.runtime.disk_use import Area, devices_of, host_directory
 from retinue.agent.runtime.rebuild import BARRIER
@@ -144,7 +144,6 @@ class KernelFiles:
         os.chown(directory / BARRIER, user.uid, user.gid)
         home.chmod(0o700)
         forbidden = (options.state_dir, options.scratch_dir)
-        set_up_network(waiting.init)
         limit_tcp_buffers(waiting.init.pid, spec.slots.get(MEMORY))
         provision = Provision(
             user,
@@ -157,7 +156,7 @@ class KernelFiles:
             self._steps,
             search_path=_search_path(waiting.init.pid),
         )
-        provision_kernel(waiting.init.pid, provision)
+        provision_kernel(waiting.init, provision)
 
 
 def _search_path(pid: int) -> str:

@@ -118,13 +118,15 @@ def ssh_of(spec: AttemptSpec, hosts: str, cache_dir: Path) -> Ssh | None:
     return Ssh(programs, ssh_files(spec.session_secret, host_names(hosts)))
 
 
-def provision_kernel(pid: int, provision: Provision) -> None:
-    """Provisions the kernel whose first process is `pid` and waits at its start barrier. Blocks.
+def provision_kernel(process: Process, provision: Provision) -> None:
+    """Provisions the kernel whose first process is given and waits at its start barrier. Its programs may listen on any
+    port of its own network, but for an SFTP server's. Blocks.
 
     Raises MountRefusedError, UnfitFileError, OSError.
     """
     with contextlib.ExitStack() as stack:
-        namespace = stack.enter_context(_closing(os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)))
+        namespace = stack.enter_context(_closing(os.open(f"/proc/{process.pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)))
+        network = None if provision.server else stack.enter_context(_opened_network(process))
         # Paths of the node are looked up before, in the node's own view,
         # so that what is mounted later cannot be exchanged.
         shared = stack.enter_context(opened_mounts(provision))
@@ -139,9 +141,13 @@ def provision_kernel(pid: int, provision: Provision) -> None:
         if provision.server:
             mounted = [(FILES, stack.enter_context(_closing(_server_mount(provision))))]
 
-        terminals = _terminal_options(pid)
+        terminals = _terminal_options(process.pid)
 
         def inside() -> None:
+            if network is not None:
+                # Before the kernel's mounts, which show less of /proc. One thread for both: each costs its start.
+                syscalls.enter(network, syscalls.CLONE_NEWNET)
+                namespaces.write_settings(NETWORK_SETTINGS)
             syscalls.unshare(syscalls.CLONE_FS)
             syscalls.enter(namespace, syscalls.CLONE_NEWNS)
             os.umask(0o022)
@@ -171,11 +177,12 @@ def provision_kernel(pid: int, provision: Provision) -> None:
         in_own_thread(inside)
 
 
-def set_up_network(process: Process) -> None:
-    """Lets the programs of a kernel that is held listen on any port of its own network. Blocks. Raises OSError."""
+@contextlib.contextmanager
+def _opened_network(process: Process) -> Iterator[int]:
+    """Yields the network of a kernel. Raises OSError."""
     try:
         with namespaces.NamespaceOf(process).opened() as network:
-            namespaces.run_inside(network, lambda: namespaces.write_settings(NETWORK_SETTINGS))
+            yield network
     except NetworkError as error:
         raise OSError(str(error)) from error
 

@@ -23,7 +23,6 @@ from retinue.agent.inside.provision import (
     WITHOUT_RESOLVER,
     Provision,
     provision_kernel,
-    set_up_network,
     ssh_of,
 )
 from retinue.agent.kernel.build import JAIL, build
@@ -147,15 +146,13 @@ class Kernels(SandboxKernels[ProcessOptions]):
             raise bubblewrap.SandboxError("it ended as soon as it was ready")
         forbidden = (self._options.state_dir, self._options.scratch_dir, *self._options.hidden)
         try:
-            if spec.sftp is None:
-                set_up_network(init)
             server = {} if spec.sftp is None else jail.files(spec.sftp, spec.mounts)
             default = self._options.owner
             path = dict(spec.environment).get("PATH", bubblewrap.SEARCH_PATH)
             provision = Provision(
                 user, default, ssh, spec.mounts, forbidden, steps=self._steps, server=server, search_path=path
             )
-            provision_kernel(init.pid, provision)
+            provision_kernel(init, provision)
         except BaseException:
             child.kill()
             child.wait()

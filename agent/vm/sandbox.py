@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from retinue.agent.inside.provision import Provision
     from retinue.agent.vm.guest_linux import GuestLinux
 
-CLONE_NEWNET = 0x40000000
 TUN = "/dev/net/tun"
 KVM = Path("/dev/kvm")
 _TUNSETIFF = 0x400454CA
@@ -106,7 +105,7 @@ def start_qemu(
         if (shown := sandbox.shown) is not None:
             maps = swapped(sandbox.uid, shown[0]), swapped(sandbox.gid, shown[1])
             namespace = stack.enter_context(user_namespace(*maps))
-        syscalls.unshare(CLONE_NEWNET)
+        syscalls.unshare(syscalls.CLONE_NEWNET)
         taps = tuple(stack.enter_context(open_tap(TAP.format(number))) for number in range(sandbox.taps))
         view = bubblewrap.Sandbox(
             "vm", (), {}, {}, {}, sandbox.work, Owner(sandbox.uid, sandbox.gid), MemoryFiles.of({}, 0)
