@@ -89,7 +89,7 @@ class Provision:
     that name none. `forbidden` are directories of the node that no mount may show. At `bound` there are mounts that
     give no privileges either. `steps` is the program that starts the tasks of a job. `server` has the files of an SFTP
     server by name, with whether they are for the user only: there is nothing else of an image in its kernel.
-    `search_path` is that of the kernel's command.
+    `search_path` is that of the kernel's command. With `has_account` its files name its user, and that path, already.
     """
 
     user: Owner
@@ -102,6 +102,7 @@ class Provision:
     steps: Path | None = None
     server: Mapping[str, tuple[bytes, bool]] = field(default_factory=dict)
     search_path: str = ""
+    has_account: bool = False
 
 
 def wants_ssh(spec: AttemptSpec) -> bool:
@@ -162,7 +163,7 @@ def provision_kernel(process: Process, provision: Provision) -> None:
                 Path(path).chmod(FOR_ALL)
             for target, mount in mounted:
                 _attach(target, mount, provision)
-            if not provision.server:
+            if not (provision.server or provision.has_account):
                 _set_up_account(provision)
             if provision.ssh is not None:
                 _set_up_ssh(provision.ssh, provision)

@@ -26,7 +26,7 @@ from retinue.agent.inside.provision import (
     ssh_of,
 )
 from retinue.agent.kernel.build import JAIL, build
-from retinue.agent.kernel.core.accounts import BASH, SHELL
+from retinue.agent.kernel.core.accounts import BASH, PROFILE, SHELL, profile
 from retinue.agent.kernel.core.signals import Delivery, Target
 from retinue.agent.kernel.core.ssh import server_command
 from retinue.agent.kernel.paths import HOME
@@ -103,7 +103,7 @@ class Kernels(SandboxKernels[ProcessOptions]):
                 environment=thread_variables(spec.slots)
                 | {"SHELL": BASH if _has_bash() else SHELL}
                 | dict(spec.environment),
-                files=self._files(spec.hostname, hosts, user, egress=spec.egress),
+                files=self._files(spec, hosts, user),
                 control_groups={str(MOUNT / name): str(path) for name, path in self._cgroups.shown(spec.id).items()},
                 work=work,
                 user=user,
@@ -148,9 +148,8 @@ class Kernels(SandboxKernels[ProcessOptions]):
         try:
             server = {} if spec.sftp is None else jail.files(spec.sftp, spec.mounts)
             default = self._options.owner
-            path = dict(spec.environment).get("PATH", bubblewrap.SEARCH_PATH)
             provision = Provision(
-                user, default, ssh, spec.mounts, forbidden, steps=self._steps, server=server, search_path=path
+                user, default, ssh, spec.mounts, forbidden, steps=self._steps, server=server, has_account=True
             )
             provision_kernel(init, provision)
         except BaseException:
@@ -178,16 +177,20 @@ class Kernels(SandboxKernels[ProcessOptions]):
             ),
         )
 
-    def _files(self, hostname: str, hosts: str, own: Owner, *, egress: bool) -> dict[str, str]:
-        """Returns the files of the kernel's own under /etc: its names, and a user beside those of the host."""
+    def _files(self, spec: AttemptSpec, hosts: str, own: Owner) -> dict[str, str]:
+        """Returns the files of the kernel's own under /etc: its names, a user beside those of the host, and the search
+        path of its shells.
+        """
         user = f"{bubblewrap.USER_NAME}:x:{own.uid}:{own.gid}::{HOME}:{BASH if _has_bash() else SHELL}\n"
         group = f"{bubblewrap.USER_NAME}:x:{own.gid}:\n"
+        path = dict(spec.environment).get("PATH", bubblewrap.SEARCH_PATH)
         return {
-            "etc/hostname": f"{hostname}\n",
+            "etc/hostname": f"{spec.hostname}\n",
             "etc/hosts": hosts,
-            "etc/resolv.conf": self._options.resolver() if egress else WITHOUT_RESOLVER,
+            "etc/resolv.conf": self._options.resolver() if spec.egress else WITHOUT_RESOLVER,
             "etc/passwd": user + Path("/etc/passwd").read_text(),
             "etc/group": group + Path("/etc/group").read_text(),
+            **({PROFILE.lstrip("/"): profile(path)} if Path(PROFILE).parent.is_dir() else {}),
         }
 
     def authorize(self, attempt_id: str, init: Process, keys: tuple[str, ...], printed: Iterable[str]) -> int:
