@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ import pytest
 from lightkube.core.generic_client import GenericAsyncClient
 from lightkube.resources.core_v1 import Pod
 
-from retinue.agent.attempts import Mount, Owner, Phase
+from retinue.agent.attempts import Mount, Owner, Phase, PullPolicy
 from retinue.agent.docker.core.image_labels import CORE_VARIABLES, MIN_SLOTS, SERVICE_PORTS
 from retinue.agent.kubernetes.cluster import Cluster, ClusterUnavailableError
 from retinue.agent.kubernetes.core.pod_spec import SHARED, TEMPORARY, fetch_id, pod_name
@@ -318,6 +319,39 @@ async def test_an_image_is_fetched_before_its_kernel_is_made(pods: KubePods, cal
     # What has fetched it goes, however long that takes.
     await eventually(lambda: not pods.left())
     assert sorted(calls) == ["DELETE", "DELETE", "PATCH", "POST", "POST"]
+
+
+@pytest.mark.usefixtures("patient")
+async def test_pull_policies(pods: KubePods) -> None:
+    """A tag that has moved is followed where that is asked for, and no registry is asked where that is not."""
+    with Registry(pods.place.directory / "registry", namespace=pods.cluster.namespace) as registry:
+        image, other = (f"{registry.address}/moving:{tag}" for tag in (1, 2))
+        for reference, which in ((image, "first"), (other, "second")):
+            archive = image_archive(reference, {"Env": [f"WHICH={which}"]})
+            await asyncio.to_thread(pods.cluster.push_image, reference, archive)
+        runtime = await pods.open()
+
+        async def ran(name: str, policy: PullPolicy) -> tuple[str, str]:
+            spec = pods.spec(name, "sh", "-c", "echo $WHICH", image=image, pull_policy=policy)
+            await runtime.prepare(spec, HOSTS)
+            held = await pods.until(spec.id, Phase.CREATED, Phase.FAILED)
+            if held.phase is Phase.CREATED:
+                await runtime.start(spec.id)
+                held = await pods.until(spec.id, Phase.EXITED)
+            said = pods.printed(spec.id)
+            await runtime.remove(spec.id)
+            return held.reason, said
+
+        assert await ran("a", PullPolicy.NEVER) == ("IMAGE_NOT_PRESENT", "")
+        assert await ran("b", PullPolicy.MISSING) == ("EXITED", "first\n")
+        tags = registry.images / "docker/registry/v2/repositories/moving/_manifests/tags"
+        await asyncio.to_thread(shutil.rmtree, tags / "1")
+        await asyncio.to_thread(shutil.copytree, tags / "2", tags / "1")
+        assert await ran("c", PullPolicy.MISSING) == ("EXITED", "first\n")
+        assert await ran("d", PullPolicy.NEVER) == ("EXITED", "first\n")
+        assert await ran("e", PullPolicy.ALWAYS) == ("EXITED", "second\n")
+        assert await ran("f", PullPolicy.NEVER) == ("EXITED", "second\n")
+    await eventually(lambda: not pods.left())
 
 
 async def test_a_fetch_is_given_up_when_its_attempt_is_stopped(pods: KubePods) -> None:

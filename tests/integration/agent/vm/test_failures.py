@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
@@ -12,7 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from retinue.agent.attempts import Phase
-from retinue.agent.errors import NotRunningError
+from retinue.agent.errors import NotRunningError, PausedError
+from retinue.agent.host.freezer import STOPPED
 from retinue.agent.vm import accelerator, channels, starting
 from retinue.agent.vm.core import guest_frames
 from retinue.agent.vm.core.machine import CONTROL, STREAMS
@@ -288,3 +290,27 @@ async def test_an_accelerator_is_tried_once(tmp_path: Path) -> None:
     assert await accelerator.works(linux, 60_000, 60_000, tmp_path, none)
     await asyncio.to_thread(shutil.rmtree, tmp_path)
     assert not await accelerator.works(linux, 60_000, 60_000, tmp_path, none)
+
+
+async def test_a_stopped_machine_is_said_to_be_and_ends(vms: Vms) -> None:
+    """Nothing in it answers; once it is asked to end it runs, and its command has its grace."""
+    script = "trap 'exit 5' TERM; echo ready; while :; do sleep 0.1; done"
+    runtime = await vms.started(vms.spec("k", "sh", "-c", script))
+    await vms.until_printed("k.1", "ready")
+    (machine,) = machines(vms, "k.1")
+    os.kill(machine, signal.SIGSTOP)
+    try:
+        pause = await eventually(lambda: runtime.observe()["k.1"].pause)
+        assert pause is not None
+        assert pause.message == STOPPED
+        with pytest.raises(PausedError, match=f"^the kernel is paused: {STOPPED}$"):
+            await runtime.kernel("k.1").exec()
+        with pytest.raises(PausedError):
+            await runtime.kernel("k.1").connect(7000, ("127.0.0.1",))
+        await runtime.stop("k.1", NEVER)
+        observed = await vms.until("k.1", Phase.EXITED)
+        assert (observed.exit_code, observed.pause) == (5, None)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(machine, signal.SIGCONT)
+    await runtime.remove("k.1")

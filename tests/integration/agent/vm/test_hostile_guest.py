@@ -16,6 +16,7 @@ import pytest
 
 from retinue.agent.attempts import Phase
 from retinue.agent.errors import KernelRuntimeError, NotRunningError
+from retinue.agent.host import freezer
 from retinue.agent.host.processes import PROC
 from retinue.agent.inside.exec_session import Attachment, AttachmentLostError, SocketChannel, Wire
 from retinue.agent.kernel import build
@@ -198,6 +199,8 @@ async def test_what_a_guest_does_stays_inside(vms: Vms, monkeypatch: pytest.Monk
     await bomb.start(Start(("sh", "-c", BOMB)))
     monkeypatch.setattr(channels, "STREAM_TIMEOUT", 0.5)
     (qemu,) = machines(vms, "k.1")
+    # As if it did so by itself.
+    monkeypatch.setattr(freezer, "is_stopped", lambda _process: False)
     os.kill(qemu, signal.SIGSTOP)
     with pytest.raises(channels.GuestError, match="does not take a connection"):
         await kernel.exec()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from retinue.agent.attempts import Mount, Phase
+from retinue.agent.attempts import Mount, Phase, PullPolicy
 from retinue.agent.vm import images
 from tests.integration.agent.docker.engine import IMAGE
 from tests.support.eventually import eventually
@@ -50,19 +50,31 @@ async def test_an_image_is_exported_once_for_all_machines(vms: Vms, engine: Test
     assert root.name == f"{observed.image.identity.id.removeprefix('sha256:')}.squashfs"
     made = root.stat().st_ino
     # The next one boots at once.
-    await runtime.prepare(vms.spec("other", "true", image=IMAGE), "127.0.0.1\tlocalhost\n")
+    asks_nobody = vms.spec("other", "true", image=IMAGE, pull_policy=PullPolicy.NEVER)
+    await runtime.prepare(asks_nobody, "127.0.0.1\tlocalhost\n")
     other = await vms.until("other.1", Phase.CREATED, Phase.FAILED)
     assert other.phase is Phase.CREATED, other
     assert [(entry.name, entry.stat().st_ino) for entry in vms.images.iterdir()] == [(root.name, made)]
     await runtime.kill("other.1")
     await vms.until("other.1", Phase.FAILED)
     await runtime.remove("other.1")
-    # An address that no registry may have is not even asked.
-    missing = vms.spec("missing", "true", image="127.0.0.1:9/none:1")
-    await runtime.prepare(missing, "")
-    failed = await vms.until("missing.1", Phase.FAILED)
-    assert failed.reason == "IMAGE_DENIED", failed
-    await runtime.remove("missing.1")
+    # An address that no registry may have is not even asked: of an image that is not there, or that may have moved.
+    client = engine.client()
+    try:
+        client.tag(IMAGE, "127.0.0.1:9/there", "1")
+        for name, image, policy, reason in (
+            ("missing", "none:1", PullPolicy.MISSING, "IMAGE_DENIED"),
+            ("moved", "there:1", PullPolicy.ALWAYS, "IMAGE_DENIED"),
+            ("never", "none:1", PullPolicy.NEVER, "IMAGE_NOT_PRESENT"),
+        ):
+            wanted = vms.spec(name, "true", image=f"127.0.0.1:9/{image}", pull_policy=policy)
+            await runtime.prepare(wanted, "")
+            failed = await vms.until(wanted.id, Phase.FAILED)
+            assert failed.reason == reason, failed
+            await runtime.remove(wanted.id)
+    finally:
+        client.remove_image("127.0.0.1:9/there:1")
+        client.close()
     assert not vms.left()
 
 
