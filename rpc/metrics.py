@@ -10,7 +10,7 @@ import platform
 import socket
 from importlib import metadata
 from socketserver import ThreadingMixIn
-from threading import Thread
+from threading import BoundedSemaphore, Thread, Timer
 from typing import TYPE_CHECKING, Any, TextIO
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+# For a request as a whole, and for each wait in it.
 _CLIENT_SECONDS = 10.0
+_MAX_CLIENTS = 32
 _BUILD = Gauge("retinue_build_info", "1, with the versions of a daemon.", ["program", "version", "python", "grpc"])
 CERTIFICATE_ENDS = Gauge(
     "retinue_certificate_expire_timestamp_seconds",
@@ -68,6 +70,32 @@ class _Handler(WSGIRequestHandler):
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._free = BoundedSemaphore(_MAX_CLIENTS)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Handles a request in a thread of its own, unless there are too many: that one is closed."""
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Handles a request, and cuts one that takes too long: each byte of it may come just in time."""
+        cut = Timer(_CLIENT_SECONDS, _cut, (request,))
+        cut.daemon = True
+        cut.start()
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            cut.cancel()
+            self._free.release()
+
     def server_bind(self) -> None:
         """Takes the port. The name of the machine, which the base class asks a name service for, is of no use."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -79,6 +107,11 @@ class _Server(ThreadingMixIn, WSGIServer):
     def handle_error(self, request: object, client_address: object) -> None:
         """Logs what went wrong with a request, which mostly is that its client is gone."""
         _log.debug("a request for metrics of %s failed", client_address, exc_info=True)
+
+
+def _cut(request: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        request.shutdown(socket.SHUT_RDWR)
 
 
 class _Server6(_Server):

@@ -14,11 +14,10 @@ from collections.abc import Callable
 
 import grpc
 from aiohttp import web
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from retinue.manager.console.browsers import BodyRefusedError, browser_address, read_body
 from retinue.manager.console.core.address import LOGIN_SECONDS, ConsoleAddress
-from retinue.manager.console.core.limits import Tries
+from retinue.manager.console.core.limits import MAX_TRIES_OF_ADDRESS, Tries
 from retinue.manager.identity.tokens import (
     CONSOLE_TICKET_PREFIX,
     MAX_TOKENS,
@@ -29,7 +28,8 @@ from retinue.manager.identity.tokens import (
 )
 from retinue.manager.store import accounts, console_tickets
 from retinue.manager.store.accounts import TokenRecord
-from retinue.manager.store.database import Database, StoreConflict, StoreUnavailable, Transaction
+from retinue.manager.store.conflicts import outlasting_conflicts
+from retinue.manager.store.database import Database, StoreUnavailable, Transaction
 from retinue.manager.store.lanes import Lane, in_lane
 
 _log = logging.getLogger(__name__)
@@ -37,12 +37,6 @@ _log = logging.getLogger(__name__)
 _MAX_BODY, _BODY_SECONDS = 4096, 10.0
 _MAX_BROWSER = 100
 _Code = grpc.StatusCode
-_RETRYING = AsyncRetrying(
-    retry=retry_if_exception_type(StoreConflict),
-    wait=wait_random_exponential(multiplier=0.05, max=0.5),
-    stop=stop_after_delay(5.0),
-    reraise=True,
-)
 _WRONG = "the token or the link is not good (any more): a link is good once, within a minute"
 
 
@@ -64,14 +58,15 @@ class Logins:
         self._database = database
         self._changed = changed
         self._tries = Tries()
+        self._tries_of_address = Tries(MAX_TRIES_OF_ADDRESS)
 
     async def log_in(self, request: web.Request) -> web.Response:
         """Answers with a cookie, or with a refusal in JSON."""
         try:
-            wait = self._tries.count(browser_address(request), time.monotonic())
-            if wait:
-                raise RefusedError(429, _Code.RESOURCE_EXHAUSTED, f"too many tries to log in: try again in {wait} s")
+            _check(self._tries_of_address.count(browser_address(request), time.monotonic()))
             secret, given = new_secret(TOKEN_PREFIX), _given(await read_body(request, _MAX_BODY, _BODY_SECONDS))
+            if given[1].isascii():
+                _check(self._tries.count(hash_secret(given[1]).hex(), time.monotonic()))
             browser = "".join(filter(str.isprintable, request.headers.get("User-Agent", "")))[:_MAX_BROWSER]
             token = await self._make(*given, secret, f"console, {browser}")
         except BodyRefusedError as error:
@@ -94,7 +89,7 @@ class Logins:
         if secret:
             try:
                 with in_lane(Lane.CREDENTIALS):
-                    await _RETRYING(self._revoke, hash_secret(secret))
+                    await self._revoke(hash_secret(secret))
             except StoreUnavailable:
                 # The cookie stays: it is still good.
                 message = "the database is out of reach for a moment: you are not logged out"
@@ -104,23 +99,27 @@ class Logins:
 
     async def _make(self, kind: str, given: str, secret: str, description: str) -> TokenRecord:
         """Returns the token of a browser. Raises RefusedError, StoreUnavailable."""
-        made: TokenRecord | None = None
         with in_lane(Lane.CREDENTIALS):
-            # A copy, which has no state of log-ins beside this one.
-            async for attempt in _RETRYING.copy():
-                with attempt:
-                    async with self._database.transaction() as tx:
-                        parent_id = await _parent(tx, kind, given)
-                        made = await _child(tx, parent_id, hash_secret(secret), description)
-        assert made is not None  # noqa: S101  # it is raised what the last try has failed with
-        return made
+            return await self._exchange(kind, given, secret, description)
 
+    @outlasting_conflicts
+    async def _exchange(self, kind: str, given: str, secret: str, description: str) -> TokenRecord:
+        async with self._database.transaction() as tx:
+            parent_id = await _parent(tx, kind, given)
+            return await _child(tx, parent_id, hash_secret(secret), description)
+
+    @outlasting_conflicts
     async def _revoke(self, secret_hash: bytes) -> None:
         async with self._database.transaction() as tx:
             bearer = await accounts.find_bearer(tx, secret_hash)
             if bearer is not None:
                 await accounts.get_user(tx, bearer.user, lock=True)
                 await accounts.revoke_token(tx, bearer.token_id)
+
+
+def _check(wait: int) -> None:
+    if wait:
+        raise RefusedError(429, _Code.RESOURCE_EXHAUSTED, f"too many tries to log in: try again in {wait} s")
 
 
 async def _parent(tx: Transaction, kind: str, given: str) -> uuid.UUID:

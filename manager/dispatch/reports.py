@@ -39,6 +39,7 @@ from retinue.manager.session.core.states import Observed
 from retinue.manager.session.transaction import WorkingSet, load_for_update, save
 from retinue.manager.store import agent_conditions, attempts, conditions, endpoint_replicas, leadership, nodes, shares
 from retinue.manager.store.attempts import ReportedAttempt
+from retinue.manager.store.conflicts import outlasting_conflicts
 from retinue.manager.store.database import Database, StoreUnavailable, Transaction
 from retinue.manager.store.leadership import NotLeader
 from retinue.manager.supervision import for_links
@@ -131,6 +132,7 @@ class Reports:
                 _log.exception("the welcome of agent %s is committed attempt by attempt", facts.agent_id)
                 await self._queue.commit_apart(report)
 
+    @outlasting_conflicts
     async def _welcome(self, facts: NodeFacts) -> NodeReport:
         async with self._database.transaction() as tx:
             await leadership.check(tx, self._term)
@@ -174,9 +176,7 @@ class Reports:
         if wait > 0:
             await self._sleep(wait)
         with for_links("its conditions"):
-            async with self._database.transaction() as tx:
-                await leadership.check(tx, self._term)
-                changed = await _record_conditions(tx, agent_id, conditions)
+            changed = await self._take_conditions(agent_id, conditions)
             if changed:
                 await self._set_output_lost(agent_id, conditions)
         if changed:
@@ -190,9 +190,19 @@ class Reports:
         message = f"{rejected.message}; there is no stream to it for {pause:.0f} s"
         condition = NodeCondition(QUARANTINED, rejected.reason, message)
         with for_links("its quarantine"):
-            async with self._database.transaction() as tx:
-                await leadership.check(tx, self._term)
-                await _record_quarantine(tx, agent_id, condition)
+            await self._quarantine(agent_id, condition)
+
+    @outlasting_conflicts
+    async def _take_conditions(self, agent_id: str, conditions: Collection[NodeCondition]) -> bool:
+        async with self._database.transaction() as tx:
+            await leadership.check(tx, self._term)
+            return await _record_conditions(tx, agent_id, conditions)
+
+    @outlasting_conflicts
+    async def _quarantine(self, agent_id: str, condition: NodeCondition) -> None:
+        async with self._database.transaction() as tx:
+            await leadership.check(tx, self._term)
+            await _record_quarantine(tx, agent_id, condition)
 
     async def reach_changed(self, agent_id: str, address: str, found: NotReached | None) -> None:
         """An agent's port is not reached, or is again: nothing is placed on it meanwhile, and its sessions say so."""
@@ -200,8 +210,7 @@ class Reports:
             if self._not_reached is None:
                 # What a former leader found holds until it is known better. Most agents have no such condition, and
                 # cost a new leader nothing.
-                async with self._database.transaction() as tx:
-                    known = set(await agent_conditions.with_condition(tx, NOT_REACHED))
+                known = await self._known_not_reached()
                 self._not_reached = known if self._not_reached is None else self._not_reached
             if found is None and agent_id not in self._not_reached:
                 return
@@ -222,6 +231,12 @@ class Reports:
         # Nothing new for any agent to do; the scheduler looks again.
         self._committed({})
 
+    @outlasting_conflicts
+    async def _known_not_reached(self) -> set[str]:
+        async with self._database.transaction() as tx:
+            return set(await agent_conditions.with_condition(tx, NOT_REACHED))
+
+    @outlasting_conflicts
     async def _set_not_reached(self, agent_id: str, condition: NodeCondition | None) -> None:
         async with self._database.transaction() as tx:
             await leadership.check(tx, self._term)
@@ -229,6 +244,7 @@ class Reports:
                 tx, agent_id, "found", lambda before, now: with_found(NOT_REACHED, condition, before, now)
             )
 
+    @outlasting_conflicts
     async def _set_sessions_not_reached(self, agent_id: str, why: str) -> None:
         # On its own, as AGENT_LOST is.
         async with self._database.transaction() as tx:
@@ -240,21 +256,27 @@ class Reports:
         None when it was not in this term.
         """
         with for_links("its silence"):
-            async with self._database.transaction() as tx:
-                await leadership.check(tx, self._term)
-                group = await nodes.record_state(tx, agent_id, state, silence)
-                if group is not None:
-                    await shares.refresh_group(tx, group)
+            await self._record_state(agent_id, state, silence)
             if state is not AgentState.SUSPECT:
                 await self._set_agent_lost(agent_id, lost=state is AgentState.LOST)
         self._committed({agent_id: None})
 
+    @outlasting_conflicts
+    async def _record_state(self, agent_id: str, state: AgentState, silence: float | None) -> None:
+        async with self._database.transaction() as tx:
+            await leadership.check(tx, self._term)
+            group = await nodes.record_state(tx, agent_id, state, silence)
+            if group is not None:
+                await shares.refresh_group(tx, group)
+
+    @outlasting_conflicts
     async def _set_agent_lost(self, agent_id: str, *, lost: bool) -> None:
         # On its own: sessions are locked before agents everywhere else, and the journal last.
         async with self._database.transaction() as tx:
             await leadership.check(tx, self._term)
             await conditions.set_agent_lost(tx, agent_id, lost=lost)
 
+    @outlasting_conflicts
     async def _set_output_lost(self, agent_id: str, found: Collection[NodeCondition]) -> None:
         why = next((each.message for each in found if each.reason == AgentConditionReason.UNWRITABLE), "")
         async with self._database.transaction() as tx:
@@ -320,6 +342,7 @@ class Reports:
         else:
             self._committed({})
 
+    @outlasting_conflicts
     async def _commit(self, reports: Iterable[NodeReport]) -> None:
         statuses: dict[tuple[str, AttemptKey], AttemptStatus] = {}
         removed: dict[str, set[uuid.UUID]] = {}

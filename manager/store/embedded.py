@@ -43,6 +43,7 @@ _SOCKET_NAME = ".s.PGSQL.5432"
 _LONGEST_SOCKET_PATH = 107
 _START_SECONDS = 120.0
 _STOP_SECONDS = 20.0
+_ZOMBIE_SECONDS = 30.0
 _LOG_BYTES = 16 * 1024 * 1024
 _NOT_DURABLE = ("fsync=off", "full_page_writes=off", "synchronous_commit=off")
 
@@ -115,6 +116,7 @@ class EmbeddedServer:
             _log.info("taking over the database server %d in %s", running, self._directory)
             self._pid, self._process = running, None
         else:
+            await _waited_for(self._directory)
             await self._launch(binaries)
         await self._wait_until_ready()
         await self._create_database()
@@ -316,13 +318,35 @@ class EmbeddedServer:
 
 def running_server(directory: Path) -> int | None:
     """Process id of the server that runs on a data directory."""
+    if (pid := _noted_pid(directory)) is None:
+        return None
     try:
-        pid = int((directory / "postmaster.pid").read_text().split("\n", 1)[0])
         command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except (OSError, ValueError):
+    except OSError:
         return None
     # A number that now belongs to something else names another program or another directory.
     return pid if os.fsencode(directory) in command and command[0].endswith(b"postgres") and _alive(pid) else None
+
+
+async def _waited_for(directory: Path) -> None:
+    """Returns once the server that ran on a data directory is no longer a process that ended and that its parent did
+    not wait for: a new server takes such a one for one that runs. Raises EmbeddedServerError.
+    """
+    pid = _noted_pid(directory)
+    deadline = asyncio.get_running_loop().time() + _ZOMBIE_SECONDS
+    while pid is not None and _status(pid) == ("postgres", "Z"):
+        if asyncio.get_running_loop().time() > deadline:
+            raise EmbeddedServerError(
+                f"the former database server {pid} has ended, and its parent process does not wait for it: end that"
+            )
+        await asyncio.sleep(0.05)
+
+
+def _noted_pid(directory: Path) -> int | None:
+    try:
+        return int((directory / "postmaster.pid").read_text().split("\n", 1)[0])
+    except (OSError, ValueError):
+        return None
 
 
 def account_of(directory: Path) -> _Account:
@@ -403,10 +427,16 @@ async def _run(command: Sequence[str], account: _Account | None) -> tuple[int, s
 
 def _alive(pid: int) -> bool:
     """Returns whether a process runs; one that has ended and was not waited for does not."""
+    return _status(pid)[1] not in {"", "Z", "X"}
+
+
+def _status(pid: int) -> tuple[str, str]:
+    """Returns the name and the state of a process, `Z` for one that has ended; empty when there is none."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+        name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition(" (")[2].rpartition(") ")
     except OSError:
-        return False
+        return "", ""
+    return name, rest[:1]
 
 
 async def _ended(pid: int) -> None:

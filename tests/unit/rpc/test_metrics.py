@@ -5,6 +5,7 @@ import contextlib
 import math
 import socket
 import struct
+import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -12,8 +13,9 @@ from pathlib import Path
 import pytest
 from prometheus_client import REGISTRY, Gauge
 
+from retinue.rpc import metrics
 from retinue.rpc.metrics import end_of, end_of_file, serving_metrics
-from tests.support.eventually import NEVER
+from tests.support.eventually import NEVER, eventually
 
 
 def _read(port: int) -> str:
@@ -70,6 +72,29 @@ async def test_clients_that_go_away_leave_no_line(capfd: pytest.CaptureFixture[s
                 connection.sendall(sent)
         assert "process_" in await asyncio.to_thread(_read, port)
     assert capfd.readouterr().err == ""
+
+
+async def test_slow_clients_hold_a_few_threads_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of which a byte comes now and then."""
+    monkeypatch.setattr(metrics, "_CLIENT_SECONDS", 1.0)
+    before = threading.active_count()
+    async with serving_metrics("127.0.0.1:0", "retinue-agent") as port:
+        with contextlib.ExitStack() as stack:
+            slow = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(100)]
+            ended = set[int]()
+
+            def drip() -> bool:
+                for number, connection in enumerate(slow):
+                    try:
+                        connection.sendall(b"G")
+                    except OSError:
+                        ended.add(number)
+                # A thread and a timer of each, and that of the server.
+                assert threading.active_count() - before <= 2 * metrics._MAX_CLIENTS + 2  # noqa: SLF001
+                return len(ended) == len(slow)
+
+            await eventually(drip)
+            assert "process_" in await eventually(lambda: asyncio.to_thread(_read, port), ignoring=OSError)
 
 
 def test_the_end_of_a_certificate_that_is_none_is_no_number(tmp_path: Path) -> None:

@@ -84,15 +84,19 @@ async def test_what_lets_no_browser_in(console: Served) -> None:
         assert (answer.status, json.loads(answer.body)["code"]) == (400, 3), body
 
 
-async def test_ten_tries_a_minute_an_address(console: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tries_are_counted_by_token_and_by_address(console: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     # The minute does not end while they are made.
     monkeypatch.setattr(limits, "TRIES_SECONDS", 3600.0)
-    token = await console.service.user("ada")
+    token, wrong = await console.service.user("ada"), new_secret(TOKEN_PREFIX)
     page = console.page()
     for _ in range(MAX_TRIES):
-        assert (await page.log_in(token=new_secret(TOKEN_PREFIX))).status == 401
-    answer = await page.log_in(token=token)
+        assert (await page.log_in(token=wrong)).status == 401
+    answer = await page.log_in(token=wrong)
     assert (answer.status, json.loads(answer.body)["code"]) == (429, 8)
+    # Others behind the same address have nothing to do with it.
+    assert (await page.log_in(token=token)).status == 204
+    while (answer := await page.log_in(token=new_secret(TOKEN_PREFIX))).status != 429:
+        assert answer.status == 401
     # An address that a client names itself is none.
     forged = await page.post("/login", json.dumps({"token": token}).encode(), X_Forwarded_For="192.0.2.1")
     assert forged.status == 429

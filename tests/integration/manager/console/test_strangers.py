@@ -12,7 +12,7 @@ import pytest
 
 from retinue.manager.console import bridge, logins
 from retinue.manager.console.core import limits
-from retinue.manager.console.core.limits import MAX_SOCKETS, MAX_TRIES
+from retinue.manager.console.core.limits import MAX_SOCKETS, MAX_TRIES_OF_ADDRESS
 from retinue.manager.identity.tokens import TOKEN_PREFIX, new_secret
 from retinue.manager.server.wrong_tokens import BURST, WrongTokens
 from tests.integration.manager.console.conftest import Served
@@ -66,8 +66,8 @@ async def test_slow_log_ins_of_an_address_are_counted(console: Served, monkeypat
     # All of them are within it, however long they take.
     monkeypatch.setattr(limits, "TRIES_SECONDS", 3600.0)
     page = console.page()
-    statuses = await asyncio.gather(*(status_of(page, "/login", 100) for _ in range(MAX_TRIES + 5)))
-    assert sorted(statuses) == [408] * MAX_TRIES + [429] * 5
+    statuses = await asyncio.gather(*(status_of(page, "/login", 100) for _ in range(MAX_TRIES_OF_ADDRESS + 5)))
+    assert sorted(statuses) == [408] * MAX_TRIES_OF_ADDRESS + [429] * 5
 
 
 async def test_sockets_of_strangers_make_no_call(console: Served) -> None:

@@ -5,16 +5,19 @@ an agent is believed about its own attempts only.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
+import itertools
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 
 from retinue.client.aio import fold
+from retinue.manager.agent_rpc.reach import NotReached
 from retinue.manager.api.sessions.convert import explanation_message, session_message
 from retinue.manager.api.sessions.event_convert import event_message
 from retinue.manager.dispatch import reports as reports_module
@@ -23,10 +26,12 @@ from retinue.manager.dispatch.desired_state import attempt_id
 from retinue.manager.dispatch.orphans import OutOfBounds
 from retinue.manager.dispatch.reports import Reports
 from retinue.manager.idle.measurements import Measurements
+from retinue.manager.scheduling.records import AgentState
 from retinue.manager.session.core.attempts import (
     AttemptStatus,
     AttemptUsage,
     ListenerBrokenError,
+    NodeCondition,
     NodeReport,
 )
 from retinue.manager.session.core.images import SeenImage
@@ -35,8 +40,9 @@ from retinue.manager.session.core.spec_views import SpecView
 from retinue.manager.session.core.states import Observed
 from retinue.manager.session.transaction import WorkingSet
 from retinue.manager.store import journal, sessions
-from retinue.manager.store.database import Database
+from retinue.manager.store.database import Database, StoreConflict, Transaction
 from retinue.manager.store.idle import MeasuredKernel
+from retinue.rpc.core.reasons import AgentConditionReason
 from tests.integration.manager.reporting_node import TERM
 from tests.integration.manager.rows import states, submit
 from tests.integration.manager.scheduled_nodes import two_nodes
@@ -112,6 +118,34 @@ async def test_the_end_time_that_an_agent_observed_is_kept_beside_that_of_the_co
         end_time = view.kernels[0].end_time.ToDatetime(dt.UTC)
         # Without a time of its agent, the event's is that of the commit's end instead of its beginning.
         assert end_time == expected or (expected is None and attempt["end_time"] <= end_time)
+
+
+async def test_conflicts_of_transactions_cost_no_link(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They left nothing behind: what an agent said is written by a later try."""
+    transaction, numbers = database.transaction, itertools.count()
+
+    @contextlib.asynccontextmanager
+    async def losing() -> AsyncIterator[Transaction]:
+        async with transaction() as tx:
+            yield tx
+            if next(numbers) % 3 < 2:
+                raise StoreConflict("another transaction was in the way")
+
+    async with two_nodes(database) as (honest, _):
+        monkeypatch.setattr(database, "transaction", losing)
+        ends = [AttemptStatus(each.key, Observed.EXITED, 0, "EXITED", "", 0) for each in honest.attempts.values()]
+        await honest.reports.reported(NodeReport("honest", tuple(ends)))
+        await honest.reports.conditions_changed("honest", [NodeCondition("DISK_FULL", "UNWRITABLE", "no room")])
+        await honest.reports.liveness_changed("honest", AgentState.SUSPECT, 5.0)
+        await honest.reports.reach_changed(
+            "honest", "192.0.2.1:7443", NotReached(AgentConditionReason.REFUSED, "refused")
+        )
+        await honest.reports.quarantined("honest", Rejected("STRANGE", "a strange message"), 1.0)
+        monkeypatch.undo()
+        assert set((await states(database)).values()) == {"TERMINATED"}
+        (agent,) = await rows(database, "SELECT state, to_jsonb(agent)::text AS text FROM agent WHERE id = 'honest'")
+        assert agent["state"] == "SUSPECT"
+        assert all(name in agent["text"] for name in ("DISK_FULL", "NOT_REACHED", "QUARANTINED"))
 
 
 async def test_links_end_with_the_term(database: Database) -> None:

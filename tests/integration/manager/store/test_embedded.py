@@ -96,6 +96,45 @@ async def test_a_server_left_by_a_killed_manager_is_taken_over(directory: Path) 
     assert running_server(place) is None
 
 
+async def test_a_start_waits_for_a_server_that_ended_and_that_its_parent_has_not_noticed(directory: Path) -> None:
+    program = (
+        "import asyncio, os, signal, sys; from pathlib import Path; from retinue.manager.store.embedded import EmbeddedServer\n"
+        "async def main():\n"
+        "    server = EmbeddedServer(Path(sys.argv[1]), durable=False); await server.start(); print(server.pid)\n"
+        "    sys.stdout.flush(); os.kill(os.getpid(), signal.SIGSTOP); await asyncio.sleep(1000)\n"
+        "asyncio.run(main())\n"
+    )
+    place = directory / "postgres"
+    manager = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, str(place), stdout=asyncio.subprocess.PIPE
+    )
+    server = EmbeddedServer(place, durable=False)
+    starting: asyncio.Task[str] | None = None
+    try:
+        assert manager.stdout is not None
+        left = int(await manager.stdout.readline())
+        await eventually(lambda: _state(manager.pid) == "T")
+        os.kill(left, signal.SIGKILL)
+        await eventually(lambda: _state(left) == "Z")
+        starting = asyncio.create_task(server.start())
+        # Long enough for a start that does not wait to fail.
+        done, _ = await asyncio.wait([starting], timeout=2.0)
+        assert not done
+        os.kill(manager.pid, signal.SIGCONT)
+        assert await ask(await starting, "SELECT 1") == 1
+        assert server.started_here
+    finally:
+        manager.kill()
+        await manager.wait()
+        if starting is not None:
+            await asyncio.wait([starting])
+        await server.stop()
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1]
+
+
 async def test_data_is_there_after_a_kill_and_the_server_comes_back(directory: Path) -> None:
     server = EmbeddedServer(directory / "postgres")
     url = await server.start()

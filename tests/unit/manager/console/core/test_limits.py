@@ -1,4 +1,4 @@
-"""How often an address may try to log in, and how many sockets a user may have."""
+"""How often a token may be tried, and how many sockets a user may have."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def test_ten_tries_a_minute() -> None:
     assert tries.count("a", 100.5 + TRIES_SECONDS) == 1
 
 
-def test_few_addresses_are_remembered() -> None:
-    tries = Tries(max_addresses=3)
+def test_few_keys_are_remembered() -> None:
+    tries = Tries(max_keys=3)
     for number in range(10):
         tries.count(f"192.0.2.{number}", 0.0)
     assert len(tries) == 3
