@@ -314,6 +314,8 @@ static void set_mpi(const char *value)
 	}
 	if (strcmp(value, "none") != 0)
 		refuse("--mpi=%s: there is no PMI here; mpirun starts the processes of MPI in all kernels, by ssh", value);
+	/* Steps look at it. */
+	setenv("SLURM_MPI_TYPE", "none", 1);
 }
 
 static void set_nodes(const char *value)
@@ -1098,6 +1100,8 @@ static int put_variables(struct buffer *to, int at)
 		count += put(to, "SLURM_CPUS_PER_TASK", "%d", asked.cpus);
 	if (asked.plane > 0)
 		count += put(to, "SLURM_DIST_PLANESIZE", "%d", asked.plane);
+	if (getenv("SLURM_MPI_TYPE") != NULL)
+		count += put(to, "SLURM_MPI_TYPE", "%s", getenv("SLURM_MPI_TYPE"));
 	count += put_unless(to, "SLURM_JOB_NUM_NODES", "%d", hosts.count);
 	count += put_unless(to, "SLURM_JOB_NODELIST", "%s", all);
 	count += put_unless(to, "SLURM_JOB_NAME", "%s", asked.job_name != NULL ? asked.job_name : programs[0].words[0]);
@@ -1551,6 +1555,8 @@ static void run_alone(void)
 		if (chdir("/tmp") != 0)
 			refuse("/tmp: %s", strerror(errno));
 	}
+	/* Of a step of several tasks; this one is alone. */
+	unsetenv("PMI_FD");
 	set_to_number("SLURM_PROCID", 0);
 	set_to_number("SLURM_LOCALID", 0);
 	set_to_number("SLURM_TASK_PID", getpid());

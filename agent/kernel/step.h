@@ -30,6 +30,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <termios.h>
@@ -41,6 +42,10 @@
 #define LARGEST_FRAME (64u * 1024 * 1024)
 #define FRAME_HEADER 5
 #define END_GRACE_MS 2000
+/* The number of the descriptor by which tasks ask for PMI is at least this. */
+#define LEAST_OF_PMI 100
+/* Descriptors that are polled before those of tasks. */
+#define POLLED 4
 
 extern char **environ;
 
@@ -182,6 +187,8 @@ static int step_count;
 static struct buffer step_in, step_out;
 static uint64_t step_received, step_acknowledged;
 static int step_input_ended;
+/* Answers tasks that ask for PMI. */
+static int step_pmi = -1;
 
 /* Whether a variable is a kernel's own, and says nothing in another. */
 static int is_of_kernel(const char *variable)
@@ -332,6 +339,43 @@ static void warn_step(const char *text)
 	append_frame(&step_out, 'W', text, strlen(text));
 }
 
+/*
+ * There is no PMI. A library of MPI that finds none takes its process for the only one, and each task would compute
+ * alone, without a word. One that asks is told, and fails. Packets: each reader gets one answer.
+ */
+static void refuse_pmi(void)
+{
+	static const char answer[] = "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=-1\n";
+	static int said;
+	char asked[4096];
+
+	while (recv(step_pmi, asked, sizeof asked, MSG_DONTWAIT) > 0) {
+		if (!said)
+			warn_step("a task asks for PMI, and there is none here: mpirun starts the processes of MPI in all kernels, "
+			          "by ssh; with --mpi=none each task is a process of MPI alone");
+		said = 1;
+		(void)!send(step_pmi, answer, sizeof answer - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+	}
+}
+
+/* Lets tasks ask for PMI, if there are several, and nothing says that they need none; returns their end. */
+static int open_pmi(void)
+{
+	const char *tasks = getenv("SLURM_NTASKS");
+	int pair[2], theirs;
+
+	unsetenv("PMI_FD");
+	if (tasks == NULL || atoi(tasks) < 2 || getenv("SLURM_MPI_TYPE") != NULL ||
+	    socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
+		return -1;
+	step_pmi = pair[0];
+	/* Scripts have numbers of their own, which are small. */
+	theirs = fcntl(pair[1], F_DUPFD, LEAST_OF_PMI);
+	close(pair[1]);
+	set_to_number("PMI_FD", theirs);
+	return theirs;
+}
+
 /* Starts the tasks as a frame says: directory, mask of files, whether output goes to a terminal, whether variables of
  * the caller are left out, GPUs of each task; variables of the caller, and of the step; programs with their arguments;
  * and for each task its number, that of its program, and whether it has input. Each list has its length first. */
@@ -341,6 +385,7 @@ static void start_tasks(char *body, size_t length)
 	char *directory = next_string(&strings), text[512], ***programs;
 	long mask = next_number(&strings), raw = next_number(&strings), login = next_number(&strings);
 	long gpus = next_number(&strings), count, at, word;
+	int pmi;
 
 	if (login)
 		keep_login_variables();
@@ -364,6 +409,7 @@ static void start_tasks(char *body, size_t length)
 		if (chdir("/tmp") != 0 && chdir("/") != 0)
 			warn_step("there is no directory to go to");
 	}
+	pmi = open_pmi();
 	step_count = (int)next_number(&strings);
 	step_tasks = calloc((size_t)step_count + 1, sizeof *step_tasks);
 	for (at = 0; at < step_count; at++) {
@@ -424,6 +470,8 @@ static void start_tasks(char *body, size_t length)
 			append_of_task(&step_out, 'Q', (uint32_t)at, status, 4);
 		}
 	}
+	if (pmi >= 0)
+		close(pmi);
 }
 
 /* Closes a task's input; what was not taken is dropped. */
@@ -581,13 +629,14 @@ static int run_step(int from, int to)
 	set_nonblocking(from);
 	set_nonblocking(to);
 	for (;;) {
-		struct pollfd polled[3 + 3 * (size_t)step_count];
-		nfds_t count = 3;
+		struct pollfd polled[POLLED + 3 * (size_t)step_count];
+		nfds_t count = POLLED;
 		int open_outputs = 0, full = held(&step_out) >= OUTPUT_BOUND && !alone;
 
 		polled[0] = (struct pollfd){alone ? -1 : from, POLLIN, 0};
 		polled[1] = (struct pollfd){alone || held(&step_out) == 0 ? -1 : to, POLLOUT, 0};
 		polled[2] = (struct pollfd){children, POLLIN, 0};
+		polled[3] = (struct pollfd){full ? -1 : step_pmi, POLLIN, 0};
 		for (at = 0; at < step_count; at++) {
 			struct step_task *task = &step_tasks[at];
 
@@ -620,11 +669,18 @@ static int run_step(int from, int to)
 			if (started && left == 0)
 				kill_descendants();
 		}
+		if (polled[3].revents & POLLIN)
+			refuse_pmi();
+		if (polled[3].revents & POLLHUP) {
+			/* No task has it open any more. */
+			close(step_pmi);
+			step_pmi = -1;
+		}
 		for (at = 0; at < step_count; at++) {
 			struct step_task *task = &step_tasks[at];
-			struct pollfd *own = &polled[3 + 3 * at];
+			struct pollfd *own = &polled[POLLED + 3 * at];
 
-			if (3 + 3 * (nfds_t)at + 2 >= count)
+			if (POLLED + 3 * (nfds_t)at + 2 >= count)
 				break;
 			if (task->in >= 0 && own[0].revents != 0) {
 				size_t before = held(&task->input);

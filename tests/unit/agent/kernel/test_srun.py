@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -161,6 +162,33 @@ def test_what_cannot_be_done_is_refused_in_words(srun: Run, options: str, words:
     ran = srun(*options.split(), "true")
     assert (ran.returncode, ran.stdout) == (1, "")
     assert words in ran.stderr
+
+
+# As a library of MPI does that finds PMI by its descriptor: without one, it takes its process for the only one.
+PMI = """
+import os, socket, sys
+if "PMI_FD" not in os.environ:
+    sys.exit(print("alone") or 0)
+with socket.socket(fileno=int(os.environ["PMI_FD"])) as pmi:
+    pmi.sendall(b"cmd=init pmi_version=1 pmi_subversion=1\\n")
+    sys.exit(print(pmi.recv(1024).decode(), end="") or 7)
+"""
+
+
+def test_tasks_that_ask_for_pmi_are_told_that_there_is_none(srun: Run, program: Path) -> None:
+    ran = srun("-n4", sys.executable, "-c", PMI)
+    assert (ran.stdout.splitlines(), ran.returncode) == (
+        ["cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=-1"] * 4,
+        7,
+    )
+    said = [line for line in ran.stderr.splitlines() if "a task asks for PMI" in line]
+    assert len(said) == 3, "one for each kernel"
+    assert "mpirun" in said[0]
+    # One task is right to think that it is alone, also in a step; and so are those of which it is said.
+    for options, tasks in (("-n1", 1), ("-n1 -w sub1", 1), ("-n2 --mpi=none", 2), ("-n2 --mpi=none --export=NONE", 2)):
+        assert _lines(srun(*options.split(), sys.executable, "-c", PMI)) == ["alone"] * tasks
+    assert _lines(srun("-n2", sys.executable, "-c", PMI, SLURM_MPI_TYPE="none")) == ["alone"] * 2
+    assert _lines(srun("-n2", "sh", "-c", '"$0" -n1 "$1" -c "$2"', program, sys.executable, PMI)) == ["alone"] * 2
 
 
 def test_a_step_has_the_variables_that_slurm_sets(srun: Run) -> None:
