@@ -110,7 +110,7 @@ class DockerRuntime(ContainerRuntime[DockerOptions]):
         tried = asyncio.Event()
         self._tasks.spawn(self._prepare_always(tried), "watch the Docker engine")
         self._options.scratch_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._look_after()
+        await self._look_after()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(OPEN_TIMEOUT):
                 await tried.wait()

@@ -105,7 +105,7 @@ class KubernetesRuntime(ContainerRuntime[KubernetesOptions]):
         self._tasks.spawn(self._node.run(), "follow the node")
         self._tasks.spawn(self._prepare_always(), "prepare pods")
         self._options.scratch_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._look_after()
+        await self._look_after()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(OPEN_TIMEOUT):
                 await self._prepared.wait()

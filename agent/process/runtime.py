@@ -65,7 +65,7 @@ class ProcessRuntime(SandboxRuntime[ProcessOptions, Kernels]):
         self._node = await asyncio.to_thread(Kernels, self._options, self._damaged)
         lost = await self._store.open(listener)
         await self._take_over_all(lost, self._node.names())
-        self._look_after()
+        await self._look_after()
 
     def kernel(self, attempt_id: str) -> Kernel:
         """Returns access to what runs of an attempt, as it is now. Raises UnknownAttemptError."""

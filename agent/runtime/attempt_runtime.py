@@ -46,8 +46,10 @@ if TYPE_CHECKING:
     from retinue.agent.runtime.disk_use import Area
     from retinue.agent.runtime.exit_reason import Remains
 
-PAUSE_INTERVAL = 1.0
-"""Seconds between two looks at what something keeps from running."""
+PAUSE_INTERVAL, PAUSE_INTERVAL_EACH = 1.0, 0.01
+"""Seconds between two looks at what something keeps from running: at least, and for each kernel, which takes some
+0.2 ms of a processor.
+"""
 MEMORY_INTERVAL = 1.0
 """Seconds between two looks at what was killed for want of memory."""
 RETRY = 1.0
@@ -305,8 +307,10 @@ class AttemptRuntime(ABC, Generic[Options]):
         await self._tasks.close()
         self._watches.close()
 
-    def _look_after(self) -> None:
+    async def _look_after(self) -> None:
         """Begins what is done for attempts all the time."""
+        # Before anything is reported: a kernel that is still paused is never said to run.
+        await self._look_for_pauses()
         options = self._options
         pump, spawn = built_path(options.cache_dir, PUMP), self._tasks.spawn
         bounds = bounds_of(options.scratch_dir, options.work_size, options.work_files)
@@ -332,9 +336,13 @@ class AttemptRuntime(ABC, Generic[Options]):
     async def _watch_pauses(self) -> None:
         """Shows which attempts something keeps from running; does not return."""
         while True:
-            await asyncio.sleep(PAUSE_INTERVAL)
-            inits = {record.id: record.init for record in self._store if record.init and not record.phase.ended}
-            self._store.show_pauses(await KERNELS.run(self._pauses, inits) if inits else {})
+            kernels = sum(not record.phase.ended for record in self._store)
+            await asyncio.sleep(max(PAUSE_INTERVAL, kernels * PAUSE_INTERVAL_EACH))
+            await self._look_for_pauses()
+
+    async def _look_for_pauses(self) -> None:
+        inits = {record.id: record.init for record in self._store if record.init and not record.phase.ended}
+        self._store.show_pauses(await KERNELS.run(self._pauses, inits) if inits else {})
 
     def _pauses(self, inits: Mapping[str, Process]) -> Mapping[str, str]:
         return {attempt_id: why for attempt_id, init in inits.items() if (why := self._pause(init))}

@@ -163,8 +163,9 @@ class VmRuntime(SandboxRuntime[VmOptions, Machines]):
         """Returns what machines are made with, from the first one on. Raises KernelRuntimeError."""
         async with self._opening:
             if self._node is None:
-                self._node = await asyncio.to_thread(Machines, self._options, self._damaged)
-                self._look_after()
+                node = await asyncio.to_thread(Machines, self._options, self._damaged)
+                await self._look_after()
+                self._node = node
                 self._tasks.spawn(self._keep_pumps(built_path(self._options.cache_dir, PUMP)), "keep pumps")
             return self._node
 

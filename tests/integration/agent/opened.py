@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from retinue.agent.attempts import Phase
 from retinue.rpc.core.output_stream import Stream
+from tests.support.eventually import NEVER
 
 if TYPE_CHECKING:
     from retinue.agent.attempts import AttemptSpec, ObservedAttempt
@@ -33,14 +34,19 @@ class Runtimes(ABC, Generic[Opened]):
         """Closes the runtime that is open, and opens the next one."""
 
     async def until(self, attempt_id: str, *phases: Phase) -> ObservedAttempt:
-        """Waits until the attempt is in one of the phases."""
+        """Waits until the attempt is in one of the phases. Raises AssertionError with what it is when it never is."""
         assert self.current is not None
         changed = asyncio.Event()
         self._waiters.add(changed)
+        observed = None
         try:
-            while (observed := self.current.observe()[attempt_id]).phase not in phases:
-                await changed.wait()
-                changed.clear()
+            async with asyncio.timeout(NEVER) as bound:
+                while (observed := self.current.observe()[attempt_id]).phase not in phases:
+                    await changed.wait()
+                    changed.clear()
+        except TimeoutError:
+            assert not bound.expired(), f"still {observed}, not {phases}"
+            raise
         finally:
             self._waiters.discard(changed)
         return observed
@@ -91,7 +97,8 @@ class Runtimes(ABC, Generic[Opened]):
         """Waits until an attempt has printed the text, or by default anything at all; returns all that it printed."""
         assert self.current is not None
         found = b""
-        async with contextlib.aclosing(self.current.output(attempt_id).stream(0, follow=True)) as pieces:
+        stream = self.current.output(attempt_id).stream(0, follow=True)
+        async with asyncio.timeout(NEVER), contextlib.aclosing(stream) as pieces:
             async for piece in pieces:
                 found += piece.data
                 if text.encode() in found:
