@@ -127,6 +127,9 @@ class Agents:
     # and the bits that each agent has.
     features: tuple[str, ...] = ()
     offers: Integers | None = None
+    # Where not all agents reach each other: the families of addresses by which they do, in words, by their bit of
+    # `offers`. The kernels of a session share an agent, or a family.
+    families: Mapping[int, str] = field(default_factory=dict)
     # The ids are in order already, each once: the caller answers for it.
     in_order: bool = False
 

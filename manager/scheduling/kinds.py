@@ -8,8 +8,8 @@ on shapes and kinds, and a queue of 100,000 sessions of fifty kinds costs fifty 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import or_
 from typing import NamedTuple
@@ -81,6 +81,8 @@ class Kind:
     failed: bool = False
     # Number of placements after which it found no room.
     failed_at: int = NEVER
+    # The same, each spread over agents of one family of addresses; none where all agents reach each other.
+    families: tuple[Kind, ...] = ()
 
 
 class Shapes:
@@ -101,17 +103,31 @@ class Shapes:
             self._known[packed, needs] = shape
         return shape
 
+    def with_features(self, shape: Shape, features: int) -> Shape:
+        """Returns the shape of the same amounts that needs these features too."""
+        needs = Needs(shape.needs.architecture, shape.needs.features | features)
+        known = self._known.get((shape.packed, needs))
+        if known is None:
+            known = self._known[shape.packed, needs] = Shape(shape.packed, needs, shape.amounts, shape.unrequested)
+        return known
+
     def all(self) -> Iterable[Shape]:
         """Returns every shape made so far."""
         return self._known.values()
 
 
 def find_kinds(
-    queue: Queue, rows: Integers, columns: Sequence[int], lanes: Lanes, shapes: Shapes
+    queue: Queue,
+    rows: Integers,
+    columns: Sequence[int],
+    lanes: Lanes,
+    shapes: Shapes,
+    *,
+    families: Collection[int] = (),
 ) -> tuple[list[Kind], Integers]:
     """Returns the kinds of the sessions in `rows`, and the kind of each; lanes hold the slots in `columns`, then a
     count of kernels if there is one more lane. Sessions with wishes get a kind of their own:
-    they are placed by themselves.
+    they are placed by themselves. `families` are bits of features: of agents without one in common.
     """
     sizes = queue.offsets[rows + 1] - queue.offsets[rows]
     starts = np.cumsum(sizes) - sizes
@@ -149,16 +165,27 @@ def find_kinds(
         total = tuple(
             sum(amounts[number][lane] * count for number, count in counts.items()) for lane in range(lanes.count)
         )
-        kinds.append(
-            Kind(
-                kernels=tuple(made[number] for number in numbers),
-                whole=shapes.of(total, Needs(architecture, together)),
-                single_node=bool(single[session]),
-                groups=tuple((made[number], count) for number, count in counts.items()),
-                total=total,
-            )
+        kind = Kind(
+            kernels=tuple(made[number] for number in numbers),
+            whole=shapes.of(total, Needs(architecture, together)),
+            single_node=bool(single[session]),
+            groups=tuple((made[number], count) for number, count in counts.items()),
+            total=total,
         )
+        if not kind.single_node:
+            kind.families = tuple(_within(kind, family, shapes) for family in families)
+        kinds.append(kind)
     return kinds, kind_of
+
+
+def _within(kind: Kind, family: int, shapes: Shapes) -> Kind:
+    """Returns a kind on agents of a family."""
+    of_family = {id(shape): shapes.with_features(shape, family) for shape, _ in kind.groups}
+    return replace(
+        kind,
+        kernels=tuple(of_family[id(shape)] for shape in kind.kernels),
+        groups=tuple((of_family[id(shape)], count) for shape, count in kind.groups),
+    )
 
 
 def distinct_rows(matrix: Integers) -> tuple[Integers, Integers]:

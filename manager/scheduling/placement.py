@@ -2,7 +2,8 @@
 
 A session that fits one agent goes there whole. A single-node session that does not fit one agent waits; a multi-node
 session is spread, kernel by kernel in order of rank, each by the agent strategy with what its siblings took already
-counted, and undone from a list when one of them finds no place.
+counted, and undone from a list when one of them finds no place. Where agents have underlay addresses of several
+families, it is spread over those of one: no packets pass between them.
 
 Free amounts only shrink within a pass, so failures are remembered: a shape that failed fails for good, and so do larger
 ones; of a gang of equal kernels, the number that could be placed bounds every later gang of them. Greedy spreading of
@@ -119,7 +120,7 @@ class Placer:
         if kind.single_node:
             kind.failed = True
             return UNPLACED
-        spread = self._spread(kind)
+        spread = self._spread_in_family(kind) if kind.families else self._spread(kind)
         if spread is None:
             kind.failed_at = self.placements
             return UNPLACED
@@ -145,8 +146,14 @@ class Placer:
                 self._undo(taken)
                 return "an agent is given that has no room, or cannot run it"
             taken.append((agent, self._free.reserve(agent, shape.packed)))
+        if len(set(agents)) > 1 and kind.families and not any(self._are_of(family, agents) for family in kind.families):
+            self._undo(taken)
+            return "agents are given whose nodes do not reach each other: their underlay addresses are of different families"
         self.placements += 1
         return ""
+
+    def _are_of(self, family: Kind, agents: Sequence[int]) -> bool:
+        return all(self._free.takers(shape.needs)[agent] for shape, agent in zip(family.kernels, agents, strict=True))
 
     def place_wished(self, kind: Kind, wishes: AgentWishes) -> Placement:
         """Places a session that has wishes: with the agents it likes best, and only when they do not do, with the next
@@ -231,6 +238,13 @@ class Placer:
             failed.append(shape.packed)
         self._failed[shape.needs] = failed
 
+    def _spread_in_family(self, kind: Kind) -> list[int] | None:
+        for family in kind.families:
+            if not family.failed and (spread := self._spread(family)) is not None:
+                return spread
+        kind.failed = all(family.failed for family in kind.families)
+        return None
+
     def _spread(self, kind: Kind) -> list[int] | None:
         for shape, number in kind.groups:
             if number >= COUNTED_GANG and number <= shape.room:
@@ -278,6 +292,12 @@ class Placer:
             return agent
         if kind.single_node:
             return UNPLACED
+        for family in kind.families or (kind,):
+            if (spread := self._spread_among(family, tiers, wishes)) is not None:
+                return spread
+        return UNPLACED
+
+    def _spread_among(self, kind: Kind, tiers: list[Mask], wishes: AgentWishes) -> list[int] | None:
         position = self.position
         taken: list[tuple[int, int]] = []
         for shape in kind.kernels:
@@ -286,7 +306,7 @@ class Placer:
                 self._undo(taken)
                 if self._rotation:
                     self._rotation.position = position
-                return UNPLACED
+                return None
             taken.append((agent, self._free.reserve(agent, shape.packed)))
         return [agent for agent, _ in taken]
 

@@ -114,7 +114,36 @@ class Explainer:
                     return never
         if not all((existing & self._free.takers(shape.needs)).any() for shape in shapes):
             return Explanation(Tier.SYSTEM, NO_AGENT_AVAILABLE, "no agent that it may run on takes sessions now")
-        return self._short(kind, takers)
+        return self._within_families(kind, existing, takers) if kind.families else self._short(kind, takers)
+
+    def _within_families(self, kind: Kind, existing: Mask, takers: Mask) -> Explanation:
+        """Explains a session that is spread over agents that do not all reach each other."""
+        possible = {
+            words: family
+            for words, family in zip(self._agents.families.values(), kind.families, strict=True)
+            if self._meet(family, existing) and self._never(family, existing, chosen=False) is None
+        }
+        if not possible:
+            chosen = bool((~existing).any())
+            who = "chosen agents" if chosen else "agents"
+            listed = " nor ".join(f"{who} with {words} underlay addresses" for words in self._agents.families.values())
+            return Explanation(
+                Tier.CONFIGURATION,
+                EXCEEDS_CHOSEN_AGENTS if chosen else EXCEEDS_GROUP,
+                f"neither {listed}, empty, would hold it; no packets pass between these",
+            )
+        open_now = {words: family for words, family in possible.items() if self._meet(family, takers)}
+        if not open_now:
+            return Explanation(
+                Tier.SYSTEM, NO_AGENT_AVAILABLE, "no agents that it may run on together take sessions now"
+            )
+        words = max(open_now, key=lambda words: self._placer.probe(open_now[words])[0])
+        why = self._short(open_now[words], takers)
+        where = f"agents with {words} underlay addresses, as no packets pass between these and others"
+        return replace(why, message=f"{why.message}; of {where}")
+
+    def _meet(self, kind: Kind, mask: Mask) -> bool:
+        return all((mask & self._free.meeting(shape.needs)).any() for shape, _ in kind.groups)
 
     def _missing(self, needs: Needs) -> Explanation:
         if not self._free.meeting(Needs(needs.architecture)).any():

@@ -94,8 +94,12 @@ class Situation:
             among = np.isin(view.free.rows, np.array(wishes.designated, np.int64))
         if len(view.free.fitting(kind.whole, view.free.takers(kind.whole.needs) & among)):
             return True
-        return not kind.single_node and all(
-            view.free.room(shape, view.free.takers(shape.needs) & among) >= number for shape, number in kind.groups
+        return not kind.single_node and any(
+            all(
+                view.free.room(shape, view.free.takers(shape.needs) & among) >= number
+                for shape, number in spread.groups
+            )
+            for spread in kind.families or (kind,)
         )
 
     def _view(self, agents: Agents, row: int) -> View:

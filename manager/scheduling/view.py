@@ -56,7 +56,9 @@ class View:
         )
         self.scoring, self.choices = scoring, choices
         self.rows = rows
-        self.found, self.kind_of = find_kinds(queue, rows, self.columns, self.lanes, self.shapes)
+        self.found, self.kind_of = find_kinds(
+            queue, rows, self.columns, self.lanes, self.shapes, families=agents.families
+        )
         self.free.watch(reduce(or_, (shape.unrequested for shape in self.shapes.all()), 0))
         self.kinds: dict[int, Kind] = {
             row: self.found[kind] for row, kind in zip(rows.tolist(), self.kind_of.tolist(), strict=True)

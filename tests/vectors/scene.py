@@ -26,6 +26,7 @@ from retinue.manager.scheduling.columns import (
 from retinue.manager.scheduling.scheduling_pass import Decisions, run_pass
 
 Amounts = Mapping[str, str | int | float | Fraction]
+FAMILIES = {4: 1, 6: 2}
 WAITS = Explanation(Tier.POLICY, "HELD_BACK", "waits for a reason of its own")
 
 
@@ -50,7 +51,7 @@ class Outcome:
 class Scene:
     """A problem under construction. Rows of owners, in the order of `add_owner`, break ties."""
 
-    _agents: list[tuple[str, Amounts, Amounts, bool, str, int]] = field(default_factory=list)
+    _agents: list[tuple[str, Amounts, Amounts, bool, str, int, int]] = field(default_factory=list)
     _owners: dict[str, tuple[int, Amounts]] = field(default_factory=dict)
     _sessions: list[tuple[str, str, Sequence[Amounts], int, bool, int, str, bool, AgentWishes | None]] = field(
         default_factory=list
@@ -69,9 +70,10 @@ class Scene:
         schedulable: bool = True,
         architecture: str = "x86_64",
         kernels: int = 0,
+        family: int = 0,
     ) -> None:
-        """An agent."""
-        self._agents.append((name, capacity, used or {}, schedulable, architecture, kernels))
+        """An agent; only agents of one family, 4 or 6, reach each other, or all where none has one."""
+        self._agents.append((name, capacity, used or {}, schedulable, architecture, kernels, family))
 
     def add_owner(self, name: str, weight: int = 1, held: Amounts | None = None) -> None:
         """An owner."""
@@ -156,6 +158,10 @@ class Scene:
             np.array([agent[3] for agent in self._agents], np.bool_),
             [agent[4] for agent in self._agents],
             np.array([agent[5] for agent in self._agents], np.int64),
+            offers=np.array([FAMILIES.get(agent[6], 0) for agent in self._agents], np.int64),
+            families={bit: f"IPv{family}" for family, bit in FAMILIES.items()}
+            if any(a[6] for a in self._agents)
+            else {},
         )
         names = list(self._owners)
         owners = Owners(names, np.array([weight for weight, _ in self._owners.values()], np.int64), matrix(helds))

@@ -13,6 +13,7 @@ from retinue.manager.scheduler.core.growable import Slots, empty, empty_amounts,
 from retinue.manager.scheduling.columns import Integers, Mask
 from retinue.manager.scheduling.records import AgentRecord, AgentState
 from retinue.manager.session.core.ipam import check_underlay
+from retinue.manager.session.core.runtime_features import families
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class AgentTable:
     """All agents, whatever their state: what is held of them is known before they count."""
 
     def __init__(self, slots: Slots, offered: Callable[[Iterable[str]], int]) -> None:
-        """`offered` says what agents with certain backends offer, as bits."""
+        """`offered` says what agents with certain backends offer, as bits below those of FAMILIES."""
         self._slots = slots
         self._offered = offered
         self.ids: list[str] = []
@@ -73,7 +74,7 @@ class AgentTable:
         self.widen()
         self.capacity[number] = 0
         self.capacity[number, columns] = list(row.capacity.values())
-        self.offers[number] = self._offered(row.backends)
+        self.offers[number] = self._offered(row.backends) | families(row.underlay_address)
         self.counts[number] = row.state in (AgentState.ALIVE, AgentState.SUSPECT) and not row.revoked
         self.schedulable[number] = row.state is AgentState.ALIVE and not (row.drained or row.revoked or row.blocked)
         for group in groups:

@@ -31,7 +31,7 @@ from retinue.manager.scheduling.records import GroupRecord, PendingSession, Runn
 from retinue.manager.session.core.explanation import StoredExplanation, StoredShortfall
 from retinue.manager.session.core.isolation_policy import not_allowed
 from retinue.manager.session.core.quota_subjects import Subject, subjects_of, words
-from retinue.manager.session.core.runtime_features import FEATURES, OF_ISOLATION, SFTP
+from retinue.manager.session.core.runtime_features import FAMILIES, FEATURES, OF_ISOLATION, SFTP
 from retinue.rpc.core.amounts import format_amount
 
 # Project and name.
@@ -91,6 +91,7 @@ def snapshot_of(
     index = table.of_group(group)
     capacity = table.capacity[index.rows]
     used_columns = np.flatnonzero(capacity.any(axis=0) | requests.any(axis=0)).tolist()
+    offers, families = _offers(table.offers[index.rows])
     columns = np.array(sorted(used_columns, key=cache.slots.names.__getitem__), np.int64)
     slots = tuple(cache.slots.names[column] for column in columns)
     capacity = capacity[:, columns]
@@ -126,7 +127,8 @@ def snapshot_of(
             architectures=index.architectures,  # type: ignore[arg-type]  # reads like a sequence
             kernels=table.kernels[index.rows],
             features=FEATURES,
-            offers=table.offers[index.rows],
+            offers=offers,
+            families=families,
             in_order=True,
         ),
         owners=owners,
@@ -180,6 +182,13 @@ def snapshot_of(
         packed=queue.packed,
         hostname_sets=queue.hostname_sets,
     )
+
+
+def _offers(offers: Integers) -> tuple[Integers, Mapping[int, str]]:
+    """Returns the features of agents, and the families of their addresses; none where all have one in common."""
+    if any((offers & bit).all() for bit in FAMILIES.values()):
+        return offers & ((1 << len(FEATURES)) - 1), {}
+    return offers, {bit: f"IPv{version}" for version, bit in FAMILIES.items()}
 
 
 def build_running(sessions: Sequence[RunningSession], agents: Agents) -> Running:

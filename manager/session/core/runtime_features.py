@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from functools import reduce
+from ipaddress import ip_address
 from operator import or_
 
 from retinue.manager.session.core.isolation import KERNELS, Isolation
@@ -29,6 +30,8 @@ _OFFERED = {
     "vm-images": _VM_IMAGES,
     "null": (1 << len(FEATURES)) - 1,
 }
+# Behind those of FEATURES: the families of addresses at which an agent takes packets of sessions that are spread.
+FAMILIES = {4: 1 << len(FEATURES), 6: 1 << len(FEATURES) + 1}
 # Every agent has these.
 COMMON_SLOTS = frozenset({"cpu", MEMORY})
 MAX_NAMED = 16
@@ -40,6 +43,13 @@ Violations = list[tuple[str, str]]
 def offered(backends: Iterable[str]) -> int:
     """Returns the FEATURES of an agent with these backends, as bits."""
     return reduce(or_, (_OFFERED.get(name, 0) for name in backends), 0)
+
+
+def families(underlay_address: str) -> int:
+    """Returns the FAMILIES of an agent, as bits: all while its address is not known. Raises ValueError."""
+    if not underlay_address:
+        return sum(FAMILIES.values())
+    return FAMILIES[ip_address(underlay_address).version]
 
 
 def needed(isolation: str, image: bool, sftp: bool) -> int:

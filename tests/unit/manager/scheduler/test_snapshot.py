@@ -208,3 +208,23 @@ def test_sessions_wait_whose_isolation_their_group_no_longer_allows() -> None:
     assert held[1].message == "resource group g does not allow virtual machines"
     assert held[4].message == "resource group g does not allow native processes and virtual machines"
     assert not build(AGENTS, {}, [], {}, isolations=["VM"]).queue.held_back
+
+
+def test_agents_whose_addresses_are_of_two_families() -> None:
+    """One that has said none may be of either."""
+    addresses = ("192.0.2.1", "2001:db8::1", "")
+
+    def families(*numbers: int) -> tuple[list[str], list[int]]:
+        rows = [
+            replace(AGENTS[0], id=f"n{number}", underlay_address=addresses[number], backends=["process"])
+            for number in numbers
+        ]
+        agents = build(rows, {}, [], {}).agents
+        assert agents.offers is not None
+        return list(agents.families.values()), [
+            sum(bool(offer & bit) for bit in agents.families) for offer in agents.offers.tolist()
+        ]
+
+    assert families(0, 1, 2) == (["IPv4", "IPv6"], [1, 1, 2])
+    for alike in ((0, 2), (1, 2), (2,), ()):
+        assert families(*alike) == ([], [0] * len(alike))
