@@ -132,3 +132,19 @@ except NotFound as error:
                 asking.kill()
                 await asking.wait()
     assert output == b"as it was raised\n"
+
+
+@pytest.mark.parametrize("shape", ["fork", "forkserver", "spawn", "execute", "collect", "preexec", "loop"])
+async def test_forks_beside_a_busy_client(environment: dict[str, str], shape: str) -> None:
+    """Streams are open, a thread calls, and connections are made that fail, or are never answered."""
+    count = 5 if shape == "spawn" else 20
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", f"{PROGRAMS}.forks", shape, str(count), env=environment, cwd=ROOT, stdout=subprocess.PIPE
+    )
+    try:
+        output, _ = await asyncio.wait_for(process.communicate(), NEVER)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert json.loads(output) == {"bad": [], "count": count, "ended": []}
