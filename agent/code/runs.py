@@ -52,6 +52,7 @@ class Run:
         self.started = False
         self.over = False
         self.waits_for_input = False
+        self._failure: Exception | None = None
         self._events: deque[NumberedEvent] = deque()
         self._size = 0
         self._begin = 0
@@ -92,9 +93,16 @@ class Run:
         for event in events:
             self.append(event)
 
+    def fail(self, failure: Exception) -> None:
+        """Ends it without a last event: readers get what has happened, and then `failure`."""
+        if not self.over:
+            self.over, self._failure = True, failure
+            self._urgent.set()
+            self._changed.set()
+
     async def read(self, offset: int) -> AsyncGenerator[list[NumberedEvent], None]:
         """Yields events from an offset to the end of the run, several at a time when they come fast.
-        Raises OffsetPastEndError.
+        Raises OffsetPastEndError, and what the run failed with.
 
         Those that are not kept any more are passed over, which the offsets show,
         and a remark without a place of its own.
@@ -118,6 +126,8 @@ class Run:
                     offset += len(events)
                     yield events
             elif self.over:
+                if self._failure is not None:
+                    raise self._failure
                 return
             else:
                 await changed.wait()

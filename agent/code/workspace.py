@@ -8,10 +8,12 @@ import json
 import logging
 import secrets
 import signal
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from retinue.agent.attempts import Phase as AttemptPhase
 from retinue.agent.builds import PYTHON
 from retinue.agent.code import inside
 from retinue.agent.code.core import batch, messages
@@ -29,7 +31,7 @@ from retinue.agent.code.core.events import (
 )
 from retinue.agent.code.jupyter import Jupyter, JupyterLostError
 from retinue.agent.code.runs import Run
-from retinue.agent.errors import KernelRuntimeError, PausedError
+from retinue.agent.errors import KernelRuntimeError, NotRunningError, PausedError
 from retinue.agent.inside.exec_session import Attachment, AttachmentLostError, Exited, Printed
 from retinue.agent.kernel.core.frames import Start
 from retinue.agent.runtime.contract import Runtime
@@ -52,6 +54,8 @@ INTERRUPT_GRACE = 5.0
 """Seconds that a run may continue after it was interrupted for its timeout."""
 BEGIN_TIMEOUT = 5.0
 """Seconds that an interrupt waits for the kernel to report that it executes the code, before it is sent anyway."""
+# Processes of an attempt that ends may be gone so long before its end is observed.
+_END_SECONDS, _END_POLL_SECONDS = 1.0, 0.02
 
 
 class TooManyRunsError(Exception):
@@ -115,13 +119,15 @@ class Workspace:
         return bool(self._runs) or self._jupyter is not None or preparing
 
     async def close(self) -> None:
-        """Disconnects from the Jupyter kernel; it runs on."""
+        """Disconnects from the Jupyter kernel; it runs on. What reads runs that have not ended gets NotRunningError."""
         tasks: list[asyncio.Task[Any]] = [self._worker]
         if self._preparation is not None:
             tasks.append(self._preparation)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for run in (*self._runs.values(), *self._arriving.values()):
+            run.fail(self._not_running())
         await self._drop()
 
     def find(self, run_id: str) -> Run | None:
@@ -159,6 +165,9 @@ class Workspace:
         self._arriving[run.id] = run
         try:
             await self._prepare()
+        except NotRunningError as error:
+            run.fail(error)
+            raise
         except BaseException:
             if self._arriving.get(run.id) is run:
                 run.append(_ended(Status.PROCESS_LOST))
@@ -208,8 +217,11 @@ class Workspace:
                 else:
                     await self._run_code(run)
             except KernelRuntimeError as error:
-                run.append(Remark(str(error)))
-                run.append(_ended(run.interrupted or Status.PROCESS_LOST))
+                if await self._is_ending():
+                    run.fail(self._not_running())
+                else:
+                    run.append(Remark(str(error)))
+                    run.append(_ended(run.interrupted or Status.PROCESS_LOST))
             except Exception:
                 log.exception("a run of %s failed", self._attempt_id)
                 run.append(_ended(Status.PROCESS_LOST))
@@ -341,6 +353,8 @@ class Workspace:
             await attachment.end_input()
             passing = asyncio.create_task(pass_on(), name=f"output of a batch run of {self._attempt_id}")
             await self._mind(run, over, lost, interrupt)
+            if lost.is_set() and await self._is_ending():
+                raise self._not_running()
         finally:
             if passing is not None:
                 passing.cancel()
@@ -357,7 +371,34 @@ class Workspace:
             # A failure is read here, too: every caller may have gone, and asyncio logs what is never read as an error.
             self._preparation.add_done_callback(self._note_failure)
         # The caller may go; half of a start would leave a process that no record names.
-        return await asyncio.shield(self._preparation)
+        try:
+            return await asyncio.shield(self._preparation)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # The workspace was closed: the kernel has ended.
+            raise self._not_running() from None
+        except inside.LanguageMissingError:
+            raise
+        except KernelRuntimeError as error:
+            if await self._is_ending():
+                raise self._not_running() from error
+            raise
+
+    async def _is_ending(self) -> bool:
+        """Says whether the attempt has ended or is ending."""
+        deadline = time.monotonic() + _END_SECONDS
+        while True:
+            observed = self._runtime.observe().get(self._attempt_id)
+            if observed is None or observed.phase is not AttemptPhase.RUNNING:
+                return True
+            if time.monotonic() >= deadline:
+                return False
+            await asyncio.sleep(_END_POLL_SECONDS)
+
+    def _not_running(self) -> NotRunningError:
+        return NotRunningError(f"attempt {self._attempt_id} does not run")
 
     def _note_failure(self, preparation: asyncio.Task[Jupyter]) -> None:
         if not preparation.cancelled() and (error := preparation.exception()) is not None:

@@ -17,6 +17,7 @@ from retinue.manager.store import attempts, sessions
 from retinue.manager.store.attempts import KernelLocationRecord
 
 MAIN_HOSTNAME = f"{MAIN}1"
+_BEFORE_RUNNING = {KernelState.PENDING, KernelState.SCHEDULED, KernelState.PULLING, KernelState.CREATING}
 
 
 class KernelUnknownError(Exception):
@@ -34,7 +35,18 @@ class KernelNotRunningError(Exception):
         self.hostname = hostname
         self.state = state or "UNKNOWN"
         why = ", ".join(word for word in (reason, "" if exit_code is None else f"exit code {exit_code}") if word)
-        super().__init__(f"kernel {hostname} does not run: it is {self.state}{why and f' ({why})'}")
+        advice = "" if state is None or state not in _BEFORE_RUNNING else "; wait until it is RUNNING"
+        super().__init__(f"kernel {hostname} does not run: it is {self.state}{why and f' ({why})'}{advice}")
+
+
+class KernelRestartedError(Exception):
+    """The kernel runs again, in another attempt than that of a stream."""
+
+    def __init__(self, hostname: str) -> None:
+        self.hostname = hostname
+        super().__init__(
+            f"kernel {hostname} was restarted: what ran in it has ended, and its variables are lost; open another stream"
+        )
 
 
 async def locate(tx: AsyncSession, session_id: uuid.UUID, hostname: str) -> AttemptLocation:
@@ -43,6 +55,12 @@ async def locate(tx: AsyncSession, session_id: uuid.UUID, hostname: str) -> Atte
     if kernel is None:
         raise KernelUnknownError(hostname)
     return location_of(kernel, hostname)
+
+
+async def check(tx: AsyncSession, session_id: uuid.UUID, hostname: str, location: AttemptLocation) -> None:
+    """Raises how an attempt has ended: KernelNotRunningError, or KernelRestartedError."""
+    if (await locate(tx, session_id, hostname)).attempt_id != location.attempt_id:
+        raise KernelRestartedError(hostname)
 
 
 async def working_directory(tx: AsyncSession, session_id: uuid.UUID, hostname: str) -> str:

@@ -74,6 +74,8 @@ def _kernel_error(error: Exception) -> errors.ApiError | None:
             return errors.InvalidRequest([("hostname", "is not the name of a kernel of this session")])
         case kernel_locator.KernelNotRunningError():
             return preconditions.StateForbids(str(error), f"kernel/{error.hostname}", {"state": error.state})
+        case kernel_locator.KernelRestartedError():
+            return preconditions.StateForbids(str(error), f"kernel/{error.hostname}")
         case _:
             return None
 

@@ -9,6 +9,7 @@ from contextlib import aclosing
 from retinue.agent.v1 import agent_service_pb2 as agent_pb
 from retinue.manager.access import kernel_locator
 from retinue.manager.agent_rpc.relay import Forwarder
+from retinue.manager.api.streams.ends import naming_the_end
 from retinue.manager.api.visibility import find_session, record_access, require_feature
 from retinue.manager.server import errors
 from retinue.manager.server.interceptors import current_principal
@@ -42,7 +43,10 @@ async def serve_attach(
     # What it runs is left out: commands hold secrets.
     _log.info("%s attaches to kernel %s of session %s", current_principal().name, hostname, session_id)
     steps = _steps(location.attempt_id, start, directory, requests)
-    async with aclosing(forwarder.exchange(location, lambda stub: stub.Attach, steps)) as responses:
+    async with (
+        naming_the_end(database, session_id, hostname, location),
+        aclosing(forwarder.exchange(location, lambda stub: stub.Attach, steps)) as responses,
+    ):
         async for response in responses:
             yield _response(response, hostname)
 

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, ExitStack, aclosing
 from retinue.agent.v1 import agent_service_pb2 as agent_pb
 from retinue.manager.access import kernel_locator
 from retinue.manager.agent_rpc.relay import Forwarder
+from retinue.manager.api.streams.ends import naming_the_end
 from retinue.manager.api.visibility import find_session, record_access, require_feature
 from retinue.manager.server import errors
 from retinue.manager.server.interceptors import current_principal
@@ -45,7 +46,10 @@ async def serve_code(
     _log.info("%s runs code in session %s", current_principal().name, session_id)
     steps = _steps(agent_pb.CodeOpen(attempt_id=location.attempt_id, language=language), requests)
     running = RunningCode(lambda: forwarder.hold(location))
-    async with aclosing(forwarder.exchange(location, lambda stub: stub.ExecuteCode, steps)) as responses:
+    async with (
+        naming_the_end(database, session_id, KERNEL, location),
+        aclosing(forwarder.exchange(location, lambda stub: stub.ExecuteCode, steps)) as responses,
+    ):
         with running:
             async for response in responses:
                 match response.WhichOneof("step"):

@@ -33,11 +33,12 @@ def runtime() -> Path:
 
 
 @contextlib.asynccontextmanager
-async def interactive(client: Client, **environment: str) -> AsyncIterator[Session]:
+async def interactive(client: Client, time_limit: float = 3600, **environment: str) -> AsyncIterator[Session]:
     session = await client.sessions.create(
         type="interactive",
         slots={"cpu": "1", "mem": "512m"},
         environment={"GREETING": "hello", **environment},
+        time_limit=time_limit,
         termination_grace=0,
     )
     try:
@@ -381,6 +382,78 @@ async def test_refusals(cluster: Cluster, client: Client, session: Session) -> N
             assert refused.value.reason == "FEATURE_UNAVAILABLE"
         finally:
             await batch.terminate(force=True)
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("terminated", "TERMINATED_BY_USER"),
+        ("ended by force", "TERMINATED_BY_USER"),
+        ("out of time", "TIME_LIMIT_EXCEEDED"),
+        ("failed", "COMMAND_FAILED, exit code 137"),
+    ],
+)
+async def test_what_runs_or_waits_in_a_session_that_ends_names_the_end(client: Client, how: str, words: str) -> None:
+    # Time enough to begin; when it is not, the refusal is the same.
+    limit = 10 if how == "out of time" else 3600
+    async with interactive(client, limit) as session, asyncio.timeout(NEVER):
+        async with session.code() as code, asyncio.TaskGroup() as group:
+            running = group.create_task(refused(code, "open('begun', 'w').close()\nimport time\ntime.sleep(10**6)"))
+            while not any(entry.path == "begun" for entry in await session.files().list()):
+                await asyncio.sleep(0.05)
+            waiting = group.create_task(refused(code, "1"))
+            await end(session, how)
+            for failure in (await running, await waiting, await refused(code, "2")):
+                assert words in str(failure), failure
+        with pytest.raises(FailedPrecondition, match=words):
+            async with session.code():
+                pass
+
+
+async def refused(code: Code, program: str) -> FailedPrecondition:
+    with pytest.raises(FailedPrecondition) as error:
+        await code.execute(program)
+    return error.value
+
+
+async def end(session: Session, how: str) -> None:
+    if how in {"terminated", "ended by force"}:
+        await session.terminate(force=how == "ended by force")
+    elif how == "failed":
+        with pytest.raises(FailedPrecondition, match="exit code 137"):
+            await end_all_processes(session)
+
+
+async def end_all_processes(session: Session) -> None:
+    async with session.attach(["sh", "-c", "kill -9 -1"]) as command:
+        async for _ in command:
+            pass
+
+
+async def test_what_runs_in_a_session_that_is_restarted_ends(client: Client) -> None:
+    async with interactive(client) as session, asyncio.timeout(NEVER):
+        async with session.code() as code:
+            running = asyncio.create_task(refused(code, "open('begun', 'w').close()\nimport time\ntime.sleep(10**6)"))
+            while not any(entry.path == "begun" for entry in await session.files().list()):
+                await asyncio.sleep(0.05)
+            await session.restart(force=True)
+            assert "kernel main1" in str(await running)
+
+        async def run_again() -> str:
+            async with session.code() as code:
+                return (await code.execute("6 * 7")).value
+
+        assert await eventually(run_again, ignoring=FailedPrecondition) == "42"
+
+
+async def test_a_session_that_waits_says_so(client: Client) -> None:
+    session = await client.sessions.create(type="interactive", slots={"cpu": "100000", "mem": "32m"})
+    try:
+        with pytest.raises(FailedPrecondition, match=r"is PENDING.*wait until it is RUNNING"):
+            async with session.code():
+                pass
+    finally:
+        await session.terminate(force=True)
 
 
 async def test_the_sockets_are_the_kernels_own(code: Code) -> None:

@@ -35,7 +35,7 @@ async def test_a_language_that_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_p
         raise KernelRuntimeError("there is no such language")
 
     monkeypatch.setattr(Workspace, "_start", start)
-    backend: Any = SimpleNamespace()
+    backend: Any = SimpleNamespace(observe=dict)
     context: Any = SimpleNamespace()
     workspace = Workspace(
         backend,

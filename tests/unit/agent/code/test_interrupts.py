@@ -68,7 +68,7 @@ async def workspace(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kernel: Slo
         return kernel
 
     monkeypatch.setattr(Workspace, "_start", start)
-    runtime: Any = SimpleNamespace()
+    runtime: Any = SimpleNamespace(observe=dict)
     context: Any = SimpleNamespace()
     made = Workspace(
         runtime, context, attempt_id="a.1", language="python", record=tmp_path / "r.json", builds=NodeBuilds(tmp_path)

@@ -43,7 +43,10 @@ class FakeWorkspace:
 async def test_a_workspace_goes_with_its_kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(workspaces, "Workspace", FakeWorkspace)
     monkeypatch.setattr(workspaces, "SWEEP_SECONDS", 0.0)
-    attempts = {"a.1": SimpleNamespace(phase=Phase.RUNNING), "b.1": SimpleNamespace(phase=Phase.RUNNING)}
+    attempts = {
+        "a.1": SimpleNamespace(phase=Phase.RUNNING, pause=None),
+        "b.1": SimpleNamespace(phase=Phase.RUNNING, pause=None),
+    }
     backend: Any = SimpleNamespace(observe=lambda: attempts)
     found = Workspaces(backend, tmp_path / "code", NodeBuilds(tmp_path))
     for attempt_id in attempts:
@@ -71,7 +74,7 @@ async def test_a_workspace_goes_with_its_kernel(monkeypatch: pytest.MonkeyPatch,
 async def found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[Workspaces]:
     """Workspaces of one kernel that runs, a.1."""
     monkeypatch.setattr(workspaces, "Workspace", FakeWorkspace)
-    backend: Any = SimpleNamespace(observe=lambda: {"a.1": SimpleNamespace(phase=Phase.RUNNING)})
+    backend: Any = SimpleNamespace(observe=lambda: {"a.1": SimpleNamespace(phase=Phase.RUNNING, pause=None)})
     found = Workspaces(backend, tmp_path / "code", NodeBuilds(tmp_path))
     yield found
     await found.close()
