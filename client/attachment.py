@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from retinue.client.bidi_stream import BidiStream
-from retinue.client.errors import REQUEST_ID_KEY
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.types.v1 import terminal_pb2
 
@@ -53,8 +52,7 @@ class Attachment:
     async def __aenter__(self) -> Self:
         """Asks for the command to be started."""
         identity = str(uuid.uuid4())
-        call = self._stub.Attach(metadata=((REQUEST_ID_KEY, identity),))
-        self._exchange = BidiStream[pb.AttachRequest, pb.AttachResponse](call, identity)
+        self._exchange = BidiStream[pb.AttachRequest, pb.AttachResponse](self._stub.Attach, identity)
         await self._exchange.send(pb.AttachRequest(start=self._start))
         return self
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import grpc
 import grpc.aio
 
-from retinue.client.closing import closing_is_an_error
-from retinue.client.errors import CallError, Unavailable, UsageError
+from retinue.client.errors import REQUEST_ID_KEY, CallError, Unavailable, UsageError
+from retinue.client.opening import Opening
 from retinue.client.rpc_errors import from_rpc
 from retinue.rpc.bidi_call import UNSENT, BidiCall
 
@@ -22,15 +22,17 @@ class BidiStream(Generic[_Request, _Response]):
     and any number send.
     """
 
-    def __init__(self, call: grpc.aio.StreamStreamCall[_Request, _Response], identity: str) -> None:
-        """`identity` is the id of the request that the call was made with."""
-        self._call = BidiCall(call)
+    def __init__(self, method: Any, identity: str) -> None:
+        """Calls a method of a stub; `identity` is the id of the request."""
+        self._call = BidiCall[_Request, _Response](method(metadata=((REQUEST_ID_KEY, identity),)))
         self._identity = identity
+        self._opening = Opening(method, self._call.cancel, identity)
         self.ended_well: bool = False
         """Returns whether the server ended the call without an error."""
 
     def cancel(self) -> None:
         """Ends the call, if it has not ended."""
+        self._opening.end()
         self._call.cancel()
 
     async def send(self, request: _Request) -> None:
@@ -38,7 +40,7 @@ class BidiStream(Generic[_Request, _Response]):
         Raises CallError, as `receive`, and ClientClosed.
         """
         try:
-            with closing_is_an_error():
+            with self._opening.errors():
                 await self._call.write(request)
         except grpc.aio.AioRpcError as status:
             raise self._failure(status) from None
@@ -56,10 +58,12 @@ class BidiStream(Generic[_Request, _Response]):
         which is Unavailable when the server ended it without an error; ClientClosed once it was ended here.
         """
         try:
-            with closing_is_an_error():
+            with self._opening.errors():
                 response = await self._call.read()
         except grpc.aio.AioRpcError as status:
             raise self._failure(status) from None
+        finally:
+            self._opening.end()
         if response is None:
             raise self._end()
         return response

@@ -13,7 +13,9 @@ import grpc.aio
 
 from retinue.client.backoff import TOO_MANY_CALLS, Backoff, RetryBudget
 from retinue.client.closing import closing_is_an_error
-from retinue.client.errors import REQUEST_ID_KEY, CallError, Unavailable
+from retinue.client.errors import REQUEST_ID_KEY, CallError, DeadlineExceeded, Unavailable
+from retinue.client.lazy_channel import ChannelMethod
+from retinue.client.opening import Opening
 from retinue.client.rpc_errors import from_rpc
 
 if TYPE_CHECKING:
@@ -22,20 +24,19 @@ if TYPE_CHECKING:
     from grpc.aio import UnaryStreamMultiCallable, UnaryUnaryMultiCallable
 
 CALL_SECONDS = 30.0
-"""Deadline of a unary call, tries included."""
+"""Deadline of a unary call, tries included, of a client that has none of its own."""
 
 _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
 
 
-async def call(
-    method: UnaryUnaryMultiCallable[_Request, _Response], request: _Request, *, seconds: float = CALL_SECONDS
-) -> _Response:
+async def call(method: UnaryUnaryMultiCallable[_Request, _Response], request: _Request) -> _Response:
     """Calls a unary method. A call that the server refused because the caller makes too many is repeated later.
     Raises CallError.
     """
     identity = str(uuid.uuid4())
-    deadline = time.monotonic() + seconds
+    own = method.timeout if isinstance(method, ChannelMethod) else None
+    deadline = time.monotonic() + (CALL_SECONDS if own is None else own)
     while True:
         left = max(0.0, deadline - time.monotonic())
         try:
@@ -70,10 +71,12 @@ async def resumed(
     while True:
         identity = str(uuid.uuid4())
         stream = method(request(), metadata=((REQUEST_ID_KEY, identity),))
+        opening = Opening(method, stream.cancel, identity)
         failure: CallError
         try:
-            with closing_is_an_error():
+            with opening.errors():
                 async for response in stream:
+                    opening.end()
                     if is_progress(response):
                         backoff.progressed()
                     yield response
@@ -82,7 +85,10 @@ async def resumed(
             failure = Unavailable("the server ended the stream", code=grpc.StatusCode.UNAVAILABLE, request_id=identity)
         except grpc.aio.AioRpcError as error:
             failure = from_rpc(error, identity)
+        except DeadlineExceeded as error:
+            failure = error
         finally:
+            opening.end()
             stream.cancel()
         failed(failure)
         await backoff.failed(failure)

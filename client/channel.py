@@ -56,12 +56,13 @@ def parse_endpoints(endpoints: str) -> list[tuple[str, int]]:
     return list(dict.fromkeys(parse_endpoint(endpoint) for endpoint in endpoints.split(",")))
 
 
-def open_channel(endpoint: str, token: str | None, ca: bytes | None) -> LazyChannel:
+def open_channel(endpoint: str, token: str | None, ca: bytes | None, timeout: float | None = None) -> LazyChannel:
     """Returns a channel to the manager at `endpoint`, or to the first of several that can be reached,
     separated by commas; the first call opens it. To one manager it goes by the proxy that the environment names for it.
 
     `ca` is the PEM of the CA that signed the managers' certificates; None trusts the machine's usual ones. Names among
-    several are looked up here, and block. Raises UsageError.
+    several are looked up here, and block. `timeout` is the seconds that a connection may take to be made, and what
+    `LazyChannel.timeout` says. Raises UsageError.
     """
     endpoints = parse_endpoints(endpoint)
     target, name = _target(endpoints, own_ca=ca is not None)
@@ -78,6 +79,9 @@ def open_channel(endpoint: str, token: str | None, ca: bytes | None) -> LazyChan
     # A proxy is told one address; gRPC would take one to this machine, too.
     proxy = proxy_for(endpoints[0][0], os.environ) if len(endpoints) == 1 else None
     options.append(("grpc.enable_http_proxy", 0) if proxy is None else ("grpc.http_proxy", proxy.url))
+    if timeout is not None:
+        # It bounds tries to connect, too, which take up to 20 s otherwise.
+        options.append(("grpc.min_reconnect_backoff_ms", max(200, min(20_000, int(1000 * timeout)))))
     if name:
         options.append(("grpc.ssl_target_name_override", name))
     if token and (not token.isascii() or not token.isprintable() or " " in token):
@@ -85,7 +89,7 @@ def open_channel(endpoint: str, token: str | None, ca: bytes | None) -> LazyChan
     credentials = grpc.ssl_channel_credentials(root_certificates=ca)
     # gRPC's threads would ask Python for call credentials, and a channel that is closed meanwhile waits for ever.
     metadata = (("authorization", f"Bearer {token}"),) if token else ()
-    return LazyChannel(lambda: grpc.aio.secure_channel(target, credentials, options=options), metadata)
+    return LazyChannel(lambda: grpc.aio.secure_channel(target, credentials, options=options), metadata, timeout)
 
 
 def _target(endpoints: list[tuple[str, int]], *, own_ca: bool) -> tuple[str, str]:

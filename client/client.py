@@ -6,10 +6,12 @@ import os
 from functools import cached_property
 from typing import TYPE_CHECKING, Self, Unpack
 
+from retinue.client.backoff import RetryBudget
 from retinue.client.channel import open_channel
 from retinue.client.completed import Completed, run_to_completion
 from retinue.client.sessions import Sessions
 from retinue.client.settings import Settings, read_ca, resolve
+from retinue.client.words import seconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,13 +20,13 @@ if TYPE_CHECKING:
     import grpc.aio
 
     from retinue.client.accounts import IdleOverrides, Projects, SshKeys, Tokens, Users
-    from retinue.client.backoff import RetryBudget
     from retinue.client.endpoints import Endpoints
     from retinue.client.fleet import Agents, ResourceGroups, Routers
     from retinue.client.logs import LogChunk
     from retinue.client.quotas import Quotas
     from retinue.client.spec import SessionOptions
     from retinue.client.templates import Templates
+    from retinue.client.words import Span
 
 
 class Client:
@@ -127,22 +129,37 @@ class Client:
         *,
         token: str | None = None,
         ca: str | bytes | os.PathLike[str] | None = None,
+        timeout: Span | None = None,
         retry_budget: RetryBudget | None = None,
     ) -> Self:
         """Returns a client of the manager at `HOST:PORT`; the first call connects.
 
         `ca` is the CA that signed the manager's certificate: PEM, or the path of a PEM file; None trusts the machine's
-        usual CAs. Raises UsageError.
-        """
-        return cls(open_channel(endpoint, token, read_ca(ca)), retry_budget=retry_budget)
-
-    @classmethod
-    def from_settings(cls, settings: Settings | None = None, *, retry_budget: RetryBudget | None = None) -> Self:
-        """Returns a client by settings; by default those of the environment and of the current context.
+        usual CAs. `timeout` is how long a call may take, tries included, by default 30 s; given, it is also how long a
+        manager may take to answer a stream that is opened, and a stream that breaks is tried again, by default 2 min.
+        After that calls raise DeadlineExceeded or Unavailable. `retry_budget` is for streams only, and comes first.
         Raises UsageError.
         """
+        seconds = None if timeout is None else seconds_of(timeout)
+        if seconds is not None and retry_budget is None:
+            retry_budget = RetryBudget(total=seconds)
+        return cls(open_channel(endpoint, token, read_ca(ca), seconds), retry_budget=retry_budget)
+
+    @classmethod
+    def from_settings(
+        cls,
+        settings: Settings | None = None,
+        *,
+        timeout: Span | None = None,
+        retry_budget: RetryBudget | None = None,
+    ) -> Self:
+        """Returns a client by settings; by default those of the environment and of the current context.
+        `timeout` and `retry_budget` are those of `connect`. Raises UsageError.
+        """
         settings = settings or resolve(os.environ)
-        return cls.connect(settings.endpoint, token=settings.token, ca=settings.ca, retry_budget=retry_budget)
+        return cls.connect(
+            settings.endpoint, token=settings.token, ca=settings.ca, timeout=timeout, retry_budget=retry_budget
+        )
 
     async def run(
         self,

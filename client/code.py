@@ -14,7 +14,7 @@ import grpc.aio
 
 from retinue.client import enum_names
 from retinue.client.bidi_stream import BidiStream
-from retinue.client.errors import REQUEST_ID_KEY, CallError, RetinueError, Unavailable
+from retinue.client.errors import CallError, RetinueError, Unavailable
 from retinue.client.notebooks import as_html, shortened
 from retinue.client.time_spans import as_duration
 from retinue.manager.v1 import kernel_service_pb2 as pb
@@ -87,8 +87,8 @@ class Code:
 
     async def __aenter__(self) -> Self:
         """Opens the stream, and returns when it takes runs."""
-        call = self._stub.ExecuteCode(metadata=((REQUEST_ID_KEY, self._identity),))
-        self._exchange = BidiStream[pb.ExecuteCodeRequest, pb.ExecuteCodeResponse](call, self._identity)
+        method = self._stub.ExecuteCode
+        self._exchange = BidiStream[pb.ExecuteCodeRequest, pb.ExecuteCodeResponse](method, self._identity)
         try:
             await self._send(pb.ExecuteCodeRequest(open=self._open))
             await self._exchange.receive()

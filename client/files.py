@@ -16,7 +16,6 @@ import grpc.aio
 from retinue.client.backoff import Backoff, RetryBudget
 from retinue.client.bidi_stream import BidiStream
 from retinue.client.calls import resumed
-from retinue.client.closing import closing_is_an_error
 from retinue.client.errors import REQUEST_ID_KEY, CallError, ClientClosed
 from retinue.client.local_files import (
     Copied,
@@ -29,6 +28,7 @@ from retinue.client.local_files import (
     local_paths,
     pieces,
 )
+from retinue.client.opening import Opening
 from retinue.client.rpc_errors import from_rpc
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.types.v1 import file_pb2
@@ -70,8 +70,9 @@ class Files:
             entries: list[file_pb2.FileEntry] = []
             identity = str(uuid.uuid4())
             stream = self._stub.ListFiles(request, metadata=((REQUEST_ID_KEY, identity),))
+            opening = Opening(self._stub.ListFiles, stream.cancel, identity)
             try:
-                with closing_is_an_error():
+                with opening.errors():
                     async for response in stream:
                         entries += response.entries
             except grpc.aio.AioRpcError as error:
@@ -80,6 +81,7 @@ class Files:
             else:
                 return sorted(entries, key=lambda entry: entry.path)
             finally:
+                opening.end()
                 stream.cancel()
 
     async def upload(
@@ -108,8 +110,7 @@ class Files:
     ) -> AsyncGenerator[None, None]:
         """Sends all of these in one call; yields once for each that is stored."""
         identity = str(uuid.uuid4())
-        call = self._stub.UploadFiles(metadata=((REQUEST_ID_KEY, identity),))
-        exchange = BidiStream[pb.UploadFilesRequest, pb.UploadFilesResponse](call, identity)
+        exchange = BidiStream[pb.UploadFilesRequest, pb.UploadFilesResponse](self._stub.UploadFiles, identity)
         ready: asyncio.Queue[int] = asyncio.Queue()
         writing = asyncio.create_task(self._write(exchange, uploads, ready, progress))
         try:

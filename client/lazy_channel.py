@@ -20,6 +20,45 @@ _FORKED = (
 )
 
 
+# Any call would do; this one is small.
+_ASKED = "/retinue.manager.v1.AccountService/GetCaller"
+_UNANSWERED = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE}
+
+
+class ChannelMethod:
+    """A method of the channel that is open when it is called."""
+
+    def __init__(self, channel: LazyChannel, kind: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+        """`kind` is how the channel makes it, as in `unary_unary`, from arguments and options."""
+        self._channel = channel
+        self._kind = kind
+        self._arguments = arguments
+        self._options = options
+        self._made: tuple[grpc.aio.Channel, Any] | None = None
+
+    @property
+    def timeout(self) -> float | None:
+        """Returns the seconds that callers want to wait at most; None for the usual ones."""
+        return self._channel.timeout
+
+    def __call__(self, *values: Any, **named: Any) -> Any:
+        """Calls it, with the metadata of the channel."""
+        channel = self._channel.current()
+        if self._made is None or self._made[0] is not channel:
+            self._made = channel, getattr(channel, self._kind)(*self._arguments, **self._options)
+        own = named.pop("metadata", None) or ()
+        return self._made[1](*values, metadata=(*own, *self._channel.metadata), **named)
+
+    async def is_answered(self) -> bool:
+        """Says whether a manager answers anything within `timeout`."""
+        asked = ChannelMethod(self._channel, "unary_unary", (_ASKED,), {})
+        try:
+            await asked(b"", timeout=self.timeout)
+        except grpc.aio.AioRpcError as error:
+            return error.code() not in _UNANSWERED
+        return True
+
+
 class LazyChannel(grpc.aio.Channel):
     """Stands for a channel that may be made where no event loop runs, or another one than that of its calls.
 
@@ -29,14 +68,21 @@ class LazyChannel(grpc.aio.Channel):
 
     _first_opened_by: ClassVar[int | None] = None
 
-    def __init__(self, open_channel: Callable[[], grpc.aio.Channel], metadata: Iterable[tuple[str, str]] = ()) -> None:
-        """Opens nothing yet. `metadata` goes with every call."""
+    def __init__(
+        self,
+        open_channel: Callable[[], grpc.aio.Channel],
+        metadata: Iterable[tuple[str, str]] = (),
+        timeout: float | None = None,
+    ) -> None:
+        """Opens nothing yet. `metadata` goes with every call; `timeout` is for those who make them."""
         self._open = open_channel
-        self._metadata = tuple(metadata)
+        self.metadata: tuple[tuple[str, str], ...] = tuple(metadata)
+        self.timeout: float | None = timeout
         self._channel: grpc.aio.Channel | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def _current(self) -> grpc.aio.Channel:
+    def current(self) -> grpc.aio.Channel:
+        """Returns the channel of the running loop, which is opened if there is none. Raises UsageError."""
         loop = asyncio.get_running_loop()
         process = os.getpid()
         if LazyChannel._first_opened_by not in (None, process):
@@ -47,17 +93,7 @@ class LazyChannel(grpc.aio.Channel):
         return self._channel
 
     def _method(self, kind: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        made: tuple[grpc.aio.Channel, Any] | None = None
-
-        def method(*values: Any, **named: Any) -> Any:
-            nonlocal made
-            channel = self._current()
-            if made is None or made[0] is not channel:
-                made = channel, getattr(channel, kind)(*arguments, **options)
-            own = named.pop("metadata", None) or ()
-            return made[1](*values, metadata=(*own, *self._metadata), **named)
-
-        return method
+        return ChannelMethod(self, kind, arguments, options)
 
     def unary_unary(self, *arguments: Any, **options: Any) -> Any:
         """Returns a method of the channel that is open when it is called."""
@@ -85,7 +121,7 @@ class LazyChannel(grpc.aio.Channel):
 
     def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
         """Returns the state of the open channel."""
-        return self._current().get_state(try_to_connect)
+        return self.current().get_state(try_to_connect)
 
     @property
     def is_connecting(self) -> bool:
@@ -95,11 +131,11 @@ class LazyChannel(grpc.aio.Channel):
 
     async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
         """Waits until the state of the open channel is another one."""
-        await self._current().wait_for_state_change(last_observed_state)
+        await self.current().wait_for_state_change(last_observed_state)
 
     async def channel_ready(self) -> None:
         """Waits until the open channel is connected."""
-        await self._current().channel_ready()
+        await self.current().channel_ready()
 
     async def __aenter__(self) -> LazyChannel:
         """Returns itself."""

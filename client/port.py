@@ -12,7 +12,7 @@ import uuid
 from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
 
 from retinue.client.bidi_stream import BidiStream
-from retinue.client.errors import REQUEST_ID_KEY, CallError
+from retinue.client.errors import CallError
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.rpc import memory
 from retinue.rpc.acknowledgements import Acknowledgements
@@ -71,8 +71,7 @@ class PortConnection:
     async def __aenter__(self) -> Self:
         """Connects; `port` is set from then on."""
         identity = str(uuid.uuid4())
-        call = self._open_port(metadata=((REQUEST_ID_KEY, identity),))
-        self._exchange = BidiStream[bytes, bytes](call, identity)
+        self._exchange = BidiStream[bytes, bytes](self._open_port, identity)
         try:
             await self._exchange.send(pb.OpenPortRequest(start=self._start).SerializeToString())
             opened = pb.OpenPortResponse.FromString(await self._exchange.receive()).opened

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from retinue.client.logs import LogChunk
     from retinue.client.settings import Settings
     from retinue.client.spec import SessionOptions
+    from retinue.client.words import Span
 
 
 class Client:
@@ -107,21 +108,27 @@ class Client:
         *,
         token: str | None = None,
         ca: str | bytes | os.PathLike[str] | None = None,
+        timeout: Span | None = None,
         retry_budget: RetryBudget | None = None,
     ) -> Self:
         """Returns a client of the manager at `HOST:PORT`; the first call connects.
 
         `ca` is the CA that signed the manager's certificate: PEM, or the path of a PEM file; None trusts the machine's
-        usual CAs. Raises UsageError.
-        """
-        return cls(aio_client.Client.connect(endpoint, token=token, ca=ca, retry_budget=retry_budget))
-
-    @classmethod
-    def from_settings(cls, settings: Settings | None = None, *, retry_budget: RetryBudget | None = None) -> Self:
-        """Returns a client by settings; by default those of the environment and of the current context.
+        usual CAs. `timeout` is how long a call may take, tries included, by default 30 s; given, it is also how long a
+        manager may take to answer a stream that is opened, and a stream that breaks is tried again, by default 2 min.
+        After that calls raise DeadlineExceeded or Unavailable. `retry_budget` is for streams only, and comes first.
         Raises UsageError.
         """
-        return cls(aio_client.Client.from_settings(settings, retry_budget=retry_budget))
+        return cls(aio_client.Client.connect(endpoint, token=token, ca=ca, timeout=timeout, retry_budget=retry_budget))
+
+    @classmethod
+    def from_settings(
+        cls, settings: Settings | None = None, *, timeout: Span | None = None, retry_budget: RetryBudget | None = None
+    ) -> Self:
+        """Returns a client by settings; by default those of the environment and of the current context.
+        `timeout` and `retry_budget` are those of `connect`. Raises UsageError.
+        """
+        return cls(aio_client.Client.from_settings(settings, timeout=timeout, retry_budget=retry_budget))
 
     def run(
         self,

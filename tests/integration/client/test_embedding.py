@@ -137,7 +137,7 @@ except NotFound as error:
 @pytest.mark.parametrize("shape", ["fork", "forkserver", "spawn", "execute", "collect", "preexec", "loop"])
 async def test_forks_beside_a_busy_client(environment: dict[str, str], shape: str) -> None:
     """Streams are open, a thread calls, and connections are made that fail, or are never answered."""
-    count = 5 if shape == "spawn" else 20
+    count = 3 if shape == "spawn" else 10
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", f"{PROGRAMS}.forks", shape, str(count), env=environment, cwd=ROOT, stdout=subprocess.PIPE
     )
