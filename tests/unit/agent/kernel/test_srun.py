@@ -271,7 +271,10 @@ def test_the_highest_exit_code_counts(srun: Run, where: tuple[str, ...]) -> None
 
 
 def test_one_that_fails_ends_the_others_if_that_is_asked_for(srun: Run) -> None:
-    command = ("sh", "-c", "[ $SLURM_PROCID != 2 ] || exit 5; trap 'exit 9' TERM; sleep 1000 & wait")
+    # It fails once the others have said what they do when they are asked to end.
+    fail = "until [ -e 0.$SLURM_STEP_ID ] && [ -e 1.$SLURM_STEP_ID ]; do sleep 0.01; done; exit 5"
+    live = "trap 'exit 9' TERM; touch $SLURM_PROCID.$SLURM_STEP_ID; sleep 1000 & wait"
+    command = ("sh", "-c", f"if [ $SLURM_PROCID = 2 ]; then {fail}; else {live}; fi")
     ran = srun("-K", *command)
     assert ran.returncode == 9
     assert "sub2: task 2: Exited with exit code 5\n" in ran.stderr
