@@ -149,7 +149,15 @@ class Kernels(SandboxKernels[ProcessOptions]):
             server = {} if spec.sftp is None else jail.files(spec.sftp, spec.mounts)
             default = self._options.owner
             provision = Provision(
-                user, default, ssh, spec.mounts, forbidden, steps=self._steps, server=server, has_account=True
+                user,
+                default,
+                ssh,
+                spec.mounts,
+                forbidden,
+                steps=self._steps,
+                server=server,
+                search_path=_search_path(spec),
+                has_account=True,
             )
             provision_kernel(init, provision)
         except BaseException:
@@ -183,14 +191,13 @@ class Kernels(SandboxKernels[ProcessOptions]):
         """
         user = f"{bubblewrap.USER_NAME}:x:{own.uid}:{own.gid}::{HOME}:{BASH if _has_bash() else SHELL}\n"
         group = f"{bubblewrap.USER_NAME}:x:{own.gid}:\n"
-        path = dict(spec.environment).get("PATH", bubblewrap.SEARCH_PATH)
         return {
             "etc/hostname": f"{spec.hostname}\n",
             "etc/hosts": hosts,
             "etc/resolv.conf": self._options.resolver() if spec.egress else WITHOUT_RESOLVER,
             "etc/passwd": user + Path("/etc/passwd").read_text(),
             "etc/group": group + Path("/etc/group").read_text(),
-            **({PROFILE.lstrip("/"): profile(path)} if Path(PROFILE).parent.is_dir() else {}),
+            **({PROFILE.lstrip("/"): profile(_search_path(spec))} if Path(PROFILE).parent.is_dir() else {}),
         }
 
     def authorize(self, attempt_id: str, init: Process, keys: tuple[str, ...], printed: Iterable[str]) -> int:
@@ -240,6 +247,10 @@ class Kernels(SandboxKernels[ProcessOptions]):
         descendants.
         """
         return descended(init.pid, self._cgroups.processes(attempt_id) - {init.pid})
+
+
+def _search_path(spec: AttemptSpec) -> str:
+    return dict(spec.environment).get("PATH", bubblewrap.SEARCH_PATH)
 
 
 def _has_bash() -> bool:

@@ -245,3 +245,11 @@ async def test_kernel_pins_no_network_namespace(backends: Backends) -> None:
 def mounts_of(pid: object) -> str:
     """What a process sees mounted."""
     return Path(f"/proc/{pid}/mountinfo").read_text()
+
+
+async def test_names_of_programs_are_where_the_command_looks(backends: Backends) -> None:
+    environment = {"PATH": "/usr/bin:/bin"}
+    backend = await backends.started(spec("k", "sh", "-c", "srun -n1 echo step", environment=environment))
+    ended = await backends.until("k.1", Phase.EXITED)
+    assert (await backends.printed_apart("k.1"), ended.exit_code) == (("step\n", ""), 0)
+    await backend.remove("k.1")
