@@ -13,13 +13,15 @@ from retinue.manager.session.core.attempts import ListenerBrokenError, TermOverE
 from retinue.manager.store.database import StoreUnavailable
 from retinue.manager.store.journal import ReaderTooSlow
 from retinue.manager.store.leadership import NotLeader
-from retinue.manager.store.repeats import Repeats
+from retinue.rpc.retrying import FAILING, Retrying
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
+SOUND_SECONDS = _LONGEST_PAUSE_SECONDS
+"""A part that has failed is sound again once it has run for so long."""
 
 
 async def supervise(name: str, part: Callable[[], Coroutine[Any, Any, None]], *, pause: float = _PAUSE_SECONDS) -> None:
@@ -28,25 +30,42 @@ async def supervise(name: str, part: Callable[[], Coroutine[Any, Any, None]], *,
 
     The pause is that given when the database was away or the journal was ahead; after other failures it doubles up to a
     minute, until the part has run for longer than that. Raises NotLeader when the part finds that another leads.
+
+    While it fails, the metric `retinue_failing` has it, and the log a line a minute.
     """
-    clock = asyncio.get_running_loop().time
-    current, repeats = pause, Repeats()
-    while True:
-        began = clock()
-        try:
-            await cancellable(part())
-        except Exception as error:  # logged; the other parts continue
-            if ends_term(error):
-                raise NotLeader(f"{name} finds that the term has ended") from error
-            if clock() - began > _LONGEST_PAUSE_SECONDS or will_pass(error):
-                current = pause
-            if will_pass(error):
-                if repeats.is_due(str(error), clock()):
-                    _log.warning("%s is run again in %.1f s: %r", name, current, error)
-            else:
-                _log.error("%s failed, and is run again in %.1f s", name, current, exc_info=error)
-        await asyncio.sleep(current)
-        current = min(2 * current, _LONGEST_PAUSE_SECONDS)
+    loop = asyncio.get_running_loop()
+    clock, current = loop.time, pause
+    passing = Retrying(f"{name} is interrupted", _log, part=name)
+    failing = Retrying(f"{name} fails", _log, level=logging.ERROR, part=name)
+
+    def succeed() -> None:
+        passing.succeed()
+        failing.succeed()
+
+    try:
+        while True:
+            began = clock()
+            sound = loop.call_later(SOUND_SECONDS, succeed) if passing.retries or failing.retries else None
+            try:
+                await cancellable(part())
+                succeed()
+            except Exception as error:  # logged; the other parts continue
+                if ends_term(error):
+                    raise NotLeader(f"{name} finds that the term has ended") from error
+                if clock() - began > _LONGEST_PAUSE_SECONDS or will_pass(error):
+                    current = pause
+                if not will_pass(error):
+                    failing.fail(repr(error), unforeseen=error)
+                elif not _is_interruption(error):
+                    passing.fail(repr(error))
+            finally:
+                if sound is not None:
+                    sound.cancel()
+            await asyncio.sleep(current)
+            current = min(2 * current, _LONGEST_PAUSE_SECONDS)
+    finally:
+        # Of a term that has ended nothing fails any more.
+        FAILING.labels(name).set(0)
 
 
 class PartInterruptedError(Exception):
@@ -89,6 +108,13 @@ def ends_term(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return any(map(ends_term, error.exceptions))
     return isinstance(error, NotLeader | TermOverError)
+
+
+def _is_interruption(error: BaseException) -> bool:
+    """Returns whether a failure says only that a part was interrupted, which it deals with itself."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(_is_interruption, error.exceptions))
+    return isinstance(error, PartInterruptedError)
 
 
 def will_pass(error: BaseException) -> bool:

@@ -28,9 +28,12 @@ from retinue.router.picker_addresses import NOWHERE, Located, PickerAddresses
 from retinue.router.updater import Updater
 from retinue.rpc.core.addresses import PUBLIC_ONLY, AddressPolicy
 from retinue.rpc.descriptors import soft_limit
+from retinue.rpc.retrying import Retrying
 
 _log = logging.getLogger(__name__)
 
+AGAIN_SECONDS = 5.0
+"""Pause before a table that could not be applied is applied again."""
 _UNLIMITED_STREAMS = 1_000_000
 _UNLIMITED_SECONDS = 3600
 # The gate says itself how many requests it holds; a burst of them waits for this process,
@@ -149,8 +152,11 @@ class Serving:
 
     async def _follow(self) -> None:
         """Applies the newest table again and again."""
+        applying = Retrying("the table cannot be applied", _log, level=logging.ERROR, part="table")
         while True:
-            await self._changed.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if applying.retries is None else AGAIN_SECONDS):
+                    await self._changed.wait()
             self._changed.clear()
             try:
                 number = self._set
@@ -158,8 +164,9 @@ class Serving:
                 if self.applied != number:
                     self.applied = number
                     self._notify()
-            except Exception:  # noqa: BLE001 - logged whole; the next table is tried
-                _log.exception("table %d cannot be applied", self._table.revision)
+                applying.succeed()
+            except Exception as error:  # noqa: BLE001 - logged whole; it is tried again, or the next one is
+                applying.fail(f"{self._table.revision}: {error!r}", unforeseen=error)
 
     async def _apply(self, table: Table) -> None:
         if table is _NO_TABLE:

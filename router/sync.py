@@ -23,6 +23,7 @@ from retinue.rpc.core.reasons import ErrorReason
 from retinue.rpc.core.terms import StaleIncarnationError, StaleTermError
 from retinue.rpc.enrollment.peers import is_manager
 from retinue.rpc.errors import ApiError
+from retinue.rpc.retrying import Retrying
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +62,9 @@ class SyncServicer(router_service_pb2_grpc.RouterServiceServicer):
         self._current: _Stream | None = None
         self._idle = asyncio.Event()
         self._idle.set()
+        # Of all streams together: a manager that dials again and again does not begin a new count.
+        self._keeping = Retrying("the table cannot be kept on the disk", _log, level=logging.ERROR, part="kept table")
+        self._counting = Retrying("there are no counts of requests", _log, part="counts")
 
     async def wait_disconnected(self) -> None:
         """Returns when no stream is open."""
@@ -96,9 +100,11 @@ class SyncServicer(router_service_pb2_grpc.RouterServiceServicer):
         except StaleTermError as error:
             raise RouterError(grpc.StatusCode.FAILED_PRECONDITION, ErrorReason.STALE_TERM, str(error)) from error
         except OSError as error:
-            _log.error("the leader's term cannot be written: %s", error)
+            self._keeping.fail(f"the leader's term: {error}")
         welcome.revision = self._tables.revision
-        stream = _Stream(self._serving, self._tables, self._traffic, hello)
+        stream = _Stream(
+            self._serving, self._tables, self._traffic, hello, keeping=self._keeping, counting=self._counting
+        )
         if self._current is not None:
             self._current.cut(
                 RouterError(grpc.StatusCode.ABORTED, ErrorReason.UNAVAILABLE, "another stream took this one's place")
@@ -124,8 +130,17 @@ class _Stream:
     """One stream: a reader that takes tables, and a generator of what goes."""
 
     def __init__(
-        self, serving: Serving, tables: Tables, traffic: Callable[[], Awaitable[pb.Traffic]], hello: pb.Hello
+        self,
+        serving: Serving,
+        tables: Tables,
+        traffic: Callable[[], Awaitable[pb.Traffic]],
+        hello: pb.Hello,
+        *,
+        keeping: Retrying,
+        counting: Retrying,
     ) -> None:
+        self._keeping = keeping
+        self._counting = counting
         self._serving = serving
         self._tables = tables
         self._traffic = traffic
@@ -168,9 +183,12 @@ class _Stream:
                 if clock() >= due:
                     due = clock() + TRAFFIC_SECONDS
                     try:
-                        yield pb.SyncResponse(traffic=await self._traffic())
+                        counts = await self._traffic()
                     except OSError as error:
-                        _log.warning("there are no counts of requests: %s", error)
+                        self._counting.fail(error)
+                    else:
+                        self._counting.succeed()
+                        yield pb.SyncResponse(traffic=counts)
                     continue
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout_at(due):
@@ -217,8 +235,10 @@ class _Stream:
                 await self._tables.change(request.change)
             elif step != "heartbeat":
                 raise TableError(f"{step} is out of place here")
+            if step != "heartbeat":
+                self._keeping.succeed()
         except OSError as error:
-            _log.error("the table cannot be kept on the disk: %s", error)
+            self._keeping.fail(error)
         self._wake.set()
 
 

@@ -8,6 +8,7 @@ import io
 import logging
 import platform
 import socket
+import time
 from importlib import metadata
 from socketserver import ThreadingMixIn
 from threading import BoundedSemaphore, Thread, Timer
@@ -30,6 +31,10 @@ _log = logging.getLogger(__name__)
 _CLIENT_SECONDS = 10.0
 _MAX_CLIENTS = 32
 _BUILD = Gauge("retinue_build_info", "1, with the versions of a daemon.", ["program", "version", "python", "grpc"])
+_CLOCK = Gauge(
+    "retinue_clock_timestamp_seconds", "Time by the clock of the daemon's machine at the scrape, in seconds since 1970."
+)
+_CLOCK.set_function(time.time)
 CERTIFICATE_ENDS = Gauge(
     "retinue_certificate_expire_timestamp_seconds",
     "End of a certificate, in seconds since 1970: `authority`, `node`, `clients` or `browsers`.",

@@ -14,6 +14,7 @@ from retinue.agent.errors import KernelRuntimeError, PortClosedError
 from retinue.agent.network.errors import NetworkError
 from retinue.agent.probes.core.exposition import read_metrics
 from retinue.agent.probes.questions import connect
+from retinue.rpc.retrying import Retrying
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -70,11 +71,14 @@ class Scraper:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(PARALLEL)
         self._changed = asyncio.Event()
+        # Of attempts whose pages are not read, why.
+        self._failing: dict[str, Retrying] = {}
 
     def watch(self, names: Mapping[str, frozenset[str]], interval: float) -> None:
         """Reads these metrics by attempt, every `interval` seconds, and no others."""
         self._names, self._interval = names, interval
         self._pages = {key: page for key, page in self._pages.items() if key in names}
+        self._failing = {key: failing for key, failing in self._failing.items() if key in names}
         self._addresses = {key: address for key, address in self._addresses.items() if key in names}
         self._changed.set()
 
@@ -104,6 +108,8 @@ class Scraper:
     async def _read(self, attempt_id: str) -> None:
         try:
             await self._read_page(attempt_id)
+            if (failing := self._failing.pop(attempt_id, None)) is not None:
+                failing.succeed()
         except (
             TimeoutError,
             PageError,
@@ -113,11 +119,21 @@ class Scraper:
             OSError,
             ValueError,
         ) as error:
-            log.debug("metrics of attempt %s are not known: %r", attempt_id, error)
-        except Exception:
-            log.exception("metrics of attempt %s cannot be read", attempt_id)
+            self._fail(attempt_id, error)
+        except Exception as error:  # noqa: BLE001 - whatever it was, the page is read again
+            self._fail(attempt_id, error, unforeseen=error)
         finally:
             del self._tasks[attempt_id]
+
+    def _fail(self, attempt_id: str, error: Exception, *, unforeseen: Exception | None = None) -> None:
+        failing = self._failing.get(attempt_id)
+        if failing is None:
+            # What a program answers is its owner's to mend; a defect of ours is not.
+            level = logging.INFO if unforeseen is None else logging.ERROR
+            failing = Retrying(f"metrics of attempt {attempt_id} are not known", log, level=level)
+            if attempt_id in self._names:
+                self._failing[attempt_id] = failing
+        failing.fail(error, unforeseen=unforeseen)
 
     async def _read_page(self, attempt_id: str) -> None:
         wanted = self._desired().get(attempt_id)

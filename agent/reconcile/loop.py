@@ -47,6 +47,7 @@ from retinue.agent.reconcile.networks import (
 )
 from retinue.rpc.core.reasons import AgentConditionReason, AgentConditionType, AttemptReason
 from retinue.rpc.core.retries import Retries, after_failure
+from retinue.rpc.retrying import AGAIN_SECONDS
 
 if TYPE_CHECKING:
     import random
@@ -80,11 +81,12 @@ Inspection: TypeAlias = InspectNetwork | InspectEgress
 
 @dataclass(frozen=True, slots=True)
 class _Trouble:
-    """The failures in a row of a step, and the time of the next try (monotonic)."""
+    """The failures in a row of a step, and the times of the next try and of the last line in the log (monotonic)."""
 
     step: Step
     retries: Retries
     again_at: float
+    logged_at: float
 
 
 class Reconciler:
@@ -404,8 +406,8 @@ class Reconciler:
             self._fail(action, error)
         else:
             # A degraded network is as it should be only once its kernels' links were looked at.
-            if key not in self._inspections.degraded:
-                self._troubles.pop(key, None)
+            if key not in self._inspections.degraded and (trouble := self._troubles.pop(key, None)) is not None:
+                log.info("no longer so: %s failed (%d times)", action, trouble.retries.tries)
         finally:
             del self._busy[key]
             self.changed()
@@ -416,10 +418,12 @@ class Reconciler:
         known = before.retries if before is not None and before.step is step else None
         retries = after_failure(known, error, self._wall_clock())
         delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(retries.tries - 1, 16)) * self._random.uniform(0.5, 1.0)
-        self._troubles[key] = _Trouble(step, retries, self._clock() + delay)
+        now = self._clock()
+        quiet = known is not None and before is not None and now - before.logged_at < AGAIN_SECONDS
+        self._troubles[key] = _Trouble(step, retries, now + delay, before.logged_at if quiet and before else now)
         if isinstance(action, EnsureNetwork) and retries.tries >= REPORTED_FAILURES:
             self._inspections.fail(action.session_id, str(error))
-        if known is not None and known.error == retries.error:
+        if quiet:
             log.debug("%s failed for the %d. time, to be tried again in %.1f s", action, retries.tries, delay)
             return
         expected = isinstance(error, NetworkError | KernelRuntimeError | OSError)

@@ -34,7 +34,8 @@ from retinue.agent.runtime.options import RuntimeOptions, Shared
 from retinue.agent.runtime.tasks import Tasks, Watches
 from retinue.agent.runtime.usage_watch import UsageWatch
 from retinue.agent.state.damaged import DIRECTORY, DamagedFiles
-from retinue.rpc.core.reasons import AgentConditionReason, AttemptReason
+from retinue.rpc.core.reasons import AgentConditionReason, AgentConditionType, AttemptReason
+from retinue.rpc.retrying import Retrying
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,6 +54,7 @@ PAUSE_INTERVAL, PAUSE_INTERVAL_EACH = 1.0, 0.01
 MEMORY_INTERVAL = 1.0
 """Seconds between two looks at what was killed for want of memory."""
 RETRY = 1.0
+_STILL_THERE = "its processes do not end"
 """Seconds before the end of an attempt is recorded again after that failed."""
 TAIL = 2_000
 """Bytes of output in the message of an attempt that could not be created."""
@@ -83,6 +85,8 @@ class AttemptRuntime(ABC, Generic[Options]):
         self._store = AttemptStore(self._records)
         self._killed = Killed(self._conditions, self.condition, is_paused=self._store.is_paused)
         self._watches = Watches(self._ended)
+        # Of attempts whose end is not recorded yet, what fails.
+        self._ends: dict[str, Retrying] = {}
         self._usage = UsageWatch()
         self._tasks = Tasks()
 
@@ -320,7 +324,7 @@ class AttemptRuntime(ABC, Generic[Options]):
         spawn(self._watch_memory(), "watch the memory of attempts")
         spawn(self._watch_pauses(), "watch for paused attempts")
         spawn(self._killed.watch(self._kill_again, self._store.show_unkillable), "watch killed attempts")
-        spawn(DiskWatch(self, options.scratch_dir, bounds).run(), "bound work directories")
+        spawn(DiskWatch(self, options.scratch_dir, bounds, self._conditions).run(), "bound work directories")
 
     async def _watch_memory(self) -> None:
         """Records what Linux kills for want of memory in attempts that run on; does not return."""
@@ -429,7 +433,10 @@ class AttemptRuntime(ABC, Generic[Options]):
         """Records the end of an attempt, once nothing of it is left; tries until that is done."""
         while True:
             async with self._store.lock(attempt_id):
-                if attempt_id not in self._store or await self._try_finish(attempt_id, failure):
+                if attempt_id not in self._store:
+                    self._end_of_failures(attempt_id)
+                    return
+                if await self._try_finish(attempt_id, failure):
                     return
             await asyncio.sleep(RETRY)
 
@@ -449,18 +456,41 @@ class AttemptRuntime(ABC, Generic[Options]):
             # After a restart of the node, the numbers belong to other processes.
             remains = await self._end(record, None if rebooted else record.init)
             if remains is None:
-                log.warning("processes of attempt %s do not end", attempt_id)
                 self._killed.begin(attempt_id)
+                # The condition UNKILLABLE is about those.
+                self._fail_to_end(attempt_id, _STILL_THERE)
                 return False
             await self._record_end(record, remains, rebooted, failure)
         except (KernelRuntimeError, OSError) as error:
-            log.warning("the end of attempt %s cannot be recorded: %s", attempt_id, error)
+            self._fail_to_end(attempt_id, error)
             return False
+        self._end_of_failures(attempt_id)
         if self._store.record(attempt_id).reason == DISK_EXCEEDED:
             # Not only once a manager, which may be away, has it removed.
             with contextlib.suppress(KernelRuntimeError, OSError):
                 await self._empty(attempt_id)
         return True
+
+    def _fail_to_end(self, attempt_id: str, error: object) -> None:
+        ending = self._ends.get(attempt_id)
+        if ending is None:
+            ending = self._ends[attempt_id] = Retrying(f"the end of attempt {attempt_id} cannot be recorded", log)
+        ending.fail(error)
+        self._show_ends()
+
+    def _end_of_failures(self, attempt_id: str) -> None:
+        if (ending := self._ends.pop(attempt_id, None)) is not None:
+            ending.succeed()
+            self._show_ends()
+
+    def _show_ends(self) -> None:
+        """Has the node's condition say which ends are not recorded."""
+        failing = [ending for ending in self._ends.values() if ending.retries and ending.retries.error != _STILL_THERE]
+        texts = sorted(ending.text for ending in failing)
+        more = f"; and {len(texts) - 1} more" if len(texts) > 1 else ""
+        self._conditions.update(
+            AgentConditionType.OTHER, f"{texts[0]}{more}" if texts else "", AgentConditionReason.END_NOT_RECORDED
+        )
 
     async def _record_end(
         self, record: Record, remains: Remains, rebooted: bool, failure: KernelStartError | None

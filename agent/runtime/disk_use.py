@@ -19,10 +19,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from retinue.agent.errors import KernelRuntimeError
 from retinue.agent.host.processes import PROC
-from retinue.rpc.core.reasons import AttemptReason
+from retinue.rpc.core.reasons import AgentConditionReason, AgentConditionType, AttemptReason
+from retinue.rpc.retrying import Retrying
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from retinue.agent.conditions import Conditions
 
 log = logging.getLogger(__name__)
 
@@ -267,20 +270,30 @@ def _measured_apart(home: Path) -> Use:
 class DiskWatch:
     """Looks at all kernels of one runtime, whose work directories lie in one directory."""
 
-    def __init__(self, watched: Watched, scratch_dir: Path, bounds: Bounds) -> None:
-        """Measures nothing before `run`."""
+    def __init__(self, watched: Watched, scratch_dir: Path, bounds: Bounds, conditions: Conditions) -> None:
+        """Measures nothing before `run`. The node has a condition while nothing can be measured."""
         self._watched = watched
         self._directory = scratch_dir
         self._bounds = bounds
+        self._conditions = conditions
 
     async def run(self) -> None:
         """Looks again and again; does not return."""
+
+        def show(text: str) -> None:
+            self._conditions.update(AgentConditionType.OTHER, text, AgentConditionReason.DISK_NOT_MEASURED)
+
+        looking = Retrying(
+            "kernels may fill the disk: how much they have on it cannot be measured", log, changed=show, part="disk use"
+        )
         while True:
             begin = time.monotonic()
             try:
                 await self._look()
-            except Exception:
-                log.exception("what kernels have on the disk cannot be measured")
+                looking.succeed()
+            except Exception as error:  # noqa: BLE001 - whatever it was, the disk is looked at again
+                foreseen = isinstance(error, KernelRuntimeError | OSError)
+                looking.fail(error, unforeseen=None if foreseen else error)
             await self._pause(max(INTERVAL, SHARE * (time.monotonic() - begin)))
 
     async def _look(self) -> None:

@@ -14,6 +14,7 @@ from retinue.manager.store import leadership, outputs
 from retinue.manager.store.database import Database, StoreUnavailable
 from retinue.manager.store.output_streams import StreamRuns
 from retinue.manager.store.outputs import PendingOutput
+from retinue.rpc.retrying import Retrying
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +43,8 @@ class OutputCollector:
         # Agents that are fetched from or paused, and the last pauses of those that failed.
         self._busy: set[str] = set()
         self._pauses: dict[str, float] = {}
+        # What fails, by agent; outputs that cannot be kept whatever agent they come from are of one of them.
+        self._failing: dict[str, Retrying] = {}
         self._limit = asyncio.Semaphore(_AT_ONCE)
         # Agents that failed have a limit of their own: they may take all the time of each fetch.
         self._limit_of_failed = asyncio.Semaphore(_AT_ONCE)
@@ -74,6 +77,8 @@ class OutputCollector:
             fetches = [group.create_task(self._try_to_collect(row, limit)) for row in rows]
         if all(fetch.result() for fetch in fetches):
             self._pauses.pop(agent_id, None)
+            if (failing := self._failing.pop(agent_id, None)) is not None:
+                failing.succeed()
         else:
             pause = self._pauses[agent_id] = min(_MAX_PAUSE, 2 * self._pauses.get(agent_id, _MIN_PAUSE / 2))
             await asyncio.sleep(pause)
@@ -86,9 +91,17 @@ class OutputCollector:
                 return await self._collect(row)
         except leadership.NotLeader:
             raise
-        except Exception:  # noqa: BLE001  # logged whole; the output of others is collected
-            _log.exception("output of kernel %s cannot be collected", row.kernel_id)
+        except Exception as error:  # noqa: BLE001  # logged whole; the output of others is collected
+            self._fail(row, repr(error), unforeseen=error)
             return False
+
+    def _fail(self, row: PendingOutput, error: object, *, unforeseen: Exception | None = None) -> None:
+        failing = self._failing.get(row.agent_id)
+        if failing is None:
+            what = f"outputs of kernels that have ended cannot be collected from agent {row.agent_id}"
+            level = logging.WARNING if unforeseen is None else logging.ERROR
+            failing = self._failing[row.agent_id] = Retrying(what, _log, level=level)
+        failing.fail(f"kernel {row.kernel_id}: {error}", unforeseen=unforeseen)
 
     async def _collect(self, row: PendingOutput) -> bool:
         start = max(0, row.log_size - KEPT_BYTES)
@@ -111,7 +124,7 @@ class OutputCollector:
                         start, data = start + beyond, data[beyond:]
                         streams.drop(beyond)
         except (AgentUnavailableError, TimeoutError) as error:
-            _log.info("output of kernel %s is not collected yet: %s", row.kernel_id, error)
+            self._fail(row, str(error) or f"nothing came within {_FETCH_SECONDS:g} s")
             return False
         except (OutputGoneError, OutputPastEndError) as error:
             _log.warning("output of kernel %s is gone: %s", row.kernel_id, error)
@@ -123,7 +136,7 @@ class OutputCollector:
                 await leadership.check(tx, self._term)
                 await outputs.keep(tx, row.kernel_id, row.epoch, kept)
         except StoreUnavailable as error:
-            _log.info("output of kernel %s is not kept yet: %s", row.kernel_id, error)
+            self._fail(row, error)
             return False
         self._committed({row.agent_id: [row.session_id]})
         return True

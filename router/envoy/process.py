@@ -24,6 +24,7 @@ from retinue.router.envoy.admin import Admin, AdminError
 from retinue.router.envoy.bootstrap import admin_socket, barrier_socket
 from retinue.router.envoy.steering import connected, steer_to_newest, waiting
 from retinue.rpc.files import replace_file
+from retinue.rpc.retrying import Retrying
 
 _log = logging.getLogger(__name__)
 
@@ -135,14 +136,16 @@ class Engine:
 
     async def _keep_running(self) -> None:
         pause = _MIN_PAUSE
+        starting = Retrying("the engine does not start", _log, level=logging.ERROR, part="engine")
         while True:
             if not await self._adopted():
                 try:
                     self._start()
                 except OSError as error:
-                    _log.error("the engine does not start: %s", error)
+                    starting.fail(error)
                     await asyncio.sleep(_MAX_PAUSE)
                     continue
+            starting.succeed()
             began = time.monotonic()
             await self._wait_ended()
             _log.error("the engine has ended; starting it again")

@@ -17,6 +17,7 @@ from google.protobuf.json_format import ParseDict
 
 from retinue.router.core.holding import HoldQueue, limited, releasable
 from retinue.router.core.table import Endpoint
+from retinue.rpc.retrying import Retrying
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +61,7 @@ class Gate(external_auth_pb2_grpc.AuthorizationServicer):  # type: ignore[misc] 
         self._answers: dict[int, asyncio.Future[bool]] = {}
         self._numbers = itertools.count()
         self._wake = asyncio.Event()
+        self._asking = Retrying("requests in progress are not known", _log)
 
     def held(self) -> dict[str, int]:
         """Returns how many requests are held, by endpoint."""
@@ -122,8 +124,10 @@ class Gate(external_auth_pb2_grpc.AuthorizationServicer):  # type: ignore[misc] 
         try:
             in_progress = await self._in_progress(endpoint) if limited(endpoint) else 0
         except OSError as error:
-            _log.warning("requests in progress are not known: %s", error)
+            self._asking.fail(error)
             return
+        if limited(endpoint):
+            self._asking.succeed()
         if (queue := self._queues.get(endpoint.id)) is not None:
             self._answer(queue.release(releasable(endpoint, in_progress)), allowed=True)
 

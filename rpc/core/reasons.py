@@ -37,6 +37,8 @@ class AgentConditionReason(StrEnum):
     COPY = "COPY"
     UNWRITABLE = "UNWRITABLE"
     NOEXEC = "NOEXEC"
+    DISK_NOT_MEASURED = "DISK_NOT_MEASURED"
+    END_NOT_RECORDED = "END_NOT_RECORDED"
 
 
 class AttemptReason(StrEnum):

@@ -15,6 +15,7 @@ from retinue.manager.v1 import enrollment_service_pb2, enrollment_service_pb2_gr
 from retinue.rpc.enrollment.enrollment import channel_options, recover
 from retinue.rpc.enrollment.identity import new_key
 from retinue.rpc.enrollment.managers import ManagerChoice, agent_endpoints
+from retinue.rpc.retrying import Retrying
 
 if TYPE_CHECKING:
     import random
@@ -79,6 +80,7 @@ class Announcer:
         renewed after it had expired.
         """
         delay = FIRST_DELAY
+        announcing = Retrying("cannot announce this node", log, part="announcement")
         while True:
             if self._identities.current().expired(self._now()):
                 # Nobody would hear it. Where no manager is connected, the certificate is looked at before its time.
@@ -89,8 +91,9 @@ class Announcer:
             try:
                 await self.announce()
                 delay, pause = FIRST_DELAY, ANNOUNCE_INTERVAL
+                announcing.succeed()
             except (grpc.aio.AioRpcError, ValueError) as error:
-                log.warning("cannot announce this node%s", self._in_words(error))
+                announcing.fail(self._in_words(error))
                 pause, delay = delay, min(ANNOUNCE_INTERVAL, delay * 2)
             await self._pause(pause)
             await wait_disconnected()
@@ -104,6 +107,7 @@ class Announcer:
     async def renew_always(self) -> None:
         """Renews the certificate after two thirds of its lifetime, until cancelled; one that has expired by a proof."""
         delay = FIRST_DELAY
+        renewing = Retrying("cannot renew the certificate", log, part="certificate")
         while True:
             self._found_expired.clear()
             if self._identities.current().due(self._now()):
@@ -111,10 +115,10 @@ class Announcer:
                 try:
                     await self.renew()
                     log.info("the certificate was renewed")
+                    renewing.succeed()
                     delay = FIRST_DELAY
                 except (grpc.aio.AioRpcError, ValueError, OSError) as error:
-                    which = "the certificate, which has expired" if expired else "the certificate"
-                    log.warning("cannot renew %s%s", which, self._in_words(error))
+                    renewing.fail(f"{'it has expired; ' if expired else ''}{self._in_words(error)}")
                     if expired:
                         await asyncio.sleep(delay * self._random.uniform(0.8, 1.2))
                         delay = min(ANNOUNCE_INTERVAL, delay * 2)
@@ -204,10 +208,10 @@ class Announcer:
         return await self._choice.call(agent_endpoints(identity.agent_endpoint, self._announcement.managers), at)
 
     def _in_words(self, error: Exception) -> str:
-        """Returns what follows the words about a call that failed: each manager that was tried, and what it said."""
+        """Returns in words what failed: each manager that was tried, and what it said."""
         if not isinstance(error, grpc.aio.AioRpcError):
-            return f": {error}"
-        return "".join(f"; at {address}: {_fault(failure)}" for address, failure in self._failures.items())
+            return str(error)
+        return "; ".join(f"at {address}: {_fault(failure)}" for address, failure in self._failures.items())
 
 
 def _fault(error: grpc.aio.AioRpcError) -> str:

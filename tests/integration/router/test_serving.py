@@ -13,7 +13,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from retinue.router.core.table import Access, Cors, Revision, Routing
+import pytest
+from prometheus_client import REGISTRY
+
+from retinue.router import serving
+from retinue.router.core.table import Access, Cors, Revision, Routing, Table
 from tests.integration.router.backends import Backend
 from tests.integration.router.clients import Drip, Load, is_whole, read_answer, request
 from tests.integration.router.running import HOST, Running, replicas, running, token, toy, until_connected
@@ -319,3 +323,31 @@ async def test_the_access_log_has_no_query(tmp_path: Path) -> None:
         await eventually((tmp_path / "access.log").read_text)
         entry = json.loads((tmp_path / "access.log").read_text().splitlines()[0])
         assert (entry["path"], entry["endpoint"], entry["status"]) == ("/", "p/toy", 200)
+
+
+async def test_a_table_that_cannot_be_applied_is_applied_again_and_seen_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def failing() -> float | None:
+        return REGISTRY.get_sample_value("retinue_failing", {"part": "table"})
+
+    monkeypatch.setattr(serving, "AGAIN_SECONDS", 0.01)
+    tries, shown, apply = 0, list[float | None](), serving.Serving._apply  # noqa: SLF001
+
+    async def fail_at_first(each: serving.Serving, table: Table) -> None:
+        nonlocal tries
+        tries += 1
+        shown.append(failing())
+        if tries <= 5:
+            raise ValueError(f"a mistake at {tries}")
+        await apply(each, table)
+
+    async with running(tmp_path) as router:
+        monkeypatch.setattr(serving.Serving, "_apply", fail_at_first)
+        # No other table comes.
+        await router.serve(toy())
+        await eventually(lambda: failing() == 0)
+    assert shown[1:6] == [1] * 5
+    said = [record.getMessage() for record in caplog.records if "cannot be applied" in record.getMessage()]
+    assert said[0] == "the table cannot be applied, and is tried again: 1: ValueError('a mistake at 1')"
+    assert [text for text in said[1:] if "mistake" in text] == []

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import shutil
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,6 +15,8 @@ from retinue.agent.docker.core.container_spec import container_name
 from retinue.agent.fencing.watchdog import FenceTarget
 from retinue.agent.host.processes import Process, alive, send_signal
 from retinue.agent.process.sandbox_kernels import STATUS
+from retinue.agent.runtime import attempt_runtime
+from retinue.agent.runtime.attempt_runtime import AttemptRuntime
 from retinue.agent.runtime.bwrap_status import parse_status
 from retinue.agent.state import checked
 from tests.integration.agent.opened import HOSTS
@@ -21,6 +24,7 @@ from tests.integration.agent.runtime.conftest import first_process, record
 from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
+    from retinue.agent.runtime.options import RuntimeOptions
     from tests.integration.agent.runtime.conftest import Contract
 
 
@@ -181,3 +185,31 @@ async def test_node_restart(contract: Contract) -> None:
     for name in observed:
         await backend.remove(f"{name}.1")
     assert not contract.left()
+
+
+async def test_an_end_that_cannot_be_recorded_is_a_condition_of_the_node_and_one_line_a_minute(
+    contract: Contract, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend = await contract.started(contract.spec("k", "sleep", "1000"))
+    assert isinstance(backend, AttemptRuntime)
+    tries, record_end, conditions = 0, AttemptRuntime._record_end, backend._conditions  # noqa: SLF001
+
+    async def fail_at_first(each: AttemptRuntime[RuntimeOptions], *rest: Any) -> None:
+        nonlocal tries
+        tries += 1
+        if tries <= 8:
+            raise OSError(errno.ENOSPC, f"no space for the {tries}. time")
+        await record_end(each, *rest)
+
+    shown: list[str] = []
+    conditions.listen(lambda: shown.extend(found.message for found in conditions.all()))
+    monkeypatch.setattr(AttemptRuntime, "_record_end", fail_at_first)
+    monkeypatch.setattr(attempt_runtime, "RETRY", 0.01)
+    caplog.clear()
+    await backend.kill("k.1")
+    await contract.until("k.1", Phase.EXITED)
+    assert shown[0].startswith("the end of attempt k.1 cannot be recorded: [Errno 28] no space for the 1. time; failed")
+    assert "failed 8 times or more" in shown[-1]
+    assert conditions.all() == ()
+    said = [text for text in caplog.messages if "the end of attempt" in text]
+    assert len([text for text in said if "no space" in text]) == 1, said

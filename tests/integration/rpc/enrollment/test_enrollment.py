@@ -95,8 +95,8 @@ async def test_the_log_names_each_manager_that_was_tried(
     finally:
         announcing.cancel()
     port = manager.enrollment.agent_port
-    assert f"; at 127.0.0.2:{port}: UNAVAILABLE: " in said
-    assert f"; at 127.0.0.3:{port}: UNAVAILABLE: " in said
+    assert f"at 127.0.0.2:{port}: UNAVAILABLE: " in said
+    assert f"at 127.0.0.3:{port}: UNAVAILABLE: " in said
 
 
 async def test_a_refusal_is_not_taken_to_another_manager(manager: Manager) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from retinue.agent.conditions import Conditions
 from retinue.agent.runtime import disk_use
 from retinue.agent.runtime.disk_use import (
     Area,
@@ -189,7 +190,7 @@ async def test_a_rush_for_files_is_noticed_as_one_for_bytes_is(tmp_path: Path, m
     monkeypatch.setattr(os, "statvfs", statvfs)
     monkeypatch.setattr(disk_use, "INTERVAL", 1e6)
     monkeypatch.setattr(disk_use, "STEP", 0.001)
-    watch = asyncio.create_task(DiskWatch(Nothing(), tmp_path, BOUNDS).run())
+    watch = asyncio.create_task(DiskWatch(Nothing(), tmp_path, BOUNDS, Conditions()).run())
     try:
         async with asyncio.timeout(NEVER):
             await seen.wait()

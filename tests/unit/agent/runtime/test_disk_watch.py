@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from retinue.agent.conditions import Conditions
 from retinue.agent.runtime import disk_use
 from retinue.agent.runtime.disk_use import DISK_EXCEEDED, Area, Bounds, DiskWatch, Use
 from tests.support.eventually import eventually
@@ -47,8 +48,10 @@ class Kernels:
 
 
 @contextlib.asynccontextmanager
-async def watching(kernels: Kernels, bounds: Bounds = BOUNDS) -> AsyncIterator[None]:
-    task = asyncio.create_task(DiskWatch(kernels, kernels.directory, bounds).run())
+async def watching(
+    kernels: Kernels, bounds: Bounds = BOUNDS, conditions: Conditions | None = None
+) -> AsyncIterator[None]:
+    task = asyncio.create_task(DiskWatch(kernels, kernels.directory, bounds, conditions or Conditions()).run())
     try:
         yield
         assert not task.done()
@@ -79,7 +82,7 @@ async def test_each_that_has_too_much_is_ended_whatever_fails_with_others(tmp_pa
 async def test_what_cannot_be_looked_at_is_looked_at_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     kernels = Kernels(tmp_path, a=11)
     kernels.odd = {"areas"}
-    with caplog.at_level(logging.ERROR):
+    with caplog.at_level(logging.WARNING):
         async with watching(kernels):
             await eventually(lambda: bool(kernels.ended))
     assert len([record for record in caplog.records if "cannot be measured" in record.getMessage()]) == 1
@@ -122,3 +125,28 @@ async def test_looking_takes_a_tenth_of_the_time_at_most(
     async with watching(Kernels(tmp_path)):
         await eventually(lambda: bool(pauses))
     assert pauses == [pytest.approx(pause)]
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_disk_that_cannot_be_measured_is_a_condition_of_the_node_and_one_line_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    kernels, conditions, tries = Kernels(tmp_path), Conditions(), 0
+
+    async def areas() -> Mapping[str, Area]:
+        nonlocal tries
+        tries += 1
+        if tries < 20:
+            raise PermissionError(f"not permitted for the {tries}. time")
+        return {}
+
+    monkeypatch.setattr(kernels, "areas", areas)
+    shown: list[str] = []
+    conditions.listen(lambda: shown.extend(condition.message for condition in conditions.all()))
+    async with watching(kernels, conditions=conditions):
+        await eventually(lambda: tries > 20)
+    assert conditions.all() == ()
+    assert "cannot be measured: not permitted for the 1. time; failed once since" in shown[0]
+    assert "failed 16 times or more since" in shown[-1]
+    (failure,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert failure.exc_info is None

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 
 import pytest
+from prometheus_client import REGISTRY
 
+from retinue.manager import supervision
 from retinue.manager.session.core.attempts import TermOverError
 from retinue.manager.store.database import StoreUnavailable
 from retinue.manager.store.leadership import NotLeader
-from retinue.manager.supervision import all_or_each, supervise
+from retinue.manager.supervision import PartInterruptedError, all_or_each, supervise
+from tests.support.eventually import eventually
 
 
 @pytest.mark.parametrize("over", [NotLeader("another leads"), TermOverError("another leads")])
@@ -85,3 +89,58 @@ async def test_a_step_ends_with_the_term_or_the_database(error: Exception) -> No
     with pytest.raises(type(error)):
         await all_or_each("a number", [1, 2], step)
     assert steps == 1
+
+
+async def test_a_part_that_fails_is_a_line_a_minute_and_in_the_metrics_until_it_is_sound(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "retinue.manager.supervision")
+    runs, shown = 0, list[float | None]()
+    sound = asyncio.Event()
+
+    async def part() -> None:
+        nonlocal runs
+        runs += 1
+        shown.append(REGISTRY.get_sample_value("retinue_failing", {"part": "a part"}))
+        if runs == 5:
+            monkeypatch.setattr(supervision, "SOUND_SECONDS", 0.0)
+        if runs <= 5:
+            raise ValueError(f"a mistake at {runs}")
+        sound.set()
+        await asyncio.Event().wait()
+
+    running = asyncio.create_task(supervise("a part", part, pause=0))
+    try:
+        await sound.wait()
+        await eventually(lambda: "no longer so" in caplog.text)
+        assert REGISTRY.get_sample_value("retinue_failing", {"part": "a part"}) == 0
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert shown == [0, 1, 1, 1, 1, 1]
+    assert [(record.levelname, record.getMessage(), bool(record.exc_info)) for record in caplog.records] == [
+        ("ERROR", "a part fails, and is tried again: ValueError('a mistake at 1')", True),
+        ("INFO", "no longer so: a part fails (5 times)", False),
+    ]
+
+
+async def test_a_part_that_was_only_interrupted_does_not_fail(caplog: pytest.LogCaptureFixture) -> None:
+    failures = iter([PartInterruptedError(), ExceptionGroup("both", [PartInterruptedError()]), NotLeader("over")])
+
+    async def part() -> None:
+        raise next(failures)
+
+    with pytest.raises(NotLeader):
+        await supervise("part", part, pause=0)
+    assert not caplog.records
+
+
+async def test_parts_of_a_term_that_has_ended_do_not_fail() -> None:
+    failures = iter([ValueError("a mistake"), NotLeader("another leads")])
+
+    async def part() -> None:
+        raise next(failures)
+
+    with pytest.raises(NotLeader):
+        await supervise("another part", part, pause=0)
+    assert REGISTRY.get_sample_value("retinue_failing", {"part": "another part"}) == 0
