@@ -136,7 +136,7 @@ async def read(session: Session, *ranges: file_pb2.FileRange) -> list[pb.Downloa
 
 async def exchanged(session: Session, steps: Sequence[pb.UploadFilesRequest]) -> list[pb.UploadFilesResponse]:
     """All steps of an upload in one call, and the answers."""
-    exchange = BidiStream[pb.UploadFilesRequest, pb.UploadFilesResponse](session._sessions._kernels.UploadFiles(), "")  # noqa: SLF001
+    exchange = BidiStream[pb.UploadFilesRequest, pb.UploadFilesResponse](session._sessions._kernels.UploadFiles, "")  # noqa: SLF001
     with contextlib.suppress(CallError):
         for step in steps:
             await exchange.send(step)

@@ -32,7 +32,7 @@ async def test_what_came_before_the_end_is_read_and_the_end_is_as_the_server_sen
     code: str, kind: type[CallError], message: str, read_first: int
 ) -> None:
     async with served() as channel:
-        exchange = BidiStream[bytes, bytes](channel.stream_stream(f"/ANSWERED/{code}")(), "")
+        exchange = BidiStream[bytes, bytes](channel.stream_stream(f"/ANSWERED/{code}"), "")
         await exchange.send(b"x")
         came = [await exchange.receive() for _ in range(read_first)]
         with pytest.raises(kind, match=message):
@@ -45,7 +45,7 @@ async def test_what_came_before_the_end_is_read_and_the_end_is_as_the_server_sen
 
 async def test_tasks_send_at_the_same_time() -> None:
     async with served() as channel:
-        exchange = BidiStream[bytes, bytes](channel.stream_stream("/ECHOED/OK")(), "")
+        exchange = BidiStream[bytes, bytes](channel.stream_stream("/ECHOED/OK"), "")
         # More than the window of the stream: the first is on its way while the others are to be sent.
         sending = [asyncio.create_task(exchange.send(letter * 1_000_000)) for letter in (b"a", b"b", b"c")]
         # The end of the requests waits for its turn, too.
@@ -55,7 +55,7 @@ async def test_tasks_send_at_the_same_time() -> None:
 
 async def test_nothing_can_be_sent_behind_the_end_of_the_requests() -> None:
     async with served() as channel:
-        exchange = BidiStream[bytes, bytes](channel.stream_stream("/ANSWERED/ABORTED")(), "")
+        exchange = BidiStream[bytes, bytes](channel.stream_stream("/ANSWERED/ABORTED"), "")
         await exchange.send(b"x")
         await exchange.end_requests()
         with pytest.raises(UsageError):
