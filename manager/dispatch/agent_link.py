@@ -44,6 +44,10 @@ _MIN_QUARANTINE, _MAX_QUARANTINE = 1.0, 300.0
 # An agent reads what it is sent at once. One that does not would hold its link for ever:
 # neither a stream nor a connection ends for that.
 _WRITE_SECONDS = 60.0
+# Messages of an agent that are read: some a second are usual, and several hundred at once when all its kernels change.
+_MESSAGES_PER_SECOND, _MESSAGES_AT_ONCE = 100.0, 2000
+# Between two log lines on an agent that sends more.
+_SAYING_SECONDS = 60.0
 # The kind of an agent whose kernels do nothing.
 _NULL = "null"
 
@@ -53,6 +57,27 @@ ReadDesired = Callable[[str, Collection[uuid.UUID] | None], Awaitable[DesiredSta
 # Which of the attempts that an agent has, and that are not desired there, it is to end and remove; called at each
 # welcome. Raises ListenerBrokenError.
 FindSuperfluous = Callable[[str, Sequence[AttemptStatus]], Awaitable[Collection[str]]]
+
+
+class Pace:
+    """How fast messages of one sender are read, with the time passed in: in any order, and on the whole no faster than
+    a rate. A bucket of tokens (RFC 2697, of one colour): each message takes one, and waits for it when there is none.
+    """
+
+    def __init__(self, rate: float, burst: int) -> None:
+        """`rate` are messages a second, `burst` those that may come at once."""
+        self._rate = rate
+        self._burst = burst
+        self._left = float(burst)
+        self._seen = float("-inf")
+
+    def take(self, now: float) -> float:
+        """Counts a message at `now` in seconds, and returns for how many seconds nothing should be read."""
+        if self._left < self._burst:
+            self._left = min(self._burst, self._left + (now - self._seen) * self._rate)
+        self._seen = now
+        self._left -= 1
+        return max(0.0, -self._left / self._rate)
 
 
 class GuardedStream:
@@ -304,10 +329,17 @@ class AgentLink:
             await asyncio.gather(reader, sender, return_exceptions=True)
 
     async def _listen(self, call: GuardedStream, writing: asyncio.Lock) -> None:
+        pace = Pace(_MESSAGES_PER_SECOND, _MESSAGES_AT_ONCE)
+        said = float("-inf")
         while True:
             message = await call.read()
             if message is None:
                 return
+            if (wait := pace.take(self._clock())) > 0:
+                if self._clock() - said > _SAYING_SECONDS:
+                    said = self._clock()
+                    _log.warning("agent %s sends ever more messages: it is read more slowly", self.agent_id)
+                await self._sleep(wait)
             parsed = self._parsed(message)
             self.heard = self._clock()
             match parsed:

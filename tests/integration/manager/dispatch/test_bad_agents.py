@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
@@ -14,7 +15,7 @@ from sqlalchemy import text
 
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.manager.dispatch import agent_link
-from retinue.manager.dispatch.convert import Conditions, Rejected, parse
+from retinue.manager.dispatch.convert import Conditions, Message, Rejected, parse
 from retinue.manager.dispatch.reports import Reports
 from retinue.manager.session.core.attempts import NodeFacts, NodeReport
 from retinue.manager.store.database import Database
@@ -84,6 +85,38 @@ async def _dialled(agent: FakeAgent, number: int) -> bool:
 
 async def _has(database: Database, agent_id: str, condition: str) -> bool:
     return condition in await conditions(database, agent_id)
+
+
+async def test_a_flood_of_messages_is_read_slowly(
+    database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By as many as are read, the others of the fleet have a manager that does something else meanwhile."""
+    monkeypatch.setattr(agent_link, "_MESSAGES_AT_ONCE", 10)
+    read = 0
+    parsed = agent_link.AgentLink._parsed  # noqa: SLF001  # counts what is read
+
+    def counted(link: agent_link.AgentLink, message: pb.SyncResponse) -> Message:
+        nonlocal read
+        read += link.agent_id == "rogue"
+        return parsed(link, message)
+
+    monkeypatch.setattr(agent_link.AgentLink, "_parsed", counted)
+
+    async def flood(agent: FakeAgent, requests: AsyncIterator[pb.SyncRequest]) -> AsyncIterator[pb.SyncResponse]:
+        yield agent.welcome()
+        await anext(requests, None)
+        for number in range(1, 100_000):
+            yield pb.SyncResponse(heartbeat=pb.Heartbeat(number=number))
+
+    honest, rogue = FakeAgent("honest"), FakeAgent("rogue", flood)
+    async with leading(database, honest, rogue):
+        await eventually(lambda: read > 10)
+        begin, before = time.monotonic(), read
+        await submit(database, "ann", "s1", agents=("honest",), agents_strict=True)
+        await eventually(partial(_running, database, 1))
+        await asyncio.sleep(1.0)
+        assert read - before <= 100.0 * (time.monotonic() - begin) + 10 + 1
+    assert "agent rogue sends ever more messages" in caplog.text
 
 
 async def test_pauses_grow_and_a_sound_welcome_ends_the_quarantine(database: Database) -> None:
