@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 from retinue.client.backoff import RetryBudget
 from retinue.client.channel import open_channel
 from retinue.client.completed import Completed, run_to_completion
+from retinue.client.lazy_channel import running_loop
 from retinue.client.sessions import Sessions
 from retinue.client.settings import Settings, read_ca, resolve
 from retinue.client.words import seconds_of
@@ -183,7 +184,8 @@ class Client:
         await self._channel.close()
 
     async def __aenter__(self) -> Self:
-        """Returns the client itself."""
+        """Returns the client itself. Raises UsageError where no event loop of asyncio runs."""
+        running_loop()
         return self
 
     async def __aexit__(

@@ -20,9 +20,21 @@ _FORKED = (
 )
 
 
+_NO_LOOP = (
+    "no event loop of asyncio runs here, and retinue.client.aio needs one: under trio call retinue.client.Client in a "
+    "thread (trio.to_thread.run_sync), as you would without an event loop"
+)
 # Any call would do; this one is small.
 _ASKED = "/retinue.manager.v1.AccountService/GetCaller"
 _UNANSWERED = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE}
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """Returns the running event loop. Raises UsageError when none of asyncio's runs, as under trio."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise UsageError(_NO_LOOP) from None
 
 
 class ChannelMethod:
@@ -83,7 +95,7 @@ class LazyChannel(grpc.aio.Channel):
 
     def current(self) -> grpc.aio.Channel:
         """Returns the channel of the running loop, which is opened if there is none. Raises UsageError."""
-        loop = asyncio.get_running_loop()
+        loop = running_loop()
         process = os.getpid()
         if LazyChannel._first_opened_by not in (None, process):
             raise UsageError(_FORKED)

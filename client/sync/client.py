@@ -152,7 +152,7 @@ class Client:
         run(self._asynchronous.close())
 
     def __enter__(self) -> Self:
-        """Returns the client itself."""
+        """Returns the client itself. Raises UsageError where no event loop of asyncio runs."""
         run(self._asynchronous.__aenter__())
         return self
 

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from retinue.devtools.cluster import Cluster
 from tests.support.eventually import NEVER, eventually
@@ -148,3 +149,69 @@ async def test_forks_beside_a_busy_client(environment: dict[str, str], shape: st
             process.kill()
             await process.wait()
     assert json.loads(output) == {"bad": [], "count": count, "ended": []}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def printing(cluster: Cluster) -> AsyncIterator[str]:
+    """The id of a session whose output does not end."""
+    async with cluster.client() as client:
+        session = await client.sessions.create(
+            type="interactive",
+            command=["sh", "-c", "echo on; exec sleep infinity"],
+            slots={"cpu": "0.5", "mem": "256m"},
+            termination_grace=0,
+        )
+        try:
+            await session.wait("RUNNING", timeout=NEVER)
+            yield session.id
+        finally:
+            await session.terminate(force=True)
+            await session.wait_ended(NEVER)
+
+
+@pytest.mark.parametrize("form", ["blocking", "in a loop"])
+@pytest.mark.parametrize(
+    ("how", "number", "code", "last"),
+    [
+        ("end", None, 0, ""),
+        ("exit", None, 3, ""),
+        ("error", None, 1, "ValueError: of the program"),
+        ("signal", signal.SIGINT, -signal.SIGINT, "KeyboardInterrupt"),
+        ("signal", signal.SIGTERM, -signal.SIGTERM, ""),
+    ],
+    ids=["end", "exit", "error", "interrupt", "terminate"],
+)
+async def test_a_program_that_leaves_its_streams_open_ends(  # one line for each
+    environment: dict[str, str],
+    printing: str,
+    form: str,
+    how: str,
+    number: signal.Signals | None,
+    code: int,
+    last: str,
+) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", f"{PROGRAMS}.leaving", form, how, printing),
+        env=environment,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(NEVER):
+            if number is not None:
+                assert process.stdout is not None
+                assert await process.stdout.readline() == b"open\n"
+                process.send_signal(number)
+            _, errors = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    lines = errors.decode().splitlines()
+    assert process.returncode == code, lines
+    assert (lines or [""])[-1] == last
+    # Of a loop that is interrupted, Python shows where its task was.
+    expected = {"": 0, "KeyboardInterrupt": 1 if form == "blocking" else 2}.get(last, 1)
+    assert sum(line.startswith("Traceback") for line in lines) == expected, lines
+    assert not [line for line in lines if "ignored" in line or "destroyed" in line or line[:5] in {"E0000", "I0000"}]
