@@ -6,7 +6,7 @@ import { endpoints } from "../api/endpoints";
 import { type Problem, problemOf } from "../api/problem";
 import { type Endpoint, EndpointState, ReplicaState, RolloutState } from "../gen/retinue/manager/v1/endpoint_pb";
 import { RolloutAction } from "../gen/retinue/manager/v1/endpoint_service_pb";
-import { Table, Trouble } from "../parts/basics";
+import { Conditions, Table, Trouble } from "../parts/basics";
 import { Chart } from "../parts/chart";
 import { useLoaded } from "../parts/store";
 import { moment } from "../text/format";
@@ -104,11 +104,7 @@ function Detail({ id }: { id: string }) {
         </button>
       </div>
       <Trouble problem={problem ?? found.problem} />
-      {endpoint.conditions.map((condition) => (
-        <p key={condition.type} className="note">
-          <code>{condition.type}</code> {condition.message}
-        </p>
-      ))}
+      <Conditions conditions={endpoint.conditions} />
       <Table
         label={t("replicas")}
         head={[t("name"), t("revisionNumber"), t("state"), t("agent"), t("why")]}

@@ -5,7 +5,7 @@ import { type Problem, problemOf } from "../api/problem";
 import { type Session, SessionState, SessionType } from "../gen/retinue/manager/v1/session_pb";
 import { hasEnded } from "../live/reduce";
 import { clusterTag, pulled, shownState } from "../live/state";
-import { StateMark, Tabs, Trouble } from "../parts/basics";
+import { Conditions, StateMark, Tabs, Trouble } from "../parts/basics";
 import { useLoaded, useSession, useStatus } from "../parts/store";
 import { type Key, t } from "../text/language";
 import { EndDialog } from "./sessions";
@@ -101,11 +101,7 @@ function Known({ session, part }: { session: Session; part: Part }) {
       {notice && <p role="status">{notice}</p>}
       <Trouble problem={problem} />
       {session.message && <p className="note">{session.message}</p>}
-      {session.conditions.map((condition) => (
-        <p key={condition.type} className="note">
-          <code>{condition.type}</code> {condition.message}
-        </p>
-      ))}
+      <Conditions conditions={session.conditions} />
       <Tabs
         label={t("sessions")}
         panel="part"

@@ -10,7 +10,7 @@ import { hasEnded } from "../live/reduce";
 import { type Column, inTab, matching, ordered, TABS, type Tab } from "../live/search";
 import { agentsOf, asked, clusterTag, pulled, shownState } from "../live/state";
 import { MAX_SESSIONS } from "../live/store";
-import { Dialog, StateMark, Tabs, Trouble } from "../parts/basics";
+import { ConditionMark, Dialog, StateMark, Tabs, Trouble } from "../parts/basics";
 import { useNow, useSessions, useStatus } from "../parts/store";
 import { amounts, between } from "../text/format";
 import { type Key, t } from "../text/language";
@@ -241,6 +241,7 @@ const Row = memo(function Row(props: {
       </span>
       <span role="cell">
         <StateMark shown={shownState(session)} />
+        <ConditionMark conditions={session.conditions} />
       </span>
       <span role="cell">
         <span className="tag">{clusterTag(session)}</span> {agentsOf(session).join(" ")}

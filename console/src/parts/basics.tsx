@@ -1,12 +1,36 @@
 import { cloneElement, type ReactElement, type ReactNode, useEffect, useId, useRef, useState } from "react";
 import type { Problem } from "../api/problem";
+import type { Condition } from "../gen/retinue/manager/v1/session_pb";
 import type { Shown } from "../live/state";
+import { moment } from "../text/format";
 import { t } from "../text/language";
 
 export function StateMark({ shown }: { shown: Shown }) {
   return (
     <span className={`state ${shown.look}`}>
       <span aria-hidden="true">{shown.icon}</span> {shown.word}
+    </span>
+  );
+}
+
+/** What is noteworthy, with its type and since when. Several may have one type. */
+export function Conditions({ conditions }: { conditions: readonly Condition[] }) {
+  return conditions.map((condition) => (
+    <p key={`${condition.type} ${condition.message}`} className="condition">
+      <code>{condition.type}</code> {condition.message}
+      {condition.sinceTime && <small> {t("sinceTime", { time: moment(condition.sinceTime) })}</small>}
+    </p>
+  ));
+}
+
+/** A mark in a list for what has conditions; their words are its title. */
+export function ConditionMark({ conditions }: { conditions: readonly Condition[] }) {
+  if (conditions.length === 0) return null;
+  const types = [...new Set(conditions.map(({ type }) => type))].join(", ");
+  const words = conditions.map(({ type, message }) => `${type}: ${message}`).join("\n");
+  return (
+    <span className="condition-mark" role="img" aria-label={types} title={words}>
+      ⚠
     </span>
   );
 }

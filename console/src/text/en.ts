@@ -35,6 +35,7 @@ export const en = {
   number: "Number",
   age: "Age",
   why: "Reason",
+  sinceTime: "since {time}",
   selected: "{count} selected",
   end: "End",
   endNow: "End at once",

@@ -37,6 +37,7 @@ export const ko: Record<Key, string> = {
   number: "번호",
   age: "경과",
   why: "이유",
+  sinceTime: "{time}부터",
   selected: "{count}개 선택",
   end: "종료",
   endNow: "즉시 종료",

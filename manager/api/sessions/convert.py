@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from retinue.manager.api.sessions.isolation_convert import isolation_number
 from retinue.manager.api.sessions.spec_convert import spec_message
 from retinue.manager.api.sessions.unreadable import missing_kernels, readable_part
+from retinue.manager.reasons import ConditionType
 from retinue.manager.scheduler.preview import Preview
 from retinue.manager.scheduling.what_if import Change
 from retinue.manager.server.etags import etag
@@ -229,6 +230,7 @@ def explanation_message(
     message = service_pb.ExplainSessionResponse(
         state=session_state(session.state), conditions=conditions(session.conditions)
     )
+    message.advice.extend(advice_on(session.conditions))
     if session.state is SessionState.PENDING or session.state in STARTING_SESSION_STATES:
         message.reason, message.message = session.reason, session.message
     if session.state is not SessionState.PENDING:
@@ -261,6 +263,30 @@ def advice_of(priority: int, group: str, parents: Sequence[ParentRecord], *, may
             "smaller sessions go ahead of it for as long as they find room; for a bound on that, an administrator has "
             f"room kept for what waits long: retinue groups update {group} --reserve-after 1h"
         )
+
+
+_CONDITION_ADVICE: Mapping[str, str] = {
+    ConditionType.PATH_BROKEN: "let UDP at the port of VXLAN (4789, or --vxlan-port) through the firewalls between the "
+    "nodes that the message names, in both directions; where only small packets come, set --underlay-mtu of the agents",
+    ConditionType.PATH_UNPROVED: "upgrade the agent that the message names; until then, look at whether UDP at the "
+    "port of VXLAN (4789, or --vxlan-port) comes through the firewalls between the nodes",
+    ConditionType.NETWORK_DEGRADED: "look at `retinue agents get AGENT` and `retinue doctor` on that node; the message "
+    "has the error, and the agent goes on trying",
+    ConditionType.RETRYING: "mend on that agent what the error names, such as its engine, its disk or a mount; the "
+    "agent goes on trying",
+    ConditionType.AGENT_NOT_REACHED: "let the managers reach the agent's port (TCP 7443 unless --listen says another): "
+    "`retinue agents get AGENT` has the cause",
+    ConditionType.AGENT_LOST: "bring the node back, or delete its agent with `retinue agents rm AGENT`, so that the "
+    "session ends there",
+    ConditionType.OUTPUT_LOST: "free space on the agent's disk, or make it writable again",
+    ConditionType.OOM_KILLED: "ask for more memory (`mem`), or have fewer processes in a kernel",
+}
+
+
+def advice_on(found: Iterable[Condition]) -> Sequence[str]:
+    """Returns what can be done about conditions, once for each type, which comes first."""
+    types = dict.fromkeys(item.type for item in found)
+    return [f"{kind}: {_CONDITION_ADVICE[kind]}" for kind in types if kind in _CONDITION_ADVICE]
 
 
 def conditions(found: Iterable[Condition]) -> list[pb.Condition]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -86,6 +87,26 @@ async def test_a_full_cluster_shows_the_reason_and_what_would_start_it(visitor: 
     for change in explained.would_start_with:
         await expect(page.locator(".why")).to_contain_text(change)
     await session.terminate()
+
+
+async def test_conditions_are_marked_in_the_list_and_shown_on_the_page(visitor: Visitor, client: Client) -> None:
+    page = visitor.page
+    eat = "/usr/bin/python3 -c 'bytearray(200 * 1024 * 1024)'"
+    session = await client.sessions.create(
+        type="batch", name="eater", slots={"cpu": 1, "mem": "64m"}, command=["sh", "-c", f"{eat}; sleep 1000"]
+    )
+    mark = page.locator(f".row[data-session='{session.id}'] .condition-mark")
+    await expect(mark).to_have_attribute("aria-label", "OOM_KILLED")
+    await session.refresh()
+    (condition,) = session.view.conditions
+    assert await mark.get_attribute("title") == f"OOM_KILLED: {condition.message}"
+    await page.goto(page.url.split("/sessions")[0] + f"/sessions/{session.id}")
+    shown = page.locator(".condition")
+    await expect(shown).to_have_count(1)
+    await expect(shown.locator("code")).to_have_text("OOM_KILLED")
+    await expect(shown).to_contain_text(condition.message)
+    await expect(shown.locator("small")).to_contain_text(re.compile(r"since .*\d"))
+    await session.terminate(force=True)
 
 
 async def test_a_change_that_the_preview_names_starts_what_would_wait(
