@@ -228,7 +228,9 @@ def test_limits() -> None:
         ("pids", "pids.max", 100, True),
         ("memory", "memory.limit_in_bytes", 1 << 30, True),
         ("memory", "memory.memsw.limit_in_bytes", 1 << 30, False),
+        ("memory", "memory.kmem.tcp.limit_in_bytes", 1 << 28, False),
     ]
+    assert memory_settings(Limits.of({"mem": 1 << 20}, 7), unified=False)[-1][2] == 16 << 20
     assert memory_settings(limits, unified=True) == [
         ("", "pids.max", 100, True),
         ("", "memory.max", 1 << 30, True),
