@@ -81,7 +81,7 @@ def open_channel(endpoint: str, token: str | None, ca: bytes | None, timeout: fl
     options.append(("grpc.enable_http_proxy", 0) if proxy is None else ("grpc.http_proxy", proxy.url))
     if timeout is not None:
         # It bounds tries to connect, too, which take up to 20 s otherwise.
-        options.append(("grpc.min_reconnect_backoff_ms", max(200, min(20_000, int(1000 * timeout)))))
+        options.append(("grpc.min_reconnect_backoff_ms", int(max(200, min(20_000, 1000 * timeout)))))
     if name:
         options.append(("grpc.ssl_target_name_override", name))
     if token and (not token.isascii() or not token.isprintable() or " " in token):

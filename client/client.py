@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from functools import cached_property
 from typing import TYPE_CHECKING, Self, Unpack
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 from retinue.client.backoff import RetryBudget
 from retinue.client.channel import open_channel
 from retinue.client.completed import Completed, run_to_completion
+from retinue.client.errors import UsageError
 from retinue.client.lazy_channel import running_loop
 from retinue.client.sessions import Sessions
 from retinue.client.settings import Settings, read_ca, resolve
@@ -142,6 +144,8 @@ class Client:
         Raises UsageError.
         """
         seconds = None if timeout is None else seconds_of(timeout)
+        if seconds is not None and not 0 < seconds < math.inf:
+            raise UsageError(f"timeout is more than 0 seconds, and not {seconds:g}; without one calls have 30 s")
         if seconds is not None and retry_budget is None:
             retry_budget = RetryBudget(total=seconds)
         return cls(open_channel(endpoint, token, read_ca(ca), seconds), retry_budget=retry_budget)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from retinue.agent.api.errors import AgentError, invalid, unknown_attempt
+from retinue.agent.api.errors import AgentError, invalid, not_running, unknown_attempt
 from retinue.agent.builds import SSH
 from retinue.agent.errors import KernelRuntimeError, NotRunningError, UnknownAttemptError
 from retinue.agent.inside.exec_session import Attachment, AttachmentLostError, Exited, Printed, Started
@@ -197,7 +197,7 @@ def _to_api_errors(attempt_id: str) -> Iterator[None]:
     except UnknownAttemptError as error:
         raise unknown_attempt(attempt_id) from error
     except (NotRunningError, AttachmentLostError) as error:
-        raise AgentError(grpc.StatusCode.FAILED_PRECONDITION, ErrorReason.STATE_FORBIDS, str(error)) from error
+        raise not_running(attempt_id, error) from error
     except KernelRuntimeError as error:
         raise _unavailable(str(error)) from error
 

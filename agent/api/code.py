@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from retinue.agent.api.code_messages import to_completions, to_events, to_run
-from retinue.agent.api.errors import AgentError, invalid, unknown_attempt
+from retinue.agent.api.errors import AgentError, invalid, not_running, unknown_attempt
 from retinue.agent.code.inside import LanguageMissingError
 from retinue.agent.code.runs import OffsetPastEndError, Run
 from retinue.agent.code.workspace import TooManyRunsError, Workspace
@@ -185,7 +185,7 @@ def _to_api_errors(attempt_id: str) -> Iterator[None]:
         code = grpc.StatusCode.FAILED_PRECONDITION
         raise AgentError(code, ErrorReason.LANGUAGE_UNAVAILABLE, str(error), installed=names) from error
     except NotRunningError as error:
-        raise AgentError(grpc.StatusCode.FAILED_PRECONDITION, ErrorReason.STATE_FORBIDS, str(error)) from error
+        raise not_running(attempt_id, error) from error
     except TooManyRunsError as error:
         raise _limit(64, "runs wait") from error
     except TooManyLanguagesError as error:

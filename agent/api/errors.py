@@ -7,6 +7,7 @@ import uuid
 
 import grpc
 
+from retinue.agent.errors import PausedError
 from retinue.rpc.core.reasons import ErrorReason
 from retinue.rpc.errors import ApiError
 
@@ -32,6 +33,14 @@ def unknown_attempt(attempt_id: str) -> ApiError:
     """Returns NOT_FOUND for an attempt that is not on this node."""
     message = f"there is no attempt {attempt_id} here"
     return AgentError(grpc.StatusCode.NOT_FOUND, ErrorReason.NOT_FOUND, message, kind="attempt", id=attempt_id)
+
+
+def not_running(attempt_id: str, error: Exception) -> ApiError:
+    """Returns FAILED_PRECONDITION for an attempt that does not run. One that is only paused is of no `kind`: managers
+    wait for reports of an attempt that has ended.
+    """
+    ended = {} if isinstance(error, PausedError) else {"kind": "attempt", "id": attempt_id}
+    return AgentError(grpc.StatusCode.FAILED_PRECONDITION, ErrorReason.STATE_FORBIDS, str(error), **ended)
 
 
 def internal() -> ApiError:

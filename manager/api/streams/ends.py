@@ -10,7 +10,6 @@ from collections.abc import AsyncGenerator
 from retinue.manager.access import kernel_locator
 from retinue.manager.agent_rpc.relay import AgentRefusedError, AgentUnavailableError, AttemptLocation
 from retinue.manager.store.database import Database, StoreUnavailable
-from retinue.rpc.core.reasons import ErrorReason
 
 # The agent has sent its report of the end, too.
 _REPORT_SECONDS, _POLL_SECONDS = 5.0, 0.05
@@ -40,8 +39,5 @@ async def naming_the_end(
 
 
 def _is_end(error: AgentRefusedError | AgentUnavailableError) -> bool:
-    """Says whether the agent answered that the attempt does not run, or that there is none."""
-    if isinstance(error, AgentUnavailableError):
-        return False
-    unknown = error.reason == ErrorReason.NOT_FOUND and error.metadata.get("kind") == "attempt"
-    return error.reason == ErrorReason.STATE_FORBIDS or unknown
+    """Says whether the agent answered that the attempt has ended, or that there is none."""
+    return isinstance(error, AgentRefusedError) and error.metadata.get("kind") == "attempt"
