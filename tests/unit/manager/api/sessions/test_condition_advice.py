@@ -20,6 +20,7 @@ from retinue.manager.session.core.events import Condition
         (ConditionType.AGENT_LOST, "retinue agents rm"),
         (ConditionType.OUTPUT_LOST, "free space"),
         (ConditionType.OOM_KILLED, "`mem`"),
+        (ConditionType.PAUSED, "docker unpause"),
     ],
 )
 def test_a_condition_is_named_with_what_to_do_once(kind: ConditionType, words: str) -> None:
