@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from retinue.client.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Iterator
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 
 _T = TypeVar("_T")
 
@@ -75,8 +75,10 @@ class _Call:
     and the loop with it.
     """
 
-    def __init__(self, work: Coroutine[Any, Any, Any]) -> None:
-        self._work = work
+    def __init__(self, begin: Callable[[], Coroutine[Any, Any, Any]], leave: Callable[[], object]) -> None:
+        """`begin` is called in the loop, and `leave` there instead of it when the call is cancelled before."""
+        self._begin = begin
+        self._leave = leave
         self._task: asyncio.Task[None] | None = None
         self._ended = threading.Lock()
         self._ended.acquire()
@@ -90,7 +92,7 @@ class _Call:
     def cancel(self) -> None:
         """Cancels it, in the loop, whether or not it was started."""
         if self._task is None:
-            self._work.close()
+            self._leave()
         else:
             self._task.cancel()
 
@@ -100,7 +102,7 @@ class _Call:
 
     async def _run(self) -> None:
         try:
-            self.result = await self._work
+            self.result = await self._begin()
         except BaseException as error:  # noqa: BLE001  # raised in the other thread
             self.error = error
         finally:
@@ -116,7 +118,12 @@ def run(work: Coroutine[Any, Any, _T]) -> _T:
     except UsageError:
         work.close()
         raise
-    call = _Call(work)
+    result: _T = _wait(loop, _Call(lambda: work, work.close))
+    return result
+
+
+def _wait(loop: asyncio.AbstractEventLoop, call: _Call) -> Any:
+    """Returns what a call returns; an interrupt of this thread cancels it."""
     try:
         loop.call_soon_threadsafe(call.start)
         call.wait()
@@ -125,8 +132,11 @@ def run(work: Coroutine[Any, Any, _T]) -> _T:
         raise
     if call.error is not None:
         raise call.error
-    result: _T = call.result
-    return result
+    return call.result
+
+
+def _do_nothing() -> None:
+    """Leaves what has not begun."""
 
 
 def iterate(items: AsyncIterator[_T]) -> Iterator[_T]:
@@ -139,7 +149,8 @@ def iterate(items: AsyncIterator[_T]) -> Iterator[_T]:
         return await anext(items, end)
 
     try:
-        while (item := run(following())) is not end:
+        # An interrupt finds no coroutine here, of which Python would say that it was never awaited.
+        while (item := _wait(_THREAD.loop(), _Call(following, _do_nothing))) is not end:
             yield item
     finally:
         _THREAD.discard(items)

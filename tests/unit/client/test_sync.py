@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncGenerator
+import warnings
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 
 import pytest
 
 import retinue.client
 import retinue.client.aio
-from retinue.client import Client, Unavailable, UsageError
+from retinue.client import Client, Unavailable, UsageError, blocking
 from retinue.client.blocking import iterate, run
 from tests.support.eventually import NEVER, eventually
 
@@ -116,6 +118,7 @@ print("cancelled")
 def test_a_process_ends_while_an_iterator_is_open() -> None:
     program = """
 import asyncio
+import gc
 from retinue.client.blocking import iterate
 async def numbers():
     while True:
@@ -162,3 +165,23 @@ def test_importing_the_package_loads_no_grpc() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=os.environ, timeout=NEVER
     )
     assert ended.stdout.split() == ["False", "False"]
+
+
+def test_an_interrupt_before_a_step_begins_leaves_no_coroutine(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def numbers() -> AsyncIterator[int]:
+        while True:
+            yield 1
+
+    def interrupted() -> asyncio.AbstractEventLoop:
+        raise KeyboardInterrupt
+
+    items = blocking.iterate(numbers())
+    assert next(items) == 1
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        with monkeypatch.context() as patch:
+            patch.setattr(blocking._THREAD, "loop", interrupted)  # noqa: SLF001  # where an interrupt comes
+            with pytest.raises(KeyboardInterrupt):
+                next(items)
+        gc.collect()
+    assert [str(warning.message) for warning in warned] == []
