@@ -17,7 +17,7 @@ from retinue.rpc.core import reasons as agent_reasons
 _SETS = [*vars(manager_reasons).values(), *vars(agent_reasons).values()]
 REASONS = {str(one) for kind in _SETS if isinstance(kind, type) and issubclass(kind, StrEnum) for one in kind}
 # Words that also are values of other closed sets: states, goals, types of condition, isolations.
-_AMBIGUOUS = {"EXITED", "HELD", "OTHER", "PROCESS", "STOPPED", "UNAVAILABLE"}
+_AMBIGUOUS = {"EXITED", "HELD", "OTHER", "PAUSED", "PROCESS", "STOPPED", "UNAVAILABLE"}
 _SOURCES = {"manager/reasons.py", "rpc/core/reasons.py"}
 
 
