@@ -30,7 +30,8 @@ FAULTS := tests/faults
 PROGRAMS := tests/programs
 # Failed tests run once more, alone; this names those of a run that passed then.
 UNSTABLE := .pytest_cache/unstable
-SECOND_RUN := --second-run $(UNSTABLE)
+# With `=`: a file of that name, which pytest takes for a place of tests otherwise, may be there from the run before.
+SECOND_RUN := --second-run=$(UNSTABLE)
 # Programs are started by the hundred: each would compile the project again.
 unexport PYTHONDONTWRITEBYTECODE
 

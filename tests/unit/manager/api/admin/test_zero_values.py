@@ -20,6 +20,7 @@ from retinue.manager.api.admin.quota_convert import checked_limits
 from retinue.manager.api.endpoints.requests import checked_action, checked_revision, updated_spec
 from retinue.manager.api.endpoints.settings_convert import Reader
 from retinue.manager.api.sessions.idle_convert import checked_override
+from retinue.manager.api.sessions.requests import sessions_of
 from retinue.manager.api.sessions.spec_convert import to_spec
 from retinue.manager.api.sessions.template_requests import check_content, updated
 from retinue.manager.scheduling import strategies
@@ -58,7 +59,9 @@ SCHEDULING = {
 }
 RULES: dict[str, dict[str, str | None]] = {
     "CreateSession": {f"spec.{path}": rule for path, rule in SESSION.items()},
-    "BatchCreateSessions": {f"specs.{path}": rule for path, rule in SESSION.items()},
+    "BatchCreateSessions": {
+        f"{above}.{path}": rule for above in ("specs", "array.spec") for path, rule in SESSION.items()
+    },
     "CreateTemplate": {f"template.spec.{path}": rule for path, rule in TEMPLATE.items()},
     "UpdateTemplate": {f"template.spec.{path}": rule for path, rule in TEMPLATE.items()},
     "CreateUser": {"user.role": "USER_ROLE_USER", "user.memberships.role": REFUSED},
@@ -113,7 +116,7 @@ RULES |= {
 SOUND_SPEC = {"name": "s", "project": "p", "type": "SESSION_TYPE_INTERACTIVE"}
 SOUND: dict[str, dict[str, Any]] = {
     "CreateSession": {"spec": SOUND_SPEC},
-    "BatchCreateSessions": {"specs": [SOUND_SPEC]},
+    "BatchCreateSessions": {"specs": [SOUND_SPEC], "array": {"spec": SOUND_SPEC, "indices": [0]}},
     "CreateTemplate": {"template": {"name": "t"}},
     "UpdateTemplate": {"template": {"name": "t", "spec": {}}},
     "CreateUser": {"user": {"name": "u"}},
@@ -223,7 +226,7 @@ def _enum_of(message: Descriptor, path: str) -> EnumDescriptor:
 
 CHECKS: dict[str, Callable[[Any], Any]] = {
     "CreateSession": lambda request: _spec(request.spec),
-    "BatchCreateSessions": lambda request: [_spec(spec) for spec in request.specs],
+    "BatchCreateSessions": lambda request: [_spec(spec) for spec in (*request.specs, *sessions_of(request.array))],
     "CreateTemplate": lambda request: _template(request.template),
     "UpdateTemplate": lambda request: _template(updated(request, "", session_pb2.SessionSpec())),
     "CreateUser": checked_user,
@@ -302,8 +305,10 @@ def test_the_zero_value_does_not_act(method: str, path: str) -> None:
             check(zero)
         (violation,) = refused.value.violations
         # Elements are named by their positions; sessions in a list, by the caller.
-        named = violation[0].replace("[0]", "").replace("spec.", "specs.") if "specs" in path else violation[0]
-        assert named.replace("[0]", "") == path
+        named = violation[0].replace("[0]", "")
+        if method == "BatchCreateSessions":
+            named = named.replace("spec.", "array.spec." if "array" in path else "specs.")
+        assert named == path
     elif rule is None:
         field = _enum_of(BY_NAME[method].input_type, path)
         for value in field.values[1:]:
