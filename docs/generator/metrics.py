@@ -21,6 +21,8 @@ _OF = {
     "retinue_agent_connected": (_AGENT,),
     "retinue_build_info": (_MANAGER, _AGENT, _ROUTER),
     "retinue_certificate_expire_timestamp_seconds": (_MANAGER, _AGENT, _ROUTER),
+    "retinue_clock_timestamp_seconds": (_MANAGER, _AGENT, _ROUTER),
+    "retinue_failing": (_MANAGER, _AGENT, _ROUTER),
     "retinue_router_connected": (_ROUTER,),
 }
 """The daemons that serve a metric; others are a manager's."""
