@@ -287,7 +287,10 @@ def cli(
 def main() -> None:
     """Runs the command line and ends the process."""
     streams.prepare()
-    sys.exit(run(sys.argv[1:]))
+    try:
+        sys.exit(run(sys.argv[1:]))
+    finally:
+        streams.drop_unwritable()
 
 
 def run(arguments: Sequence[str]) -> int:

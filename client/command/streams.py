@@ -40,6 +40,16 @@ def drop_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def drop_unwritable() -> None:
+    """Drops what the standard streams do not take: at exit, the interpreter would try it again, and end with 120."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 def is_of_output(error: OSError) -> bool:
     """Returns whether an error is that of a stream that takes no more."""
     return error.filename is None and error.errno in _OF_OUTPUT
