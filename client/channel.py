@@ -16,6 +16,7 @@ import grpc.aio
 from retinue.client.errors import UsageError
 from retinue.client.lazy_channel import LazyChannel
 from retinue.client.proxy import proxy_for
+from retinue.rpc.core.addresses import is_address
 
 DEFAULT_PORT = 7440
 SERVER_NAME = "manager.retinue"
@@ -94,12 +95,12 @@ def open_channel(endpoint: str, token: str | None, ca: bytes | None, timeout: fl
 
 def _target(endpoints: list[tuple[str, int]], *, own_ca: bool) -> tuple[str, str]:
     """Returns a target of gRPC, and the name that the certificate there must carry; empty for the one in the target."""
-    if len(endpoints) == 1 and not _is_address(endpoints[0][0]):
+    if len(endpoints) == 1 and not is_address(endpoints[0][0]):
         host, port = endpoints[0]
         return f"dns:///{host}:{port}", ""
     # One target has one name. Those of the managers' own CA all carry this one;
     # others have to agree on the first that is given.
-    names = [host for host, _ in endpoints if not _is_address(host)]
+    names = [host for host, _ in endpoints if not is_address(host)]
     name = SERVER_NAME if own_ca or not names else names[0]
     found = [(address, port) for host, port in endpoints for address in _addresses(host)]
     if not found:
@@ -110,7 +111,7 @@ def _target(endpoints: list[tuple[str, int]], *, own_ca: bool) -> tuple[str, str
 
 
 def _addresses(host: str) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
-    if _is_address(host):
+    if is_address(host):
         return [ipaddress.ip_address(host)]
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -123,11 +124,3 @@ def _addresses(host: str) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]
 def _as_v6(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
     """Returns an address as targets of both kinds take it."""
     return str(address) if isinstance(address, ipaddress.IPv6Address) else f"::ffff:{address}"
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

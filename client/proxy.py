@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from retinue.rpc.core.addresses import is_address
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -26,7 +28,7 @@ class Proxy:
     def is_at(self, address: str) -> bool:
         """Returns whether the proxy listens at `HOST:PORT`; of one with a name, only the port is compared."""
         host, _, port = address.rpartition(":")
-        return port == str(self.port) and (not _is_address(self.host) or host.strip("[]") == self.host)
+        return port == str(self.port) and (not is_address(self.host) or host.strip("[]") == self.host)
 
 
 def configured(environ: Mapping[str, str]) -> Proxy | None:
@@ -48,7 +50,7 @@ def configured(environ: Mapping[str, str]) -> Proxy | None:
 def proxy_for(host: str, environ: Mapping[str, str]) -> Proxy | None:
     """Returns the proxy on the way to a host; None for this machine, and for what is excepted from proxies."""
     name = host.lower().rstrip(".")
-    if name == "localhost" or name.endswith(".localhost") or (_is_address(name) and _address(name).is_loopback):
+    if name == "localhost" or name.endswith(".localhost") or (is_address(name) and _address(name).is_loopback):
         return None
     excepted = next((environ[variable] for variable in _EXCEPTIONS if environ.get(variable)), "")
     if any(_excepts(entry.strip().lower(), name) for entry in excepted.split(",")):
@@ -70,11 +72,3 @@ def _excepts(entry: str, host: str) -> bool:
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     return ipaddress.ip_address(host)
-
-
-def _is_address(host: str) -> bool:
-    try:
-        _address(host)
-    except ValueError:
-        return False
-    return True

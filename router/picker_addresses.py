@@ -5,11 +5,10 @@ the router's policy permits become known to the engine, which looks nothing up i
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from retinue.rpc.core.addresses import AddressPolicy
+from retinue.rpc.core.addresses import AddressPolicy, is_address
 from retinue.rpc.lookups import look_up
 
 _PAUSE_SECONDS = 10.0
@@ -48,7 +47,7 @@ class PickerAddresses:
         for gone in self._located.keys() - wanted:
             del self._located[gone]
         for host in wanted - self._located.keys() - self._following.keys():
-            if _is_address(host):
+            if is_address(host):
                 self._located[host] = self._permitted(host, [host])
             else:
                 self._following[host] = asyncio.create_task(self._follow(host), name=f"addresses of picker {host}")
@@ -77,11 +76,3 @@ class PickerAddresses:
             return Located(permitted)
         place = "" if every == (host,) else f" is at {every[0]}, which"
         return Located((), f"its picker {host}{place} is no address that this router connects to (--picker-allow)")
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

@@ -7,10 +7,42 @@ import contextlib
 import functools
 import socket
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+_Answer = TypeVar("_Answer")
+
+
+async def ask_apart(question: Callable[[], _Answer]) -> _Answer:
+    """Returns the answer to a question that may block for long. Raises what the question raises.
+
+    Each has a thread of its own: those of a pool are waited for at the end of a program.
+    """
+    loop = asyncio.get_running_loop()
+    answered: asyncio.Future[_Answer] = loop.create_future()
+
+    def settle(answer: Any, error: Exception | None) -> None:
+        if answered.done():
+            return
+        if error is None:
+            answered.set_result(answer)
+        else:
+            answered.set_exception(error)
+
+    def ask() -> None:
+        answer, failure = None, None
+        try:
+            answer = question()
+        except Exception as error:  # noqa: BLE001  # raised where it is waited for
+            failure = error
+        # The loop may have ended meanwhile.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(settle, answer, failure)
+
+    threading.Thread(target=ask, name="look-up", daemon=True).start()
+    return await answered
 
 
 async def look_up(
@@ -18,31 +50,9 @@ async def look_up(
 ) -> Sequence[tuple[socket.AddressFamily, int, str, int]]:
     """Returns family, protocol, address, and port of what a name means for a stream, in the order of preference.
     Raises OSError.
-
-    Each look-up has a thread of its own: those of a pool are waited for at the end of a program.
     """
-    loop = asyncio.get_running_loop()
-    found: asyncio.Future[list[Any]] = loop.create_future()
-
-    def settle(answer: list[Any] | OSError) -> None:
-        if found.done():
-            return
-        if isinstance(answer, OSError):
-            found.set_exception(answer)
-        else:
-            found.set_result(answer)
-
-    def ask() -> None:
-        answer: list[Any] | OSError
-        try:
-            answer = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)
-        except OSError as error:
-            answer = error
-        except UnicodeError as error:
-            answer = socket.gaierror(socket.EAI_NONAME, str(error))
-        # The loop may have ended meanwhile.
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(functools.partial(settle, answer))
-
-    threading.Thread(target=ask, name=f"look-up of {host}", daemon=True).start()
-    return [(kind, protocol, str(address[0]), int(address[1])) for kind, _, protocol, _, address in await found]
+    try:
+        found = await ask_apart(functools.partial(socket.getaddrinfo, host, port, family, socket.SOCK_STREAM))
+    except UnicodeError as error:
+        raise socket.gaierror(socket.EAI_NONAME, str(error)) from error
+    return [(kind, protocol, str(address[0]), int(address[1])) for kind, _, protocol, _, address in found]

@@ -54,10 +54,10 @@ PAUSE_INTERVAL, PAUSE_INTERVAL_EACH = 1.0, 0.01
 MEMORY_INTERVAL = 1.0
 """Seconds between two looks at what was killed for want of memory."""
 RETRY = 1.0
-_STILL_THERE = "its processes do not end"
 """Seconds before the end of an attempt is recorded again after that failed."""
 TAIL = 2_000
 """Bytes of output in the message of an attempt that could not be created."""
+_STILL_THERE = "its processes do not end"
 
 Options = TypeVar("Options", bound=RuntimeOptions)
 

@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import ipaddress
 import socket
-import threading
 from collections.abc import Callable, Iterable
 
 from retinue.manager.store.connections import hosts_of
+from retinue.rpc.core.addresses import is_address
+from retinue.rpc.lookups import ask_apart
 
 _LOOK_UP_SECONDS = 60.0
 _FIRST_LOOK_UP_SECONDS = 1.0
@@ -63,13 +64,9 @@ class HostAddresses:
                 group.create_task(self._follow(name), name=f"addresses of {name}")
 
     async def _follow(self, name: str) -> None:
-        # Threads of their own: one that hangs in the name service must not keep others of the process waiting,
-        # nor its end.
         pause = 0.0
         while True:
-            found: asyncio.Future[frozenset[str]] = asyncio.get_running_loop().create_future()
-            threading.Thread(target=self._resolve, args=(name, found), daemon=True).start()
-            addresses = await found
+            addresses = await ask_apart(lambda: self._look_up([name]))
             if addresses:
                 self._known[name] = addresses
             self._asked.add(name)
@@ -77,17 +74,6 @@ class HostAddresses:
                 self._answered.set()
             pause = next_pause(pause, answered=name in self._known)
             await asyncio.sleep(pause)
-
-    def _resolve(self, name: str, found: asyncio.Future[frozenset[str]]) -> None:
-        addresses = self._look_up([name])
-
-        def answer() -> None:
-            if not found.done():
-                found.set_result(addresses)
-
-        # The loop may have ended meanwhile.
-        with contextlib.suppress(RuntimeError):
-            found.get_loop().call_soon_threadsafe(answer)
 
 
 def next_pause(before: float, *, answered: bool) -> float:
@@ -120,15 +106,6 @@ def node_addresses(addresses: Iterable[str]) -> frozenset[str]:
 
 def _has_port(address: str) -> bool:
     return address.startswith("[") or address.count(":") == 1
-
-
-def is_address(host: str) -> bool:
-    """Returns whether a host is an address, and not a name."""
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def _is_protected(address: str) -> bool:

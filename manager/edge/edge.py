@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 
 from retinue.manager.agent_rpc.dialer import Dialer
-from retinue.manager.dispatch.protected_addresses import HostAddresses, is_address, resolve_all
+from retinue.manager.dispatch.protected_addresses import HostAddresses, resolve_all
 from retinue.manager.edge.core.table import EdgeTable, difference
 from retinue.manager.edge.core.traffic import Reading, summed
 from retinue.manager.edge.messages import endpoint_message
@@ -21,6 +21,7 @@ from retinue.manager.store import endpoint_tokens, routers
 from retinue.manager.store.database import Database, StoreUnavailable
 from retinue.manager.store.repeats import Repeats
 from retinue.router.v1 import router_service_pb2 as pb
+from retinue.rpc.core.addresses import is_address
 
 _log = logging.getLogger(__name__)
 

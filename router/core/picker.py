@@ -6,12 +6,12 @@ header. Where it is away, or names no replica that takes requests, the one with 
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable
 
 from retinue.proxy.core.fields import Json, duration, typed
 from retinue.router.core import names
 from retinue.router.core.table import Picker
+from retinue.rpc.core.addresses import is_address
 
 _HTTP = "extensions.filters.http"
 _HEADER = "x-gateway-destination-endpoint"
@@ -131,7 +131,7 @@ _MODE: Json = {
 
 
 def _tls(picker: Picker) -> Json:
-    kind = "IP_ADDRESS" if _is_address(picker.host) else "DNS"
+    kind = "IP_ADDRESS" if is_address(picker.host) else "DNS"
     validation = {
         "trusted_ca": {"inline_string": picker.ca},
         "match_typed_subject_alt_names": [{"san_type": kind, "matcher": {"exact": picker.host}}],
@@ -141,11 +141,3 @@ def _tls(picker: Picker) -> Json:
         common_tls_context={"alpn_protocols": ["h2"], "validation_context": validation},
         **({"sni": picker.host} if kind == "DNS" else {}),
     )
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

@@ -53,6 +53,15 @@ def unwrapped(address: IpAddress) -> IpAddress:
     return address
 
 
+def is_address(host: str) -> bool:
+    """Returns whether a host is an address, and not a name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def parse_networks(text: str) -> tuple[Network, ...]:
     """Returns the networks of a list with commas. Raises ValueError."""
     return tuple(ipaddress.ip_network(part.strip()) for part in text.split(",") if part.strip())

@@ -4,9 +4,10 @@ and endpoints are reached. Pure.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Collection
 from dataclasses import dataclass
+
+from retinue.rpc.core.addresses import is_address
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class OwnHosts:
 
 def refusal(host: str, own: OwnHosts, router_names: Collection[str] = ()) -> str:
     """Returns why an endpoint may not have a host name, for people; empty when it may."""
-    if _is_address(host):
+    if is_address(host):
         return "must be a host name, and not an address"
     if _is_in(host, own.endpoint_domain):
         return f"is in {own.endpoint_domain}, where endpoints are given their names: use one of another domain"
@@ -37,11 +38,3 @@ def refusal(host: str, own: OwnHosts, router_names: Collection[str] = ()) -> str
 
 def _is_in(host: str, domain: str) -> bool:
     return host == domain or host.endswith(f".{domain}")
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
