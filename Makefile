@@ -36,7 +36,7 @@ SECOND_RUN := --second-run=$(UNSTABLE)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install proto stubs console pictures docs check $(CHECKS) format programs clients unit test test-quick test-clients test-programs kubernetes test-kubernetes soak demo bench clean
+.PHONY: help install proto stubs console pictures docs check $(CHECKS) format programs clients unit test test-quick attack test-clients test-programs kubernetes test-kubernetes soak demo bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -170,6 +170,11 @@ test: programs unit clients $(CONSOLE) ## all tests, those of pods where there i
 test-quick: programs $(CONSOLE) ## the pure tests, and one test of each capability on a real cluster; needs root
 	@rm -f $(UNSTABLE)
 	$(VENV)/bin/pytest -n $(WORKERS) --dist loadfile $(SECOND_RUN) @tests/quick
+
+attack: programs $(CONSOLE) ## what attackers try and docs/security.md answers, on real clusters; `make test` has it too; needs root
+	@rm -f $(UNSTABLE)
+	$(VENV)/bin/pytest -v -n $(WORKERS) --dist loadfile --durations 20 $(SECOND_RUN) -m attack \
+		$$(grep -rl --include='test_*.py' 'pytest\.mark\.attack(' tests)
 
 pictures: programs $(CONSOLE) ## the pictures of the console in docs/images, from a real run; needs root
 	RETINUE_PICTURES=$(CURDIR)/docs/images $(VENV)/bin/pytest -q tests/integration/console/test_launch.py -k mouse

@@ -1,15 +1,18 @@
-"""Makes the pages of docs/reference from what the code itself goes by: protos, states, strategies, errors, commands."""
+"""Makes the pages of docs/reference from what the code itself goes by: protos, states, strategies, errors, commands;
+and the page on attacks from the table of the tests.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from docs.generator import amounts, api, commands, errors, metrics, reasons, scheduling, states, streams
+from docs.generator import amounts, api, attacks, commands, errors, metrics, reasons, scheduling, states, streams
 from docs.generator.protos import Contract
 from docs.generator.wrapping import wrap
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = Path("docs/reference")
+ATTACKS = Path("docs/security.md")
 _MADE = "<!-- Made by `make docs`; change what it is made from. -->\n\n"
 
 
@@ -28,7 +31,10 @@ def pages(root: Path = ROOT) -> dict[Path, str]:
         "daemons.md": commands.daemons(),
         **{f"api/{name}": text for name, text in api.pages(contract).items()},
     }
-    return {REFERENCE / name: wrap(_MADE + text) for name, text in made.items()}
+    return {
+        ATTACKS: wrap(_MADE + attacks.page()),
+        **{REFERENCE / name: wrap(_MADE + text) for name, text in made.items()},
+    }
 
 
 def write(root: Path) -> list[Path]:
@@ -51,5 +57,5 @@ def write(root: Path) -> list[Path]:
 
 def present(root: Path) -> list[Path]:
     """Returns the generated pages that are there."""
-    found = (root / REFERENCE).rglob("*.md")
-    return [path.relative_to(root) for path in found if path.read_text().startswith(_MADE)]
+    found = [root / ATTACKS, *(root / REFERENCE).rglob("*.md")]
+    return [path.relative_to(root) for path in found if path.exists() and path.read_text().startswith(_MADE)]

@@ -59,6 +59,7 @@ def roots_of(service: Service) -> list[bytes]:
     return [begin + part for part in service.authority.certificate.split(begin)[1:]]
 
 
+@pytest.mark.attack("certificates-of-a-former-authority")
 async def test_clients_and_nodes_go_on_with_the_former_certificate_and_learn_the_new_one(
     database_url: str, tmp_path: Path
 ) -> None:

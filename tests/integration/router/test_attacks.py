@@ -42,26 +42,28 @@ async def raw(port: int, message: bytes) -> bytes:
         writer.close()
 
 
+@pytest.mark.attack("hosts-of-endpoints")
 async def test_a_token_is_good_where_the_request_goes_whatever_names_that(router: Running, backend: Backend) -> None:
     only = Revision(1, 100, replicas=replicas(backend.port))
     endpoint, other = toy(only, access=Access()), toy(only, hosts=("other.test",), access=Access())
     await router.serve(endpoint, other)
     await router.listening()
     key = f"api-key: {token(endpoint.id)}\r\nconnection: close\r\n\r\n".encode()
-    refused = (
-        b"GET / HTTP/1.1\r\nhost: other.test\r\n",
-        b"GET / HTTP/1.1\r\nhost: OTHER.test:99\r\n",
-        b"GET http://other.test/ HTTP/1.1\r\nhost: toy.test\r\n",
-        b"GET / HTTP/1.1\r\nhost: toy.test\r\nhost: other.test\r\n",
-        b"GET / HTTP/1.1\r\nhost: other.test\r\nx-forwarded-host: toy.test\r\nx-host: toy.test\r\n",
-        b"CONNECT other.test:80 HTTP/1.1\r\nhost: toy.test\r\n",
-    )
+    refused = {
+        b"GET / HTTP/1.1\r\nhost: other.test\r\n": 403,
+        b"GET / HTTP/1.1\r\nhost: OTHER.test:99\r\n": 403,
+        b"GET http://other.test/ HTTP/1.1\r\nhost: toy.test\r\n": 403,
+        b"GET / HTTP/1.1\r\nhost: toy.test\r\nhost: other.test\r\n": 404,
+        b"GET / HTTP/1.1\r\nhost: other.test\r\nx-forwarded-host: toy.test\r\nx-host: toy.test\r\n": 403,
+        b"CONNECT other.test:80 HTTP/1.1\r\nhost: toy.test\r\n": 404,
+    }
     answers = await asyncio.gather(*(raw(router.port, head + key) for head in refused))
-    assert {int(answer.split(b" ")[1]) for answer in answers} <= {400, 403, 404}
+    assert [int(answer.split(b" ")[1]) for answer in answers] == list(refused.values())
     assert backend.requests == 0
     assert b" 200 " in await raw(router.port, b"GET / HTTP/1.1\r\nhost: TOY.test:8443\r\n" + key)
 
 
+@pytest.mark.attack("tokens-of-endpoints")
 async def test_tokens_that_were_made_up_are_refused(router: Running, backend: Backend) -> None:
     endpoint = toy(Revision(1, 100, replicas=replicas(backend.port)), access=Access(revoked=("t2",)))
     await router.serve(endpoint)
@@ -90,6 +92,7 @@ async def test_tokens_that_were_made_up_are_refused(router: Running, backend: Ba
     assert (await request(router.port, HOST, api_key=good)).status == 200
 
 
+@pytest.mark.attack("tokens-of-endpoints")
 async def test_an_upgrade_needs_a_token_of_the_endpoint(router: Running, backend: Backend) -> None:
     endpoint = toy(Revision(1, 100, replicas=replicas(backend.port)), access=Access())
     other = toy(Revision(1, 100, replicas=replicas(backend.port)), access=Access(), hosts=("other.test",))
@@ -101,14 +104,15 @@ async def test_an_upgrade_needs_a_token_of_the_endpoint(router: Running, backend
     for protocol in (b"websocket", b"h2c", b"WebSocket", b"websocket, h2c"):
         upgrade = begin + settings + b"upgrade: " + protocol + b"\r\n"
         # Frames that come with the request are none of an upgrade that was refused.
-        for fields in (b"", foreign):
+        for fields, status in ((b"", 401), (foreign, 403)):
             reader, writer = await asyncio.open_connection("127.0.0.1", router.port)
             writer.write(upgrade + fields + b"\r\n" + b"\x81\x05hello")
-            assert int((await reader.readuntil(b"\r\n\r\n")).split(b" ")[1]) in {401, 403}
+            assert int((await reader.readuntil(b"\r\n\r\n")).split(b" ")[1]) == status
             writer.close()
     assert backend.requests == 0
 
 
+@pytest.mark.attack("floods-at-routers")
 async def test_bodies_that_stop_end_as_silence_does(router: Running, backend: Backend) -> None:
     only = Revision(1, 100, replicas=replicas(backend.port))
     await router.serve(toy(only, routing=Routing(idle_timeout=3.0)), toy(only, hosts=("other.test",)))
@@ -131,6 +135,7 @@ async def test_bodies_that_stop_end_as_silence_does(router: Running, backend: Ba
     await eventually(lambda: backend.active == 0)
 
 
+@pytest.mark.attack("floods-at-routers")
 async def test_clients_that_send_their_headers_drop_by_drop_are_sent_away(
     tmp_path: Path, backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,6 +155,7 @@ async def test_clients_that_send_their_headers_drop_by_drop_are_sent_away(
                 writer.close()
 
 
+@pytest.mark.attack("floods-at-routers")
 async def test_headers_without_end_are_refused(router: Running, backend: Backend) -> None:
     await router.serve(toy(Revision(1, 100, replicas=replicas(backend.port))))
     await router.listening()
@@ -158,6 +164,7 @@ async def test_headers_without_end_are_refused(router: Running, backend: Backend
     assert backend.requests == 0
 
 
+@pytest.mark.attack("floods-at-routers")
 async def test_a_client_that_takes_all_its_requests_back_ends_its_own_connection_only(
     router: Running, backend: Backend
 ) -> None:

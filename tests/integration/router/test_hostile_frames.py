@@ -59,6 +59,7 @@ async def until_ended(port: int, message: bytes) -> None:
         writer.close()
 
 
+@pytest.mark.attack("floods-at-routers")
 async def test_wrong_frames_and_lines_end_their_own_connection_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -193,6 +193,7 @@ async def test_an_endpoint_whose_picker_has_no_address_is_served(tmp_path: Path)
         assert (await request(router.port, HOST)).status == 200
 
 
+@pytest.mark.attack("pickers-to-inner-addresses")
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::ffff:127.0.0.1"])
 async def test_no_picker_is_connected_to_at_an_address_that_is_not_allowed(tmp_path: Path, host: str) -> None:
     """A user names it: routers reach more than the user does."""

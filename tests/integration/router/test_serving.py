@@ -113,6 +113,7 @@ async def test_forty_times_to_zero_and_back_loses_nothing(tmp_path: Path) -> Non
         assert load.lost == []
 
 
+@pytest.mark.attack("tokens-of-endpoints")
 async def test_tokens_are_checked_and_stripped_and_a_revoked_one_is_refused_once_applied(tmp_path: Path) -> None:
     async with running(tmp_path) as router, Backend("a") as backend:
         endpoint = toy(Revision(1, 100, replicas=replicas(backend.port)), access=Access())

@@ -155,6 +155,7 @@ async def check(router: Running, backend: Backend, endpoints: list[Endpoint]) ->
     assert {headers["host"] for headers in backend.headers} == {HOST}
 
 
+@pytest.mark.attack("smuggled-requests")
 async def test_no_request_hides_in_another(router: Running) -> None:
     async with Backend("a") as backend:
         endpoints = await serve(router, backend)
@@ -162,6 +163,7 @@ async def test_no_request_hides_in_another(router: Running) -> None:
         await check(router, backend, endpoints)
 
 
+@pytest.mark.attack("smuggled-requests")
 async def test_no_request_hides_in_what_http2_allows(router: Running) -> None:
     async with Backend("a") as backend:
         endpoints = await serve(router, backend)

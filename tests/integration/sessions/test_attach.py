@@ -126,6 +126,7 @@ async def test_a_client_that_does_not_read_delays_no_other(session: Session, cli
     assert sum(after) - sum(before) < 64 << 20
 
 
+@pytest.mark.attack("odd-commands")
 @pytest.mark.parametrize(
     ("values", "field"),
     [
@@ -146,6 +147,7 @@ async def test_bad_starts(session: Session, values: dict[str, Any], field: str) 
     assert [violation.field for violation in caught.value.violations] == [field]
 
 
+@pytest.mark.attack("odd-commands")
 @pytest.mark.parametrize(
     ("request_", "field"),
     [
@@ -172,6 +174,7 @@ async def test_a_step_before_the_start(session: Session, client: Client) -> None
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
+@pytest.mark.attack("commands-where-none-run")
 async def test_only_what_runs_and_only_ones_own(session: Session, client: Client, cluster: Cluster) -> None:
     waiting = await client.sessions.create(type="interactive", slots={"cpu": "64"})
     with pytest.raises(FailedPrecondition) as caught:
@@ -217,6 +220,7 @@ def _renamed(session: Session, session_id: str) -> Any:
     return view
 
 
+@pytest.mark.attack("many-streams")
 async def test_so_many_in_one_kernel(session: Session) -> None:
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(32):

@@ -15,6 +15,7 @@ from google.rpc.error_details_pb2 import BadRequest, ErrorInfo
 from grpc_status import rpc_status
 
 from retinue.client.aio import Client
+from retinue.client.errors import NotFound
 from retinue.client.settings import read_ca
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import (
@@ -170,6 +171,16 @@ def details(error: grpc.aio.AioRpcError) -> tuple[str, list[str]]:
     return information.reason, [violation.field for violation in bad.field_violations]
 
 
+@pytest.mark.attack(
+    "odd-names",
+    "odd-amounts",
+    "odd-cluster-sizes",
+    "odd-durations",
+    "images-of-forbidden-registries",
+    "targets-of-mounts",
+    "odd-variables",
+    "large-messages",
+)
 @pytest.mark.parametrize(("request_spec", "field"), CREATE, ids=lambda value: value if isinstance(value, str) else "")
 async def test_create(
     stub: session_service_pb2_grpc.SessionServiceAsyncStub, request_spec: session_pb2.SessionSpec, field: str
@@ -180,6 +191,7 @@ async def test_create(
     assert details(raised.value) == ("INVALID_FIELD", [field])
 
 
+@pytest.mark.attack("forged-filters", "odd-pages", "slow-filters")
 @pytest.mark.parametrize(
     ("method", "request_message", "code", "reason", "fields"),
     [
@@ -329,6 +341,7 @@ async def test_logs_past_the_end_and_of_unknown_kernels(client: Client, channel:
         assert details(raised.value)[0] == reason
 
 
+@pytest.mark.attack("odd-variables", "large-messages")
 async def test_a_message_over_the_limit_is_refused(stub: Any) -> None:
     huge = spec(kernel=session_pb2.KernelSpec(environment={"A": "x" * 5_000_000}))
     with pytest.raises(grpc.aio.AioRpcError) as raised:
@@ -336,20 +349,24 @@ async def test_a_message_over_the_limit_is_refused(stub: Any) -> None:
     assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
+@pytest.mark.attack("names-of-others-sessions", "forged-filters")
 async def test_users_do_not_see_each_other(client: Client, cluster: Cluster) -> None:
     for name in ("mallory", "alice"):
         await client.users.create(name, projects={"default": "member"})
     tokens = {name: (await client.tokens.create(user=name)).secret for name in ("mallory", "alice")}
     async with cluster.client(tokens["alice"]) as alice, cluster.client(tokens["mallory"]) as mallory:
         session = await alice.sessions.create(type="batch", command=["true"], slots={"cpu": "64"}, name="hers")
-        assert [s.id async for s in mallory.sessions.list()] == []
-        for reference in (session.id, session.id[:12], "hers"):
-            with pytest.raises(Exception, match="no such session"):
-                await mallory.sessions.get(reference)
-            with pytest.raises(Exception, match="no such session"):
-                await mallory.sessions.terminate(reference)
-        with pytest.raises(Exception, match="no such session"):
-            async for _ in mallory.sessions.logs(session.id):
-                pass
-        assert (await client.sessions.get(session.id)).id == session.id
-        await session.terminate()
+        try:
+            assert [s.id async for s in mallory.sessions.list()] == []
+            for reference in (session.id, session.id[:12], "hers"):
+                with pytest.raises(NotFound, match="no such session"):
+                    await mallory.sessions.get(reference)
+                with pytest.raises(NotFound, match="no such session"):
+                    await mallory.sessions.terminate(reference)
+            with pytest.raises(NotFound, match="no such session"):
+                async for _ in mallory.sessions.logs(session.id):
+                    pass
+            assert [s.id async for s in mallory.sessions.list(filter='owner = "alice"')] == []
+            assert (await client.sessions.get(session.id)).id == session.id
+        finally:
+            await session.terminate()

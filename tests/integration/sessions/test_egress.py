@@ -32,6 +32,7 @@ async def probes(client: Client, places: list[str], **options: object) -> dict[s
     return found
 
 
+@pytest.mark.attack("platform-from-a-kernel")
 @pytest.mark.parametrize("size", [1, 2])
 async def test_kernels_reach_the_outside_and_no_part_of_the_platform(
     client: Client, cluster: Cluster, size: int

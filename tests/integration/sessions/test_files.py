@@ -86,6 +86,7 @@ async def test_any_kernel_of_the_session(session: Session, tmp_path: Path) -> No
     assert caught.value.metadata == {"kind": "file", "id": "only-there"}
 
 
+@pytest.mark.attack("planted-files")
 async def test_what_a_kernel_plants_leads_nowhere(session: Session, tmp_path: Path) -> None:
     await shell(
         session,
@@ -234,6 +235,7 @@ async def test_bad_steps(session: Session, steps: list[pb.UploadFilesRequest], f
     assert [violation.field for violation in caught.value.violations] == [field]
 
 
+@pytest.mark.attack("hostile-uploads")
 async def test_bad_requests(session: Session) -> None:
     with pytest.raises(InvalidRequest) as caught:
         await exchanged(session, [DATA])

@@ -37,6 +37,7 @@ async def session(cluster: Cluster) -> AsyncIterator[Session]:
         await session.wait_ended(NEVER)
 
 
+@pytest.mark.attack("tickets-of-ports")
 async def test_a_ticket_is_good_once_and_at_its_address_only(session: Session, cluster: Cluster) -> None:
     ticket = await session.create_port_ticket("web", "/tree?a=1")
     async with browser() as web, browser() as other:
@@ -63,6 +64,7 @@ async def test_a_ticket_is_good_once_and_at_its_address_only(session: Session, c
     assert "rta_" not in log
 
 
+@pytest.mark.attack("pages-of-ports")
 async def test_the_program_sees_its_own_cookies_only(session: Session) -> None:
     async with browser() as web:
         origin = await opened(web, session)
@@ -118,6 +120,7 @@ async def test_a_program_may_see_requests_as_those_of_its_own_machine(session: S
     assert declared.host == "localhost"
 
 
+@pytest.mark.attack("pages-of-ports")
 async def test_websockets_need_the_cookie_and_the_origin(session: Session) -> None:
     async with browser() as web, browser() as stranger:
         origin = await opened(web, session)
@@ -145,6 +148,7 @@ async def raw(origin: str, request: str) -> str:
     return line.decode().strip()
 
 
+@pytest.mark.attack("addresses-of-ports")
 async def test_requests_that_are_none(session: Session, client: Client) -> None:
     other = await serving(client)
     async with browser() as web:
@@ -208,6 +212,7 @@ async def test_what_the_program_does_is_said(session: Session) -> None:
         assert (code, "broke off" in page) == (502, True)
 
 
+@pytest.mark.attack("tickets-of-ports")
 @pytest.mark.parametrize(
     ("port", "path", "error", "field"),
     [
@@ -227,6 +232,7 @@ async def test_bad_tickets(session: Session, port: str, path: str, error: type[E
         assert [violation.field for violation in caught.value.violations] == [field]
 
 
+@pytest.mark.attack("tickets-of-ports")
 async def test_only_ones_own_and_only_with_a_good_token(session: Session, client: Client, cluster: Cluster) -> None:
     user = await client.users.create("http-user", projects={"default": "admin"})
     token = await client.tokens.create(user=user.name, description="http")

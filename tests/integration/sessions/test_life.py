@@ -113,6 +113,7 @@ async def test_cluster_that_fits_one_node_gets_a_bridge(client: Client, cluster:
     assert not await cluster.wait_clean(NEVER)
 
 
+@pytest.mark.attack("beyond-quotas")
 async def test_session_that_fits_nowhere_waits_and_says_why(client: Client) -> None:
     session = await client.sessions.create(type="interactive", cluster_size=3, slots={"cpu": "2", "mem": "64m"})
     async for event in client.sessions.watch(after_revision=session.revision, session_id=session.id):
@@ -188,6 +189,7 @@ async def test_a_child_that_is_killed_for_want_of_memory_is_a_condition(client: 
     assert kinds[-1] == "session_moved"
 
 
+@pytest.mark.attack("reused-request-ids", "concurrent-creates")
 async def test_repeated_create_answers_with_the_first_session(client: Client) -> None:
     request_id = str(uuid.uuid4())
     spec: dict[str, Any] = {"type": "batch", "command": ["true"], "slots": {"cpu": "64"}}
@@ -206,6 +208,7 @@ async def test_validate_only_makes_nothing(client: Client) -> None:
     assert {session.id async for session in client.sessions.list(show_ended=True)} == before
 
 
+@pytest.mark.attack("stale-etags")
 async def test_termination_checks_the_etag(client: Client) -> None:
     session = await client.sessions.create(type="batch", command=["true"], slots={"cpu": "64"})
     with pytest.raises(Aborted) as raised:

@@ -112,6 +112,7 @@ async def _answer(tunnel: PortConnection) -> bytes:
         return await anext(aiter(tunnel))
 
 
+@pytest.mark.attack("unread-tunnels")
 @pytest.mark.parametrize("port", ["deaf", "endless"])
 async def test_unread_tunnels_hold_little(session: Session, cluster: Cluster, port: str) -> None:
     async with contextlib.AsyncExitStack() as stack:

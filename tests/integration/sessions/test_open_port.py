@@ -107,6 +107,7 @@ async def test_what_the_program_does_is_said(session: Session) -> None:
     assert broken.value.reason == "CONNECTION_RESET"
 
 
+@pytest.mark.attack("ports-of-nodes")
 @pytest.mark.parametrize("port", ["nothing", "7000", "2200", "22", "0", "-1", "70011", "echo\n", "7٣01"])
 async def test_only_declared_ports(session: Session, port: str) -> None:
     with pytest.raises(NotFound, match="no such port: there is echo"):
@@ -216,6 +217,7 @@ async def test_a_local_port(session: Session) -> None:
     assert [failure.reason for failure in failures] == ["PORT_CLOSED"]
 
 
+@pytest.mark.attack("ports-of-nodes")
 @pytest.mark.parametrize(
     ("options", "field"),
     [

@@ -90,6 +90,7 @@ async def answer(
     return ("OK",)
 
 
+@pytest.mark.attack("sessions-of-others")
 async def test_every_method_that_names_a_session(client: Client, cluster: Cluster) -> None:
     assert {"Attach", "ExecuteCode", "OpenPort", "UploadFiles", "StreamLogs", "WatchSessions"} <= {
         m.name for m, _ in METHODS

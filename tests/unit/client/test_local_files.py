@@ -17,6 +17,7 @@ def regular(path: str, size: int = 1) -> file_pb2.FileEntry:
     return file_pb2.FileEntry(path=path, type=file_pb2.FILE_TYPE_REGULAR, size=size, mode=0o644, version="1")
 
 
+@pytest.mark.attack("planted-files")
 @pytest.mark.parametrize(
     "path", ["../x", "a/../../x", "/etc/passwd", "out/../../x", "out/", "out//x", "else/x", "out/.", "out/a\0b", "out"]
 )
@@ -61,6 +62,7 @@ def link(path: str, target: str) -> file_pb2.FileEntry:
     return file_pb2.FileEntry(path=path, type=file_pb2.FILE_TYPE_LINK, target=target)
 
 
+@pytest.mark.attack("planted-files")
 def test_links_of_a_kernel_are_made_last_and_lead_out_of_nothing(tmp_path: Path) -> None:
     target = tmp_path / "target"
     entries = [link("out/a/up", ".."), link("out/b", "a/up/../secret"), link("out/c", "../x"), link("out/a/d", "../x")]

@@ -51,6 +51,7 @@ def test_reads_and_writes(slot: str, text: str, amount: int, canonical: str) -> 
     assert format_amount(slot, amount) == canonical
 
 
+@pytest.mark.attack("odd-amounts")
 @pytest.mark.parametrize(
     ("slot", "text", "words"),
     [

@@ -75,6 +75,7 @@ async def test_nothing_is_offered_unasked_or_before_it_listens() -> None:
     await ports.close()
 
 
+@pytest.mark.attack("silent-ssh-connections")
 async def test_connections_without_a_ticket_are_bounded_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(direct_port, "MAX_WAITING", 2)
     async with offering() as (ports, offer), contextlib.AsyncExitStack() as stack:
@@ -92,6 +93,7 @@ async def test_connections_without_a_ticket_are_bounded_and_end(monkeypatch: pyt
                 pass
 
 
+@pytest.mark.attack("silent-ssh-connections")
 async def test_who_says_nothing_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(direct_port, "TICKET_SECONDS", 0.01)
     async with offering() as (ports, _):

@@ -33,6 +33,7 @@ def test_the_traceback_of_a_lost_caller_is_left_out() -> None:
     assert is_not_lost_caller(record_of(None))
 
 
+@pytest.mark.attack("log-injection")
 def test_text() -> None:
     text = TextFormatter().format(record_of(None, "three\nlines\x1b[2J\x9b é"))
     assert text == r"2001-09-09 01:46:40.250 warning some.logger: three\nlines\x1b[2J\x9b é"
@@ -40,6 +41,7 @@ def test_text() -> None:
     assert failed.splitlines()[1:] == ["    ValueError: a", r"    \x1b[2Jb"]
 
 
+@pytest.mark.attack("log-injection")
 def test_json() -> None:
     text = JsonFormatter().format(record_of(ValueError("a\nb"), "two\nlines\x1b[2J\x9b\udcff"))
     assert text.isascii()

@@ -74,6 +74,7 @@ async def test_clients_that_go_away_leave_no_line(capfd: pytest.CaptureFixture[s
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.attack("slow-metrics")
 async def test_slow_clients_hold_a_few_threads_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those of which a byte comes now and then."""
     monkeypatch.setattr(metrics, "_CLIENT_SECONDS", 1.0)

@@ -13,6 +13,7 @@ from retinue.rpc.errors import StreamLimit
 from retinue.rpc.stream_limits import OpenStreams
 
 
+@pytest.mark.attack("many-streams")
 def test_each_user_and_method_has_its_own_count() -> None:
     streams = OpenStreams({"/a": 1}, default=2)
     with contextlib.ExitStack() as stack:

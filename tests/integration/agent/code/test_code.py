@@ -287,6 +287,7 @@ async def test_a_lost_process_is_reported_and_replaced(code: Code) -> None:
     assert (await code.execute("gone")).error_name == "NameError"
 
 
+@pytest.mark.attack("endless-output", "hostile-code")
 async def test_what_code_does_to_itself_stays_with_it(client: Client) -> None:
     async with interactive(client) as session, asyncio.timeout(NEVER), session.code() as code:
         # Output without an end is kept within bounds, and it is said what is missing.

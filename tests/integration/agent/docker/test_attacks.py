@@ -211,6 +211,7 @@ async def program(kernel: Contained, text: str, arguments: Sequence[str]) -> str
         return str(result.stdout)
 
 
+@pytest.mark.attack("other-sessions")
 async def test_every_pair_of_kernels_of_two_sessions(scene: Scene) -> None:
     """TCP and ICMP from each to all others: peers of the session are reached;
     kernels of other sessions neither answer nor receive a packet.
@@ -256,6 +257,7 @@ def echoes(kernel: Contained, others: Sequence[str], own: Sequence[str]) -> set[
     return found
 
 
+@pytest.mark.attack("platform-from-a-kernel")
 async def test_the_platform_is_out_of_reach_and_the_outside_is_not(scene: Scene) -> None:
     manager = scene.nodes[0].rpartition(".")[0] + ".1"
     database, engines = f"{manager}:{DATABASE_PORT}", [f"{node}:{ENGINE_PORT}" for node in scene.nodes]
@@ -274,12 +276,14 @@ async def test_the_platform_is_out_of_reach_and_the_outside_is_not(scene: Scene)
     assert await ran(scene.left[1], "sh", "-c", SOCKETS) == ""
 
 
+@pytest.mark.attack("forged-frames")
 async def test_a_container_has_no_power_to_forge(scene: Scene) -> None:
     attacker, victim = scene.left[0], scene.right[0]
     found = json.loads(await program(attacker, POWERS, [victim.address, scene.left[1].address]))
     assert "gained" not in found.values(), found
 
 
+@pytest.mark.attack("forged-frames")
 async def test_forged_frames_reach_no_kernel(scene: Scene) -> None:
     """As if a container had all powers over its network: frames with addresses of others, on both of its interfaces."""
     for attackers, victims in ((scene.left, scene.right), (scene.right, scene.left)):
@@ -326,6 +330,7 @@ def asks(frame: bytes, askers: Sequence[Contained]) -> bool:
     return frame[12:14] == b"\x08\x06" and frame[28:32] in {socket.inet_aton(one.address) for one in askers}
 
 
+@pytest.mark.attack("forged-vxlan")
 async def test_forged_vxlan_reaches_no_kernel(scene: Scene) -> None:
     attacker, victims = scene.left[0], scene.right
     frames = [

@@ -47,6 +47,7 @@ async def test_what_is_seen_to_run_was_released(contract: Contract, monkeypatch:
     assert seen == [Phase.CREATED, Phase.CREATED]
 
 
+@pytest.mark.attack("powers-of-containers")
 async def test_hardened(contract: Contract, engine: TestEngine) -> None:
     """Nothing a kernel does not need, as the engine itself reports it."""
     await contract.held(contract.spec("k", "true", slots={"cpu": 1500, "mem": 64 << 20}))

@@ -136,6 +136,7 @@ async def test_commands_of_callers_run_as_the_kernels_user_whatever_its_image_sa
     assert not contract.left()
 
 
+@pytest.mark.attack("powers-of-containers")
 @pytest.mark.parametrize("user", ["00", "toor", "toor:users"])
 async def test_an_image_does_not_make_its_user_root_by_another_name(
     contract: Contract, engine: TestEngine, user: str

@@ -106,6 +106,7 @@ async def test_image_that_is_nowhere(contract: Contract, registry: Registry, eng
     assert not contract.left()
 
 
+@pytest.mark.attack("moved-tags")
 async def test_fetched_and_pinned(
     contract: Contract, engine: TestEngine, registry: Registry, fetched: list[str]
 ) -> None:
@@ -398,6 +399,7 @@ async def test_an_id_is_no_name(contract: Contract, engine: TestEngine) -> None:
         await engine_side.close()
 
 
+@pytest.mark.attack("registries-on-the-node")
 async def test_a_registry_on_the_node_itself_is_not_connected_to(engine: TestEngine, registry: Registry) -> None:
     reference = registry.push(engine, IMAGE, "inner")
     engine_side = Engine(engine.host)

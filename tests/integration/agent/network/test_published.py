@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.integration.agent.network.outside import (
     NEIGHBOUR,
     NODE_OUTSIDE,
@@ -17,6 +19,7 @@ from tests.integration.agent.network.outside import (
 from tests.integration.agent.network.ports import UNDERLAY, published, refused, server, talk
 
 
+@pytest.mark.attack("other-kernels-from-outside")
 async def test_routers_reach_a_published_port_and_others_do_not() -> None:
     async with world() as place, outgoer(place.node) as kernel:
         number = await published(place.node, kernel)

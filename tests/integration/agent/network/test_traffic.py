@@ -155,6 +155,7 @@ async def test_unknown_addresses_are_not_flooded_on_the_node_either(pair: tuple[
             assert not [frame for frame in seen if b"unknown receiver" in frame]
 
 
+@pytest.mark.attack("forged-frames")
 async def test_a_kernel_cannot_speak_with_the_mac_of_another(pair: tuple[Node, Node]) -> None:
     one, two = pair
     async with Cluster([one, one, two], vni=4005).up() as cluster:
@@ -169,6 +170,7 @@ async def test_a_kernel_cannot_speak_with_the_mac_of_another(pair: tuple[Node, N
         assert (await asyncio.to_thread(exchange, other, remote, b"hello"))[0] == b"olleh"
 
 
+@pytest.mark.attack("other-sessions")
 async def test_two_sessions_with_the_same_addresses_do_not_meet(pair: tuple[Node, Node]) -> None:
     one, two = pair
     async with (

@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from retinue.agent.attempts import Mount
 from retinue.agent.host.users import UserRange
 from retinue.agent.inside.exec_session import Attachment, Printed
@@ -104,6 +106,7 @@ async def running(backends: Backends, name: str, *command: str, **values: object
     await backends.started(spec(name, *(command or ("sleep", "1000")), **values))
 
 
+@pytest.mark.attack("system-calls")
 async def test_system_calls(backends: Backends) -> None:
     """The same is denied to the command and to what enters later."""
     observed, output = await backends.ran(spec("k", PYTHON, "-c", CALLS))
@@ -132,12 +135,14 @@ print(sent >> 20)
 """
 
 
+@pytest.mark.attack("tcp-buffers")
 async def test_buffers_of_connections_are_no_memory_beside_that_of_the_kernel(backends: Backends) -> None:
     observed, output = await backends.ran(spec("k", PYTHON, "-c", BUFFERS, slots={"cpu": 1000, "mem": 64 << 20}))
     # Version 2 of control groups counts them as memory, and ends the kernel.
     assert observed.reason == "OOM_KILLED" or int(output) < 32, output
 
 
+@pytest.mark.attack("users-of-kernels")
 async def test_each_kernel_has_a_user_of_its_own_and_keeps_it(backends: Backends) -> None:
     await backends.open()
     for name in ("k", "m"):
@@ -213,6 +218,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.attack("sockets-of-the-host")
 async def test_sockets_in_separate_mounts_of_the_host_lead_nowhere(backends: Backends) -> None:
     """In a process of its own, whose view of the node has a mount more."""
     arguments = [sys.executable, "-c", SOCKETS, backends.place.agent_id, str(backends.place.directory)]

@@ -9,6 +9,8 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from retinue.agent.attempts import Phase
 from retinue.agent.host.cgroups import Cgroups
 from retinue.agent.host.launch_threads import SPARE
@@ -131,6 +133,7 @@ async def test_memory_of_files_counts(backends: Backends) -> None:
     assert observed.reason == "OOM_KILLED"
 
 
+@pytest.mark.attack("fork-bombs-beside-others")
 async def test_processor_limit(backends: Backends) -> None:
     program = """
 import time

@@ -145,6 +145,7 @@ async def test_logs_follow_to_the_end(agent: Agent) -> None:
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
+@pytest.mark.attack("former-commands")
 async def test_terms(agent: Agent) -> None:
     first = await agent.converse(term=5)
     second = await agent.converse(term=5)
@@ -165,6 +166,7 @@ async def test_terms(agent: Agent) -> None:
     assert reason(caught.value) == "STALE_TERM"
 
 
+@pytest.mark.attack("agents-as-managers")
 async def test_only_a_manager_may_call(agent: Agent) -> None:
     key, certificate = agent.manager.authority.issue("x.agent.retinue", "spiffe://retinue/agent/x")
     stranger = Conversation(agent.channel(key, certificate))

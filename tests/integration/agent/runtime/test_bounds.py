@@ -109,6 +109,7 @@ async def test_libraries_make_as_many_threads_as_there_are_cores(contract: Contr
     assert beside.output == b"1 7\n"
 
 
+@pytest.mark.attack("fork-bombs", "fork-bombs-beside-others")
 async def test_task_limit(contract: Contract) -> None:
     await contract.open(tasks=20)
     script = "n=0; while [ $n -lt 100 ]; do sleep 1000 & n=$((n+1)); echo $n; done"
@@ -121,6 +122,7 @@ def _terminals() -> int:
     return int(Path("/proc/sys/kernel/pty/nr").read_text())
 
 
+@pytest.mark.attack("terminals")
 async def test_a_kernel_has_a_part_of_the_terminals_of_its_node(contract: Contract) -> None:
     before = _terminals()
     one = "sh -c 'exec 3<>/dev/ptmx && echo open && exec sleep 1000' || echo full"
@@ -136,6 +138,7 @@ async def test_a_kernel_has_a_part_of_the_terminals_of_its_node(contract: Contra
     assert beside.output == b"666\n620\n"
 
 
+@pytest.mark.attack("memory-bombs")
 async def test_out_of_memory(contract: Contract) -> None:
     hog = contract.spec("k", "sh", "-c", "x=x; while :; do x=$x$x; done", slots={"cpu": 1000, "mem": 32 << 20})
     observed, _ = await contract.ran(hog)
@@ -170,6 +173,7 @@ async def test_killed_by_itself_is_not_out_of_memory(contract: Contract) -> None
     assert (observed.exit_code, observed.reason) == (137, "EXITED")
 
 
+@pytest.mark.attack("endless-output")
 async def test_output_is_bounded_and_offsets_stay_true(contract: Contract) -> None:
     limit, size = 1 << 20, 4_096_004
     backend = await contract.open(output_limit=limit)
@@ -219,6 +223,7 @@ async def test_whole_cores_are_its_own_over_restarts(contract: Contract) -> None
     assert parse_list(output.split()[1]) == cores[:1]
 
 
+@pytest.mark.attack("memory-bombs")
 async def test_file_systems_in_memory_end_before_the_memory_does(contract: Contract) -> None:
     """`df` says their size, and what does not fit gets ENOSPC: reserved at once, or written."""
     script = """

@@ -137,6 +137,7 @@ async def test_what_was_started_is_not_started_again_without_its_record(contract
     assert not contract.left()
 
 
+@pytest.mark.attack("forged-labels")
 @pytest.mark.parametrize("kind", ["docker"], indirect=True)
 async def test_containers_of_others_are_left_alone(contract: Contract) -> None:
     assert contract.kind.engine is not None

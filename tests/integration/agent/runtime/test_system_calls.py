@@ -80,6 +80,7 @@ def probe(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return program.read_bytes()
 
 
+@pytest.mark.attack("system-calls")
 async def test_every_way_into_a_kernel_has_the_filter(contract: Contract, probe: bytes) -> None:
     """The command, a command beside it, and a service."""
     backend = await contract.held(contract.spec("k", "sh", "-c", f"{PROBE} command; exec sleep 1000"))

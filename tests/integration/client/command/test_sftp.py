@@ -104,6 +104,7 @@ async def test_a_tree_by_lftp(files: Program, client: Client, shared: Path, tmp_
         assert {path.name: path.read_text() for path in place.rglob("f*")} == {f"f{n}": str(n) for n in range(200)}
 
 
+@pytest.mark.attack("sftp-escapes")
 async def test_what_is_refused(files: Program, client: Client, shared: Path, tmp_path: Path) -> None:
     clients = await serve(client, files, shared, "jailed")
     (shared / "file").write_text("content")

@@ -73,6 +73,7 @@ def run(command: bytes) -> Callable[[paramiko.Channel], None]:
     return request
 
 
+@pytest.mark.attack("sftp-escapes")
 async def test_what_a_channel_gets(files: Program, client: Client, shared: Path, tmp_path: Path) -> None:
     await serve(client, files, shared, "raw", keys=[public_key(tmp_path)])
     key = paramiko.Ed25519Key.from_private_key_file(str(tmp_path / "key"))
@@ -116,6 +117,7 @@ async def test_what_a_channel_gets(files: Program, client: Client, shared: Path,
     assert await asyncio.to_thread(lambda: list(shared.iterdir())) == []
 
 
+@pytest.mark.attack("sftp-escapes")
 async def test_names_of_users(files: Program, client: Client, shared: Path, tmp_path: Path) -> None:
     await serve(client, files, shared, "named", keys=[public_key(tmp_path)])
     key = paramiko.Ed25519Key.from_private_key_file(str(tmp_path / "key"))

@@ -44,6 +44,7 @@ def send(transport: Any, kind: int, *parts: int | bytes | bool) -> None:
     transport._send_user_message(message)  # noqa: SLF001
 
 
+@pytest.mark.attack("sftp-floods")
 async def test_what_one_connection_asks_for_costs_no_other(
     files: Program, client: Client, shared: Path, tmp_path: Path
 ) -> None:

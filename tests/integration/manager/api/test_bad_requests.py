@@ -185,6 +185,7 @@ async def called(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -
             yield service, call
 
 
+@pytest.mark.attack("forged-filters", "page-tokens-of-others", "odd-names", "odd-durations", "slow-filters")
 @pytest.mark.parametrize(("method", "message", "fields"), CASES, ids=[f"{n}-{c[0]}" for n, c in enumerate(CASES)])
 async def test_case(called: tuple[Service, Any], method: str, message: Any, fields: list[str]) -> None:
     service, call = called
@@ -202,6 +203,7 @@ async def test_case(called: tuple[Service, Any], method: str, message: Any, fiel
     assert tuple(counts.one()) == (1, 1, 1, 1, 0, 0, 1)
 
 
+@pytest.mark.attack("large-messages")
 async def test_a_message_that_is_too_large(called: tuple[Service, Any]) -> None:
     _, call = called
     with pytest.raises(grpc.aio.AioRpcError) as caught:

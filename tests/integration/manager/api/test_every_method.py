@@ -65,6 +65,7 @@ async def refusal(channel: grpc.aio.Channel, method: str, **options: Any) -> tup
     return refused.code, refused.reason
 
 
+@pytest.mark.attack("no-credentials")
 async def test_who_is_let_in(service: Service, channel: grpc.aio.Channel) -> None:
     join_token = await service.join_token()
     async with service.database.transaction() as tx:
@@ -87,6 +88,7 @@ async def test_who_is_let_in(service: Service, channel: grpc.aio.Channel) -> Non
             assert agents_own == (None if access in (Access.NODE, Access.CALLER) else denied), method
 
 
+@pytest.mark.attack("unreadable-messages")
 async def test_what_cannot_be_read(
     service: Service, channel: grpc.aio.Channel, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -108,6 +110,7 @@ async def test_what_cannot_be_read(
     assert taken_apart(ended).fields == ["request"]
 
 
+@pytest.mark.attack("large-messages")
 async def test_a_message_that_unpacks_to_more_than_the_limit(service: Service, channel: Any) -> None:
     token = bearer(await service.user("root", role="ADMIN"))
     packed = account_service_pb2.CreateTokenRequest(description="x" * (16 * LARGEST)).SerializeToString()
@@ -123,6 +126,7 @@ async def test_a_message_that_unpacks_to_more_than_the_limit(service: Service, c
     assert await outcome(channel, "/retinue.manager.v1.AccountService/GetCaller", metadata=token) is None
 
 
+@pytest.mark.attack("streams-without-a-name")
 async def test_an_address_has_so_many_streams_without_a_name(service: Service, channel: grpc.aio.Channel) -> None:
     limit = call_limits.STREAM_LIMITS["/grpc.health.v1.Health/Watch"]
     stub = health_pb2_grpc.HealthStub(channel)
@@ -149,6 +153,7 @@ async def test_an_address_has_so_many_streams_without_a_name(service: Service, c
         )
 
 
+@pytest.mark.attack("no-grpc")
 @pytest.mark.parametrize(
     "sent",
     [
@@ -180,6 +185,7 @@ async def test_what_is_no_grpc_ends_its_own_connection_only(
     assert caller is None
 
 
+@pytest.mark.attack("idle-connections")
 async def test_connections_on_which_nothing_is_said_are_closed(service: Service) -> None:
     host, _, port = service.endpoint.rpartition(":")
     context = ssl.create_default_context(cadata=service.authority.certificate.decode())

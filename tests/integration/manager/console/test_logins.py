@@ -84,6 +84,7 @@ async def test_what_lets_no_browser_in(console: Served) -> None:
         assert (answer.status, json.loads(answer.body)["code"]) == (400, 3), body
 
 
+@pytest.mark.attack("slow-console")
 async def test_tries_are_counted_by_token_and_by_address(console: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     # The minute does not end while they are made.
     monkeypatch.setattr(limits, "TRIES_SECONDS", 3600.0)
@@ -103,6 +104,7 @@ async def test_tries_are_counted_by_token_and_by_address(console: Served, monkey
     assert (await console.page().log_in(token=token)).status == 204
 
 
+@pytest.mark.attack("tickets-of-the-console")
 async def test_a_link_is_good_once_and_for_a_minute(console: Served) -> None:
     service = console.service
     token = await service.user("ada")

@@ -30,6 +30,7 @@ HANDSHAKE = {
 }
 
 
+@pytest.mark.attack("foreign-origins")
 async def test_every_post_and_websocket_comes_from_the_console(console: Served) -> None:
     token = await console.service.user("ada")
     page = await console.logged_in(token)
@@ -64,6 +65,7 @@ async def test_every_post_and_websocket_comes_from_the_console(console: Served) 
     assert await page.status() == "0"
 
 
+@pytest.mark.attack("paths-of-the-console")
 async def test_what_passes_is_in_a_table(console: Served) -> None:
     page = await console.logged_in(await console.service.user("root", role="ADMIN"))
     caller = f"{ACCOUNTS}/GetCaller"
@@ -111,6 +113,7 @@ async def test_what_passes_is_in_a_table(console: Served) -> None:
         await check(b"", metadata=bearer("none"))
 
 
+@pytest.mark.attack("paths-of-the-console")
 async def test_calls_are_one_message(console: Served) -> None:
     page = await console.logged_in(await console.service.user("ada"))
     caller = f"{ACCOUNTS}/GetCaller"
@@ -136,6 +139,7 @@ async def test_a_websocket_has_the_subprotocol(console: Served) -> None:
         assert answer.status == 400, protocol
 
 
+@pytest.mark.attack("many-streams")
 async def test_a_user_has_64_streams(console: Served) -> None:
     token = await console.service.user("ada")
     pages = [await console.logged_in(token) for _ in range(2)]

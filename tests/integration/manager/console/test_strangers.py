@@ -41,6 +41,7 @@ async def status_of(page: Page, path: str, length: int, begin: bytes = b"") -> i
         writer.transport.abort()
 
 
+@pytest.mark.attack("slow-console")
 async def test_slow_bodies_are_not_waited_for(console: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     page = await console.logged_in(await console.service.user("ada"))
     # No body of what follows ever comes.
@@ -53,6 +54,7 @@ async def test_slow_bodies_are_not_waited_for(console: Served, monkeypatch: pyte
     assert await status_of(page, CALLER, 1 << 40) == 413
 
 
+@pytest.mark.attack("slow-console")
 async def test_a_stranger_is_answered_before_a_body_is_read(console: Served) -> None:
     page = console.page()
     assert await status_of(page, CALLER, 4 << 20) == 200
@@ -61,6 +63,7 @@ async def test_a_stranger_is_answered_before_a_body_is_read(console: Served) -> 
     assert await page.status() == UNAUTHENTICATED
 
 
+@pytest.mark.attack("slow-console")
 async def test_slow_log_ins_of_an_address_are_counted(console: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logins, "_BODY_SECONDS", 0.1)
     # All of them are within it, however long they take.
@@ -70,6 +73,7 @@ async def test_slow_log_ins_of_an_address_are_counted(console: Served, monkeypat
     assert sorted(statuses) == [408] * MAX_TRIES_OF_ADDRESS + [429] * 5
 
 
+@pytest.mark.attack("slow-console")
 async def test_sockets_of_strangers_make_no_call(console: Served) -> None:
     strangers = [console.page() for _ in range(2)]
     strangers[1].cookie = f"__Host-retinue-console={new_secret(TOKEN_PREFIX)}"

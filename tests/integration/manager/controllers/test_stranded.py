@@ -243,6 +243,7 @@ async def test_the_welcome_of_a_copy_changes_nothing(database: Database, state: 
         await asyncio.gather(running, return_exceptions=True)
 
 
+@pytest.mark.attack("revoked-nodes")
 async def test_sessions_of_a_revoked_agent_say_so_at_once(database: Database) -> None:
     world = World(database)
     running = asyncio.create_task(world.reports.run())

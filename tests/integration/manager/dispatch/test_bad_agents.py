@@ -51,6 +51,7 @@ async def conditions(database: Database, agent_id: str) -> list[str]:
         return [row["type"] for row in rows.scalar_one()]
 
 
+@pytest.mark.attack("impossible-capacity")
 async def test_nonsense_costs_its_agent_only(
     database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -75,6 +76,33 @@ async def test_nonsense_costs_its_agent_only(
     assert not [record for record in caplog.records if record.name.startswith("retinue.manager")]
 
 
+@pytest.mark.attack("attempts-of-other-nodes")
+async def test_an_agent_is_sent_what_was_placed_on_it_and_nothing_else(database: Database) -> None:
+    """Whatever it says that it runs: with an attempt come its variables, and the secrets of its session."""
+    snapshots: list[pb.Snapshot] = []
+    placed, asked = asyncio.Event(), asyncio.Event()
+
+    async def claim(agent: FakeAgent, requests: AsyncIterator[pb.SyncRequest]) -> AsyncIterator[pb.SyncResponse]:
+        await placed.wait()
+        yield agent.welcome(attempts=honest.statuses.values(), network_session_ids=[])
+        async for request in requests:
+            if request.WhichOneof("step") == "snapshot":
+                snapshots.append(request.snapshot)
+                asked.set()
+
+    honest, curious = FakeAgent("honest"), FakeAgent("curious", claim)
+    async with leading(database, honest, curious):
+        await submit(database, "ann", "s1", agents=("honest",), agents_strict=True)
+        await eventually(partial(_running, database, 1))
+        assert honest.wanted
+        placed.set()
+        await asked.wait()
+        assert snapshots
+        assert [list(snapshot.attempts) for snapshot in snapshots] == [[]] * len(snapshots)
+        assert [list(snapshot.networks) for snapshot in snapshots] == [[]] * len(snapshots)
+        assert await count(database, "state = 'RUNNING'") == 1
+
+
 async def _running(database: Database, number: int) -> bool:
     return await count(database, "state = 'RUNNING'") == number
 
@@ -87,6 +115,7 @@ async def _has(database: Database, agent_id: str, condition: str) -> bool:
     return condition in await conditions(database, agent_id)
 
 
+@pytest.mark.attack("message-floods")
 async def test_a_flood_of_messages_is_read_slowly(
     database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -158,6 +158,7 @@ async def test_links_end_with_the_term(database: Database) -> None:
         await running
 
 
+@pytest.mark.attack("reports-about-others")
 async def test_an_agent_is_believed_about_its_own_attempts_only(database: Database) -> None:
     out_of_bounds = OutOfBounds(database, TERM)
     draining = asyncio.create_task(out_of_bounds.run())
@@ -229,6 +230,7 @@ async def test_what_keeps_an_agent_from_creating_kernels_is_shown_and_watched(da
         assert await said() == ("", "")
 
 
+@pytest.mark.attack("reports-about-others")
 async def test_networks_of_other_agents_stay(database: Database) -> None:
     async with two_nodes(database) as (honest, rogue):
         await submit(database, "ann", "c", cluster_size=2, single_node=True)
@@ -241,6 +243,7 @@ async def test_networks_of_other_agents_stay(database: Database) -> None:
         assert await rows(database, "SELECT * FROM network_site ORDER BY agent_id") == sites
 
 
+@pytest.mark.attack("reports-about-others")
 def test_what_others_say_an_attempt_uses_does_not_count() -> None:
     measurements = Measurements()
     kernel = MeasuredKernel(uuid.UUID(int=0), uuid.UUID(int=1), 1, "honest", {})

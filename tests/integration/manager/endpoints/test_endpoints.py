@@ -132,6 +132,7 @@ async def test_deleting_drains_ends_and_frees_the_name(rig: Rig) -> None:
     assert (await rig.create()).id != made.id
 
 
+@pytest.mark.attack("endpoints-of-others")
 async def test_who_sees_and_what_is_refused(rig: Rig) -> None:
     request = pb.CreateEndpointRequest(
         spec=epb.EndpointSpec(name="llm", revision=revision()), request_id=str(uuid.uuid4())

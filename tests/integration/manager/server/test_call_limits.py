@@ -24,6 +24,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 CALLS = 40
 
 
+@pytest.mark.attack("many-heavy-calls")
 async def test_a_hostile_user_is_alone_with_heavy_lists(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     mallory, ada = bearer(await service.user("mallory")), bearer(await service.user("ada"))
     root = bearer(await service.user("root", role="ADMIN"))

@@ -288,6 +288,7 @@ async def test_a_unary_handler_cleans_up_when_its_caller_goes(rig: Rig, caplog: 
     assert await eventually(lambda: cancelled(caplog)) == [logging.INFO]
 
 
+@pytest.mark.attack("odd-deadlines")
 async def test_calls_without_a_deadline_get_ours(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     cleaned = asyncio.Event()
     scopes: list[tuple[float, asyncio.Timeout]] = []

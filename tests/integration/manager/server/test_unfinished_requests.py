@@ -126,6 +126,7 @@ def megabytes(running: Running) -> int:
     return next(int(line.split()[1]) for line in status if line.startswith("VmHWM:")) // 1024
 
 
+@pytest.mark.attack("unfinished-requests")
 @pytest.mark.parametrize(
     ("method", "token"),
     [(ENROLL, ""), (CREATE, ""), (CREATE, f"Bearer {WRONG}"), ("/retinue.manager.v1.SessionService/Unknown", "")],

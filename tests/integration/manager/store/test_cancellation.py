@@ -133,6 +133,7 @@ async def cancel_everywhere(database: Database, work: Work, way: Way, sweeps: in
                 break
 
 
+@pytest.mark.attack("odd-deadlines")
 @WORKS
 async def test_a_connection_answers_those_who_use_it_next(narrow: Database, work: Work) -> None:
     await cancel_everywhere(narrow, work, cancelled_at, 12)

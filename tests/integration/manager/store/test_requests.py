@@ -62,6 +62,7 @@ async def test_another_body(database: Database) -> None:
     assert await projects(database) == 1
 
 
+@pytest.mark.attack("request-ids-of-others")
 async def test_ids_of_others_are_independent(database: Database) -> None:
     message = request("p", str(uuid.uuid4()))
     answers = {

@@ -80,6 +80,7 @@ def look_up(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]:
     return names
 
 
+@pytest.mark.attack("webhooks-to-inner-addresses")
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "2130706433", "0x7f.1"])
 async def test_an_inner_address_is_not_dialled_however_it_is_written(host: str) -> None:
     async with receiving() as receiver:
@@ -96,6 +97,7 @@ async def test_what_a_name_stands_for_is_looked_up_once_and_dialled(monkeypatch:
         assert f"Host: hook.test:{inner.port}" in outer.heads[0]
 
 
+@pytest.mark.attack("webhooks-to-inner-addresses")
 async def test_of_the_addresses_of_a_name_only_the_permitted_are_dialled(monkeypatch: pytest.MonkeyPatch) -> None:
     async with receiving() as inner, receiving(host="127.0.0.2", port=inner.port) as outer:
         look_up(monkeypatch, ["127.0.0.1", "127.0.0.2"])

@@ -48,6 +48,7 @@ def test_a_directory_that_is_asked_for_has_to_be_there(asked: str, of_image: str
     assert made(working_directory=asked, image_directory=of_image)["Entrypoint"][4] == directory
 
 
+@pytest.mark.attack("forged-labels")
 def test_nothing_of_the_user_gets_into_labels() -> None:
     labels = made(environment={"SECRET": "s3cret"}, command=("s3cret",))["Labels"]
     assert labels == {

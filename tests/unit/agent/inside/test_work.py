@@ -48,6 +48,7 @@ def left(home: Path) -> list[str]:
     return sorted(path.name for path in partial.iterdir()) if partial.exists() else []
 
 
+@pytest.mark.attack("hostile-uploads")
 @pytest.mark.parametrize(
     "path",
     ["/etc/passwd", "..", "../x", "a/../../x", "./a", "a//b", "a\0b", "a" * 256, "/".join("a" * 101), "b/" * 2050],
@@ -71,6 +72,7 @@ def test_a_file_belongs_to_the_user_and_has_no_more_than_permissions(home: Path)
     assert not workdir.partial_of(home).exists()
 
 
+@pytest.mark.attack("hostile-uploads")
 def test_links_lead_nowhere(home: Path, tmp_path: Path) -> None:
     (home / "out").symlink_to(tmp_path)
     (home / "up").symlink_to("..")
@@ -251,6 +253,7 @@ def test_what_former_agents_left_is_removed(home: Path, swept: bool) -> None:
     assert not former.exists()
 
 
+@pytest.mark.attack("hostile-uploads")
 def test_there_must_be_space(home: Path) -> None:
     with pytest.raises(NoSpaceError):
         IncomingUpload(home, Announced("sparse", 1 << 60, 0, b"x" * 32), resume=True)

@@ -38,6 +38,7 @@ def test_group() -> None:
     assert with_group("a:x:8:\n", 8) == "a:x:8:\n"
 
 
+@pytest.mark.attack("keys-of-others")
 def test_every_node_makes_the_same_keys_and_no_session_those_of_another() -> None:
     names = host_names("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost\n10.1.0.2\tmain1\n10.1.0.3\tsub1\n")
     assert names == ["main1", "sub1"]

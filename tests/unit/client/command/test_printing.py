@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+@pytest.mark.attack("escape-sequences")
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

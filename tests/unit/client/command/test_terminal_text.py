@@ -16,6 +16,7 @@ def shown(*portions: bytes) -> str:
     return "".join([*map(text.take, portions), text.rest()])
 
 
+@pytest.mark.attack("escape-sequences")
 @pytest.mark.parametrize(
     ("printed", "seen"),
     [

@@ -157,6 +157,7 @@ def test_sound_messages_lose_nothing() -> None:
         assert not isinstance(parse(AGENT, message), Rejected)
 
 
+@pytest.mark.attack("impossible-capacity")
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -229,6 +230,7 @@ def test_runtimes_that_only_others_know_cost_nothing() -> None:
     check(facts)
 
 
+@pytest.mark.attack("log-injection")
 def test_what_is_only_shown_is_cleaned() -> None:
     status = pb.AttemptStatus(
         attempt_id=f"{SESSION}.1",

@@ -71,6 +71,7 @@ def test_a_crash_between_key_and_certificate_is_mended(tmp_path: Path) -> None:
     assert mended.fingerprint == authority(tmp_path).fingerprint
 
 
+@pytest.mark.attack("greedy-certificates")
 def test_an_agent_gets_its_own_names_whatever_it_asks_for(tmp_path: Path) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     greedy = certificate_request(
@@ -125,6 +126,7 @@ def broken_signature() -> str:
     return x509.load_der_x509_csr(bytes(der)).public_bytes(serialization.Encoding.PEM).decode()
 
 
+@pytest.mark.attack("greedy-certificates")
 @pytest.mark.parametrize(
     "request_text",
     [
@@ -145,6 +147,7 @@ def test_bad_certificate_requests(tmp_path: Path, request_text: str) -> None:
         authority(tmp_path).issue_node(Kind.AGENT, "n1", 7, request_text)
 
 
+@pytest.mark.attack("timing-of-tokens")
 def test_secrets() -> None:
     first, second = new_secret(TOKEN_PREFIX), new_secret(TOKEN_PREFIX)
     assert first != second

@@ -41,6 +41,7 @@ def test_too_many_violations_are_cut() -> None:
     assert 1 <= len(request.field_violations) <= MAX_VIOLATIONS
 
 
+@pytest.mark.attack("log-injection")
 @pytest.mark.parametrize("text", ["é" * 10_000, "\x1b[31m" * 1000, "\n" * 5000, "\U0001f600" * 5000])
 def test_text_of_callers_is_bounded_and_harmless(text: str) -> None:
     raised: list[errors.ApiError] = [

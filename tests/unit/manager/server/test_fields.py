@@ -30,6 +30,7 @@ def test_good_names(name: str) -> None:
     assert wrong(violations) == []
 
 
+@pytest.mark.attack("odd-names")
 @pytest.mark.parametrize(
     "name",
     [
@@ -56,6 +57,7 @@ def test_bad_names(name: str) -> None:
     assert wrong(violations) == ["name"]
 
 
+@pytest.mark.attack("odd-durations")
 @pytest.mark.parametrize(
     ("value", "good"),
     [

@@ -64,6 +64,7 @@ def filled(message: Any, field: Any, depth: int) -> Iterator[tuple[str, Message]
         message.ClearField(field.name)
 
 
+@pytest.mark.attack("odd-variables", "unreadable-messages")
 @pytest.mark.parametrize("method", sorted(requests()))
 def test_every_text_of_every_request(method: str) -> None:
     kind: Any = message_factory.GetMessageClass(requests()[method])

@@ -25,12 +25,14 @@ def calling(name: str) -> Iterator[None]:
         interceptors._principal.reset(token)  # noqa: SLF001
 
 
+@pytest.mark.attack("odd-pages")
 @pytest.mark.parametrize(("asked", "size"), [(0, 50), (1, 1), (500, 500), (501, 500), (2**31 - 1, 500)])
 def test_sizes(asked: int, size: int) -> None:
     with calling("ada"):
         assert open_page(asked, "", ["x"]).size == size
 
 
+@pytest.mark.attack("odd-pages")
 def test_negative_size() -> None:
     with calling("ada"), pytest.raises(InvalidRequest) as caught:
         open_page(-1, "", ["x"])
@@ -43,6 +45,7 @@ def test_token_leads_on() -> None:
         assert open_page(20, token, ["x", 'state = "A"']).after == ("2026-01-01", "k")
 
 
+@pytest.mark.attack("page-tokens-of-others")
 def test_token_of_another_caller_or_query() -> None:
     with calling("ada"):
         token = open_page(10, "", ["x", "a"]).token_after(["k"])
@@ -52,12 +55,14 @@ def test_token_of_another_caller_or_query() -> None:
         open_page(10, token, ["x", "a"])
 
 
+@pytest.mark.attack("page-tokens-of-others")
 @pytest.mark.parametrize("token", ["x", "é", "=" * 8, "A" * 5000, "AAAA", "../../etc/passwd", "\0"])
 def test_nonsense(token: str) -> None:
     with calling("ada"), pytest.raises(InvalidPage):
         open_page(10, token, ["x"])
 
 
+@pytest.mark.attack("page-tokens-of-others")
 def test_a_changed_token_is_refused() -> None:
     with calling("ada"):
         token = open_page(10, "", ["x"]).token_after(["k"])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from retinue.manager.session.core.apps import AppSpec
 from retinue.manager.session.core.service_ports import PublicAddress
 
 ADDRESS = PublicAddress("p1.example.org", "https://p1.example.org/")
 
 
+@pytest.mark.attack("template-injection")
 def test_places_are_filled_once_in_arguments_and_variables() -> None:
     words = ("run", "--at={host}:{port}", "{url}{session}", "{other}{")
     app = AppSpec("web", words, {"ROOT": "{url}", "HOST": "{host}"})

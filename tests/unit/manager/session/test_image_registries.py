@@ -38,6 +38,7 @@ def test_manager_and_agent_read_references_the_same_way(reference: str) -> None:
     assert registry_of(reference) == parse_reference(reference).registry
 
 
+@pytest.mark.attack("images-of-forbidden-registries")
 @pytest.mark.parametrize(
     ("registry", "patterns", "allowed"),
     [
@@ -114,6 +115,7 @@ def test_too_many_patterns() -> None:
     assert [path for path, _ in found] == ["p"]
 
 
+@pytest.mark.attack("images-of-forbidden-registries")
 def test_the_first_image_that_is_denied() -> None:
     images = ["busybox", "cr.example.org/a", "ghcr.io/b"]
     assert denied_image(images, ["docker.io", "cr.example.org"]) == "ghcr.io/b"

@@ -434,6 +434,7 @@ def test_first_word_on_an_image_holds_for_the_session() -> None:
     assert goals(machine) == [Goal.RUNNING] * 3
 
 
+@pytest.mark.attack("moved-tags")
 def test_kernels_never_run_different_images_under_one_reference() -> None:
     machine = placed()
     find(machine, 0, ONE)

@@ -51,6 +51,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.attack("targets-of-mounts")
 @pytest.mark.parametrize("target", [*REFUSED, "", "/a\0", "/" + "a" * 1024])
 def test_targets_that_are_refused(target: str) -> None:
     assert wrong(MountSpec("/data", target)) == ["m[0].target"]
@@ -61,6 +62,7 @@ def test_targets_that_are_taken(target: str) -> None:
     assert not wrong(MountSpec("/data", target))
 
 
+@pytest.mark.attack("targets-of-mounts")
 def test_targets_lie_apart() -> None:
     assert wrong(MountSpec("/data", "/x"), MountSpec("/b", "/x")) == ["m[1].target"]
     assert wrong(MountSpec("/data", "/x/y"), MountSpec("/b", "/x")) == ["m[1].target"]
@@ -72,6 +74,7 @@ def test_too_many_and_no_path() -> None:
     assert wrong(MountSpec("data", "/x")) == ["m[0].source"]
 
 
+@pytest.mark.attack("forbidden-mounts", "files-of-others-in-a-mount")
 @pytest.mark.parametrize(
     ("source", "writable", "project", "root"),
     [
@@ -157,6 +160,7 @@ def test_roots_that_are_refused(path: str) -> None:
     assert [field for field, _ in violations] == ["r[1].path"]
 
 
+@pytest.mark.attack("keys-of-others")
 def test_secrets_differ_by_key_session_and_attempt() -> None:
     one = SessionSecrets(b"a" * 32)
     assert one.of("s", 1) == SessionSecrets(b"a" * 32).of("s", 1)

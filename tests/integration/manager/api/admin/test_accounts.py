@@ -207,6 +207,7 @@ async def test_tokens_of_others(accounts: Accounts) -> None:
     await stub.RevokeToken(pb.RevokeTokenRequest(token_id=made.token.id), metadata=admin)
 
 
+@pytest.mark.attack("names-of-former-users")
 async def test_names_of_the_deleted_are_not_used_again(accounts: Accounts) -> None:
     stub, admin = accounts.stub, accounts.admin
     channel = accounts.service.channel()
@@ -275,6 +276,7 @@ async def blocked(database: Database) -> None:
     await eventually(waiting)
 
 
+@pytest.mark.attack("tokens-from-tokens")
 async def test_a_token_ends_with_the_one_it_was_made_with(accounts: Accounts) -> None:
     stub = accounts.stub
     hour = await stub.CreateToken(pb.CreateTokenRequest(ttl=Duration(seconds=3600)), metadata=accounts.user)
@@ -310,6 +312,7 @@ async def test_no_token_is_made_with_one_that_is_being_revoked(accounts: Account
     assert (await creating).reason == "TOKEN_INVALID"
 
 
+@pytest.mark.attack("tokens-from-tokens")
 async def test_a_user_has_so_many_tokens(accounts: Accounts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accounts_api, "MAX_TOKENS", 3)
     stub = accounts.stub
@@ -355,12 +358,14 @@ ADMIN_ONLY: list[tuple[str, Any]] = [
 ]
 
 
+@pytest.mark.attack("self-promotion")
 @pytest.mark.parametrize(("method", "request_message"), ADMIN_ONLY, ids=[method for method, _ in ADMIN_ONLY])
 async def test_users_do_not_administer(accounts: Accounts, method: str, request_message: Any) -> None:
     refused = await failure(getattr(accounts.stub, method)(request_message, metadata=accounts.user))
     assert (refused.code, refused.reason) == (Code.PERMISSION_DENIED, "METHOD_DENIED")
 
 
+@pytest.mark.attack("reused-request-ids", "concurrent-creates")
 async def test_32_creates_with_one_request_id(accounts: Accounts) -> None:
     request = pb.CreateUserRequest(user=pb.User(name="bob"), request_id=str(uuid.uuid4()))
     calls = (accounts.stub.CreateUser(request, metadata=accounts.admin) for _ in range(32))

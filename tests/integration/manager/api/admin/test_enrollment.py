@@ -85,6 +85,7 @@ async def test_from_token_to_announcement(node: Node) -> None:
     )
 
 
+@pytest.mark.attack("greedy-certificates")
 async def test_a_request_for_other_names_gets_its_own(node: Node) -> None:
     names = (x509.DNSName("manager.retinue"), x509.UniformResourceIdentifier("spiffe://retinue/agent/n2"))
     _, greedy = key_and_request(*names)
@@ -99,6 +100,7 @@ async def test_a_request_for_other_names_gets_its_own(node: Node) -> None:
     assert found.get_values_for_type(x509.UniformResourceIdentifier) == [uri]
 
 
+@pytest.mark.attack("wrong-join-tokens")
 async def test_tokens_that_are_no_good(node: Node) -> None:
     service = node.service
     used = await service.join_token()
@@ -132,6 +134,7 @@ async def test_a_failed_enrolment_uses_nothing_up(node: Node) -> None:
     await node.enrol(token, "n1")
 
 
+@pytest.mark.attack("wrong-join-tokens")
 async def test_one_use_is_one_agent_however_many_come_at_once(node: Node) -> None:
     token = await node.service.join_token()
     results = await asyncio.gather(*(node.enrol(token, f"n{number}") for number in range(16)), return_exceptions=True)
@@ -187,6 +190,7 @@ async def test_a_node_that_enrols_again_stays_drained_unless_it_was_removed(node
     assert await enrol_again() == (False, False)
 
 
+@pytest.mark.attack("reports-about-others")
 async def test_an_agent_speaks_for_itself_only(node: Node) -> None:
     for agent_id in ("n1", "n2"):
         await node.enrol(await node.service.join_token(), agent_id)
@@ -209,6 +213,7 @@ async def test_bad_announcements(node: Node) -> None:
         assert (failed.code, failed.fields) == (Code.INVALID_ARGUMENT, ["address", "version", "instance"])
 
 
+@pytest.mark.attack("copied-nodes")
 @pytest.mark.parametrize("state", ["JOINING", "ALIVE", "SUSPECT", "LOST"])
 async def test_a_copy_is_refused_whatever_became_of_the_first(node: Node, state: str) -> None:
     service = node.service
@@ -235,6 +240,7 @@ async def test_a_copy_is_refused_whatever_became_of_the_first(node: Node, state:
         await as_agent(channel).Announce(announcement("n1", "10.0.0.2:7442", "second"))
 
 
+@pytest.mark.attack("revoked-nodes")
 async def test_a_certificate_of_a_former_generation_stays_worthless(node: Node) -> None:
     service = node.service
     stolen = await node.enrol(await service.join_token(), "n1")
@@ -279,6 +285,7 @@ async def test_two_that_renew_one_certificate_are_reported(node: Node, caplog: p
     assert "agent n1 renewed a certificate that is not its newest" in caplog.text
 
 
+@pytest.mark.attack("revoked-nodes")
 @pytest.mark.parametrize("known", [True, False], ids=["revoked", "never enrolled"])
 async def test_agents_that_are_not(node: Node, known: bool) -> None:
     if known:

@@ -445,6 +445,7 @@ ADMIN_ONLY: list[tuple[str, Any]] = [
 ]
 
 
+@pytest.mark.attack("self-promotion")
 @pytest.mark.parametrize(("method", "request_message"), ADMIN_ONLY, ids=[method for method, _ in ADMIN_ONLY])
 async def test_users_do_not_administer(fleet: Fleet, method: str, request_message: Any) -> None:
     refused = await failure(getattr(fleet.stub, method)(request_message, metadata=fleet.user))

@@ -150,6 +150,7 @@ async def test_it_goes_with_its_subject(callers: Callers) -> None:
         assert (missing.code, missing.metadata) == (Code.NOT_FOUND, {"kind": what, "id": name})
 
 
+@pytest.mark.attack("beyond-quotas")
 async def test_every_violation_with_amounts(callers: Callers) -> None:
     await callers.set(USER, "ada", max_pending_sessions=1, highest_priority=20)
     await callers.set(PROJECT, "default", max_pending_sessions=1)
@@ -243,6 +244,7 @@ async def test_what_is_wrong_with_a_question(callers: Callers) -> None:
         assert (refused.code, refused.fields) == (Code.INVALID_ARGUMENT, fields)
 
 
+@pytest.mark.attack("beyond-quotas")
 async def test_what_waits_is_bounded_without_a_quota(database_url: str, tmp_path: Path) -> None:
     async with served(database_url, tmp_path, max_pending_sessions=3) as service, service.channel() as channel:
         tokens = {

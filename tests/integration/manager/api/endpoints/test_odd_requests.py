@@ -88,6 +88,7 @@ def sound() -> list[tuple[str, Message]]:
     ]
 
 
+@pytest.mark.attack("odd-scaling")
 async def test_no_request_fails_inside_and_none_keeps_the_controller_from_looking(rig: Rig) -> None:
     fuzz, outcomes = Fuzz(7), dict[str, int]()
     await rig.call("CreateEndpoint", sound()[0][1])
@@ -114,6 +115,7 @@ async def test_no_request_fails_inside_and_none_keeps_the_controller_from_lookin
     await rig.look(2)
 
 
+@pytest.mark.attack("odd-scaling")
 @pytest.mark.parametrize(
     "target", ["NaN", "sNaN", "Infinity", "-1", "1e999999", "1e-999999", "0", "1.0001", "1" * 100_000, ""]
 )

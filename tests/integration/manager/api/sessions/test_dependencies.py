@@ -58,6 +58,7 @@ async def states(ada: Ada) -> dict[str, tuple[str, str]]:
         return {name: (state, message) for name, state, message in rows}
 
 
+@pytest.mark.attack("odd-dependencies")
 async def test_what_cannot_be_depended_on(ada: Ada, service: Service) -> None:
     other = await service.user("eve")
     async with service.channel() as channel:
@@ -251,6 +252,7 @@ async def test_a_graph_in_one_request_in_any_order(ada: Ada) -> None:
     assert [parent.name for parent in explained.waits_for] == ["first"]
 
 
+@pytest.mark.attack("odd-dependencies")
 async def test_refusals_are_passed_on_and_cycles_named(ada: Ada) -> None:
     await ask(ada, name="taken")
     request = [

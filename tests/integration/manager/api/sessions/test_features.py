@@ -57,6 +57,7 @@ def spec(kind: str) -> session_pb2.SessionSpec:
     return made
 
 
+@pytest.mark.attack("commands-where-none-run")
 async def test_what_each_type_does_not_have_is_refused(service: Service) -> None:
     token = await service.user("ada")
     async with service.database.transaction() as tx:

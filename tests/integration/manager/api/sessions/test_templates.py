@@ -207,6 +207,7 @@ async def test_many_sessions_each_from_its_template(rig: Rig) -> None:
         assert (refused.code, refused.fields) == (Code.INVALID_ARGUMENT, ["specs"])
 
 
+@pytest.mark.attack("templates-of-others")
 async def test_who_sees_and_changes_what(rig: Rig) -> None:
     own = await rig.create(name="t", description="default's")
     everyones = await rig.create("root", name="t", for_all_projects=True, description="everyone's")
@@ -320,6 +321,33 @@ WRONG = [
 ]
 
 
+@pytest.mark.attack("template-injection")
+async def test_what_looks_like_a_program_comes_out_as_it_went_in(rig: Rig) -> None:
+    texts = [
+        "{{7*7}}",
+        "${jndi:ldap://x/y}",
+        "$(id)",
+        "`id`",
+        "{{config}}",
+        "{user}",
+        "{project}",
+        "%(x)s",
+        "%s",
+        "#{1}",
+    ]
+    written = kernel(command=["echo", *texts], environment={f"V{number}": text for number, text in enumerate(texts)})
+    spec = spb.SessionSpec(type=spb.SESSION_TYPE_BATCH, kernel=written, bootstrap_script="\n".join(texts))
+    made = await rig.create(name="t", description=texts[0], spec=spec)
+    stored = await rig.get("t")
+    session = await rig.session(of("t", labels={"a": "{{7*7}}"}))
+    for came in (made.spec, stored.spec, await rig.render(of("t")), session.spec):
+        assert list(came.kernel.command) == list(written.command)
+        assert dict(came.kernel.environment) == dict(written.environment)
+        assert came.bootstrap_script == spec.bootstrap_script
+    assert (stored.description, session.spec.labels["a"]) == ("{{7*7}}", "{{7*7}}")
+
+
+@pytest.mark.attack("templates-of-others")
 async def test_what_no_template_holds(rig: Rig) -> None:
     for template, fields in WRONG:
         refused = await failure(

@@ -163,6 +163,7 @@ async def test_of_two_that_take_a_name_one_gets_it(callers: Callers) -> None:
     assert (len(failed), {error.code() for error in failed}) == (3, {Code.ALREADY_EXISTS})
 
 
+@pytest.mark.attack("higher-priority")
 async def test_priority_is_bounded_by_quotas_for_all_but_administrators(callers: Callers) -> None:
     made = await callers.create("urgent", priority=40)
     async with callers.service.database.transaction() as tx:

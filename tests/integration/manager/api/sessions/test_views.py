@@ -87,6 +87,7 @@ def variables(spec: session_pb2.SessionSpec) -> list[dict[str, str]]:
     return [dict(spec.kernel.environment), dict(role.kernel.environment), dict(app.environment)]
 
 
+@pytest.mark.attack("variables-of-others")
 async def test_values_of_variables_are_for_their_owner(callers: Callers) -> None:
     made = await callers.create(secretive())
     again = await callers.create(secretive())
@@ -116,6 +117,7 @@ async def test_values_of_variables_are_for_their_owner(callers: Callers) -> None
     assert variables(ended.session.spec) == [{"PASSWORD": ""}] * 3
 
 
+@pytest.mark.attack("names-of-others-sessions")
 async def test_sessions_of_others_have_names_too(callers: Callers, service: Service) -> None:
     made = await callers.create(secretive())
     stranger = bearer(await service.user("eve"))
