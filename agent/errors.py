@@ -1,4 +1,4 @@
-"""Errors of kernels' runtimes."""
+"""Errors of kernels' runtimes and networks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ def in_words(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
     return str(error)
+
+
+class NetworkError(Exception):
+    """A network could not be made, changed, read or removed; the text says which part and why."""
 
 
 class KernelRuntimeError(Exception):

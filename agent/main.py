@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from retinue.rpc import config_file, logs, memory, options
+from retinue.rpc import config_file, failpoints, logs, memory, options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -225,6 +225,8 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
                 show_default=True,
                 help="Build what kernels need and is not there yet, in the background (see `build`).",
             ),
+            click.option("--dev", "development", is_flag=True, hidden=True, help="Development mode, for --failpoints."),
+            options.failpoints,
             options.metrics,
             logs.options,
         )
@@ -249,6 +251,7 @@ def run(log_format: str, log_level: str, **values: Any) -> None:
     logs.log_start("retinue-agent", "grpcio")
     settings = _settings(**values)
     try:
+        failpoints.switch_on(settings.failpoints)
         memory.prepare()
         asyncio.run(daemon.run(settings))
     except grpc.aio.AioRpcError as error:
@@ -387,12 +390,15 @@ def _settings(  # noqa: PLR0917 - one per option
     egress_allow: tuple[str, ...],
     registry_allow: tuple[str, ...],
     builds: bool,
+    development: bool,
+    failpoints: Path | None,
     metrics: str,
 ) -> Settings:
     """Returns the settings that options mean. Raises ClickException."""
     from retinue.agent.docker.core.image_removal import RemovalPolicy  # noqa: PLC0415 - kept out of `--help`
     from retinue.agent.settings import KubernetesSettings, Settings, check  # noqa: PLC0415
 
+    options.check_failpoints(failpoints, development=development)
     settings = Settings(
         agent_id=agent_id,
         state_dir=data_dir,
@@ -428,6 +434,7 @@ def _settings(  # noqa: PLR0917 - one per option
         egress_allow=egress_allow,
         registry_allow=registry_allow,
         builds=builds,
+        failpoints=failpoints,
         metrics=metrics,
     )
     try:

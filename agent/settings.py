@@ -56,6 +56,7 @@ class Settings:
     although they are not public. `registry_allow` are networks that registries of images may be in although they are
     this node's own, link-local, or the fleet's. `metrics` is the `host:port` where Prometheus reads the agent's
     metrics; empty: nowhere. With `builds`, what kernels need and the node has not yet is built in the background.
+    Steps fail as files in `failpoints` say; None for none.
     """
 
     agent_id: str
@@ -88,6 +89,7 @@ class Settings:
     egress_allow: tuple[str, ...] = ()
     registry_allow: tuple[str, ...] = ()
     builds: bool = True
+    failpoints: Path | None = None
     metrics: str = ""
 
 

@@ -14,8 +14,18 @@ _CANCEL_SECONDS = 1.0
 _CLEANING_SECONDS = 5.0
 
 
+class UnrequestedCancellationError(Exception):
+    """Work ended as if it was cancelled, and its caller was not: a call within it was, by a library or by mistake."""
+
+    def __init__(self) -> None:
+        super().__init__("it was cancelled, and nothing asked for that")
+
+
 async def cancellable(work: Coroutine[Any, Any, T]) -> T:
     """Awaits `work`, and raises CancelledError when the caller was cancelled meanwhile, after `work` has ended.
+
+    Raises UnrequestedCancellationError when the work alone was cancelled: a group of tasks forgets a task that ends
+    with a cancellation, as if it were done.
 
     Awaited plainly, a group of tasks in which something fails while it is cancelled raises the failure only (before
     Python 3.13), and a caller that handles that failure is never cancelled.
@@ -26,6 +36,8 @@ async def cancellable(work: Coroutine[Any, Any, T]) -> T:
     except asyncio.CancelledError:
         await _wait_out(task, 0.0, _CLEANING_SECONDS)
         raise
+    if task.cancelled():
+        raise UnrequestedCancellationError
     return task.result()
 
 

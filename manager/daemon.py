@@ -27,6 +27,7 @@ from retinue.manager import development, options
 from retinue.manager.agent_rpc.dialer import Dialer
 from retinue.manager.agent_rpc.reach import ClientIdentity
 from retinue.manager.agent_rpc.relay import Forwarder
+from retinue.manager.cancellation import cancellable
 from retinue.manager.controllers.leader import Leader
 from retinue.manager.dispatch.protected_addresses import HostAddresses, control_plane_hosts
 from retinue.manager.endpoints.controller import EndpointController
@@ -117,7 +118,7 @@ class Leading:
         """Campaigns until cancelled."""
         enter_lane(Lane.LEADER)
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._control_plane.run(), name="control plane")
+            group.create_task(cancellable(self._control_plane.run()), name="control plane")
             # Once, at the start: no term waits for a name service.
             await self._control_plane.wait_answered(_NAMES_SECONDS)
             await leadership.campaign(self._database, f"{socket.gethostname()}:{os.getpid()}", self._term)
@@ -222,7 +223,9 @@ async def _run(  # noqa: PLR0917  # what serve has made
                 ),
             ]
         if embedded is not None:
-            background.append(group.create_task(embedded.keep(), name="embedded database"))
+            background.append(
+                group.create_task(supervise("embedded database", embedded.keep), name="embedded database")
+            )
         try:
             async with (
                 serving(
@@ -260,10 +263,10 @@ async def _run(  # noqa: PLR0917  # what serve has made
                     await stack.enter_async_context(
                         gateway.serving(group, database, tail, forwarder, directory, console)
                     )
-                background.append(group.create_task(leading.run(), name="leadership"))
+                background.append(group.create_task(supervise("leadership", leading.run), name="leadership"))
                 background.append(
                     group.create_task(
-                        watch_database(database, functools.partial(_report, ports)),
+                        supervise("health", lambda: watch_database(database, functools.partial(_report, ports))),
                         name="health",
                     )
                 )

@@ -22,8 +22,9 @@ from retinue.manager.gateway.core.rules import parse_domain
 from retinue.manager.gateway.settings import GatewaySettings
 from retinue.manager.health import health
 from retinue.manager.session.core.pending_limit import DEFAULT_MAX_PENDING
-from retinue.rpc import config_file, descriptors, logs, memory
-from retinue.rpc.options import daemon, networks
+from retinue.rpc import config_file, descriptors, failpoints, logs, memory
+from retinue.rpc.options import check_failpoints, daemon, networks
+from retinue.rpc.options import failpoints as failpoints_option
 from retinue.rpc.options import metrics as metrics_option
 from retinue.rpc.service_manager import notify_ready
 
@@ -192,6 +193,7 @@ def _serve_options(command: Callable[..., None]) -> Callable[..., None]:
                 show_default=True,
                 help="Whether there is a web console at that port, at console.NAME.",
             ),
+            failpoints_option,
             metrics_option,
             logs.options,
         )
@@ -212,6 +214,7 @@ def _serve(log_format: str, log_level: str, **values: Any) -> None:
     descriptors.raise_limit()
     memory.prepare()
     try:
+        failpoints.switch_on(settings.failpoints)
         asyncio.run(_until_signalled(settings))
     except EXPECTED as error:
         raise logs.DaemonError(str(error)) from error
@@ -278,6 +281,7 @@ def _settings(  # noqa: PLR0917  # called by the parser, by name
     http_key: Path | None,
     http_direct: bool,
     console: bool,  # called by the parser, by name
+    failpoints: Path | None,
     metrics: str,
 ) -> Settings:
     """Returns the settings that options mean. Raises UsageError."""
@@ -286,6 +290,7 @@ def _settings(  # noqa: PLR0917  # called by the parser, by name
 
     if not 0 < heartbeat < suspect_after < lost_after:
         raise click.UsageError("heartbeat, suspect-after and lost-after must be positive and grow in this order")
+    check_failpoints(failpoints, development=development)
     _ports("--listen", listen)
     if len(_ports("--agent-listen", agent_listen)) > 1:
         raise click.UsageError("--agent-listen: the port must be the same at all addresses: agents are told one")
@@ -309,6 +314,7 @@ def _settings(  # noqa: PLR0917  # called by the parser, by name
         endpoint_domain=_domain(endpoint_domain),
         prometheus_url=_server_url(prometheus_url),
         gateway=_gateway(http_listen, http_domain, http_certificate, http_key, direct=http_direct, console=console),
+        failpoints=failpoints,
         metrics=metrics,
     )
 

@@ -51,6 +51,8 @@ class Settings:
     vxlan_port: int = VXLAN_PORT
     # Base of the API of a Prometheus server that scaling metrics may ask queries of; empty: none.
     prometheus_url: str = ""
+    # Steps fail as files in this directory say; None for none.
+    failpoints: Path | None = None
     # Where Prometheus reads the manager's own metrics; empty: nowhere.
     metrics: str = ""
     # How long calls under way may take to finish when the manager stops.

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
-from retinue.manager.cancellation import cancellable
+from retinue.manager.cancellation import UnrequestedCancellationError, cancellable
 from retinue.manager.session.core.attempts import ListenerBrokenError, TermOverError
 from retinue.manager.store.database import StoreUnavailable
 from retinue.manager.store.journal import ReaderTooSlow
@@ -119,8 +119,8 @@ def _is_interruption(error: BaseException) -> bool:
 
 def will_pass(error: BaseException) -> bool:
     """Returns whether a failure says only that the database was away, that the journal was too far ahead,
-    or that a part was interrupted.
+    or that a part was interrupted, or cancelled by nothing.
     """
     if isinstance(error, BaseExceptionGroup):
         return all(map(will_pass, error.exceptions))
-    return isinstance(error, StoreUnavailable | ReaderTooSlow | PartInterruptedError)
+    return isinstance(error, StoreUnavailable | ReaderTooSlow | PartInterruptedError | UnrequestedCancellationError)

@@ -6,10 +6,13 @@ import fcntl
 import os
 from typing import TYPE_CHECKING
 
+from retinue.rpc import failpoints
+
 if TYPE_CHECKING:
     from pathlib import Path
 
 
+@failpoints.blocking("file", failpoints.disk_error, sites=True)
 def sync_directory(directory: Path) -> None:
     """Makes the names in a directory last."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -19,6 +22,7 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
+@failpoints.blocking("file", failpoints.disk_error, sites=True)
 def write_new(path: Path, content: bytes, *, lasting: bool) -> None:
     """Writes a file only its owner can read; with `lasting`, its content outlives a crash of the node,
     if its name does.
@@ -47,6 +51,7 @@ def try_lock(path: Path) -> int | None:
     return descriptor
 
 
+@failpoints.blocking("file", failpoints.disk_error, sites=True)
 def replace_file(path: Path, content: bytes, *, lasting: bool = True) -> None:
     """Replaces a file in one step, whatever process crashes.
 
@@ -54,11 +59,17 @@ def replace_file(path: Path, content: bytes, *, lasting: bool = True) -> None:
     """
     fresh = path.with_name(f".{path.name}.new")
     write_new(fresh, content, lasting=lasting)
-    fresh.replace(path)
+    _rename(fresh, path)
     if lasting:
         sync_directory(path.parent)
 
 
+@failpoints.blocking("file", failpoints.disk_error)
+def _rename(fresh: Path, path: Path) -> None:
+    fresh.replace(path)
+
+
+@failpoints.blocking("file", failpoints.disk_error, sites=True)
 def overwrite_file(path: Path, content: bytes) -> None:
     """Writes into a file that is there, for a disk without space for another one;
     a concurrent reader may find half of it.

@@ -27,6 +27,24 @@ metrics = click.option(
 )
 
 
+failpoints = click.option(
+    "--failpoints",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIRECTORY",
+    hidden=True,
+    help="Steps fail as files there say; only with --dev.",
+)
+
+
+def check_failpoints(directory: Path | None, *, development: bool) -> None:
+    """Raises UsageError for failpoints outside of development mode."""
+    if directory is not None and not development:
+        raise click.UsageError(
+            "--failpoints is for development only, as the process fails on purpose where files of that directory say so: "
+            "leave it out, or add --dev"
+        )
+
+
 class Commands(click.Group):
     """A group whose help has the whole first sentence of each command."""
 

@@ -27,6 +27,7 @@ from retinue.agent.api.errors import AgentError, internal, invalid
 from retinue.agent.api.status_diff import SentStatus, StatusDiff, Trouble
 from retinue.agent.network.errors import InvalidNetworkError
 from retinue.agent.v1 import agent_service_pb2
+from retinue.rpc import failpoints
 from retinue.rpc.core.reasons import ErrorReason
 from retinue.rpc.core.terms import StaleIncarnationError, StaleTermError
 from retinue.rpc.errors import ApiError
@@ -159,6 +160,7 @@ class SyncService:
         try:
             async with contextlib.aclosing(stream.run(requests)) as responses:
                 async for response in responses:
+                    await _pass("send", response.WhichOneof("step"))
                     yield response
         finally:
             if self._current is stream:
@@ -167,6 +169,15 @@ class SyncService:
                 self._idle.set()
                 _CONNECTED.set(0)
             log.info("a manager of term %d is gone", hello.term)
+
+
+async def _pass(direction: str, kind: str | None) -> None:
+    """Passes the point of a message."""
+    await failpoints.reach(f"sync.{direction}.{kind}", _broken)
+
+
+def _broken(text: str) -> AgentError:
+    return AgentError(grpc.StatusCode.UNAVAILABLE, ErrorReason.UNAVAILABLE, text)
 
 
 class _Stream:
@@ -271,6 +282,7 @@ class _Stream:
             while True:
                 async with asyncio.timeout(self._interval * SILENT_INTERVALS):
                     request = await anext(requests)
+                await _pass("receive", request.WhichOneof("step"))
                 if self._end is not None:
                     return
                 self._apply(request)
@@ -287,6 +299,10 @@ class _Stream:
             self.cut(invalid("networks", str(error)))
         except Exception:  # noqa: BLE001 - logged by internal()
             self.cut(internal())
+        finally:
+            # Without a reader nothing would notice that the manager is silent.
+            if not self._closed:
+                self.cut(_broken("nothing is read any more"))
 
     def _apply(self, request: agent_service_pb2.SyncRequest) -> None:
         step = request.WhichOneof("step")

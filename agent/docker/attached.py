@@ -17,6 +17,7 @@ from retinue.agent.host.freezer import FROZEN, is_frozen
 from retinue.agent.host.lanes import KERNELS
 from retinue.agent.host.processes import identify, owner_of, send_signal
 from retinue.agent.inside.exec_session import Wire
+from retinue.rpc import failpoints
 
 if TYPE_CHECKING:
     from aiodocker.stream import Stream
@@ -39,6 +40,7 @@ class ExecChannel:
         self._stream = stream
         self._rest = bytearray()
 
+    @failpoints.awaited("attached", OSError)
     async def readexactly(self, count: int) -> bytes:
         """Returns so many bytes of output. Raises asyncio.IncompleteReadError at the end, OSError."""
         while len(self._rest) < count:
@@ -54,6 +56,7 @@ class ExecChannel:
         del self._rest[:count]
         return data
 
+    @failpoints.awaited("attached", OSError)
     async def send(self, data: bytes) -> None:
         """Passes input on, and returns when it is under way. Raises OSError."""
         try:

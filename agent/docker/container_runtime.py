@@ -4,7 +4,6 @@ its start barrier, and its end.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import time
@@ -19,7 +18,7 @@ from retinue.agent.docker.barrier import open_barrier, start_server
 from retinue.agent.docker.recovery import from_copy, from_engine, placeholder
 from retinue.agent.errors import NotRunningError
 from retinue.agent.host.cgroups import out_of_memory_kills
-from retinue.agent.host.lanes import KERNELS
+from retinue.agent.host.lanes import KERNELS, in_thread
 from retinue.agent.host.processes import queue_signal, send_signal
 from retinue.agent.inside.host_kernel import HostKernel
 from retinue.agent.runtime.attempt_records import with_memory_kills
@@ -62,7 +61,7 @@ class ContainerRuntime(AttemptRuntime[Options], Generic[Options]):
         for attempt_id, copy in (await self._store.open(listener)).items():
             directory, boot_id, record = self._store.directory(attempt_id), self._options.boot_id, None
             if copy is not None:
-                record = await asyncio.to_thread(from_copy, copy, boot_id, directory, time.time())
+                record = await in_thread(from_copy, copy, boot_id, directory, time.time())
             if record is not None:
                 log.error("the record of attempt %s was lost and is rebuilt from its copy", attempt_id)
                 await self._store.restore(record)
@@ -78,7 +77,7 @@ class ContainerRuntime(AttemptRuntime[Options], Generic[Options]):
         None when there is no container.
         """
         directory, boot_id, copy = self._store.directory(attempt_id), self._options.boot_id, self._lost.get(attempt_id)
-        record = await asyncio.to_thread(from_engine, attempt_id, boot_id, copy, state, directory, time.time())
+        record = await in_thread(from_engine, attempt_id, boot_id, copy, state, directory, time.time())
         await self._store.restore(record)
         self._lost.pop(attempt_id, None)
         await self._adopt(record)
@@ -96,10 +95,10 @@ class ContainerRuntime(AttemptRuntime[Options], Generic[Options]):
         return await self._enter(record)
 
     async def _connect(self, record: Record) -> None:
-        await asyncio.to_thread(start_server, self._store.directory(record.id), record.init)
+        await in_thread(start_server, self._store.directory(record.id), record.init)
 
     async def _release(self, record: Record) -> None:
-        await asyncio.to_thread(open_barrier, self._store.directory(record.id), record.init)
+        await in_thread(open_barrier, self._store.directory(record.id), record.init)
 
     async def _signal(self, attempt_id: str, init: Process, delivery: Delivery) -> None:
         del attempt_id
@@ -120,7 +119,7 @@ class ContainerRuntime(AttemptRuntime[Options], Generic[Options]):
             record = self._store.record(attempt_id)
             if not record.memory_group:
                 return
-            killed = await asyncio.to_thread(out_of_memory_kills, Path(record.memory_group))
+            killed = await in_thread(out_of_memory_kills, Path(record.memory_group))
             if killed:
                 record = replace(with_memory_kills(record, killed, time.time()), out_of_memory=True)
                 with contextlib.suppress(OSError):

@@ -4,7 +4,6 @@ by the engine and by the files of theirs on the node.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import re
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ from retinue.agent.docker.engine import EngineError, EngineUnavailableError
 from retinue.agent.docker.image_defaults import INVALID
 from retinue.agent.docker.kernel_files import KernelFiles, Waiting, wait_ready
 from retinue.agent.errors import KernelRuntimeError, KernelStartError, in_words
-from retinue.agent.host.lanes import KERNELS, Lane
+from retinue.agent.host.lanes import KERNELS, Lane, in_thread
 from retinue.agent.host.processes import Process, alive, wait_end
 from retinue.agent.host.users import UsersError
 from retinue.agent.inside.provision import LARGEST_FILE, MOUNT_REFUSED, MountRefusedError, UnfitFileError
@@ -64,7 +63,7 @@ class DockerKernels:
     async def open(self) -> None:
         """Makes what containers are started with. Raises BuildError, FilterError, OSError."""
         if self._made is None:
-            self._made = await asyncio.to_thread(KernelFiles, self._options)
+            self._made = await in_thread(KernelFiles, self._options)
 
     async def find(self, attempt_id: str) -> ContainerState | None:
         """Returns the state of the attempt's own container; None when there is none, or another one has its name."""

@@ -28,6 +28,7 @@ from retinue.agent.docker.core.container_state import (
 )
 from retinue.agent.docker.core.image_removal import data_directories
 from retinue.agent.errors import KernelRuntimeError
+from retinue.rpc import failpoints
 from retinue.rpc.core.reasons import AgentConditionType
 
 if TYPE_CHECKING:
@@ -97,11 +98,13 @@ class Engine:
             await client.close()
             await client.session.close()
 
+    @failpoints.awaited("engine", EngineUnavailableError)
     async def check(self) -> None:
         """Does nothing if the engine answers."""
         async with self.request("GET", "_ping"):
             pass
 
+    @failpoints.awaited("engine", EngineUnavailableError)
     async def create(self, name: str, body: Mapping[str, Any]) -> bool:
         """Creates a container; False when one of that name is there already, which is left as it is."""
         try:
@@ -111,12 +114,14 @@ class Engine:
             return False
         return True
 
+    @failpoints.awaited("engine", EngineUnavailableError)
     async def file(self, name: str, path: str) -> FileFacts | None:
         """Returns facts about the file at a path of a container, links followed inside it; None when there is none.
         Never opens it.
         """
         return (await self._file(name, path))[0]
 
+    @failpoints.awaited("engine", EngineUnavailableError)
     async def content(self, name: str, path: str) -> bytes:
         """Returns the content of the plain file at a path of a container, links followed inside it;
         empty when there is none. Its size was looked at before: it is read as far as that goes.
@@ -141,11 +146,13 @@ class Engine:
             target = leads
         return facts, target
 
+    @failpoints.awaited("engine", EngineUnavailableError)
     async def start(self, name: str) -> None:
         """Starts a container; one that runs already continues."""
         async with self._container(name) as container:
             await container.start()
 
+    @failpoints.awaited("engine", EngineUnavailableError)
     async def inspect(self, name: str) -> ContainerState | None:
         """Returns the state of a container; None when there is none of that name."""
         try:
@@ -154,6 +161,7 @@ class Engine:
         except _MissingError:
             return None
 
+    @failpoints.awaited("engine", EngineUnavailableError)
     async def wait(self, name: str, seconds: float = 0) -> None:
         """Returns when a container does not run any more, or never did.
         Raises EngineUnavailableError after so many seconds.
@@ -162,12 +170,14 @@ class Engine:
             async with self._container(name, seconds) as container:
                 await container.wait()
 
+    @failpoints.awaited("engine", EngineUnavailableError)
     async def kill(self, name: str) -> None:
         """Ends all processes of a container; nothing to do when it does not run."""
         with contextlib.suppress(_MissingError, _ConflictError):
             async with self._container(name) as container:
                 await container.kill()
 
+    @failpoints.awaited("engine", EngineUnavailableError)
     async def resume(self, name: str, seconds: float) -> None:
         """Has a paused container run; nothing to do when it is not paused.
         Raises EngineUnavailableError after so many seconds.
@@ -176,12 +186,14 @@ class Engine:
             async with self._container(name, seconds) as container:
                 await container.unpause()
 
+    @failpoints.awaited("engine", EngineUnavailableError)
     async def remove(self, name: str) -> None:
         """Ends a container and removes it with its volumes; nothing to do when there is none."""
         with contextlib.suppress(_MissingError):
             async with self._container(name) as container:
                 await container.delete(v=True, force=True)
 
+    @failpoints.awaited("engine", EngineUnavailableError)
     async def create_exec(self, name: str, command: Sequence[str], user: str) -> str | None:
         """Prepares a command in a container, as `UID:GID`; returns the engine's id of it,
         None when the container does not run.
@@ -192,6 +204,7 @@ class Engine:
         except (_MissingError, _ConflictError):
             return None
 
+    @failpoints.awaited("engine", EngineUnavailableError)
     async def start_exec(self, execution: str) -> Stream | None:
         """Starts such a command; returns its input and output, None when the container does not run.
         When closed, its input ends.
@@ -206,6 +219,7 @@ class Engine:
         except (_MissingError, _ConflictError):
             return None
 
+    @failpoints.awaited("engine", EngineUnavailableError)
     async def executing(self, execution: str) -> int | None:
         """Returns the node's number of the process of a command that was started; None when it has ended."""
         try:
@@ -215,6 +229,7 @@ class Engine:
         except _MissingError:
             return None
 
+    @failpoints.awaited("engine", EngineUnavailableError)
     async def attempts(self, agent_id: str) -> tuple[set[str], list[str]]:
         """Returns the attempts of an agent there is a container of,
         and the names of containers with its labels that it did not make.
@@ -230,6 +245,7 @@ class Engine:
                     foreign.append(names[0].lstrip("/") if names else container.id[:12])
         return own, sorted(foreign)
 
+    @failpoints.awaited("engine", EngineUnavailableError)
     async def names(self, begin: str) -> list[str]:
         """Returns the names of all containers that begin so."""
         async with self._asked() as client:
@@ -238,6 +254,7 @@ class Engine:
         # An engine looks for the text anywhere in a name.
         return sorted(name for name in names if name.startswith(begin))
 
+    @failpoints.awaited("engine", EngineUnavailableError)
     async def written(self, agent_id: str, *, sizes: bool) -> dict[str, Written]:
         """Returns the disk use of an agent's running containers, by attempt;
         with `sizes` the engine examines all their files.
@@ -251,6 +268,7 @@ class Engine:
                 for container in await client.containers.list(size=sizes, filters=_labelled_by(agent_id))
             }
 
+    @failpoints.awaited("engine", EngineUnavailableError)
     async def image(self, reference: str) -> Mapping[str, Any] | None:
         """Returns the answer to `GET /images/NAME/json`; None when the image is not on this node."""
         if _IMAGE.fullmatch(reference) is None:
@@ -261,6 +279,7 @@ class Engine:
         except _MissingError:
             return None
 
+    @failpoints.awaited("engine", EngineUnavailableError)
     async def remove_image(self, name: str) -> None:
         """Removes a name of an image, and the image with its last one; nothing to do when there is none.
         One that a container is of stays.
@@ -269,6 +288,7 @@ class Engine:
             async with self._asked() as client:
                 await client.images.delete(name)
 
+    @failpoints.awaited("engine", EngineUnavailableError)
     async def data_directories(self) -> tuple[str, ...]:
         """Returns the directories that the engine writes to, as it sees them."""
         async with self._asked() as client:
@@ -283,6 +303,7 @@ class Engine:
         """
         async with self._asked(seconds) as client:
             url = f"{client.docker_host}/{path}"
+            await failpoints.reach("engine.request", EngineUnavailableError)
             async with client.session.request(method, url, allow_redirects=False, **options) as response:
                 if response.status >= HTTPStatus.BAD_REQUEST:
                     raise aiodocker.DockerError(response.status, _message(await _head(response)))
@@ -337,6 +358,7 @@ def _labelled_by(agent_id: str) -> str:
     return json.dumps({"label": [f"{AGENT_LABEL}={agent_id}"]})
 
 
+@failpoints.awaited("engine", EngineUnavailableError)
 async def _head(response: aiohttp.ClientResponse, limit: int = MAX_ANSWER) -> bytes:
     content = bytearray()
     async for piece in response.content.iter_any():

@@ -6,7 +6,6 @@ That an image is there is no right to use it, so one that is removed costs anoth
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from retinue.agent.docker.core.image_removal import FetchedImage, RemovalPolicy, due, removable_names
 from retinue.agent.docker.engine import EngineError
+from retinue.agent.host.lanes import in_thread
 from retinue.agent.state import checked
 from retinue.rpc.files import replace_file
 
@@ -70,7 +70,7 @@ class FetchedImages:
         directories = list(directories)
         self.used(in_use)
         for image_id in due(self._images.values(), in_use, self._clock(), policy):
-            if await asyncio.to_thread(free_percent, directories) >= policy.free_percent:
+            if await in_thread(free_percent, directories) >= policy.free_percent:
                 break
             await self._remove(engine, self._images[image_id])
         await self.save()
@@ -96,7 +96,7 @@ class FetchedImages:
             return
         content = {key: {"names": sorted(image.names), "used": image.used} for key, image in images.items()}
         try:
-            await asyncio.to_thread(replace_file, self._file, checked.dump({"images": content}))
+            await in_thread(replace_file, self._file, checked.dump({"images": content}))
             self._saved = images
         except OSError as error:
             log.warning("the list of fetched images cannot be written: %s", error)

@@ -22,7 +22,9 @@ from retinue.agent.docker.fetched_images import FetchedImages
 from retinue.agent.docker.image_platform import unfit_platform
 from retinue.agent.docker.registries import is_named, parse_reference
 from retinue.agent.docker.registry_addresses import RegistryAddresses, RegistryRefusedError, UnresolvedError
+from retinue.agent.host.lanes import in_thread
 from retinue.agent.kernel.core.signals import signal_named
+from retinue.rpc import failpoints
 from retinue.rpc.core.reasons import AttemptReason
 
 if TYPE_CHECKING:
@@ -167,7 +169,7 @@ class Images:
                 variables = variables_of(configuration)
                 directory = working_directory(configuration)
                 system, machine = str(found.get("Os") or ""), str(found.get("Architecture") or "")
-                unfit = excess(configuration) or await asyncio.to_thread(unfit_platform, system, machine)
+                unfit = excess(configuration) or await in_thread(unfit_platform, system, machine)
                 command = command_of(configuration)
                 return Image(identities[0], user, labels, unfit, variables, stop, directory, command)
         return None
@@ -313,6 +315,7 @@ async def pull(
 async def _lines(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
     """Yields the lines as they come. Raises EngineError when one does not end."""
     rest = bytearray()
+    await failpoints.reach("engine.pull", EngineError)
     async for piece in response.content.iter_any():
         *lines, tail = piece.split(b"\n")
         for line in lines:
@@ -336,6 +339,7 @@ def _identities(found: Mapping[str, Any], repository: str) -> list[ImageIdentity
     return [*(ImageIdentity(digest, identifier) for _, _, digest in digests), ImageIdentity("", identifier)]
 
 
+@failpoints.awaited("images", OSError)
 async def _in_thread(action: Callable[[], Result]) -> Result:
     """Runs something in a thread that neither the process waits for when it ends, nor others:
     a resolver may be silent for long, and so may a program that holds credentials.

@@ -31,7 +31,7 @@ from retinue.agent.docker.options import DockerOptions
 from retinue.agent.docker.starting import Starts
 from retinue.agent.errors import KernelRuntimeError
 from retinue.agent.host.freezer import is_frozen
-from retinue.agent.host.lanes import KERNELS
+from retinue.agent.host.lanes import KERNELS, in_thread
 from retinue.agent.host.seccomp import FilterError
 from retinue.agent.kernel.build import BuildError
 from retinue.agent.runtime.attempt_records import COPIES, Record
@@ -164,9 +164,7 @@ class DockerRuntime(ContainerRuntime[DockerOptions]):
         """
         running = [record for record in self._store if record.init is not None]
         uppers = {
-            record.id: await asyncio.to_thread(upper_layer, record.init.pid)
-            for record in running
-            if record.init is not None
+            record.id: await in_thread(upper_layer, record.init.pid) for record in running if record.init is not None
         }
         written: Mapping[str, Written] = {}
         if running:
@@ -176,7 +174,7 @@ class DockerRuntime(ContainerRuntime[DockerOptions]):
                 written = await self._engine.written(self._options.agent_id, sizes=sizes)
         works = self._options.scratch_dir
         return {
-            record.id: await asyncio.to_thread(
+            record.id: await in_thread(
                 area_of, record, works / record.id, uppers[record.id], written.get(record.id, Written())
             )
             for record in running
@@ -213,7 +211,7 @@ class DockerRuntime(ContainerRuntime[DockerOptions]):
         while True:
             with contextlib.suppress(EngineError):
                 names = await self._engine.data_directories()
-                directories = {name: await asyncio.to_thread(on_host, name) for name in names}
+                directories = {name: await in_thread(on_host, name) for name in names}
                 if self._disk is not None:
                     self._disk.follow(directories)
                 in_use = {record.image.identity.id for record in self._store if record.image is not None}
@@ -245,7 +243,7 @@ async def _end(
     state = await _end_container(kernels, record, init)
     if record.start_time is None:
         return Remains()
-    found, kills = await asyncio.to_thread(outcome, directory), await asyncio.to_thread(memory_kills, directory)
+    found, kills = await in_thread(outcome, directory), await in_thread(memory_kills, directory)
     used_up = record.out_of_memory or bool(kills) or (state is not None and state.out_of_memory)
     code: int | None = None
     end_time: float | None = None
@@ -254,11 +252,11 @@ async def _end(
         code, end_time = found.exit_code, found.end_time
     elif state is not None and state.end_time is not None:
         code, end_time = state.exit_code, state.end_time
-        if rebooted and end_time >= await asyncio.to_thread(boot_time):
+        if rebooted and end_time >= await in_thread(boot_time):
             # The engine reports attempts that a restart of the node ended as ended when it came up;
             # their exit code means nothing.
             code = None
-    stopped = await asyncio.to_thread(stopped_by, directory, code)
+    stopped = await in_thread(stopped_by, directory, code)
     return Remains(code, end_time, OUT_OF_MEMORY if used_up else "", kills, stopped=stopped)
 
 

@@ -204,4 +204,5 @@ def _send(operations: Sequence[Operation], connection: netlink.Netlink, kernel: 
             raise _TakenError
         raise NetworkError(f"cannot create the kernel's egress link: {operation}: {error}") from error
 
-    connection.send([encode(operation, session=kernel, kernel=kernel) for operation in operations], failed)
+    messages = [encode(operation, session=kernel, kernel=kernel) for operation in operations]
+    netlink.send_steps(connection, operations, messages, failed)

@@ -8,9 +8,9 @@ NetworkError                something could not be done now; it may be tried aga
 
 from __future__ import annotations
 
+from retinue.agent.errors import NetworkError
 
-class NetworkError(Exception):
-    """A network could not be made, changed, read or removed; the text says which part and why."""
+__all__ = ["InvalidNetworkError", "NetworkError", "PortUnreachableError", "PortsExhaustedError"]
 
 
 class InvalidNetworkError(NetworkError):

@@ -28,6 +28,7 @@ from retinue.agent.network.observation import observe_kernel, observe_port, obse
 from retinue.agent.network.rtnl_encode import delete_named, encode
 from retinue.agent.network.rules_guard import Carried
 from retinue.agent.network.underlay import find_uplink
+from retinue.rpc import failpoints
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -142,6 +143,7 @@ class SessionNetworks:
                 _log.warning("after a cancellation, session %s: %s", session_id, failure)
             raise interruption
 
+    @failpoints.blocking("network.session", NetworkError)
     def _ensure(self, network: Network) -> int:
         name = self.namespace(network.session_id)
         uplink = find_uplink(self._underlay_address) if network.vni else None
@@ -157,6 +159,7 @@ class SessionNetworks:
                 apply(steps, {Namespace.SESSION: connection, Namespace.NODE: node}, session, session)
         return len(steps)
 
+    @failpoints.blocking("network.session", NetworkError)
     def _attach(self, network: Network, kernel_id: str, namespace: NetworkNamespace) -> int:
         member = network.member(kernel_id)
         with (
@@ -174,6 +177,7 @@ class SessionNetworks:
                 apply(steps, {Namespace.SESSION: outside, Namespace.KERNEL: inside}, session, kernel)
         return len(steps)
 
+    @failpoints.blocking("network.session", NetworkError)
     def _detach(self, network: Network, kernel_id: str) -> None:
         name = port_name(network, network.member(kernel_id))
         with namespaces.opened_name(self.namespace(network.session_id)) as session:
@@ -184,6 +188,7 @@ class SessionNetworks:
                 if port is not None:
                     _send([DeleteLink(port.index)], connection, session, _NO_KERNEL)
 
+    @failpoints.blocking("network.session", NetworkError)
     def _remove(self, session_id: str) -> None:
         name = self.namespace(session_id)
         with namespaces.opened_name(name) as session:
@@ -194,6 +199,7 @@ class SessionNetworks:
         namespaces.delete(name)
         self._guard.dismiss(session_id)
 
+    @failpoints.blocking("network.session", NetworkError)
     def _carried(self, session_id: str) -> Carried:
         with namespaces.opened_name(self.namespace(session_id)) as session:
             if session is None:
@@ -234,7 +240,8 @@ def _send(operations: list[Operation], connection: netlink.Netlink, session: int
             return
         raise NetworkError(f"{_purpose(operation)}: {error}") from error
 
-    connection.send([encode(operation, session=session, kernel=kernel) for operation in operations], failed)
+    messages = [encode(operation, session=session, kernel=kernel) for operation in operations]
+    netlink.send_steps(connection, operations, messages, failed)
 
 
 def _purpose(operation: Operation) -> str:

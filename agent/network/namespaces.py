@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from retinue.agent.host.processes import alive
 from retinue.agent.network.errors import NetworkError
-from retinue.rpc import network_namespaces
+from retinue.rpc import failpoints, network_namespaces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,6 +29,7 @@ _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 
 
+@failpoints.blocking("namespace", NetworkError)
 def create(name: str, settings: dict[str, str]) -> None:
     """Makes the namespace unless it is there; `settings` are written to files under /proc/sys/net in it first.
 
@@ -38,12 +39,14 @@ def create(name: str, settings: dict[str, str]) -> None:
         network_namespaces.create(name, lambda: write_settings(settings))
 
 
+@failpoints.blocking("namespace", NetworkError)
 def delete(name: str) -> None:
     """Removes the name, if it exists; the namespace ends when nothing uses it any more. Raises NetworkError."""
     with _explained(f"remove network namespace {name}"):
         network_namespaces.delete(name)
 
 
+@failpoints.blocking("namespace", NetworkError)
 def names() -> set[str]:
     """Returns all names, those of half-made namespaces included. Raises NetworkError."""
     with _explained("list network namespaces"):
@@ -108,6 +111,7 @@ def same(one: int, other: int | str) -> bool:
         return os.path.samestat(os.fstat(one), os.stat(other))
 
 
+@failpoints.blocking("namespace", NetworkError, sites=True)
 def run_inside(descriptor: int, function: Callable[[], _Result]) -> _Result:
     """Calls `function` in a thread inside the namespace; returns or raises what it does.
 

@@ -18,6 +18,7 @@ from pyroute2.netlink.rtnl.marshal import MarshalRtnl
 
 from retinue.agent.network import namespaces
 from retinue.agent.network.errors import NetworkError
+from retinue.rpc import failpoints
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -110,12 +111,14 @@ class Netlink:
             for position, error in failures:
                 failed(position, error)
 
+    @failpoints.blocking("netlink", NetworkError, sites=True)
     def request(self, message: Message) -> list[Any]:
         """Returns the kernel's answers to one request, decoded. Raises RequestError;
         NetworkError when the socket fails.
         """
         return self._ask(message, _REQUEST | _ACK)[0]
 
+    @failpoints.blocking("netlink", NetworkError, sites=True)
     def dump(self, message: Message) -> list[Any]:
         """Returns all that the kernel lists for the question, decoded. Raises as `request` does."""
         for _ in range(_DUMP_TRIES):
@@ -163,6 +166,23 @@ class Netlink:
             length, kind, flags, number, _ = _HEADER.unpack_from(received, position)
             yield kind, flags, number, received[position + _HEADER.size : position + length]
             position += max(_HEADER.size, length + -length % 4)
+
+
+def send_steps(
+    netlink: Netlink, steps: Sequence[object], messages: Sequence[Message], failed: Callable[[int, RequestError], None]
+) -> None:
+    """Sends the messages of steps as `Netlink.send` does: each with a point of its step's kind, and by itself,
+    while failpoints are switched on.
+    """
+    if failpoints.active is None:
+        netlink.send(messages, failed)
+        return
+    for number, (step, message) in enumerate(zip(steps, messages, strict=True)):
+
+        def send(number: int = number, message: Message = message) -> None:
+            netlink.send([message], lambda _, error: failed(number, error))
+
+        failpoints.active.blocking(f"netlink.{type(step).__name__}", send, NetworkError)
 
 
 @contextlib.contextmanager

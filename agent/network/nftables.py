@@ -14,6 +14,7 @@ import threading
 from typing import Any
 
 from retinue.agent.network.errors import NetworkError
+from retinue.rpc import failpoints
 
 _LIBRARY = "libnftables.so.1"
 # Leaves the elements of sets out of lists (NFT_CTX_OUTPUT_TERSE).
@@ -22,6 +23,7 @@ _TERSE = 1 << 11
 _lock = threading.Lock()
 
 
+@failpoints.blocking("nftables", NetworkError, sites=True)
 def run(commands: str, *, terse: bool = False) -> str:
     """Does what the commands of `nft` say, all or nothing, and answers what they list. Raises NetworkError."""
     library = _load()

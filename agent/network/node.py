@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retinue.agent.conditions import Conditions
-from retinue.agent.host.lanes import NETWORK
+from retinue.agent.host.lanes import NETWORK, in_thread
 from retinue.agent.network.core.labels import agent_label
 from retinue.agent.network.egress import Egress
 from retinue.agent.network.errors import NetworkError
@@ -65,7 +65,7 @@ class NodeNetworks:
         """
         carried = await self.links.carried()
         await self.publisher.open(attempt_ids)
-        await asyncio.to_thread(self.guard.open, carried, self._always)
+        await in_thread(self.guard.open, carried, self._always)
         await self.egress.open(attempt_ids)
 
     def protect(self, addresses: frozenset[str]) -> None:
@@ -109,7 +109,7 @@ class NodeNetworks:
         self.paths.close()
         try:
             used = bool(await self.links.observed() or await self.egress.observed())
-            await asyncio.to_thread(lambda: self.guard.close(remove=not used))
+            await in_thread(lambda: self.guard.close(remove=not used))
         except NetworkError:
             _log.exception("the rules of this agent cannot be removed")
 

@@ -12,6 +12,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from retinue.agent.errors import PortClosedError
+from retinue.agent.host.lanes import in_thread
 from retinue.agent.network.namespaces import run_inside
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ async def connect(namespace: NetworkNamespace, port: int, addresses: Iterable[st
 
 
 async def _made(namespace: NetworkNamespace, family: socket.AddressFamily) -> socket.socket:
-    making = asyncio.create_task(asyncio.to_thread(_socket, namespace, family))
+    making = asyncio.create_task(in_thread(_socket, namespace, family))
     try:
         return await asyncio.shield(making)
     except asyncio.CancelledError:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retinue.agent.errors import KernelRuntimeError, NotRunningError
+from retinue.agent.host.lanes import in_thread
 from retinue.agent.host.processes import PROC, Process, open_pidfd
 from retinue.agent.inside.exec_session import BUFFER, SocketChannel, Wire
 from retinue.agent.kernel.paths import HOME
@@ -96,8 +97,8 @@ async def enter(
     environment_of: Callable[[Process], dict[str, str]] = environment_of,
 ) -> Wire:
     """Returns a wire into the kernel whose first process is `init`. Raises NotRunningError, KernelRuntimeError."""
-    environment = await asyncio.to_thread(environment_of, init)
-    spawning = asyncio.ensure_future(asyncio.to_thread(spawn, program, init, confinement))
+    environment = await in_thread(environment_of, init)
+    spawning = asyncio.ensure_future(in_thread(spawn, program, init, confinement))
     try:
         child, ours = await asyncio.shield(spawning)
     except asyncio.CancelledError:
@@ -106,12 +107,13 @@ async def enter(
         if spawning.exception() is None:
             child, ours = spawning.result()
             ours.close()
-            await asyncio.to_thread(_reap, child)
+            await in_thread(_reap, child)
         raise
+    # A connection that is there: nothing is asked of the other end.
     reader, writer = await asyncio.open_connection(sock=ours, limit=BUFFER)
 
     async def ended() -> None:
-        await asyncio.to_thread(_reap, child)
+        await in_thread(_reap, child)
 
     return Wire(SocketChannel(reader, writer), ended, environment, HOME)
 

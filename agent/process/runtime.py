@@ -7,14 +7,13 @@ watches over it, whether an agent is there or not.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from retinue.agent.attempts import Phase
 from retinue.agent.errors import KernelRuntimeError, KernelStartError, NotRunningError, in_words
-from retinue.agent.host.lanes import KERNELS
+from retinue.agent.host.lanes import KERNELS, in_thread
 from retinue.agent.inside.host_kernel import HostKernel
 from retinue.agent.kernel.build import ATTACH, BuildError, build
 from retinue.agent.process.entry import enter
@@ -62,7 +61,7 @@ class ProcessRuntime(SandboxRuntime[ProcessOptions, Kernels]):
         """Takes over what a former process of this agent left. Raises KernelRuntimeError
         when the node lacks something.
         """
-        self._node = await asyncio.to_thread(Kernels, self._options, self._damaged)
+        self._node = await in_thread(Kernels, self._options, self._damaged)
         lost = await self._store.open(listener)
         await self._take_over_all(lost, self._node.names())
         await self._look_after()
@@ -78,10 +77,10 @@ class ProcessRuntime(SandboxRuntime[ProcessOptions, Kernels]):
         if record.phase is not Phase.RUNNING or record.init is None:
             raise NotRunningError(f"attempt {attempt_id} does not run")
         try:
-            program = await asyncio.to_thread(build, self._options.cache_dir, ATTACH)
+            program = await in_thread(build, self._options.cache_dir, ATTACH)
         except BuildError as error:
             raise KernelRuntimeError(str(error)) from error
-        return await enter(program, record.init, await asyncio.to_thread(self._kernels.confinement, attempt_id))
+        return await enter(program, record.init, await in_thread(self._kernels.confinement, attempt_id))
 
     def _refusal(self, spec: AttemptSpec) -> tuple[str, str] | None:
         if spec.image:
@@ -98,7 +97,7 @@ class ProcessRuntime(SandboxRuntime[ProcessOptions, Kernels]):
             self._store.show(Record.of(spec, self._options.boot_id))
             try:
                 cores = self._holdings.take(spec.id, spec.slots).cores
-                started = await asyncio.to_thread(self._record_and_start, spec, hosts, cores)
+                started = await in_thread(self._record_and_start, spec, hosts, cores)
             except KernelStartError as error:
                 await self._fail(spec.id, KernelStartError(f"it could not be started: {error}", error.reason))
             except OSError:
@@ -134,14 +133,14 @@ class ProcessRuntime(SandboxRuntime[ProcessOptions, Kernels]):
         async with self._store.lock(attempt_id):
             record, output = self._store.record(attempt_id), self._store.output(attempt_id)
             if record.phase is Phase.RUNNING and record.init is not None:
-                ended = await asyncio.to_thread(self._kernels.authorize, attempt_id, record.init, keys, _lines(output))
+                ended = await in_thread(self._kernels.authorize, attempt_id, record.init, keys, _lines(output))
                 log.info("attempt %s lets in by %d keys; processes ended: %d", attempt_id, len(keys), ended)
 
     async def _connect(self, record: Record) -> None:
-        await asyncio.to_thread(self._kernels.start_server, record.init, self._store.directory(record.id))
+        await in_thread(self._kernels.start_server, record.init, self._store.directory(record.id))
 
     async def _release(self, record: Record) -> None:
-        await asyncio.to_thread(self._kernels.open_barrier, record.init, self._store.directory(record.id))
+        await in_thread(self._kernels.open_barrier, record.init, self._store.directory(record.id))
 
     async def _signal(self, attempt_id: str, init: Process, delivery: Delivery) -> None:
         await KERNELS.run(self._kernels.signal, attempt_id, init, delivery)
@@ -151,7 +150,7 @@ class ProcessRuntime(SandboxRuntime[ProcessOptions, Kernels]):
 
     async def _end(self, record: Record, init: Process | None) -> Remains | None:
         kills = await KERNELS.run(self._kernels.end, record.id, init)
-        return None if kills is None else await asyncio.to_thread(self._look, record.id, kills)
+        return None if kills is None else await in_thread(self._look, record.id, kills)
 
     def _memory_kills(self, record: Record) -> int:
         return self._kernels.memory_kills(record.id)

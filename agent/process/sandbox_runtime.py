@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import time
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from retinue.agent.errors import KernelRuntimeError
-from retinue.agent.host.lanes import KERNELS
+from retinue.agent.host.lanes import KERNELS, in_thread
 from retinue.agent.process.options import ProcessOptions
 from retinue.agent.process.sandbox_kernels import CLOSE_TIMEOUT, SandboxKernels
 from retinue.agent.runtime.attempt_runtime import AttemptRuntime
@@ -49,7 +48,7 @@ class SandboxRuntime(AttemptRuntime[Options], Generic[Options, Kernels]):
         and what runs without one by `names`.
         """
         for attempt_id in sorted(lost.keys() | names - {record.id for record in self._store}):
-            found = await asyncio.to_thread(self._kernels.find, attempt_id)
+            found = await in_thread(self._kernels.find, attempt_id)
             copy = lost.get(attempt_id)
             await self._store.restore(recovered(attempt_id, self._options.boot_id, copy, found, time.time()))
         for record in self._store:
@@ -63,12 +62,12 @@ class SandboxRuntime(AttemptRuntime[Options], Generic[Options, Kernels]):
             child.returncode = 0
         self._children.clear()
         if self._node is not None:
-            await asyncio.to_thread(self._node.close)
+            await in_thread(self._node.close)
 
     async def areas(self) -> Mapping[str, Area]:
         """Returns the disk areas of running attempts, by id. All but work directories lies in memory."""
         running = [record.id for record in self._store if record.init is not None]
-        return {attempt_id: await asyncio.to_thread(self._kernels.area, attempt_id) for attempt_id in running}
+        return {attempt_id: await in_thread(self._kernels.area, attempt_id) for attempt_id in running}
 
     async def _kill(self, attempt_id: str, init: Process | None) -> None:
         if self._node is not None:
@@ -81,15 +80,15 @@ class SandboxRuntime(AttemptRuntime[Options], Generic[Options, Kernels]):
                 self._kernels.resume(record.id, process)
 
     async def _empty(self, attempt_id: str) -> None:
-        await asyncio.to_thread(self._kernels.empty, attempt_id)
+        await in_thread(self._kernels.empty, attempt_id)
 
     async def _remove(self, attempt_id: str) -> None:
         if self._node is not None:
-            await asyncio.to_thread(self._node.remove, attempt_id)
+            await in_thread(self._node.remove, attempt_id)
 
     def _protect(self, record: Record) -> None:
         if record.monitor is not None:
-            self._tasks.spawn(asyncio.to_thread(self._kernels.shelter, record.monitor), f"shelter {record.id}")
+            self._tasks.spawn(in_thread(self._kernels.shelter, record.monitor), f"shelter {record.id}")
 
     def _command_has_ended(self, attempt_id: str) -> bool:
         return self._kernels.status(self._store.directory(attempt_id)).exit_code is not None

@@ -24,6 +24,7 @@ from retinue.agent.resources.core.usage import FinalUsage
 from retinue.agent.runtime.bwrap_status import known_exit_code
 from retinue.agent.state import checked
 from retinue.agent.state.damaged import DIRECTORY, DamagedFiles
+from retinue.rpc import failpoints
 from retinue.rpc.files import replace_file, sync_directory, write_new
 
 if TYPE_CHECKING:
@@ -173,6 +174,7 @@ class Records:
         self._removed: dict[str, None] = {}
         self._removing = threading.Lock()
 
+    @failpoints.blocking("record", failpoints.disk_error)
     def load(self) -> Loaded:
         """Reads all records and finishes removals cut short. Damage costs only what is damaged.
 
@@ -272,6 +274,7 @@ class Records:
                 self._disk.note(error)
             raise
 
+    @failpoints.blocking("record", failpoints.disk_error)
     def _add(self, record: Record) -> bool:
         fresh = self._directory / f".new-{record.id}"
         self._damaged.make_directory(self._directory)
@@ -290,6 +293,7 @@ class Records:
         self._write_copy(record.id, content)
         return True
 
+    @failpoints.blocking("record", failpoints.disk_error)
     def make_lasting(self, attempt_id: str) -> None:
         """Makes sure that the attempt's directory outlives a crash of the node, and its record as it is now."""
         descriptor = os.open(self.directory(attempt_id) / RECORD, os.O_RDONLY | os.O_CLOEXEC)
@@ -299,6 +303,7 @@ class Records:
             os.close(descriptor)
         sync_directory(self._directory)
 
+    @failpoints.blocking("record", failpoints.disk_error)
     def write(self, record: Record) -> None:
         """Replaces the attempt's record.
 
@@ -309,6 +314,7 @@ class Records:
         self._replace(self.directory(record.id) / RECORD, content, lasting=record.phase.ended)
         self._write_copy(record.id, content)
 
+    @failpoints.blocking("record", failpoints.disk_error)
     def _write_copy(self, attempt_id: str, content: bytes) -> None:
         # It is not what anything relies on: the record itself is written.
         with contextlib.suppress(OSError):
@@ -340,6 +346,7 @@ class Records:
             if directory.is_relative_to(self._directory) or directory.is_relative_to(self._copies):
                 self._damaged.make_directory(directory)
 
+    @failpoints.blocking("record", failpoints.disk_error)
     def remove(self, attempt_id: str) -> None:
         """Removes the attempt's directory and remembers that it was."""
         # Several threads remove attempts, and there is one list.
@@ -352,10 +359,14 @@ class Records:
                     del self._removed[attempt_id]
                     raise
         old = self._directory / f".old-{attempt_id}"
-        with contextlib.suppress(FileNotFoundError):
-            self.directory(attempt_id).rename(old)
+        self._take_away(attempt_id, old)
         self._copy_of(attempt_id).unlink(missing_ok=True)
         shutil.rmtree(old, ignore_errors=True)
+
+    @failpoints.blocking("record", failpoints.disk_error)
+    def _take_away(self, attempt_id: str, old: Path) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self.directory(attempt_id).rename(old)
 
     def _remember(self, attempt_id: str) -> None:
         self._damaged.make_directory(self._directory)
@@ -368,6 +379,7 @@ class Records:
             self._removed = dict.fromkeys(list(self._removed)[-REMEMBERED:])
             self._rewrite_removed()
 
+    @failpoints.blocking("record", failpoints.disk_error)
     def _append_removed(self, attempt_id: str) -> None:
         with self._removed_list.open("ab", buffering=0) as removed:
             size = removed.tell()

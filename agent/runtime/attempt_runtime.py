@@ -21,7 +21,7 @@ from retinue.agent.errors import KernelRuntimeError, KernelStartError
 from retinue.agent.fencing.watchdog import was_ended
 from retinue.agent.host.cgroups import out_of_memory_kills
 from retinue.agent.host.freezer import pause_of, resume
-from retinue.agent.host.lanes import KERNELS
+from retinue.agent.host.lanes import KERNELS, in_thread
 from retinue.agent.inside.host_kernel import groups_of
 from retinue.agent.kernel.build import PUMP, built_path
 from retinue.agent.kernel.core.signals import delivery_of
@@ -496,7 +496,7 @@ class AttemptRuntime(ABC, Generic[Options]):
         self, record: Record, remains: Remains, rebooted: bool, failure: KernelStartError | None
     ) -> None:
         self._store.kill_at.pop(record.id, None)
-        fenced = await asyncio.to_thread(was_ended, self._options.state_dir, record.id)
+        fenced = await in_thread(was_ended, self._options.state_dir, record.id)
         if record.start_time is None:
             # What is held has no command that could have exited.
             remains = replace(remains, exit_code=None)
@@ -504,8 +504,8 @@ class AttemptRuntime(ABC, Generic[Options]):
             record = replace(record, reason=failure.reason, message=str(failure))
         phase, reason, message = verdict(record, remains, rebooted=rebooted, fenced=fenced)
         output = self._store.output(record.id)
-        await asyncio.to_thread(output.drain)
-        if phase is Phase.FAILED and (said := await asyncio.to_thread(output.tail, TAIL)):
+        await in_thread(output.drain)
+        if phase is Phase.FAILED and (said := await in_thread(output.tail, TAIL)):
             message = f"{message}: {said}"
         # Times of files are coarse; an end never lies before its start.
         when = time.time() if remains.end_time is None else max(remains.end_time, record.start_time or 0.0)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from retinue.agent.attempts import Pause, Phase
 from retinue.agent.errors import UnknownAttemptError
-from retinue.agent.host.lanes import RECORDS
+from retinue.agent.host.lanes import RECORDS, in_thread
 from retinue.agent.inside.log_file import Output
 from retinue.agent.inside.output_pump import OUTPUT, revive
 from retinue.agent.runtime.killed import MESSAGE
@@ -241,10 +241,10 @@ class AttemptStore:
             for record in self:
                 if not record.phase.ended:
                     with contextlib.suppress(UnknownAttemptError, OSError):
-                        await asyncio.to_thread(self.output(record.id).look, limit, time.time())
+                        await in_thread(self.output(record.id).look, limit, time.time())
                     if record.init is not None:
                         try:
-                            await asyncio.to_thread(revive, pump, self.directory(record.id), limit)
+                            await in_thread(revive, pump, self.directory(record.id), limit)
                         except OSError:
                             log.exception("the output of attempt %s is not taken", record.id)
 

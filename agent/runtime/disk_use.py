@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from retinue.agent.errors import KernelRuntimeError
+from retinue.agent.host.lanes import in_thread
 from retinue.agent.host.processes import PROC
 from retinue.rpc.core.reasons import AgentConditionReason, AgentConditionType, AttemptReason
 from retinue.rpc.retrying import Retrying
@@ -298,7 +299,7 @@ class DiskWatch:
 
     async def _look(self) -> None:
         for attempt_id, area in (await self._watched.areas()).items():
-            use = await asyncio.to_thread(measure_area, area, self._bounds)
+            use = await in_thread(measure_area, area, self._bounds)
             if message := exceeded(use, self._bounds):
                 log.warning("attempt %s is ended: %s", attempt_id, message)
                 with contextlib.suppress(KernelRuntimeError, OSError):

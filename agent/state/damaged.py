@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from retinue.agent.conditions import Conditions
+from retinue.rpc import failpoints
 from retinue.rpc.core.reasons import AgentConditionType
 
 if TYPE_CHECKING:
@@ -89,13 +90,18 @@ class DamagedFiles:
 async def report_damage(damaged: DamagedFiles, conditions: Conditions) -> None:
     """Keeps the condition STATE_DAMAGED for as long as a file is kept, until it is cancelled."""
     while True:
-        names = await asyncio.to_thread(damaged.names)
+        names = await _names(damaged)
         message = ""
         if names:
             message = f"{len(names)} damaged files are kept in {damaged.directory}, newest first: "
             message += ", ".join(reversed(names[-MAX_NAMED:]))
         conditions.update(AgentConditionType.STATE_DAMAGED, message)
         await asyncio.sleep(REPORT_INTERVAL)
+
+
+@failpoints.awaited("state", failpoints.disk_error)
+async def _names(damaged: DamagedFiles) -> list[str]:
+    return await asyncio.to_thread(damaged.names)
 
 
 def _remove(path: Path) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from retinue.rpc import failpoints
 from retinue.rpc.core.reasons import AgentConditionReason
 
 PROBE_SECONDS = 5.0
@@ -47,6 +48,21 @@ TIMED_OUT = NotReached(
 )
 
 
+@failpoints.awaited("agents", OSError)
+async def _connect(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection(host, port)
+
+
+@failpoints.awaited("agents", OSError)
+async def _shake_hands(writer: asyncio.StreamWriter, context: ssl.SSLContext, name: str, seconds: float) -> None:
+    await writer.start_tls(context, server_hostname=name, ssl_handshake_timeout=seconds)
+
+
+@failpoints.awaited("agents", OSError)
+async def _read_first(reader: asyncio.StreamReader) -> bytes:
+    return await reader.read(1)
+
+
 async def probe(
     agent_id: str, address: str, identity: Callable[[], ClientIdentity] | None, seconds: float = PROBE_SECONDS
 ) -> NotReached | None:
@@ -61,14 +77,14 @@ async def probe(
         async with asyncio.timeout(2 * seconds):
             async with asyncio.timeout(seconds):
                 # Without a handshake: a machine that is away is told from one that does not answer to TLS.
-                reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+                reader, writer = await _connect(host.strip("[]"), int(port))
             if context is None:
                 return None
-            await writer.start_tls(context, server_hostname=f"{agent_id}{_DOMAIN}", ssl_handshake_timeout=3 * seconds)
+            await _shake_hands(writer, context, f"{agent_id}{_DOMAIN}", 3 * seconds)
             if (other := _named(writer.get_extra_info("peercert"))) != agent_id:
                 return _other(other)
             # The agent looks at the manager's certificate last, and closes without a word of HTTP/2 if it is refused.
-            if not await reader.read(1):
+            if not await _read_first(reader):
                 return NotReached(AgentConditionReason.MANAGER_REFUSED, "it refuses the manager's certificate")
     except Exception as error:  # noqa: BLE001  # whatever it is, it is why the agent is not reached
         return explain(error, connected=writer is not None)

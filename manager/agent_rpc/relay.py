@@ -23,6 +23,7 @@ from grpc_status import rpc_status
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
 from retinue.manager.agent_rpc.dialer import AgentNotReachedError, Dialer, Purpose
+from retinue.rpc import failpoints
 from retinue.rpc.bidi_call import UNSENT, BidiCall
 
 _log = logging.getLogger(__name__)
@@ -105,6 +106,7 @@ class Forwarder:
         To be closed with `aclosing`: that ends the call.
         """
         async with self._translating(location), self._stub(location, purpose) as stub:
+            await failpoints.reach("relay.stream", _lost)
             call = method(stub)(request)
             try:
                 async for response in call:
@@ -117,7 +119,10 @@ class Forwarder:
         """The response to one request. Raises AgentUnavailableError, AgentRefusedError."""
         async with self._translating(location), self._stub(location, Purpose.OTHER) as stub:
             self.hear(location)
-            return await method(stub)(request)
+            await failpoints.reach("relay.call", _lost)
+            answer = await method(stub)(request)
+            await failpoints.reach("relay.answer", _lost)
+            return answer
 
     async def exchange(
         self,
@@ -132,6 +137,7 @@ class Forwarder:
         may continue. Raises AgentUnavailableError, AgentRefusedError. To be closed with `aclosing`: that ends the call.
         """
         async with self._translating(location), self._stub(location, purpose) as stub:
+            await failpoints.reach("relay.exchange", _lost)
             call = BidiCall[Any, Any](method(stub)())
             writing = asyncio.create_task(
                 _write(call, requests, lambda: self.hear(location)), name=f"requests to {location.agent_id}"
@@ -184,6 +190,10 @@ class Forwarder:
             raise failure from error
 
 
+def _lost(text: str) -> grpc.aio.AioRpcError:
+    return grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), text)
+
+
 def _failed(task: asyncio.Task[None]) -> bool:
     return task.done() and not task.cancelled() and task.exception() is not None
 
@@ -198,6 +208,7 @@ async def _write(call: BidiCall[Any, Any], requests: AsyncIterator[Any], hear: C
     async for request in requests:
         hear()
         try:
+            await failpoints.reach("relay.write", _lost)
             await call.write(request)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
             # The call has ended; reading reports how.

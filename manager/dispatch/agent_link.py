@@ -16,6 +16,7 @@ from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
 from retinue.manager.agent_rpc.dialer import Dialer
 from retinue.manager.agent_rpc.reach import NotReached
+from retinue.manager.cancellation import UnrequestedCancellationError, cancellable
 from retinue.manager.dispatch import convert
 from retinue.manager.dispatch.convert import Conditions, Heartbeat, Rejected, Usage
 from retinue.manager.session.core.attempts import (
@@ -31,6 +32,7 @@ from retinue.manager.session.core.attempts import (
     TermOverError,
     UsageWatch,
 )
+from retinue.rpc import failpoints
 from retinue.rpc.bidi_call import BidiCall
 from retinue.rpc.core.reasons import AgentConditionReason
 
@@ -97,12 +99,23 @@ class GuardedStream:
         and what `BidiCall.write` raises when the agent has ended the stream.
         """
         self._check_lease()
-        async with asyncio.timeout(_WRITE_SECONDS):
-            await self._call.write(message)
+
+        async def step() -> None:
+            async with asyncio.timeout(_WRITE_SECONDS):
+                await self._call.write(message)
+
+        if failpoints.active is None:
+            await step()
+        else:
+            await failpoints.active.awaited(f"link.write.{message.WhichOneof('step')}", step, _unavailable)
 
     async def read(self) -> pb.SyncResponse | None:
         """Returns the next message of the agent; None at the end. Raises AioRpcError with the agent's status."""
-        return await self._call.read()
+        message = await self._call.read()
+        if failpoints.active is not None:
+            kind = "end" if message is None else message.WhichOneof("step")
+            await failpoints.reach(f"link.read.{kind}", _unavailable)
+        return message
 
     def cancel(self) -> None:
         """Ends the stream."""
@@ -226,7 +239,7 @@ class AgentLink:
             self._welcomed = None
             refusal: NotReached | None = None
             try:
-                await self._stream()
+                await cancellable(self._stream())
                 _log.info("agent %s ended its stream", self.agent_id)
             except TermOverError:
                 raise
@@ -236,7 +249,13 @@ class AgentLink:
                 if isinstance(error, CopyRefusedError):
                     refusal = NotReached(AgentConditionReason.COPY, str(error))
                 _log.warning("link to agent %s: %s", self.agent_id, error)
-            except (grpc.aio.AioRpcError, TimeoutError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
+            except (
+                grpc.aio.AioRpcError,
+                TimeoutError,
+                grpc.aio.UsageError,
+                asyncio.InvalidStateError,
+                UnrequestedCancellationError,
+            ) as error:
                 level = logging.WARNING if self._welcomed is not None or _is_refusal(error) else logging.INFO
                 if _is_refusal(error):
                     refusal = NotReached(AgentConditionReason.MANAGER_REFUSED, _described(error))
@@ -389,6 +408,11 @@ class AgentLink:
             if step := sent.advance(wanted, sessions, self._protected(), self._routers()):
                 async with writing:
                     await call.write(convert.change(step))
+
+
+def _unavailable(text: str) -> grpc.aio.AioRpcError:
+    """Returns the error of a stream that broke."""
+    return grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), text)
 
 
 def _is_refusal(error: BaseException) -> bool:

@@ -8,6 +8,7 @@ import ipaddress
 import socket
 from collections.abc import Callable, Iterable
 
+from retinue.manager.cancellation import cancellable
 from retinue.manager.store.connections import hosts_of
 from retinue.rpc.core.addresses import is_address
 from retinue.rpc.lookups import ask_apart
@@ -61,7 +62,7 @@ class HostAddresses:
         """Keeps the addresses of names current until cancelled."""
         async with asyncio.TaskGroup() as group:
             for name in self._names:
-                group.create_task(self._follow(name), name=f"addresses of {name}")
+                group.create_task(cancellable(self._follow(name)), name=f"addresses of {name}")
 
     async def _follow(self, name: str) -> None:
         pause = 0.0

@@ -191,7 +191,7 @@ class Supervisor:
                     check_lease=self._check_lease,
                     turned=functools.partial(self._turned, agent_id),
                 )
-                self._links[agent_id] = (link, group.create_task(link.run(), name=f"link {agent_id}"))
+                self._links[agent_id] = (link, group.create_task(cancellable(link.run()), name=f"link {agent_id}"))
                 if self._reached is not None:
                     self._watch_reachability(group, link, self._reached)
 
@@ -208,7 +208,7 @@ class Supervisor:
         reachability = Reachability(
             link, self._dialer, record, interval=self._timers.probe, retry=self._timers.probe_again
         )
-        task = group.create_task(reachability.run(), name=f"reachability of {link.agent_id}")
+        task = group.create_task(cancellable(reachability.run()), name=f"reachability of {link.agent_id}")
         self._reachability[link.agent_id] = (reachability, task)
 
     def _forget_reachability(self, agent_id: str) -> None:

@@ -15,6 +15,7 @@ import grpc.aio
 from google.protobuf.duration_pb2 import Duration
 
 from retinue.manager.agent_rpc.dialer import Dialer
+from retinue.manager.cancellation import UnrequestedCancellationError, cancellable
 from retinue.manager.edge import messages
 from retinue.manager.edge.core.table import EdgeTable
 from retinue.manager.edge.core.traffic import Reading, rising
@@ -88,8 +89,14 @@ class RouterLink:
         while True:
             began = self._clock()
             try:
-                await self._stream()
-            except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError, TimeoutError) as error:
+                await cancellable(self._stream())
+            except (
+                grpc.aio.AioRpcError,
+                grpc.aio.UsageError,
+                asyncio.InvalidStateError,
+                TimeoutError,
+                UnrequestedCancellationError,
+            ) as error:
                 _log.info("link to router %s: %s", self.router_id, _described(error))
             except NonsenseError as error:
                 _log.warning("router %s sends nonsense: %s", self.router_id, error)
@@ -120,7 +127,7 @@ class RouterLink:
             self._reading = Reading(self._clock())
             try:
                 async with asyncio.TaskGroup() as group:
-                    writer = group.create_task(self._write(call), name=f"tell router {self.router_id}")
+                    writer = group.create_task(cancellable(self._write(call)), name=f"tell router {self.router_id}")
                     try:
                         await self._read(call)
                     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from ipaddress import IPv4Network
 
+from retinue.manager.cancellation import cancellable
 from retinue.manager.scheduler.cache_sync import CacheSync
 from retinue.manager.scheduler.group_loop import Committed, GroupLoop
 from retinue.manager.session.core.ipam import POOL, VXLAN_PORT
@@ -61,7 +62,7 @@ class Scheduler:
                 for group, passes in self._passes.items():
                     if group not in running:
                         running.add(group)
-                        tasks.create_task(passes.run(), name=f"passes of {group}")
+                        tasks.create_task(cancellable(passes.run()), name=f"passes of {group}")
                 periodic = [passes for passes in self._passes.values() if passes.needs_periodic_pass]
                 due = self._cache_sync.next_due()
                 try:

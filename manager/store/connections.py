@@ -24,6 +24,8 @@ from sqlalchemy.dialects.postgresql.psycopg import PGDialectAsync_psycopg
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from retinue.rpc import failpoints
+
 DRIVER = "postgresql+psycopg"
 # How long a call waits for a connection of its lane that another one uses.
 POOL_SECONDS = 5
@@ -79,6 +81,7 @@ class FlatListDumper(ListDumper):
         return super().dump(obj)
 
 
+@failpoints.awaited("store", psycopg.OperationalError, sites=True)
 async def open_connection(
     url: URL, name: str, settings: Mapping[str, str], context: AdaptContext | None = None
 ) -> psycopg.AsyncConnection[tuple[Any, ...]]:

@@ -7,9 +7,11 @@ import functools
 import inspect
 import logging
 import secrets
+import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, Generic, TypeVar, cast
 
 import psycopg
@@ -36,6 +38,7 @@ from retinue.manager.store.faults import Fault, fault_of
 from retinue.manager.store.lanes import POOL_SIZES, Lane, current_lane
 from retinue.manager.store.recordset import Row, fetched
 from retinue.manager.store.repeats import Repeats
+from retinue.rpc import failpoints
 
 # A statement of a caller that was cancelled may run on for so long; then the server is asked to end it,
 # and the connection is discarded.
@@ -56,6 +59,9 @@ _FAULTS = Counter(
 _DIALECT = PGDialectAsync_psycopg()  # type: ignore[no-untyped-call]
 
 _DRIVER_ERRORS = (sqlalchemy.exc.DBAPIError, sqlalchemy.exc.TimeoutError, psycopg.OperationalError, OSError)
+
+# The modules between a step of a transaction and the function that takes it.
+_BETWEEN = (__name__, "contextlib")
 
 # Where a transaction keeps the events it has appended to the journal.
 APPENDED = "appended"
@@ -164,9 +170,30 @@ async def fetch(tx: AsyncSession, query: Query[_Found_co]) -> _Found_co:
 def _shield(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     async def shield(tx: Transaction, *args: Any, **options: Any) -> Any:
-        return await shielded(method(tx, *args, **options), _GRACE_SECONDS, tx.limit_seconds)
+        def step() -> Coroutine[Any, Any, Any]:
+            return shielded(method(tx, *args, **options), _GRACE_SECONDS, tx.limit_seconds)
+
+        if failpoints.active is None or method.__name__ in GIVING_UP or (site := _site()) is None:
+            return await step()
+        return await failpoints.active.awaited(f"store.{method.__name__}@{site}", step, _broken)
 
     return shield
+
+
+def _site() -> str | None:
+    """Returns the function that a statement or a commit is of; None when it is a part of another one."""
+    frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - the awaiter of the caller
+    while frame is not None and frame.f_globals.get("__name__") in _BETWEEN:
+        if frame.f_code.co_name == "shield":
+            return None
+        frame = frame.f_back
+    module = "" if frame is None else str(frame.f_globals.get("__name__"))
+    # Within the library, whose own calls of its methods are no steps, and in its threads.
+    return failpoints.site(frame) if module.startswith("retinue.") else None
+
+
+def _broken(text: str) -> psycopg.OperationalError:
+    return psycopg.OperationalError(text)
 
 
 def shielded_methods() -> list[str]:
@@ -175,6 +202,8 @@ def shielded_methods() -> list[str]:
     return [name for name, found in methods if not name.startswith("_") and not inspect.ismethod(found)]
 
 
+GIVING_UP = frozenset({"aclose", "close", "invalidate", "reset", "rollback"})
+"""Methods that only give a transaction up, and are no failpoints: nothing is lost with their answers."""
 # All at once: a method that the library gains, or that is used for the first time, is not forgotten.
 for _name in shielded_methods():
     setattr(Transaction, _name, _shield(getattr(Transaction, _name)))

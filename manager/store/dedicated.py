@@ -15,10 +15,12 @@ import psycopg
 
 from retinue.manager.store.database import StoreUnavailable
 from retinue.manager.store.faults import fault_of
+from retinue.rpc import failpoints
 
 DedicatedConnection = psycopg.AsyncConnection[tuple[Any, ...]]
 
 
+@failpoints.awaited("store", StoreUnavailable, sites=True)
 async def execute_within(
     connection: DedicatedConnection,
     seconds: float,
@@ -52,6 +54,12 @@ async def execute_within(
         if getattr(error, "sqlstate", None) is not None and not connection.closed:
             raise
         raise StoreUnavailable("the database does not answer", fault_of(error)) from error
+
+
+@failpoints.awaited("store", psycopg.OperationalError, sites=True)
+async def execute(connection: DedicatedConnection, statement: str) -> psycopg.AsyncCursor[tuple[Any, ...]]:
+    """Executes one statement, however long that takes. Raises the driver's errors."""
+    return await connection.execute(statement.encode())
 
 
 def break_off(connection: DedicatedConnection) -> None:

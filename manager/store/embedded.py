@@ -29,6 +29,7 @@ from typing import Any
 import psycopg
 
 from retinue.manager.store.repeats import Repeats
+from retinue.rpc import failpoints
 
 _log = logging.getLogger(__name__)
 
@@ -101,6 +102,7 @@ class EmbeddedServer:
         directories = [self._wanted, self._fallback()] if os.geteuid() == 0 else [self._wanted]
         return any((directory / "PG_VERSION").exists() for directory in directories)
 
+    @failpoints.awaited("database", EmbeddedServerError)
     async def start(self) -> str:
         """Starts the server, or takes over the one that runs, and returns the URL. Raises EmbeddedServerError."""
         binaries = await asyncio.to_thread(self._prepare)
@@ -158,6 +160,7 @@ class EmbeddedServer:
         await self._reap()
         self._pid = None
 
+    @failpoints.awaited("database", EmbeddedServerError)
     async def _reap(self) -> None:
         if self._process is not None:
             await self._process.wait()
@@ -210,6 +213,7 @@ class EmbeddedServer:
             shutil.rmtree(unfinished, ignore_errors=True)
         return copy / package.name / original.name
 
+    @failpoints.awaited("database", EmbeddedServerError)
     async def _create(self, binaries: Path) -> None:
         """Makes the cluster aside and moves it into place whole."""
         unfinished = self._directory.with_name(f"{self._directory.name}.unfinished")
@@ -241,6 +245,7 @@ class EmbeddedServer:
             self._directory.rmdir()
         unfinished.rename(self._directory)
 
+    @failpoints.awaited("database", EmbeddedServerError)
     async def _launch(self, binaries: Path) -> None:
         settings = {
             "listen_addresses": "",
@@ -301,6 +306,7 @@ class EmbeddedServer:
                 await connection.close()
                 return
 
+    @failpoints.awaited("database", EmbeddedServerError)
     async def _create_database(self) -> None:
         connection = await self._connect("postgres")
         try:
@@ -411,6 +417,7 @@ def _give(directory: Path, account: _Account) -> None:
             os.chown(os.path.join(path, name), account.uid, account.gid, follow_symlinks=False)
 
 
+@failpoints.awaited("database", EmbeddedServerError)
 async def _run(command: Sequence[str], account: _Account | None) -> tuple[int, str]:
     process = await asyncio.create_subprocess_exec(
         *command,

@@ -16,6 +16,7 @@ from retinue.manager.store.connections import CONNECT_SECONDS, open_connection, 
 from retinue.manager.store.database import StoreUnavailable, translate
 from retinue.manager.store.dedicated import DedicatedConnection, execute_within
 from retinue.manager.store.lanes import MAX_CONNECTIONS
+from retinue.rpc import failpoints
 
 OLDEST_VERSION = 15
 """The oldest major version of PostgreSQL that is tested."""
@@ -89,6 +90,7 @@ class Examination:
     """What will go wrong, and what to do."""
 
 
+@failpoints.awaited("database", psycopg.OperationalError)
 async def examine(url: str) -> Examination:
     """Returns what there is to say of a database server. Changes nothing.
 
@@ -154,6 +156,7 @@ async def _check_basics(connection: DedicatedConnection) -> str:
     return f"{major}.{minor}"
 
 
+@failpoints.awaited("database", psycopg.OperationalError)
 async def _refuse_shared_sessions(first: DedicatedConnection, second: DedicatedConnection) -> bool:
     """Returns whether there is a pooler that gives each connection a session of its own.
     Raises UnfitDatabaseError for one that shares sessions.

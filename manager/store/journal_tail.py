@@ -10,7 +10,9 @@ from typing import Any
 
 import psycopg
 
+from retinue.manager.cancellation import UnrequestedCancellationError, cancellable
 from retinue.manager.store.database import Database, StoreUnavailable
+from retinue.manager.store.dedicated import execute
 from retinue.manager.store.journal import (
     Event,
     ReaderTooSlow,
@@ -21,6 +23,7 @@ from retinue.manager.store.journal import (
     read,
 )
 from retinue.manager.store.repeats import Repeats
+from retinue.rpc import failpoints
 
 _log = logging.getLogger(__name__)
 
@@ -166,8 +169,8 @@ class JournalTail:
         while True:
             began = asyncio.get_running_loop().time()
             try:
-                await part()
-            except (StoreUnavailable, psycopg.Error, OSError) as error:
+                await cancellable(part())
+            except (StoreUnavailable, psycopg.Error, OSError, UnrequestedCancellationError) as error:
                 if repeats.is_due(str(error), asyncio.get_running_loop().time()):
                     _log.warning("%s the journal was interrupted: %s", doing, error)
             pause = (
@@ -224,10 +227,11 @@ class JournalTail:
         self._grown.set()
         self._grown = asyncio.Event()
 
+    @failpoints.awaited("store.journal", psycopg.OperationalError)
     async def _listen(self) -> None:
         connection = await self._database.connect("journal-listener")
         try:
-            await connection.execute(f"LISTEN {_CHANNEL}")
+            await execute(connection, f"LISTEN {_CHANNEL}")
             self._look.set()
             while True:
                 async for notice in connection.notifies(timeout=10.0):
@@ -235,21 +239,22 @@ class JournalTail:
                         self._look.set()
                         self._pass_on()
                 # Nothing was said for a while: is the other end still there?
-                await connection.execute("SELECT 1")
+                await execute(connection, "SELECT 1")
         finally:
             await connection.close()
 
+    @failpoints.awaited("store.journal", psycopg.OperationalError)
     async def _notify_others(self) -> None:
         connection = await self._database.connect("journal-notifier")
         try:
-            cursor = await connection.execute("SELECT pg_backend_pid()")
+            cursor = await execute(connection, "SELECT pg_backend_pid()")
             # A pooler tells another number at the login.
             ((self._notifier,),) = await cursor.fetchall()
             while True:
                 await self._notified.wait()
                 await asyncio.sleep(self._coalesce_seconds)
                 self._notified.clear()
-                await connection.execute(f"NOTIFY {_CHANNEL}")
+                await execute(connection, f"NOTIFY {_CHANNEL}")
         finally:
             self._notifier = None
             await connection.close()

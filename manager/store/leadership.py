@@ -25,6 +25,7 @@ from retinue.manager.store.dedicated import DedicatedConnection, execute_within
 from retinue.manager.store.faults import fault_of
 from retinue.manager.store.lease import RENEWAL_SECONDS, Lease, NotLeader, Observer, Sighting, boot_time
 from retinue.manager.store.repeats import Repeats
+from retinue.rpc import failpoints
 
 __all__ = ["Lease", "NotLeader", "campaign", "check", "checking", "lead"]
 
@@ -133,7 +134,7 @@ async def lead(database: Database, holder: str, body: Callable[[Lease], Awaitabl
         _log.info("leading in term %d", lease.term)
         try:
             async with asyncio.TaskGroup() as group:
-                renewing = group.create_task(_renew(connection, lease, renewal), name="leadership lease")
+                renewing = group.create_task(cancellable(_renew(connection, lease, renewal)), name="leadership lease")
                 await body(lease)
                 renewing.cancel()
         except BaseExceptionGroup as group_error:
@@ -210,6 +211,7 @@ async def _end_blockers(database: Database, pid: int) -> None:
         await connection.close()
 
 
+@failpoints.awaited("store.leadership", StoreUnavailable)
 async def _renew(connection: DedicatedConnection, lease: Lease, renewal: int) -> None:
     """Renews the lease until it is lost, which ends with NotLeader: at once when the connection ends,
     as it is listened to all the while.

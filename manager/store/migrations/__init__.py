@@ -18,6 +18,7 @@ from alembic.script import ScriptDirectory
 from retinue.manager.store.connections import connect_arguments, parse_url
 from retinue.manager.store.database import StoreUnavailable, translate
 from retinue.manager.store.examination import examine
+from retinue.rpc import failpoints
 from retinue.rpc.version import software_version
 
 _log = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ class NoDatabaseError(Exception):
     """The database holds no cluster; only a manager that serves makes one."""
 
 
+@failpoints.awaited("schema", OSError)
 async def migrate(url: str) -> None:
     """Brings the schema to this program's revision; nothing happens when it is there already.
 
@@ -55,6 +57,7 @@ def configuration() -> Config:
     return config
 
 
+@failpoints.awaited("schema", OSError)
 async def check(url: str) -> None:
     """Returns if the schema is at this program's revision. Raises NoDatabaseError, SchemaTooOldError,
     SchemaTooNewError, StoreUnavailable.
@@ -62,6 +65,7 @@ async def check(url: str) -> None:
     await asyncio.to_thread(_check, url)
 
 
+@failpoints.awaited("schema", OSError)
 async def revisions(url: str) -> tuple[str | None, str]:
     """Returns the revision of the schema in a database, None of an empty one, and the one that this program brings it
     to. Raises SchemaTooNewError, StoreUnavailable.
@@ -71,6 +75,7 @@ async def revisions(url: str) -> tuple[str | None, str]:
     return current, str(ScriptDirectory.from_config(configuration()).get_current_head())
 
 
+@failpoints.awaited("schema", OSError)
 async def is_empty(url: str) -> bool:
     """Returns whether the database holds no schema of ours. Raises StoreUnavailable."""
     return await asyncio.to_thread(_current, url) is None

@@ -121,9 +121,10 @@ async def world(faults: dict[tuple[str, int], Fault] | None = None) -> AsyncIter
             await agent.kill()
 
 
-async def bring_to_rest(there: World) -> None:
+async def bring_to_rest(there: World, *, heal: bool = True) -> None:
     """Lets nothing go wrong any more, and waits until both sides agree."""
-    there.wire.heal()
+    if heal:
+        there.wire.heal()
     # A quarantine may take 300 s.
     await eventually(there.settled, seconds=900)
     there.check()

@@ -42,6 +42,30 @@ async def test_a_part_that_returns_is_run_again() -> None:
         await supervise("part", part, pause=0)
 
 
+async def test_a_part_that_only_itself_cancels_is_run_again() -> None:
+    """A group of tasks takes one that ends with a cancellation for one that is done."""
+    runs = 0
+
+    async def cancelled() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    async def part() -> None:
+        nonlocal runs
+        runs += 1
+        if runs == 3:
+            raise NotLeader("another leads")
+        await cancelled()
+
+    running = asyncio.create_task(supervise("part", part, pause=0))
+    await asyncio.wait((running,))
+    assert (runs, running.cancelled()) == (3, False)
+    with pytest.raises(NotLeader):
+        running.result()
+
+
 async def test_cancelled_while_a_group_fails_it_ends() -> None:
     begun = asyncio.Event()
 
