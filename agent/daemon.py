@@ -65,11 +65,12 @@ from retinue.rpc.enrollment.identity import IdentityStore, instance_of
 from retinue.rpc.enrollment.managers import split_address
 from retinue.rpc.logs import log_tasks
 from retinue.rpc.metrics import CERTIFICATE_ENDS, end_of, serving_metrics
+from retinue.rpc.retrying import keep
 from retinue.rpc.service_manager import notify_ready
 from retinue.rpc.version import software_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Coroutine, Iterable, Mapping
 
     from retinue.agent.attempts import AttemptSpec
     from retinue.agent.network.core.observed import Uplink
@@ -243,22 +244,25 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
                 CERTIFICATE_ENDS.labels("node").set_function(lambda: end_of(identities.current().certificate))
                 await stack.enter_async_context(serving_metrics(settings.metrics, "retinue-agent"))
             reconciling = group.create_task(reconciler.run(stopping), name="reconcile")
-            background = [
-                group.create_task(announcer.announce_always(sync.wait_idle), name="announce"),
-                group.create_task(announcer.renew_always(), name="renew"),
-                group.create_task(networks.guard.watch(), name="guard"),
-                group.create_task(networks.follow(), name="name servers"),
-                group.create_task(_follow_managers(managers, networks, registries), name="managers"),
-                group.create_task(_end_when_moved(settings, uplink, stopping), name="address"),
-                group.create_task(prober.run(), name="probes"),
-                group.create_task(scraper.run(), name="metrics"),
-                group.create_task(workspaces.keep_swept(), name="workspaces"),
-                group.create_task(fence.keep_watched(), name="watchdog"),
-                group.create_task(fence.keep_written(), name="fence"),
-                group.create_task(disk.watch(), name="disk"),
-                *([] if gpu_watch is None else [group.create_task(gpu_watch.run(reconciler.changed), name="GPUs")]),
-                group.create_task(report_damage(damaged, conditions), name="damaged files"),
-            ]
+            parts: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
+                "announcements": lambda: announcer.announce_always(sync.wait_idle),
+                "certificate renewal": announcer.renew_always,
+                "rules": networks.guard.watch,
+                "name servers": networks.follow,
+                "addresses of managers": lambda: _follow_managers(managers, networks, registries),
+                "probes": prober.run,
+                "metrics of kernels": scraper.run,
+                "workspaces": workspaces.keep_swept,
+                "watchdog": fence.keep_watched,
+                "fence": fence.keep_written,
+                "disk": disk.watch,
+                "damaged files": lambda: report_damage(damaged, conditions),
+            }
+            if not settings.underlay_address:
+                parts["own address"] = lambda: _end_when_moved(uplink, stopping)
+            if gpu_watch is not None:
+                parts["GPUs"] = functools.partial(gpu_watch.run, reconciler.changed)
+            background = [group.create_task(keep(name, part, log), name=name) for name, part in parts.items()]
             notify_ready()
             await stopping.wait()
             log.info("stopping; kernels run on")
@@ -283,11 +287,11 @@ async def _follow_managers(managers: ManagerAddresses, networks: NodeNetworks, r
             registries.keep_from(managers.known)
 
 
-async def _end_when_moved(settings: Settings, uplink: Uplink, stopping: asyncio.Event) -> None:
-    """Ends the agent when its node has another address, unless that is given: started again, as service managers do, it
-    announces the new one.
+async def _end_when_moved(uplink: Uplink, stopping: asyncio.Event) -> None:
+    """Ends the agent when its node has another address: started again, as service managers do, it announces the new
+    one.
     """
-    while not settings.underlay_address:
+    while True:
         await asyncio.sleep(ADDRESS_INTERVAL)
         if (found := await NETWORK.run(moved_from, uplink.address)) is not None:
             log.error(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from prometheus_client import Gauge
 
 from retinue.rpc.core.retries import Retries, after_failure
 
+KEEP_SECONDS, SOUND_SECONDS = 1.0, 60.0
+"""The pause before a part that has ended is run again, and after how long a run it is sound."""
 AGAIN_SECONDS = 60.0
 """Seconds between two lines of the log on one thing that goes on failing."""
 
@@ -83,3 +87,30 @@ class Retrying:
         if self.text != self._shown:
             self._shown = self.text
             self._changed(self._shown)
+
+
+async def keep(
+    name: str, part: Callable[[], Coroutine[Any, Any, object]], log: logging.Logger, *, pause: float = KEEP_SECONDS
+) -> None:
+    """Runs a part that does not end by itself until cancelled: again after a pause, whatever it ended with, be it a
+    cancellation that nothing asked for. While it fails, the metric `retinue_failing` has it.
+    """
+    loop = asyncio.get_running_loop()
+    failing = Retrying(f"{name} fails", log, level=logging.ERROR, part=name)
+    while True:
+        task = asyncio.ensure_future(part())
+        sound = loop.call_later(SOUND_SECONDS, failing.succeed)
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            raise
+        finally:
+            sound.cancel()
+        error = None if task.cancelled() else task.exception()
+        failing.fail(
+            "it was cancelled, and nothing asked for that" if task.cancelled() else repr(error or "it ended"),
+            unforeseen=None if error is None or isinstance(error, OSError) else error,
+        )
+        await asyncio.sleep(pause)

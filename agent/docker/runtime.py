@@ -108,7 +108,8 @@ class DockerRuntime(ContainerRuntime[DockerOptions]):
         """Takes over what a former process of this agent left, as far as the engine answers; the rest once it does."""
         await self._take_over_records(listener)
         tried = asyncio.Event()
-        self._tasks.spawn(self._prepare_always(tried), "watch the Docker engine")
+        self._tasks.keep(lambda: self._prepare_always(tried), "the watch on the Docker engine")
+        self._tasks.keep(self._watch_images, "the watch on the disk of images")
         self._options.scratch_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         await self._look_after()
         with contextlib.suppress(TimeoutError):
@@ -203,11 +204,11 @@ class DockerRuntime(ContainerRuntime[DockerOptions]):
             tried.set()
             await asyncio.sleep(RETRY)
         tried.set()
-        self._tasks.spawn(self._watch_images(), "watch the disk of images")
         await watch_engine(self._engine, self._conditions)
 
     async def _watch_images(self) -> None:
         """Has the engine's disk watched, and images removed that nothing has used for long while it is nearly full."""
+        await self._prepared.wait()
         while True:
             with contextlib.suppress(EngineError):
                 names = await self._engine.data_directories()

@@ -14,7 +14,7 @@ import time
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from retinue.agent.attempts import Phase
 from retinue.agent.errors import KernelRuntimeError, KernelStartError
@@ -38,7 +38,7 @@ from retinue.rpc.core.reasons import AgentConditionReason, AgentConditionType, A
 from retinue.rpc.retrying import Retrying
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from retinue.agent.attempts import AttemptSpec, ObservedAttempt
     from retinue.agent.host.processes import Process
@@ -316,15 +316,19 @@ class AttemptRuntime(ABC, Generic[Options]):
         # Before anything is reported: a kernel that is still paused is never said to run.
         await self._look_for_pauses()
         options = self._options
-        pump, spawn = built_path(options.cache_dir, PUMP), self._tasks.spawn
-        bounds = bounds_of(options.scratch_dir, options.work_size, options.work_files)
-        spawn(self._store.bound_outputs(options.output_limit, pump), "bound outputs")
-        spawn(self._store.write_late(), "write records late")
-        spawn(self._usage.run(), "measure attempts")
-        spawn(self._watch_memory(), "watch the memory of attempts")
-        spawn(self._watch_pauses(), "watch for paused attempts")
-        spawn(self._killed.watch(self._kill_again, self._store.show_unkillable), "watch killed attempts")
-        spawn(DiskWatch(self, options.scratch_dir, bounds, self._conditions).run(), "bound work directories")
+        pump, disk = built_path(options.cache_dir, PUMP), options.scratch_dir
+        bounds = bounds_of(disk, options.work_size, options.work_files)
+
+        def keep(what: str, part: Callable[[], Coroutine[Any, Any, object]]) -> None:
+            self._tasks.keep(part, f"{what} ({self.name})")
+
+        keep("the bound of outputs", lambda: self._store.bound_outputs(options.output_limit, pump))
+        keep("late writing of records", self._store.write_late)
+        keep("measuring of attempts", self._usage.run)
+        keep("the watch on memory", self._watch_memory)
+        keep("the watch on paused attempts", self._watch_pauses)
+        keep("the watch on killed attempts", lambda: self._killed.watch(self._kill_again, self._store.show_unkillable))
+        keep("the bound of work directories", lambda: DiskWatch(self, disk, bounds, self._conditions).run())
 
     async def _watch_memory(self) -> None:
         """Records what Linux kills for want of memory in attempts that run on; does not return."""

@@ -10,6 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from retinue.agent.host.processes import open_pidfd
+from retinue.rpc.retrying import keep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -32,6 +33,10 @@ class Tasks:
         self._running.add(task)
         task.add_done_callback(self._done)
         return task
+
+    def keep(self, part: Callable[[], Coroutine[Any, Any, object]], name: str) -> None:
+        """Begins a part that does not end by itself, and is run again when it does."""
+        self.spawn(keep(name, part, log), name)
 
     async def close(self) -> None:
         """Cancels all tasks, and waits for their ends."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import pytest
 from prometheus_client import REGISTRY
 
 from retinue.rpc.core.retries import MAX_ERROR, after_failure
-from retinue.rpc.retrying import Retrying
+from retinue.rpc.retrying import Retrying, keep
 
 WHERE = "retinue.agent.main"
 
@@ -85,3 +86,31 @@ def test_an_error_that_was_not_foreseen_has_its_traceback(caplog: pytest.LogCapt
 def test_an_error_without_words_has_a_name_and_a_long_one_is_cut() -> None:
     assert after_failure(None, TimeoutError(), 1.0).error == "TimeoutError()"
     assert len(after_failure(None, "x" * 10_000, 1.0).error) == MAX_ERROR
+
+
+async def test_a_part_is_run_again_whatever_it_ended_with(caplog: pytest.LogCaptureFixture) -> None:
+    """A group of tasks would forget one that ends with a cancellation, and end for one that fails."""
+    runs: list[int] = []
+    enough = asyncio.Event()
+
+    async def part() -> None:
+        runs.append(len(runs))
+        match runs[-1]:
+            case 0:
+                raise OSError("the disk fails")
+            case 1:
+                task = asyncio.current_task()
+                assert task is not None
+                task.cancel()
+                await asyncio.sleep(0)
+            case 3:
+                enough.set()
+                await asyncio.Event().wait()
+
+    kept = asyncio.create_task(keep("a part", part, logging.getLogger("test"), pause=0))
+    await enough.wait()
+    assert REGISTRY.get_sample_value("retinue_failing", {"part": "a part"}) == 1
+    kept.cancel()
+    await asyncio.wait((kept,))
+    assert (kept.cancelled(), runs) == (True, [0, 1, 2, 3])
+    assert "a part fails, and is tried again: OSError('the disk fails')" in caplog.text
