@@ -49,6 +49,9 @@ class GroupPolicy(TypedDict, total=False):
     default_isolation: Isolation | Literal[""]
     default_pull_policy: PullPolicy | Literal[""]
     egress: Egress
+    mass_loss_percent: int
+    mass_loss_agents: int
+    mass_loss_window: Span
     idle_policy: idle_pb2.IdlePolicy
 
 
@@ -103,6 +106,11 @@ class Agents:
     async def delete(self, agent_id: str, *, etag: str = "") -> None:
         """Removes an agent that runs nothing; refused while kernels of it are live."""
         await call(self._stub.DeleteAgent, pb.DeleteAgentRequest(agent_id=agent_id, etag=etag))
+
+    async def confirm_lost(self, agent_ids: Sequence[str] = (), *, resource_group: str = "") -> Sequence[str]:
+        """Confirms that agents are lost whose loss is held, by default all of a group; returns which had been held."""
+        request = pb.ConfirmLostAgentsRequest(agent_ids=agent_ids, resource_group=resource_group)
+        return (await call(self._stub.ConfirmLostAgents, request)).agent_ids
 
     async def orphans(self, agent_id: str = "", *, limit: int | None = None) -> AsyncGenerator[pb.Orphan, None]:
         """Yields what agents, or one, run that the database does not know since it was restored from a backup."""
@@ -256,6 +264,8 @@ def _group(name: str, policy: GroupPolicy) -> pb.ResourceGroup:
         isolations=[_isolation(name) for name in policy.get("isolations", ())],
         default_isolation=_isolation(policy.get("default_isolation", "")),
         default_pull_policy=_pull_policy(policy.get("default_pull_policy", "")),
+        mass_loss_percent=policy.get("mass_loss_percent", 0),
+        mass_loss_agents=policy.get("mass_loss_agents", 0),
         idle_policy=policy.get("idle_policy"),
     )
     if egress := policy.get("egress"):
@@ -264,4 +274,6 @@ def _group(name: str, policy: GroupPolicy) -> pb.ResourceGroup:
         group.start_timeout.CopyFrom(as_duration(start_timeout))
     if (max_grace := policy.get("max_grace")) is not None:
         group.max_grace.CopyFrom(as_duration(max_grace))
+    if (mass_loss_window := policy.get("mass_loss_window")) is not None:
+        group.mass_loss_window.CopyFrom(as_duration(mass_loss_window))
     return group

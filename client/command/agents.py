@@ -270,6 +270,24 @@ async def revoke_agents(connection: Connection, agents: tuple[str, ...]) -> None
             click.echo(agent)
 
 
+@agents_command.command("confirm-lost")
+@click.option("--group", default="", shell_complete=completed_names.groups, help="All held agents of a resource group.")
+@click.argument("agents", shell_complete=completed_names.agents, nargs=-1)
+@pass_connection
+@asynchronous
+async def confirm_lost_agents(connection: Connection, group: str, agents: tuple[str, ...]) -> None:
+    """Confirm that nodes with the condition LOSS_HELD are lost; prints which.
+
+    What they ran is then ended, run again elsewhere or kept, as after the loss of any node. What may be run again has
+    stopped there by itself; all else may still run, on a node that is cut off.
+    """
+    if bool(group) == bool(agents):
+        raise click.UsageError("name the nodes, or their group with --group")
+    async with connection.client() as client:
+        for agent in await client.agents.confirm_lost(agents, resource_group=group):
+            click.echo(safe(agent))
+
+
 @agents_command.command("orphans")
 @list_output_option
 @click.argument("agent", shell_complete=completed_names.agents, required=False, default="")

@@ -81,6 +81,18 @@ def _policy_options(command: Callable[..., Any]) -> Callable[..., Any]:
             ),
             click.option("--start-timeout", callback=options.span, metavar="TIME", help="From placement to running."),
             click.option("--max-grace", callback=options.span, metavar="TIME", help="Longest grace of a session."),
+            click.option(
+                "--mass-loss-percent",
+                type=click.IntRange(1, 100),
+                help="Agents that are lost together are held when they are more than this share; 100: never.",
+            ),
+            click.option("--mass-loss-agents", type=click.IntRange(1), help="So many agents at least, for that."),
+            click.option(
+                "--mass-loss-window",
+                callback=options.span,
+                metavar="TIME",
+                help="Agents that were lost so shortly before count, too.",
+            ),
         )
     ):
         command = option(command)
@@ -114,6 +126,17 @@ def _policy(given: dict[str, Any]) -> GroupPolicy:
         policy["start_timeout"] = dt.timedelta(seconds=given["start_timeout"])
     if given["max_grace"] is not None:
         policy["max_grace"] = dt.timedelta(seconds=given["max_grace"])
+    return policy | _held_losses(given)
+
+
+def _held_losses(given: dict[str, Any]) -> GroupPolicy:
+    policy = GroupPolicy()
+    if given["mass_loss_percent"] is not None:
+        policy["mass_loss_percent"] = given["mass_loss_percent"]
+    if given["mass_loss_agents"] is not None:
+        policy["mass_loss_agents"] = given["mass_loss_agents"]
+    if given["mass_loss_window"] is not None:
+        policy["mass_loss_window"] = dt.timedelta(seconds=given["mass_loss_window"])
     return policy
 
 
@@ -154,8 +177,17 @@ def _columns(now: float) -> Sequence[Column[pb.ResourceGroup]]:
         Column("IDLE", lambda group: idle.policy_text(group.idle_policy), wide=True),
         Column("START TIMEOUT", lambda group: span(group.start_timeout.seconds), wide=True),
         Column("MAX GRACE", lambda group: span(group.max_grace.seconds), wide=True),
+        Column("MASS LOSS", _mass_loss, wide=True),
         Column("AGE", lambda group: since(group, "create_time", now)),
     )
+
+
+def _mass_loss(group: pb.ResourceGroup) -> str:
+    """Returns when losses are held; a manager of an older version does not say."""
+    if not group.mass_loss_percent:
+        return "-"
+    window = span(group.mass_loss_window.seconds)
+    return f"over {group.mass_loss_percent}%, {group.mass_loss_agents} agents, {window}"
 
 
 def _egress(group: pb.ResourceGroup) -> str:

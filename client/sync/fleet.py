@@ -56,6 +56,10 @@ class Agents:
         """Removes an agent that runs nothing; refused while kernels of it are live."""
         run(self._asynchronous.delete(agent_id, etag=etag))
 
+    def confirm_lost(self, agent_ids: Sequence[str] = (), *, resource_group: str = "") -> Sequence[str]:
+        """Confirms that agents are lost whose loss is held, by default all of a group; returns which had been held."""
+        return run(self._asynchronous.confirm_lost(agent_ids, resource_group=resource_group))
+
     def orphans(self, agent_id: str = "", *, limit: int | None = None) -> Iterator[pb.Orphan]:
         """Yields what agents, or one, run that the database does not know since it was restored from a backup."""
         return iterate(self._asynchronous.orphans(agent_id, limit=limit))

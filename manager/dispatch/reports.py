@@ -19,7 +19,14 @@ from typing import TypeAlias
 
 from retinue.manager.agent_rpc.reach import NotReached
 from retinue.manager.dispatch.convert import Rejected
-from retinue.manager.dispatch.core.agent_conditions import NOT_REACHED, QUARANTINED, STARTS_FAILING, kept, with_found
+from retinue.manager.dispatch.core.agent_conditions import (
+    LOSS_HELD,
+    NOT_REACHED,
+    QUARANTINED,
+    STARTS_FAILING,
+    kept,
+    with_found,
+)
 from retinue.manager.dispatch.core.pull_progress import PROGRESS_SECONDS, Progress, PullProgress
 from retinue.manager.dispatch.core.start_failures import StartFailures
 from retinue.manager.dispatch.desired_state import Affected
@@ -67,6 +74,10 @@ async def _record_quarantine(tx: Transaction, agent_id: str, condition: NodeCond
     await agent_conditions.change(
         tx, agent_id, "found", lambda before, now: with_found(QUARANTINED, condition, before, now)
     )
+
+
+async def _forget_hold(tx: Transaction, agent_id: str) -> None:
+    await agent_conditions.change(tx, agent_id, "found", lambda before, now: with_found(LOSS_HELD, None, before, now))
 
 
 async def _record_start_failures(tx: Transaction, agent_id: str, why: str | None) -> None:
@@ -155,6 +166,7 @@ class Reports:
                 await shares.refresh_group(tx, changed_group)
             changed = await _record_conditions(tx, facts.agent_id, facts.conditions)
             await _record_quarantine(tx, facts.agent_id, None)
+            await _forget_hold(tx, facts.agent_id)
             reported = await attempts.read_reported(tx, facts.agent_id)
             absent = await attempts.read_sites(tx, facts.agent_id) - facts.network_session_ids
         await self._set_agent_lost(facts.agent_id, lost=False)
@@ -268,6 +280,35 @@ class Reports:
             group = await nodes.record_state(tx, agent_id, state, silence)
             if group is not None:
                 await shares.refresh_group(tx, group)
+            if state is not AgentState.SUSPECT:
+                await _forget_hold(tx, agent_id)
+
+    async def loss_held(self, agent_id: str, why: str) -> None:
+        """An agent would be lost, and is kept from it, as so many others are silent: it and its sessions say so."""
+        with for_links("that its loss is held"):
+            # The agent last: what is interrupted is done again for as long as that has no condition.
+            await self._set_sessions_held(agent_id, why)
+            await self._set_loss_held(agent_id, why)
+        self._committed({})
+
+    @outlasting_conflicts
+    async def _set_sessions_held(self, agent_id: str, why: str) -> None:
+        async with self._database.transaction() as tx:
+            await leadership.check(tx, self._term)
+            await conditions.set_agent_held(tx, agent_id, why)
+
+    @outlasting_conflicts
+    async def _set_loss_held(self, agent_id: str, why: str) -> None:
+        condition = NodeCondition(
+            LOSS_HELD,
+            message=f"{why}: what it runs is neither ended, run again nor replaced until it is heard, or"
+            f" `retinue agents confirm-lost {agent_id}` says that it is lost",
+        )
+        async with self._database.transaction() as tx:
+            await leadership.check(tx, self._term)
+            await agent_conditions.change(
+                tx, agent_id, "found", lambda before, now: with_found(LOSS_HELD, condition, before, now)
+            )
 
     @outlasting_conflicts
     async def _set_agent_lost(self, agent_id: str, *, lost: bool) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from retinue.manager.agent_rpc.dialer import Dialer
@@ -14,10 +14,11 @@ from retinue.manager.agent_rpc.reach import NotReached
 from retinue.manager.cancellation import cancellable
 from retinue.manager.dispatch.agent_link import AgentLink, FindSuperfluous, Listener, ReadDesired
 from retinue.manager.dispatch.core.liveness import verdict, worsened
+from retinue.manager.dispatch.core.mass_loss import Member, held_losses
 from retinue.manager.dispatch.core.timers import Timers
 from retinue.manager.dispatch.protected_addresses import node_addresses
 from retinue.manager.dispatch.reachability import Reachability
-from retinue.manager.scheduling.records import AgentState
+from retinue.manager.scheduling.records import AgentState, LossHold
 from retinue.manager.session.core.attempts import AttemptUsage, ListenerBrokenError, TermOverError, UsageWatch
 from retinue.manager.store.nodes import AgentTarget
 
@@ -36,6 +37,9 @@ class LivenessListener(Listener, Protocol):
         """An agent's liveness changed; `silence` is the seconds since it was heard,
         None when it was not in this term.
         """
+
+    async def loss_held(self, agent_id: str, why: str) -> None:
+        """An agent would be lost, and is kept from it, as so many others are silent."""
 
 
 class Supervisor:
@@ -76,7 +80,10 @@ class Supervisor:
         self._clock = clock
         self._null_kernels = null_kernels
         self._links: dict[str, tuple[AgentLink, asyncio.Task[None]]] = {}
+        self._known: Mapping[str, AgentTarget] = {}
         self._states: dict[str, AgentState] = {}
+        # What is recorded of their losses.
+        self._holds: dict[str, LossHold] = {}
         # Agents that have no link, and since when.
         self._unlinked: dict[str, float] = {}
         self._control_plane = control_plane
@@ -165,7 +172,9 @@ class Supervisor:
                 del self._links[agent_id]
                 self._forget_reachability(agent_id)
         # As stored: a node that enrols again joins as a new one, whatever was found of it before.
+        self._known = targets
         self._states = {agent_id: target.state for agent_id, target in targets.items()}
+        self._holds = {agent_id: target.hold for agent_id, target in targets.items()}
         now = self._clock()
         self._unlinked = {
             agent_id: self._unlinked.get(agent_id, now) for agent_id, target in targets.items() if not target.dialled
@@ -217,22 +226,54 @@ class Supervisor:
 
     async def _check_liveness(self, started: float) -> None:
         now = self._clock()
-        for agent_id, state in list(self._states.items()):
-            link = self._links[agent_id][0] if agent_id in self._links else None
-            heard = None if link is None else link.heard
-            # One that came back at another address has not been silent for longer than it was dialled there; one that
-            # was revoked, for longer than it has no link: only after that has it stopped what
-            # may be run on another agent.
-            since = self._unlinked.get(agent_id, now) if link is None else link.opened
-            silence = now - (max(started, since) if heard is None else heard)
-            found = worsened(state, silence, self._timers) if heard is None else verdict(silence, self._timers)
-            if found is not state:
-                level = logging.INFO if found is AgentState.ALIVE else logging.WARNING
-                _log.log(level, "agent %s is %s after %.1f s of silence", agent_id, found, silence)
-                step = self._become(agent_id, found, None if heard is None else silence)
-                await self._tried(f"agent {agent_id} is not recorded as {found}", step)
+        judged = {agent_id: self._judge(agent_id, state, started, now) for agent_id, state in self._states.items()}
+        held = held_losses(self._members(judged), self._timers)
+        for agent_id in judged:
+            # Others took a while to record: it may have been heard since.
+            found, silence, heard = self._judge(agent_id, self._states[agent_id], started, now)
+            why = held.get(agent_id)
+            state = AgentState.SUSPECT if why is not None and found is AgentState.LOST else found
+            since = silence if heard else None
+            if state is not self._states[agent_id]:
+                level = logging.INFO if state is AgentState.ALIVE else logging.WARNING
+                _log.log(level, "agent %s is %s after %.1f s of silence", agent_id, state, silence)
+                step = self._become(agent_id, state, since)
+                await self._tried(f"agent {agent_id} is not recorded as {state}", step)
+            if found is AgentState.LOST and why is not None and self._holds[agent_id] is not LossHold.HELD:
+                _log.warning("agent %s is not taken for lost after %.1f s of silence: %s", agent_id, silence, why)
+                await self._tried(f"the loss of agent {agent_id} is not recorded as held", self._hold(agent_id, why))
+
+    def _judge(self, agent_id: str, state: AgentState, started: float, now: float) -> tuple[AgentState, float, bool]:
+        """Returns the state that an agent's silence means by itself, that silence, and whether it was heard in this
+        term.
+        """
+        link = self._links[agent_id][0] if agent_id in self._links else None
+        heard = None if link is None else link.heard
+        # One that came back at another address has not been silent for longer than it was dialled there; one that
+        # was revoked, for longer than it has no link: only after that has it stopped what
+        # may be run on another agent.
+        since = self._unlinked.get(agent_id, now) if link is None else link.opened
+        silence = now - (max(started, since) if heard is None else heard)
+        found = worsened(state, silence, self._timers) if heard is None else verdict(silence, self._timers)
+        return found, silence, heard is not None
+
+    def _members(self, judged: Mapping[str, tuple[AgentState, float, bool]]) -> Iterator[Member]:
+        """Yields the agents of groups in which losses may be held."""
+        for agent_id, (_, in_term, heard) in judged.items():
+            target, state = self._known[agent_id], self._states[agent_id]
+            if target.mass_loss is None or target.revoked:
+                continue
+            # It may have been lost for long before this term.
+            stored = float("inf") if target.silence is None else target.silence
+            silence = max(in_term, stored) if state is AgentState.LOST and not heard else in_term
+            hold, counts = self._holds[agent_id], not target.drained
+            yield Member(agent_id, target.group, target.mass_loss, state, silence, hold, counts)
 
     async def _become(self, agent_id: str, state: AgentState, silence: float | None) -> None:
         await self._listener.liveness_changed(agent_id, state, silence)
         # From then on only: what was not recorded is tried again with the next round.
         self._states[agent_id] = state
+
+    async def _hold(self, agent_id: str, why: str) -> None:
+        await self._listener.loss_held(agent_id, why)
+        self._holds[agent_id] = LossHold.HELD

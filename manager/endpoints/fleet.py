@@ -138,6 +138,7 @@ class EndpointView:
                     item.session_id in known.draining,
                     item.agent_drained,
                     item.agent_state == _LOST,
+                    item.agent_held,
                 )
                 for item in self.replicas
                 if self.states[item.session_id] is not ReplicaState.GONE

@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from retinue.manager.scheduling.columns import Policy
 from retinue.manager.scheduling.strategies import PolicyError
+from retinue.rpc.core.reasons import AgentConditionReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,28 @@ class AgentState(StrEnum):
         nothing counts on the agent until it is heard.
         """
         return cls.__members__.get(stored, cls.JOINING)
+
+
+class LossHold(StrEnum):
+    """What is recorded of an agent's loss: nothing, that it is held, or that an administrator has confirmed it."""
+
+    NONE = ""
+    HELD = "HELD"
+    CONFIRMED = AgentConditionReason.CONFIRMED.value
+
+
+@dataclass(frozen=True, slots=True)
+class MassLossRule:
+    """When losses are held: more than `percent` of the agents of a group, and at least `agents` of them, are silent.
+    Those that were lost within `window` seconds count, too.
+    """
+
+    percent: int = 50
+    agents: int = 3
+    window: float = 300.0
+
+
+DEFAULT_RULE = MassLossRule()
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,6 +110,7 @@ METHODS: Mapping[str, Access] = {
             "UndrainAgent": Access.ADMIN,
             "RevokeAgent": Access.ADMIN,
             "DeleteAgent": Access.ADMIN,
+            "ConfirmLostAgents": Access.ADMIN,
             "ListOrphans": Access.ADMIN,
             "EndOrphans": Access.ADMIN,
             "ListRouters": Access.ADMIN,

@@ -385,6 +385,18 @@ async def is_enrolled(tx: AsyncSession, agent_id: str, generation: int) -> bool:
     return agent is not None and generation >= agent.generation
 
 
+async def held_in(tx: AsyncSession, group: str) -> list[str]:
+    """Returns the agents of a group whose loss is held, by id."""
+    rows = await tx.execute(
+        text("""
+            SELECT id FROM agent WHERE resource_group = :group AND NOT revoked
+                AND found_conditions @> '[{"type": "LOSS_HELD"}]' ORDER BY id
+        """),
+        {"group": group},
+    )
+    return list(rows.scalars())
+
+
 async def groups_of(tx: AsyncSession, agent_ids: Collection[str]) -> dict[str, str]:
     """The resource groups of those of the agents that exist and are not revoked."""
     query = select(Agent.id, Agent.resource_group).where(col(Agent.id).in_(agent_ids), ~col(Agent.revoked))

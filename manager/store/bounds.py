@@ -37,13 +37,17 @@ class Stranded:
 
 async def read_late_starts(tx: AsyncSession) -> list[uuid.UUID]:
     """Placed sessions whose group's start timeout has passed since they were placed,
-    or the fetching of an image for them got on.
+    or the fetching of an image for them got on. Those on agents whose loss is held are left alone.
     """
     rows = await tx.execute(
         text("""
             SELECT s.id FROM session s JOIN resource_group g ON g.name = s.resource_group
             WHERE s.state IN ('SCHEDULED', 'PREPARING')
                 AND now() > greatest(s.schedule_time, s.pull_time) + make_interval(secs => g.start_timeout_seconds)
+                AND NOT EXISTS (
+                    SELECT FROM attempt a JOIN agent n ON n.id = a.agent_id
+                    WHERE a.session_id = s.id AND a.end_time IS NULL AND n.state = 'SUSPECT'
+                      AND n.found_conditions @> '[{"type": "LOSS_HELD"}]')
         """)
     )
     return list(rows.scalars())

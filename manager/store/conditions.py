@@ -31,6 +31,15 @@ async def set_agent_lost(tx: Transaction, agent_id: str, *, lost: bool) -> None:
     await _set_of_agent(tx, agent_id, AGENT_LOST, what if lost else None)
 
 
+async def set_agent_held(tx: Transaction, agent_id: str, why: str) -> None:
+    """Puts the condition AGENT_LOST on the live sessions with a live attempt on an agent whose loss is held."""
+    message = (
+        f"agent {agent_id} has not been heard of, and its kernels are kept: {why}, so that nothing is ended there or run"
+        " again elsewhere until it is back or an administrator confirms that it is lost"
+    )
+    await _set_of_agent(tx, agent_id, AGENT_LOST, lambda _: message)
+
+
 async def set_agent_not_reached(tx: Transaction, agent_id: str, why: str) -> None:
     """Puts the condition AGENT_NOT_REACHED on the live sessions with a live attempt on an agent, or takes it off them
     when there is no `why`.

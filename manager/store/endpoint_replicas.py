@@ -23,7 +23,7 @@ class ReplicaRecord:
     """A replica with what its session is now. `images` are what images were found to be: digest and id by reference.
 
     `session_state` is None for a state that only another version knows.
-    `agent_state` and `agent_drained` are those of main1's agent.
+    `agent_state` and `agent_drained` are those of main1's agent, and `agent_held` whether its loss is held.
     """
 
     session_id: uuid.UUID
@@ -48,6 +48,7 @@ class ReplicaRecord:
     agent_id: str
     agent_state: str
     agent_drained: bool
+    agent_held: bool
     image: str
     image_digest: str
     image_id: str
@@ -74,7 +75,9 @@ async def read(
             SELECT r.session_id, r.endpoint_id, r.revision, r.serial, r.state, r.since_time, r.drain_time, r.was_ready, r.message, r.health,
                 r.health_message, r.address, r.port, s.name AS session_name, s.state AS session_state, s.reason AS session_reason,
                 s.message AS session_message, s.start_time, k.epoch, coalesce(k.agent_id, '') AS agent_id, coalesce(a.state, '') AS agent_state,
-                coalesce(a.drained, FALSE) AS agent_drained, coalesce(s.spec->'kernel'->>'image', '') AS image, k.image_digest, k.image_id
+                coalesce(a.drained, FALSE) AS agent_drained,
+                coalesce(a.found_conditions @> '[{"type": "LOSS_HELD"}]', FALSE) AS agent_held,
+                coalesce(s.spec->'kernel'->>'image', '') AS image, k.image_digest, k.image_id
             FROM endpoint_replica r JOIN session s ON s.id = r.session_id JOIN kernel k ON k.id = r.session_id
             LEFT JOIN agent a ON a.id = k.agent_id
             WHERE r.endpoint_id = ANY(:ids) AND (r.state <> 'GONE' OR r.session_id IN (

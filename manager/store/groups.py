@@ -55,6 +55,9 @@ class GroupRecord:
     isolations: Sequence[str]
     default_isolation: str
     default_pull_policy: str
+    mass_loss_percent: int
+    mass_loss_agents: int
+    mass_loss_window_seconds: int
     idle_policy: IdlePolicy | Unreadable
     version: int = 0
     create_time: dt.datetime | None = None
@@ -134,6 +137,9 @@ class GroupPolicy(TypedDict, total=False):
     isolations: Sequence[str]
     default_isolation: str
     default_pull_policy: str
+    mass_loss_percent: int
+    mass_loss_agents: int
+    mass_loss_window_seconds: int
     idle_policy: IdlePolicy
 
 

@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.scheduling.records import AgentState
+from retinue.manager.scheduling.records import AgentState, LossHold, MassLossRule
 from retinue.manager.session.core.attempts import RuntimeStatus
 from retinue.manager.store.recordset import recordset
+from retinue.rpc.core.reasons import AgentConditionReason, AgentConditionType
+
+_HOLDS = (LossHold.NONE, LossHold.HELD, LossHold.CONFIRMED)
 
 
 class NodeRefusedError(Exception):
@@ -28,6 +31,13 @@ class AgentTarget:
     state: AgentState
     underlay_address: str = ""
     revoked: bool = False
+    group: str = ""
+    drained: bool = False
+    # Seconds since it was heard, in whatever term; None when it never was.
+    silence: float | None = None
+    hold: LossHold = LossHold.NONE
+    # When losses of its group are held; None: never.
+    mass_loss: MassLossRule | None = None
 
     @property
     def dialled(self) -> bool:
@@ -39,12 +49,32 @@ async def read_targets(tx: AsyncSession) -> dict[str, AgentTarget]:
     """Returns the agents to keep a link to, and those whose silence counts until they are lost, by their ids."""
     rows = await tx.execute(
         text("""
-            SELECT id, address, state, underlay_address, revoked FROM agent
-            WHERE state <> 'LOST' OR (address <> '' AND NOT revoked) ORDER BY id
-        """)
+            SELECT a.id, a.address, a.state, a.underlay_address, a.revoked, a.resource_group, a.drained,
+                extract(epoch FROM now() - a.heartbeat_time)::float8 AS silence,
+                CASE WHEN a.found_conditions @> CAST(:confirmed AS jsonb) THEN 2
+                    WHEN a.found_conditions @> CAST(:held AS jsonb) THEN 1 ELSE 0 END AS hold,
+                g.mass_loss_percent, g.mass_loss_agents, g.mass_loss_window_seconds
+            FROM agent a JOIN resource_group g ON g.name = a.resource_group
+            WHERE a.state <> 'LOST' OR (a.address <> '' AND NOT a.revoked) ORDER BY a.id
+        """),
+        {
+            "held": json.dumps([{"type": AgentConditionType.LOSS_HELD}]),
+            "confirmed": json.dumps([{"type": AgentConditionType.LOSS_HELD, "reason": AgentConditionReason.CONFIRMED}]),
+        },
     )
     return {
-        row.id: AgentTarget(row.address, AgentState.of(row.state), row.underlay_address, row.revoked) for row in rows
+        row.id: AgentTarget(
+            row.address,
+            AgentState.of(row.state),
+            row.underlay_address,
+            row.revoked,
+            row.resource_group,
+            row.drained,
+            row.silence,
+            _HOLDS[row.hold],
+            MassLossRule(row.mass_loss_percent, row.mass_loss_agents, row.mass_loss_window_seconds),
+        )
+        for row in rows
     }
 
 

@@ -39,6 +39,7 @@ class AgentConditionReason(StrEnum):
     NOEXEC = "NOEXEC"
     DISK_NOT_MEASURED = "DISK_NOT_MEASURED"
     END_NOT_RECORDED = "END_NOT_RECORDED"
+    CONFIRMED = "CONFIRMED"
 
 
 class AttemptReason(StrEnum):
@@ -89,6 +90,7 @@ class AgentConditionType(StrEnum):
     NOT_REACHED = "NOT_REACHED"
     VERSION_DIFFERS = "VERSION_DIFFERS"
     PATH_BROKEN = "PATH_BROKEN"
+    LOSS_HELD = "LOSS_HELD"
 
 
 class ErrorReason(StrEnum):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import grpc.aio
@@ -26,7 +28,7 @@ from retinue.manager.api.admin.fleet_convert import (
 )
 from retinue.manager.api.admin.group_policy import changed_policy, new_policy
 from retinue.manager.dispatch.agent_values import attempt_key
-from retinue.manager.dispatch.core.agent_conditions import OUT_OF_BOUNDS, with_found
+from retinue.manager.dispatch.core.agent_conditions import OUT_OF_BOUNDS, with_found, with_loss_confirmed
 from retinue.manager.dispatch.desired_state import attempt_id
 from retinue.manager.identity.authority import Authority
 from retinue.manager.identity.tokens import JOIN_TOKEN_PREFIX, hash_secret, new_secret
@@ -59,9 +61,11 @@ from retinue.manager.v1 import fleet_service_pb2 as pb
 from retinue.manager.v1 import fleet_service_pb2_grpc
 from retinue.rpc.times import timestamp
 
+_log = logging.getLogger(__name__)
+
 DEFAULT_GROUP = "default"
 MAX_USES = 10_000
-MAX_ORPHANS = 500
+MAX_ORPHANS, MAX_CONFIRMED = 500, 500
 DEFAULT_JOIN_TTL, LONGEST_JOIN_TTL = dt.timedelta(minutes=15), dt.timedelta(days=30)
 LONGEST_DEADLINE = dt.timedelta(days=30)
 _SHORTEST_TTL = dt.timedelta(seconds=1)
@@ -178,6 +182,36 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         # On its own, as sessions are locked before agents.
         async with self._database.transaction() as tx:
             await conditions.set_agent_lost(tx, agent_id, lost=True)
+        self._changed()
+        return response
+
+    async def ConfirmLostAgents(
+        self, request: pb.ConfirmLostAgentsRequest, context: _Context
+    ) -> pb.ConfirmLostAgentsResponse:
+        """See the proto."""
+        group, wanted = request.resource_group, sorted(set(request.agent_ids))
+        if not group and not wanted:
+            raise InvalidRequest([("agent_ids", "must name agents when there is no resource_group")])
+        if len(request.agent_ids) > MAX_CONFIRMED:
+            raise InvalidRequest([("agent_ids", f"must be at most {MAX_CONFIRMED}")])
+        by = current_principal().name
+        async with self._database.transaction() as tx:
+            if group:
+                await _existing_group(tx, group)
+            for agent_id in wanted:
+                agent = await _existing_agent(tx, agent_id)
+                if group and agent.resource_group != group:
+                    raise InvalidRequest(
+                        [("agent_ids", f"agent {agent_id} is of resource group {agent.resource_group}")]
+                    )
+            confirmed = [
+                agent_id
+                for agent_id in wanted or await agents.held_in(tx, group)
+                if await agent_conditions.change(tx, agent_id, "found", partial(with_loss_confirmed, by=by))
+            ]
+            response = await with_revision(tx, pb.ConfirmLostAgentsResponse(agent_ids=confirmed))
+        if confirmed:
+            _log.warning("%s confirmed that agents are lost: %s", by, ", ".join(confirmed))
         self._changed()
         return response
 

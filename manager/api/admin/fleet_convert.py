@@ -146,6 +146,9 @@ def group_message(group: GroupRecord) -> pb.ResourceGroup:
         default_pull_policy=pull_policy_number(
             PullPolicy(group.default_pull_policy) if group.default_pull_policy else None
         ),
+        mass_loss_percent=group.mass_loss_percent,
+        mass_loss_agents=group.mass_loss_agents,
+        mass_loss_window=Duration(seconds=group.mass_loss_window_seconds),
         idle_policy=policy_message(group.idle_policy),
     )
 

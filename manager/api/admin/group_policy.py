@@ -15,6 +15,7 @@ from retinue.manager.api.sessions.isolation_convert import ISOLATIONS, isolation
 from retinue.manager.api.sessions.pull_policy_convert import PULL_POLICIES
 from retinue.manager.idle.core.policy import IdlePolicy
 from retinue.manager.scheduling.columns import Policy
+from retinue.manager.scheduling.records import DEFAULT_RULE
 from retinue.manager.server.fields import Violations
 from retinue.manager.session.core.admission import MAX_GRACE_SECONDS
 from retinue.manager.session.core.image_registries import check_patterns
@@ -32,6 +33,8 @@ DEFAULT_MAX_GRACE, LONGEST_GRACE = dt.timedelta(minutes=5), dt.timedelta(seconds
 # A session that asks for no grace is taken by every group.
 SHORTEST_MAX_GRACE = dt.timedelta(seconds=DEFAULT_GRACE_SECONDS)
 MAX_WEIGHTS, MAX_WEIGHT = 10_000, 1_000_000
+MAX_PERCENT, MAX_MASS_LOSS_AGENTS = 100, 100_000
+SHORTEST_MASS_LOSS_WINDOW, LONGEST_MASS_LOSS_WINDOW = dt.timedelta(seconds=1), dt.timedelta(days=1)
 _SCHEDULING = "scheduling_policy"
 MUTABLE = (
     _SCHEDULING,
@@ -46,6 +49,9 @@ MUTABLE = (
     "isolations",
     "default_isolation",
     "default_pull_policy",
+    "mass_loss_percent",
+    "mass_loss_agents",
+    "mass_loss_window",
     "idle_policy",
 )
 _EGRESS_PREFIX = "EGRESS_POLICY_"
@@ -64,6 +70,9 @@ def new_policy(message: pb.ResourceGroup, violations: Violations) -> GroupPolicy
         "session_types": _session_types(message, violations),
         **_isolation_policy(message, violations),
         "default_pull_policy": _pull_policy(message, violations),
+        "mass_loss_percent": _mass_loss_percent(message, violations),
+        "mass_loss_agents": _mass_loss_agents(message, violations),
+        "mass_loss_window_seconds": _mass_loss_window(message, violations),
         "idle_policy": _idle_policy(message, violations),
     }
 
@@ -129,6 +138,23 @@ def _max_grace(message: pb.ResourceGroup, violations: Violations) -> int:
     if not message.HasField("max_grace"):
         return int(DEFAULT_MAX_GRACE.total_seconds())
     return _seconds("max_grace", message.max_grace, SHORTEST_MAX_GRACE, LONGEST_GRACE, violations)
+
+
+def _mass_loss_percent(message: pb.ResourceGroup, violations: Violations) -> int:
+    wanted = message.mass_loss_percent or DEFAULT_RULE.percent
+    return violations.integer("resource_group.mass_loss_percent", wanted, 1, MAX_PERCENT)
+
+
+def _mass_loss_agents(message: pb.ResourceGroup, violations: Violations) -> int:
+    wanted = message.mass_loss_agents or DEFAULT_RULE.agents
+    return violations.integer("resource_group.mass_loss_agents", wanted, 1, MAX_MASS_LOSS_AGENTS)
+
+
+def _mass_loss_window(message: pb.ResourceGroup, violations: Violations) -> int:
+    if not message.HasField("mass_loss_window"):
+        return int(DEFAULT_RULE.window)
+    shortest, longest = SHORTEST_MASS_LOSS_WINDOW, LONGEST_MASS_LOSS_WINDOW
+    return _seconds("mass_loss_window", message.mass_loss_window, shortest, longest, violations)
 
 
 def _seconds(field: str, message: Duration, least: dt.timedelta, most: dt.timedelta, violations: Violations) -> int:
@@ -232,6 +258,11 @@ _COLUMNS: Mapping[str, Callable[[pb.ResourceGroup, Violations], GroupPolicy]] = 
     "image_registries": lambda message, violations: {"image_registries": _image_registries(message, violations)},
     "session_types": lambda message, violations: {"session_types": _session_types(message, violations)},
     "default_pull_policy": lambda message, violations: {"default_pull_policy": _pull_policy(message, violations)},
+    "mass_loss_percent": lambda message, violations: {"mass_loss_percent": _mass_loss_percent(message, violations)},
+    "mass_loss_agents": lambda message, violations: {"mass_loss_agents": _mass_loss_agents(message, violations)},
+    "mass_loss_window": lambda message, violations: {
+        "mass_loss_window_seconds": _mass_loss_window(message, violations)
+    },
     "idle_policy": lambda message, violations: {"idle_policy": _idle_policy(message, violations)},
     "owner_weights": lambda message, violations: {"owner_weights": _owner_weights(message, violations)},
 }

@@ -277,7 +277,7 @@ _CONDITION_ADVICE: Mapping[str, str] = {
     ConditionType.AGENT_NOT_REACHED: "let the managers reach the agent's port (TCP 7443 unless --listen says another): "
     "`retinue agents get AGENT` has the cause",
     ConditionType.AGENT_LOST: "bring the node back, or delete its agent with `retinue agents rm AGENT`, so that the "
-    "session ends there",
+    "session ends there; while the loss of many agents is held, `retinue agents confirm-lost` says that they are lost",
     ConditionType.OUTPUT_LOST: "free space on the agent's disk, or make it writable again",
     ConditionType.PAUSED: "let it run on where it was paused, as by `docker unpause`; `retinue rm` ends it as it is",
     ConditionType.OOM_KILLED: "ask for more memory (`mem`), or have fewer processes in a kernel",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable
+from dataclasses import replace
 
 from retinue.manager.session.core.attempts import AgentCondition, NodeCondition
 from retinue.rpc.core.reasons import AgentConditionReason, AgentConditionType
@@ -13,6 +14,7 @@ OUT_OF_BOUNDS = AgentConditionType.OUT_OF_BOUNDS
 ORPHANS = AgentConditionType.ORPHANS
 STARTS_FAILING = AgentConditionType.STARTS_FAILING
 NOT_REACHED = AgentConditionType.NOT_REACHED
+LOSS_HELD = AgentConditionType.LOSS_HELD
 # An agent that is out of bounds is drained as well, until an administrator puts it back.
 BLOCKING = frozenset(
     {
@@ -25,6 +27,7 @@ BLOCKING = frozenset(
         STARTS_FAILING,
         # A session there could neither be used nor looked at, and its output not be collected.
         NOT_REACHED,
+        LOSS_HELD,
     }
 )
 
@@ -62,3 +65,13 @@ def with_found(
     others = [old for old in before if old.type != kind]
     known = [old for old in before if old.type == kind]
     return others + kept([] if condition is None else [condition], known, now)
+
+
+def with_loss_confirmed(before: Iterable[AgentCondition], _now: dt.datetime, *, by: str) -> list[AgentCondition]:
+    """Returns the conditions that managers have found, where a loss that is held is confirmed by an administrator."""
+    return [
+        replace(old, reason=AgentConditionReason.CONFIRMED, message=f"{by} confirmed that it is lost")
+        if old.type == LOSS_HELD and old.reason != AgentConditionReason.CONFIRMED
+        else old
+        for old in before
+    ]

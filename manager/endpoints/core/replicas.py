@@ -26,7 +26,8 @@ SILENCE_MS = 15_000
 class Replica:
     """A replica as it is now. `serial` rises with every replica that is made; `requests` is None while unknown.
 
-    `leaving`: its agent drains. `lost`: its agent is lost. `acknowledged`: every live router knows that it drains.
+    `leaving`: its agent drains. `lost`: its agent is lost. `held`: that loss is held, and nothing is replaced there.
+    `acknowledged`: every live router knows that it drains.
     """
 
     session_id: uuid.UUID
@@ -41,6 +42,7 @@ class Replica:
     acknowledged: bool = False
     leaving: bool = False
     lost: bool = False
+    held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,8 @@ class Fleet:
 
     def is_overdue(self, replica: Replica) -> bool:
         """Returns whether a replica has not become ready in time."""
+        if replica.held:
+            return False
         if replica.state is ReplicaState.UNREADY:
             return self.now - replica.since >= UNREADY_MS
         limit = self.revisions[replica.revision].start_timeout

@@ -63,6 +63,11 @@ class ResourceGroup(SQLModel, table=True):
     default_isolation: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
     # Of images of kernels that ask for none; empty: when a node does not have it.
     default_pull_policy: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
+    # Losses of agents are held when more than this share of them, and at least so many, are silent together; agents
+    # lost so shortly before count, too.
+    mass_loss_percent: int = Field(default=50, sa_column_kwargs={"server_default": text("50")})
+    mass_loss_agents: int = Field(default=3, sa_column_kwargs={"server_default": text("3")})
+    mass_loss_window_seconds: int = Field(default=300, sa_column_kwargs={"server_default": text("300")})
     # When idle running sessions are ended; empty: never.
     idle_policy: dict[str, Any] = json_column()
     # The agent that `round-robin` chose last.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import pytest
@@ -9,12 +10,13 @@ from sqlalchemy import text
 
 from retinue.manager.agent_rpc.reach import NotReached
 from retinue.manager.dispatch.reports import Reports
-from retinue.manager.scheduling.records import AgentState
+from retinue.manager.scheduling.records import AgentState, LossHold
 from retinue.manager.session.core.attempts import NodeCondition
+from retinue.manager.store import agents, bounds, nodes
 from retinue.manager.store.database import Database
 from retinue.rpc.core.reasons import AgentConditionReason
 from tests.integration.manager.reporting_node import TERM, Node
-from tests.integration.manager.rows import states, submit
+from tests.integration.manager.rows import execute, states, submit
 from tests.integration.manager.scheduled_nodes import before_the_commit, roomy_node
 
 FULL = NodeCondition("DISK_FULL", "STATE", "no space left")
@@ -89,6 +91,40 @@ async def test_an_agent_that_is_not_reached_is_avoided_and_its_sessions_say_so(d
         assert await session_conditions(database) == []
         await scheduler.run_once()
         assert set((await states(database)).values()) == {"SCHEDULED"}
+
+
+async def test_a_held_loss_is_kept_for_the_next_leader_and_gives_nothing_up(database: Database) -> None:
+    async def hold() -> LossHold:
+        async with database.transaction() as tx:
+            return (await nodes.read_targets(tx))["n0"].hold
+
+    async def late() -> list[uuid.UUID]:
+        async with database.transaction() as tx:
+            return await bounds.read_late_starts(tx)
+
+    async with roomy_node(database) as (node, scheduler):
+        session = await submit(database, "ann", "starts")
+        await scheduler.run_once()
+        await execute(database, "UPDATE session SET schedule_time = now() - interval '1 hour'")
+        assert await late() == [session]
+        await node.reports.liveness_changed(node.name, AgentState.SUSPECT, 20.0)
+        await node.reports.loss_held(node.name, "3 of the 4 agents are silent")
+        assert await session_conditions(database) == ["AGENT_LOST"]
+        assert await hold() is LossHold.HELD
+        assert await late() == []
+        async with database.transaction() as tx:
+            (condition,) = (await tx.execute(text("SELECT found_conditions FROM agent"))).scalar_one()
+            assert await agents.held_in(tx, "default") == ["n0"]
+            assert await bounds.read_stranded(tx) == []
+        assert (condition["type"], condition["blocks"]) == ("LOSS_HELD", True)
+        await node.join()
+        assert await hold() is LossHold.NONE
+        assert await session_conditions(database) == []
+        assert await late() == [session]
+        for state in (AgentState.ALIVE, AgentState.LOST):
+            await node.reports.loss_held(node.name, "3 of the 4 agents are silent")
+            await node.reports.liveness_changed(node.name, state, 60.0)
+            assert await hold() is LossHold.NONE
 
 
 async def test_sessions_say_that_their_output_is_lost_while_a_disk_takes_nothing(database: Database) -> None:

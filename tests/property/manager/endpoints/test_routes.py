@@ -63,6 +63,7 @@ def replicas(draw: st.DrawFn, endpoint: uuid.UUID, numbers: Sequence[int]) -> li
                 agent_id="a1",
                 agent_state=draw(st.sampled_from(["ALIVE", "SUSPECT", "LOST"])),
                 agent_drained=draw(st.booleans()),
+                agent_held=draw(st.booleans()),
                 image="",
                 image_digest="",
                 image_id="",

@@ -20,7 +20,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from sqlalchemy import text
 
 from retinue.client.scheduling_policy import agent_strategy, session_strategy, strategy_name
-from retinue.manager.store import orphans, shares
+from retinue.manager.store import nodes, orphans, shares
 from retinue.manager.store.orphans import Found
 from retinue.manager.store.tables import Attempt, Kernel, Session
 from retinue.manager.v1 import fleet_service_pb2 as pb
@@ -78,6 +78,9 @@ async def test_a_group_from_its_making_to_its_end(fleet: Fleet) -> None:
         owner_weights={"ada": 2},
         start_timeout=Duration(seconds=30),
         max_grace=Duration(seconds=3600),
+        mass_loss_percent=20,
+        mass_loss_agents=5,
+        mass_loss_window=Duration(seconds=600),
         egress=pb.EGRESS_POLICY_DENY,
     )
     shown = await stub.CreateResourceGroup(
@@ -87,7 +90,8 @@ async def test_a_group_from_its_making_to_its_end(fleet: Fleet) -> None:
     made = (
         await stub.CreateResourceGroup(pb.CreateResourceGroupRequest(resource_group=wanted), metadata=admin)
     ).resource_group
-    for field in ("name", "scheduling_policy", "owner_weights", "start_timeout", "max_grace", "egress"):
+    limits = ("start_timeout", "max_grace", "mass_loss_percent", "mass_loss_agents", "mass_loss_window")
+    for field in ("name", "scheduling_policy", "owner_weights", "egress", *limits):
         assert getattr(made, field) == getattr(wanted, field) == getattr(shown.resource_group, field)
     taken = await failure(
         stub.CreateResourceGroup(pb.CreateResourceGroupRequest(resource_group=wanted), metadata=admin)
@@ -428,6 +432,40 @@ async def test_orphans_are_listed_and_ended(fleet: Fleet) -> None:
     assert len(ended.attempt_ids) == 3
 
 
+async def test_administrators_confirm_that_held_agents_are_lost(fleet: Fleet) -> None:
+    stub, admin = fleet.stub, fleet.admin
+    await fleet.agents("h1", "h2", "h3")
+    async with fleet.service.database.transaction() as tx:
+        await tx.execute(
+            text("""
+                UPDATE agent SET found_conditions = '[{"type": "LOSS_HELD", "reason": "", "message": "m",
+                    "since": "2026-01-01T00:00:00+00:00", "blocks": true}]' WHERE id IN ('h1', 'h2')
+            """)
+        )
+
+    async def confirm(*agent_ids: str, group: str = "") -> list[str]:
+        request = pb.ConfirmLostAgentsRequest(agent_ids=agent_ids, resource_group=group)
+        return list((await stub.ConfirmLostAgents(request, metadata=admin)).agent_ids)
+
+    for agent_ids, group in ((["none"], ""), ([], "none"), (["h1", "none"], "default")):
+        request = pb.ConfirmLostAgentsRequest(agent_ids=agent_ids, resource_group=group)
+        assert (await failure(stub.ConfirmLostAgents(request, metadata=admin))).code is Code.NOT_FOUND
+    assert await confirm("h3", "h2") == ["h2"]
+    assert await confirm(group="default") == ["h1"]
+    assert await confirm("h1", "h1", "h2", group="default") == []
+    async with fleet.service.database.transaction() as tx:
+        targets = await nodes.read_targets(tx)
+    assert {name: targets[name].hold.value for name in ("h1", "h2", "h3")} == {
+        "h1": "CONFIRMED",
+        "h2": "CONFIRMED",
+        "h3": "",
+    }
+    shown = (await stub.GetAgent(pb.GetAgentRequest(agent_id="h1"), metadata=admin)).agent
+    assert [(item.type, item.reason, item.message) for item in shown.conditions] == [
+        (pb.AGENT_CONDITION_TYPE_LOSS_HELD, "CONFIRMED", "root confirmed that it is lost")
+    ]
+
+
 ADMIN_ONLY: list[tuple[str, Any]] = [
     ("DrainAgent", pb.DrainAgentRequest(agent_id="n1")),
     ("UndrainAgent", pb.UndrainAgentRequest(agent_id="n1")),
@@ -438,6 +476,7 @@ ADMIN_ONLY: list[tuple[str, Any]] = [
     ("DeleteResourceGroup", pb.DeleteResourceGroupRequest(name="default")),
     ("CreateJoinToken", pb.CreateJoinTokenRequest()),
     ("VerifyLedger", pb.VerifyLedgerRequest()),
+    ("ConfirmLostAgents", pb.ConfirmLostAgentsRequest(agent_ids=["n1"])),
     ("ListOrphans", pb.ListOrphansRequest()),
     ("EndOrphans", pb.EndOrphansRequest(agent_id="n1")),
     ("ListRouters", pb.ListRoutersRequest()),
