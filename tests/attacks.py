@@ -507,13 +507,12 @@ ATTACKS: tuple[Attack, ...] = (
         "With `{user}` in the root, `PERMISSION_DENIED`, reason `MOUNT_NOT_ALLOWED`.",
         "Below a root without `{user}`, all files belong to one user, unless the root names an owner.",
     ),
-    _open(
+    _partly(
         Attacker.USER,
         "bursts-of-one-user",
         "Creates, lists and ends sessions as fast as it can.",
-        "Others are answered within twice the time.",
-        "Writes count as reads do, and users have no turns.",
-        "tests/integration/manager/server",
+        "Users take turns, each at a pace of their own; others are answered within twice the time.",
+        "A page of 500 sessions, and a request for thousands, still hold the event loop for tens of milliseconds.",
     ),
     _open(
         Attacker.USER,

@@ -27,11 +27,16 @@ class CallerClass(Enum):
 class Weight(Enum):
     """The cost class of a call."""
 
+    # It reads a few rows.
     LIGHT = auto()
+    # It writes a few rows.
+    WRITE = auto()
     # It may read a great many rows.
     HEAVY = auto()
     # It may write a great many rows.
     BULK = auto()
+    # It waits for an agent, which costs others nothing meanwhile.
+    RELAYED = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,64 @@ Limits = Mapping[tuple[CallerClass, Weight], Limit]
 
 _WEIGHTS: Mapping[str, Weight] = {
     "/retinue.manager.v1.SessionService/BatchCreateSessions": Weight.BULK,
+    **dict.fromkeys(
+        (
+            "/retinue.manager.v1.SessionService/CreateSession",
+            "/retinue.manager.v1.SessionService/TerminateSession",
+            "/retinue.manager.v1.SessionService/RestartSession",
+            "/retinue.manager.v1.SessionService/UpdateSession",
+            "/retinue.manager.v1.SessionService/ExtendSession",
+            "/retinue.manager.v1.TemplateService/CreateTemplate",
+            "/retinue.manager.v1.TemplateService/UpdateTemplate",
+            "/retinue.manager.v1.TemplateService/DeleteTemplate",
+            "/retinue.manager.v1.EndpointService/CreateEndpoint",
+            "/retinue.manager.v1.EndpointService/UpdateEndpoint",
+            "/retinue.manager.v1.EndpointService/DeleteEndpoint",
+            "/retinue.manager.v1.EndpointService/DeployRevision",
+            "/retinue.manager.v1.EndpointService/ControlRollout",
+            "/retinue.manager.v1.EndpointService/SetTraffic",
+            "/retinue.manager.v1.EndpointService/SetScalingFloor",
+            "/retinue.manager.v1.EndpointService/CreateEndpointToken",
+            "/retinue.manager.v1.EndpointService/RevokeEndpointToken",
+            "/retinue.manager.v1.FleetService/ConfirmLostAgents",
+            "/retinue.manager.v1.FleetService/DrainAgent",
+            "/retinue.manager.v1.FleetService/UndrainAgent",
+            "/retinue.manager.v1.FleetService/RevokeAgent",
+            "/retinue.manager.v1.FleetService/DeleteAgent",
+            "/retinue.manager.v1.FleetService/EndOrphans",
+            "/retinue.manager.v1.FleetService/RevokeRouter",
+            "/retinue.manager.v1.FleetService/CreateResourceGroup",
+            "/retinue.manager.v1.FleetService/UpdateResourceGroup",
+            "/retinue.manager.v1.FleetService/DeleteResourceGroup",
+            "/retinue.manager.v1.FleetService/CreateJoinToken",
+            "/retinue.manager.v1.AccountService/CreateProject",
+            "/retinue.manager.v1.AccountService/DeleteProject",
+            "/retinue.manager.v1.AccountService/CreateUser",
+            "/retinue.manager.v1.AccountService/DeleteUser",
+            "/retinue.manager.v1.AccountService/SetMembership",
+            "/retinue.manager.v1.AccountService/RemoveMembership",
+            "/retinue.manager.v1.AccountService/SetFileOwner",
+            "/retinue.manager.v1.AccountService/CreateToken",
+            "/retinue.manager.v1.AccountService/RevokeToken",
+            "/retinue.manager.v1.AccountService/CreateConsoleTicket",
+            "/retinue.manager.v1.AccountService/AddSshKey",
+            "/retinue.manager.v1.AccountService/RemoveSshKey",
+            "/retinue.manager.v1.AccountService/SetQuota",
+            "/retinue.manager.v1.AccountService/SetIdleOverride",
+        ),
+        Weight.WRITE,
+    ),
+    **dict.fromkeys(
+        (
+            "/retinue.manager.v1.AppService/StartApp",
+            "/retinue.manager.v1.AppService/GetApp",
+            "/retinue.manager.v1.AppService/StopApp",
+            "/retinue.manager.v1.KernelService/CreatePortTicket",
+            "/retinue.manager.v1.KernelService/CreatePortTunnel",
+            "/retinue.manager.v1.KernelService/CreateSshCertificate",
+        ),
+        Weight.RELAYED,
+    ),
     **dict.fromkeys(
         (
             "/retinue.manager.v1.SessionService/ListSessions",
@@ -82,19 +145,37 @@ _WEIGHTS: Mapping[str, Weight] = {
     ),
 }
 
-# A process answers some 2,000 light calls a second. What holds connections to the database for long has to leave some
-# to other users: see `retinue.manager.store.lanes`.
+# Calls within these wait for their turn: see `retinue.manager.server.turns`. What holds connections to the database for
+# long has to leave some to other users: see `retinue.manager.store.lanes`.
 DEFAULT_LIMITS: Limits = {
     (CallerClass.USER, Weight.LIGHT): Limit(at_a_time=128, rate=500, burst=2000),
+    (CallerClass.USER, Weight.WRITE): Limit(at_a_time=128, rate=100, burst=1000),
+    (CallerClass.USER, Weight.RELAYED): Limit(at_a_time=128, rate=100, burst=1000),
     (CallerClass.USER, Weight.HEAVY): Limit(at_a_time=3, rate=50, burst=200),
     (CallerClass.USER, Weight.BULK): Limit(at_a_time=2, rate=2, burst=20),
     (CallerClass.ADMIN, Weight.LIGHT): Limit(at_a_time=512, rate=2000, burst=10_000),
+    (CallerClass.ADMIN, Weight.WRITE): Limit(at_a_time=512, rate=500, burst=5000),
+    (CallerClass.ADMIN, Weight.RELAYED): Limit(at_a_time=512, rate=500, burst=5000),
     (CallerClass.ADMIN, Weight.HEAVY): Limit(at_a_time=16, rate=200, burst=1000),
     (CallerClass.ADMIN, Weight.BULK): Limit(at_a_time=8, rate=20, burst=200),
     (CallerClass.AGENT, Weight.LIGHT): Limit(at_a_time=16, rate=20, burst=200),
     # Many nodes, or a load balancer, may be behind one address.
     (CallerClass.ADDRESS, Weight.LIGHT): Limit(at_a_time=256, rate=200, burst=2000),
 }
+# Seconds of the event loop, which are processor time; of heavy and bulk calls, those without rows.
+COSTS: Mapping[Weight, float] = {
+    Weight.LIGHT: 0.002,
+    Weight.WRITE: 0.006,
+    Weight.HEAVY: 0.004,
+    Weight.BULK: 0.010,
+    Weight.RELAYED: 0.004,
+}
+# Of each row in a page, and of each session that a bulk call makes or ends.
+ROW_COST, BULK_ROW_COST = 0.00015, 0.0001
+# Of a stream when it is opened, and of a call that is refused.
+STREAM_COST, REFUSAL_COST = 0.004, 0.001
+# So many calls of a caller may wait to be refused; further ones are refused at once.
+MAX_WAITING = 1000
 # After which a call that found too many others is worth trying again.
 _PAUSE_SECONDS = 0.25
 _MAX_CALLERS = 10_000

@@ -33,10 +33,12 @@ from retinue.manager.server.call_limits import (
     CallerClass,
     CallLimits,
     Limits,
+    weight_of,
 )
 from retinue.manager.server.calls import REQUEST_ID_KEY, Call, Context, HandlerAbortedError, read_call
 from retinue.manager.server.messages import Reader, Reading, read
 from retinue.manager.server.responses import HandlerContext, Relay, end, produce
+from retinue.manager.server.turn_taking import TurnTaking
 from retinue.manager.server.wrong_tokens import WrongTokens
 from retinue.manager.store.database import StoreUnavailable
 from retinue.manager.store.lanes import Lane, enter_lane
@@ -103,6 +105,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self._open_streams = OpenStreams(STREAM_LIMITS, DEFAULT_STREAM_LIMIT)
         self._wrong_tokens = WrongTokens()
         self._limits = CallLimits(limits)
+        self._turns = TurnTaking()
         self._arrivals = Arrivals()
 
     async def intercept_service(
@@ -144,7 +147,9 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             with opened.until_ended():
                 async with self._around(call, opened, UNARY_SECONDS) as (_, caller):
                     request = await self._request(opened.requests(requests), reader, caller, many=many)
-                    return await behaviour(request, HandlerContext())
+                    # Once its request is there: one that does not come takes no place of others.
+                    async with self._turns.place(caller, weight_of(method)):
+                        return await behaviour(request, HandlerContext())
 
         return answer
 
@@ -219,24 +224,29 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     _address.set(call.address)
                     caller = _caller(call, principal)
                     enter_lane(_LANES[caller.kind])
-                    with self._limited(call, caller, stream=seconds is None):
+                    async with self._limited(call, caller, stream=seconds is None):
                         yield access or Access.ANYONE, caller
                 else:
                     # A join token is in the request.
                     caller = _caller(call, None)
                     enter_lane(_LANES[caller.kind])
-                    with self._counting_wrong_tokens(call), self._limited(call, caller, stream=seconds is None):
-                        yield access, caller
+                    with self._counting_wrong_tokens(call):
+                        async with self._limited(call, caller, stream=seconds is None):
+                            yield access, caller
 
-    @contextlib.contextmanager
-    def _limited(self, call: Call, caller: Caller, *, stream: bool) -> Iterator[None]:
-        """Counts a call for as long as the block lasts. Raises TooManyCalls."""
+    @contextlib.asynccontextmanager
+    async def _limited(self, call: Call, caller: Caller, *, stream: bool) -> AsyncIterator[None]:
+        """Counts a call for as long as the block lasts, which begins when it is the caller's turn.
+        Raises TooManyCalls.
+        """
         refusal = self._limits.begin(caller, call.method, time.monotonic(), stream=stream)
         if refusal is not None:
+            await self._turns.before_refusal(caller)
             subject = f"{_SUBJECTS[caller.kind]}/{caller.name}"
             raise errors.TooManyCalls(subject, refusal.description, refusal.retry_seconds)
         try:
-            yield
+            async with self._turns.paced(caller, weight_of(call.method), stream=stream):
+                yield
         finally:
             if not stream:
                 self._limits.end(caller, call.method)

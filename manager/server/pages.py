@@ -15,8 +15,10 @@ from typing import Any, TypeVar
 from google.protobuf.message import Message
 
 from retinue.manager.identity.sealing import Sealer
+from retinue.manager.server.call_limits import ROW_COST
 from retinue.manager.server.errors import InvalidPage, InvalidRequest
 from retinue.manager.server.interceptors import current_principal
+from retinue.manager.server.turn_taking import charge
 
 DEFAULT_SIZE, MAX_SIZE = 50, 500
 # Clients take messages of 4 MiB.
@@ -65,6 +67,7 @@ class Page:
         `found` is how many rows there were, more than there are items when others follow;
         `key` returns the key of the item at a position.
         """
+        charge(ROW_COST * len(items))
         number = fitting(item.ByteSize() for item in items[: self.size])
         return items[:number], self.token_after(key(number - 1)) if found > number else ""
 

@@ -11,8 +11,11 @@ import pytest
 from google.rpc.error_details_pb2 import QuotaFailure, RetryInfo
 from grpc_status import rpc_status
 
+from retinue.client.spec import session_spec
 from retinue.manager.server import interceptors
 from retinue.manager.server.call_limits import DEFAULT_LIMITS, CallerClass, Weight
+from retinue.manager.server.turns import DEFAULT_PACING
+from retinue.manager.session.submit import submit
 from retinue.manager.store import sessions
 from retinue.manager.v1 import account_service_pb2, account_service_pb2_grpc, session_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb
@@ -71,6 +74,44 @@ async def test_a_hostile_user_is_alone_with_heavy_lists(service: Service, monkey
         assert any(detail.Unpack(quota) for detail in status.details)
         assert retry.retry_delay.ToMilliseconds() > 0
         assert [violation.subject for violation in quota.violations] == ["users/mallory"]
+
+
+@pytest.mark.attack("bursts-of-one-user")
+async def test_calls_of_others_are_answered_before_those_of_a_burst(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mallory, ada = bearer(await service.user("mallory")), bearer(await service.user("ada"))
+    writing, gate = 0, asyncio.Event()
+
+    async def slow(tx: Any, owner: str, *arguments: Any, **options: Any) -> Any:
+        """What mallory creates holds its connections until the gate opens."""
+        nonlocal writing
+        if owner == "mallory":
+            writing += 1
+            await gate.wait()
+        return await submit(tx, owner, *arguments, **options)
+
+    monkeypatch.setattr("retinue.manager.api.sessions.servicer.submit", slow)
+    monkeypatch.setattr(interceptors, "UNARY_SECONDS", NEVER)
+    monkeypatch.setattr(service.database, "_statement_timeout", 2 * NEVER)
+    await service.database.dispose()
+    service.database._pools.clear()  # noqa: SLF001  # those that are made now have this bound
+    running = DEFAULT_PACING[CallerClass.USER].at_a_time
+    request = pb.CreateSessionRequest(spec=session_spec(type="batch", command=["true"], slots={"cpu": "1"}))
+    async with service.channel() as hostile, service.channel() as channel:
+        burst = session_service_pb2_grpc.SessionServiceStub(hostile)
+        calls = [burst.CreateSession(request, metadata=mallory) for _ in range(CALLS)]
+        results = [asyncio.ensure_future(_outcome(call)) for call in calls]
+        await eventually(lambda: writing >= running)
+        stub = session_service_pb2_grpc.SessionServiceStub(channel)
+        for _ in range(CALLS):
+            made = (await stub.CreateSession(request, metadata=ada)).session
+            assert (await stub.GetSession(pb.GetSessionRequest(session=made.id), metadata=ada)).session.id == made.id
+            await stub.TerminateSession(pb.TerminateSessionRequest(session=made.id), metadata=ada)
+        assert not any(result.done() for result in results)
+        assert writing == running
+        gate.set()
+        assert await asyncio.gather(*results) == [None] * CALLS, "the others waited for their turn"
 
 
 async def _outcome(call: Any) -> grpc.aio.AioRpcError | None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+from google.protobuf.descriptor_pb2 import MethodOptions
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.manager.server.authorization import METHODS
+from retinue.manager.server.authorization import METHODS, Access
 from retinue.manager.server.call_limits import (
     _WEIGHTS,
+    COSTS,
     DEFAULT_LIMITS,
     Caller,
     CallerClass,
@@ -20,6 +22,29 @@ from retinue.manager.server.call_limits import (
     weight_of,
 )
 from retinue.manager.store.lanes import POOL_SIZES, Lane
+from retinue.manager.v1 import (
+    account_service_pb2,
+    app_service_pb2,
+    endpoint_service_pb2,
+    fleet_service_pb2,
+    kernel_service_pb2,
+    session_service_pb2,
+    template_service_pb2,
+)
+
+SERVICES = [
+    service
+    for module in (
+        account_service_pb2,
+        app_service_pb2,
+        endpoint_service_pb2,
+        fleet_service_pb2,
+        kernel_service_pb2,
+        session_service_pb2,
+        template_service_pb2,
+    )
+    for service in module.DESCRIPTOR.services_by_name.values()
+]
 
 LIGHT = "/retinue.manager.v1.SessionService/GetSession"
 HEAVY = "/retinue.manager.v1.SessionService/ListSessions"
@@ -146,6 +171,28 @@ def test_calls_that_may_read_all_rows_of_a_kind_are_heavy() -> None:
     others = ("SessionService/GetSessionGraph", "SessionService/ExplainSession", "TemplateService/RenderTemplate")
     for name in (*others, "FleetService/VerifyLedger", "AccountService/ListQuotas"):
         assert weight_of(f"/retinue.manager.v1.{name}") is Weight.HEAVY
+
+
+def test_calls_with_effects_count_as_writes() -> None:
+    reads = {
+        f"/{service.full_name}/{method.name}"
+        for service in SERVICES
+        for method in service.methods
+        if method.GetOptions().idempotency_level == MethodOptions.NO_SIDE_EFFECTS
+    }
+    unary = {
+        f"/{service.full_name}/{method.name}"
+        for service in SERVICES
+        for method in service.methods
+        if not (method.client_streaming or method.server_streaming)
+    }
+    assert reads & unary
+    weights = {method: weight_of(method) for method in unary - reads if METHODS[method] in {Access.USER, Access.ADMIN}}
+    assert weights
+    assert Weight.LIGHT not in weights.values(), [name for name, weight in weights.items() if weight is Weight.LIGHT]
+    assert {method for method in reads & unary if weight_of(method) is Weight.WRITE} == set()
+    for weight in Weight:
+        assert COSTS[weight] >= COSTS[Weight.LIGHT]
 
 
 def test_calls_that_take_long_leave_connections_to_other_users() -> None:
