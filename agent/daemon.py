@@ -36,6 +36,7 @@ from retinue.agent.kubernetes.runtime import KubernetesRuntime
 from retinue.agent.network.name_servers import NameServers
 from retinue.agent.network.node import ManagerAddresses, NodeNetworks
 from retinue.agent.network.underlay import find_uplink, moved_from
+from retinue.agent.node_faults import noting_faults
 from retinue.agent.probes.prober import Prober
 from retinue.agent.probes.questions import ask, say_ready
 from retinue.agent.probes.scraper import Scraper
@@ -240,6 +241,7 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
         about = Announcement(settings.managers, address, instance, software_version())
         announcer = Announcer(about, identities, generator)
         async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as group:
+            faults = stack.enter_context(noting_faults(conditions))
             if settings.metrics:
                 CERTIFICATE_ENDS.labels("node").set_function(lambda: end_of(identities.current().certificate))
                 await stack.enter_async_context(serving_metrics(settings.metrics, "retinue-agent"))
@@ -256,6 +258,7 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
                 "watchdog": fence.keep_watched,
                 "fence": fence.keep_written,
                 "disk": disk.watch,
+                "limits": faults.watch,
                 "damaged files": lambda: report_damage(damaged, conditions),
             }
             if not settings.underlay_address:

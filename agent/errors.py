@@ -33,6 +33,16 @@ class PausedError(NotRunningError):
         super().__init__(f"the kernel is paused: {why}")
 
 
+class WorkDirectoryMissingError(NotRunningError):
+    """The work directory of a kernel is not on its node any more; the kernel may still run."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the kernel's work directory is gone: the kernel has ended, or something on its node removed the directory; "
+            "a session that still runs has to be ended and started again"
+        )
+
+
 class PortClosedError(Exception):
     """Nothing listens on the port, at any of the addresses."""
 

@@ -7,7 +7,8 @@ import uuid
 
 import grpc
 
-from retinue.agent.errors import PausedError
+from retinue.agent.errors import PausedError, WorkDirectoryMissingError
+from retinue.agent.node_faults import fault_of
 from retinue.rpc.core.reasons import ErrorReason
 from retinue.rpc.errors import ApiError
 
@@ -36,11 +37,33 @@ def unknown_attempt(attempt_id: str) -> ApiError:
 
 
 def not_running(attempt_id: str, error: Exception) -> ApiError:
-    """Returns FAILED_PRECONDITION for an attempt that does not run. One that is only paused is of no `kind`: managers
-    wait for reports of an attempt that has ended.
+    """Returns FAILED_PRECONDITION for an attempt that does not run. One that is only paused, or has lost its
+    work directory, is of no `kind`: managers wait for reports of an attempt that has ended.
     """
-    ended = {} if isinstance(error, PausedError) else {"kind": "attempt", "id": attempt_id}
+    ended = {} if isinstance(error, PausedError | WorkDirectoryMissingError) else {"kind": "attempt", "id": attempt_id}
     return AgentError(grpc.StatusCode.FAILED_PRECONDITION, ErrorReason.STATE_FORBIDS, str(error), **ended)
+
+
+def answer_of(error: ApiError) -> ApiError:
+    """Returns an error of the API as it is sent: where the node lacks something, with what to do. Others are sent as
+    they are.
+    """
+    fault = fault_of(error)
+    if fault is None or not isinstance(error, AgentError) or error.code is not grpc.StatusCode.UNAVAILABLE:
+        return error
+    log.error("a call failed: %s", error)
+    return AgentError(error.code, error.reason, f"{error}: {fault}", **error.metadata)
+
+
+def unforeseen(error: Exception) -> ApiError:
+    """Returns the answer for an error that no handler knows: UNAVAILABLE where the node lacks something, with what to
+    do, else `internal`; call it where the exception is handled.
+    """
+    fault = fault_of(error)
+    if fault is None:
+        return internal()
+    log.error("a call failed: %s", error)
+    return AgentError(grpc.StatusCode.UNAVAILABLE, ErrorReason.UNAVAILABLE, str(fault))
 
 
 def internal() -> ApiError:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from retinue.agent.api.errors import AgentError, invalid, unknown_attempt
-from retinue.agent.errors import KernelRuntimeError, NotRunningError, UnknownAttemptError
+from retinue.agent.errors import KernelRuntimeError, NotRunningError, UnknownAttemptError, WorkDirectoryMissingError
 from retinue.agent.inside import upload as uploads
 from retinue.agent.inside.workdir import MissingError, PathError, RefusedError
 from retinue.agent.v1 import agent_service_pb2 as pb
@@ -219,7 +219,9 @@ def to_api_errors(attempt_id: str, path: Callable[[], str]) -> Iterator[None]:
         raise AgentError(code.RESOURCE_EXHAUSTED, ErrorReason.NO_SPACE, str(error), path=path()) from error
     except FileNotFoundError as error:
         # The work directory itself has gone.
-        raise AgentError(code.FAILED_PRECONDITION, ErrorReason.STATE_FORBIDS, "the kernel has ended") from error
+        raise AgentError(
+            code.FAILED_PRECONDITION, ErrorReason.STATE_FORBIDS, str(WorkDirectoryMissingError())
+        ) from error
 
 
 def _unavailable(message: str) -> ApiError:

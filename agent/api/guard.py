@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
 
-from retinue.agent.api.errors import AgentError, internal
+from retinue.agent.api.errors import AgentError, answer_of, unforeseen
 from retinue.agent.v1.agent_service_pb2 import DESCRIPTOR
 from retinue.rpc.core.reasons import ErrorReason
 from retinue.rpc.enrollment.peers import is_manager
@@ -81,11 +81,11 @@ async def _guarded(context: Any) -> AsyncIterator[OpenCall]:
             require_manager(identities)
             yield call
         except ApiError as error:
-            await call.fail(error)
+            await call.fail(answer_of(error))
         except (grpc.aio.AbortError, CallEndedError):
             raise
-        except Exception:  # noqa: BLE001 - logged by internal()
-            await call.fail(internal())
+        except Exception as error:  # noqa: BLE001 - logged by unforeseen()
+            await call.fail(unforeseen(error))
 
 
 def _answering(behavior: Any) -> Any:

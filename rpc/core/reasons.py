@@ -40,6 +40,7 @@ class AgentConditionReason(StrEnum):
     DISK_NOT_MEASURED = "DISK_NOT_MEASURED"
     END_NOT_RECORDED = "END_NOT_RECORDED"
     CONFIRMED = "CONFIRMED"
+    LIMIT_REACHED = "LIMIT_REACHED"
 
 
 class AttemptReason(StrEnum):
