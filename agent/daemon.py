@@ -156,10 +156,16 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
         else:
             missing.append(RuntimeStatus(DockerRuntime.name, available=False, message="no Docker engine was found"))
         machines = _options(
-            VmOptions, settings, node, resolver, hidden=settings.hidden, starts=parallel_starts(node.processors)
+            VmOptions,
+            settings,
+            node,
+            resolver,
+            hidden=settings.hidden,
+            shown=settings.shown,
+            starts=parallel_starts(node.processors),
         )
         others[Isolation.VM] = await _machines(settings, machines, shared, registries, builds, fetched=fetched)
-        processes = _options(ProcessOptions, settings, node, resolver, hidden=settings.hidden)
+        processes = _options(ProcessOptions, settings, node, resolver, hidden=settings.hidden, shown=settings.shown)
         runtime = Runtimes(ProcessRuntime(processes, shared), others, missing)
     networks = NodeNetworks(
         settings.agent_id,

@@ -57,7 +57,9 @@ THREADS = NodeFault(
     "raise its limit on the node (TasksMax= in its unit, `ulimit -u`, kernel.pid_max); kernels run on meanwhile",
 )
 READ_ONLY = NodeFault(
-    "writes", "a disk of the agent's node is read-only", "mount it writable; the kernel's log on the node says why it is"
+    "writes",
+    "a disk of the agent's node is read-only",
+    "mount it writable; the kernel's log on the node says why it is",
 )
 FULL = NodeFault("writes", "a disk of the agent's node is full", "free space there; kernels run on meanwhile")
 _BY_NUMBER = {

@@ -10,6 +10,7 @@ from retinue.agent.docker.core.image_removal import RemovalPolicy
 from retinue.agent.host.users import UserRange
 from retinue.agent.kubernetes.options import NAMESPACE
 from retinue.agent.network.core.rules import NEVER
+from retinue.agent.process.core.visible_paths import check_shown
 from retinue.agent.resources.core.holdings import CUDA
 from retinue.rpc import direct_port
 from retinue.rpc.enrollment.managers import split_address
@@ -55,7 +56,8 @@ class Settings:
     `name_servers` are for kernels with egress, by default the node's own; `egress_allow` are networks those may reach
     although they are not public. `registry_allow` are networks that registries of images may be in although they are
     this node's own, link-local, or the fleet's. `metrics` is the `host:port` where Prometheus reads the agent's
-    metrics; empty: nowhere. With `builds`, what kernels need and the node has not yet is built in the background.
+    metrics; empty: nowhere. Of the node, kernels without an image see programs and libraries, and what is `shown`, but
+    nothing that is `hidden`. With `builds`, what kernels need and the node has not yet is built in the background.
     Steps fail as files in `failpoints` say; None for none.
     """
 
@@ -73,6 +75,7 @@ class Settings:
     slots: Mapping[str, int] = field(default_factory=dict)
     reserve: Mapping[str, int] = field(default_factory=dict)
     hidden: tuple[Path, ...] = ()
+    shown: tuple[Path, ...] = ()
     uid: int = 60_000
     gid: int = 60_000
     users: UserRange = field(default_factory=UserRange)
@@ -105,6 +108,7 @@ def check(settings: Settings) -> None:
             raise ValueError(
                 f"slot {slot} cannot be offered: kernels get whole GPUs ({CUDA}), and nothing bounds a share"
             )
+    check_shown(map(str, settings.shown))
     if settings.kubernetes is not None and not settings.kubernetes.node:
         raise ValueError("the name of this node in the cluster is needed: --kube-node")
     if len(settings.egress_allow) > MAX_EGRESS_ALLOW:

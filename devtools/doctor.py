@@ -35,7 +35,7 @@ OLDEST_KERNEL = (5, 12)
 """From there on, what is mounted into kernels can be made read-only before it is seen (`mount_setattr`)."""
 TOOLS = {
     "bwrap": ("bubblewrap", "native processes"),
-    "setpriv": ("util-linux", "native processes"),
+    "setpriv": ("util-linux", "virtual machines"),
     "ip": ("iproute2", "nodes of `retinue dev`"),
     "nft": ("nftables", "egress of kernels"),
 }

@@ -660,13 +660,14 @@ ATTACKS: tuple[Attack, ...] = (
         "A kernel beyond its bound is ended with `DISK_EXCEEDED` when that is seen; there is no slot for disk.",
         "tests/integration/agent/runtime",
     ),
-    _open(
+    _partly(
         Attacker.CODE,
         "files-of-the-host",
         "Reads files of the host that anyone there may read, and paths in `/proc/1`, as a native process.",
-        "It sees the directories on a list, and no others.",
-        "Directories are hidden by a list of those to hide.",
-        "tests/integration/agent/process",
+        "It sees programs, libraries and what the agent's `--show` names. Other paths do not exist, and descriptors of "
+        "directories elsewhere lead nowhere where Linux has Landlock.",
+        "`/proc/self/mountinfo` has the paths of the work directory, the output and the mounts on the host: Linux says so "
+        "of each mount. Commands that are attached, and code, have no Landlock: debuggers would not reach the command.",
     ),
     # Nodes.
     *_rows(

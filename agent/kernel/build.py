@@ -12,12 +12,13 @@ from pathlib import Path
 
 CACHE = Path("/var/cache/retinue")
 INIT, ATTACH, PUMP, JAIL, GUEST, REACH, SRUN = "init", "attach", "pump", "jail", "guest", "reach", "srun"
-PROGRAMS = (INIT, ATTACH, PUMP, JAIL, GUEST, REACH, SRUN)
+ENCLOSE = "enclose"
+PROGRAMS = (INIT, ATTACH, PUMP, JAIL, GUEST, REACH, SRUN, ENCLOSE)
 """The first process of containers, what runs a command in a kernel for a caller outside, what takes a kernel's output,
-the first command of a jail, the first process of virtual machines, what reaches ports and programs in those, and what
-starts the tasks of a job in its kernels.
+the first command of a jail, the first process of virtual machines, what reaches ports and programs in those, what
+starts the tasks of a job in its kernels, and what the command of a native process gives up its rights by.
 """
-EXECUTE_ONLY = (INIT, ATTACH, JAIL)
+EXECUTE_ONLY = (INIT, ATTACH, JAIL, ENCLOSE)
 """Programs whose files kernels can run and not read: Linux keeps others from tracing such
 processes from their first moment on.
 

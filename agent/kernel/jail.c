@@ -20,27 +20,23 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
-#include <grp.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "rights.h"
+
 #define CANNOT_RUN 126
-/* Above all capabilities; Linux has some forty. */
-#define CAPABILITIES 64
-#define VERSION_3 0x20080522
 /* For a server that is being started: between two looks, and at the most. */
 #define PAUSE_NANOSECONDS 5000000
 #define LOOKS 6000
@@ -59,23 +55,6 @@ static void fail(const char *what)
 {
 	dprintf(STDERR_FILENO, "jail: %s: %s\n", what, strerror(errno));
 	_exit(CANNOT_RUN);
-}
-
-static void give_up_rights(uid_t user, gid_t group)
-{
-	struct {
-		uint32_t version;
-		int process;
-	} header = {VERSION_3, 0};
-	uint32_t none[6] = {0};
-
-	for (int capability = 0; capability < CAPABILITIES; capability++)
-		if (prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) && errno != EINVAL)
-			fail("capabilities cannot be dropped");
-	if (setgroups(0, NULL) || setresgid(group, group, group) || setresuid(user, user, user))
-		fail("the user cannot be changed");
-	if (syscall(SYS_capset, &header, none) || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-		fail("rights cannot be given up");
 }
 
 /* Returns once the gate is open. */
@@ -322,13 +301,16 @@ int main(int count, char **arguments)
 {
 	char *environment[] = {"PATH=/usr/sbin", "LANG=C.UTF-8", NULL}, nothing[] = "";
 	struct rlimit no_core = {0, 0}, largest;
+	const char *problem;
 	int null, log, errors, output;
 
 	if (count < 8)
 		return serve_rsync(count == 3 && strcmp(arguments[1], "-c") == 0 ? arguments[2] : nothing);
 	log = listen_log();
 	output = connect_log();
-	give_up_rights(strtoul(arguments[1], NULL, 10), strtoul(arguments[2], NULL, 10));
+	problem = give_up_rights(strtoul(arguments[1], NULL, 10), strtoul(arguments[2], NULL, 10));
+	if (problem != NULL)
+		fail(problem);
 	setrlimit(RLIMIT_CORE, &no_core);
 	largest.rlim_cur = largest.rlim_max = strtoull(arguments[5], NULL, 10);
 	/* A write beyond it fails, instead of ending who writes. */

@@ -18,7 +18,7 @@ from retinue.agent.host.lanes import in_thread
 from retinue.agent.host.processes import PROC, Process, open_pidfd
 from retinue.agent.inside.exec_session import BUFFER, SocketChannel, Wire
 from retinue.agent.kernel.paths import HOME
-from retinue.agent.process.bubblewrap import filter_file
+from retinue.agent.process.bubblewrap import memory_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -70,7 +70,7 @@ def spawn(program: Path, init: Process, confinement: Confinement) -> tuple[Child
     try:
         procs = [str(group / "cgroup.procs") for group in confinement.groups]
         user = [str(confinement.uid), str(confinement.gid)]
-        with filter_file(confinement.filter) as calls:
+        with memory_file(confinement.filter) as calls:
             child = subprocess.Popen(  # noqa: S603
                 [str(program), "enter", str(descriptor), str(calls), *user, *procs],
                 stdin=theirs.fileno(),

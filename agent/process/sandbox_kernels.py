@@ -21,9 +21,10 @@ from retinue.agent.host.seccomp import FilterError
 from retinue.agent.host.users import Users, UsersError
 from retinue.agent.inside.provision import MOUNT_REFUSED, MountRefusedError
 from retinue.agent.inside.workdir import empty_work, remove_work
-from retinue.agent.kernel.build import PUMP, SRUN, BuildError, build
+from retinue.agent.kernel.build import ENCLOSE, PUMP, SRUN, BuildError, build
 from retinue.agent.process import bubblewrap
 from retinue.agent.process.options import ProcessOptions
+from retinue.agent.process.root_layer import RootLayer
 from retinue.agent.runtime.bwrap_status import Status, parse_status
 from retinue.agent.runtime.disk_use import Area, devices_of
 from retinue.agent.runtime.rebuild import Found, find_kernel
@@ -56,7 +57,7 @@ class SandboxKernels(Generic[Options]):
 
     words: ClassVar[str]
     """The kind, in the words of messages."""
-    programs: ClassVar[tuple[str, ...]] = ("bwrap", "setpriv")
+    programs: ClassVar[tuple[str, ...]] = ("bwrap",)
     spares: ClassVar[int]
     """Threads kept ready to start kernels."""
 
@@ -74,8 +75,8 @@ class SandboxKernels(Generic[Options]):
             mount = options.state_dir.resolve() / mount_point
             for directory in (options.state_dir, options.scratch_dir, mount):
                 damaged.make_directory(directory)
-            hidden = bubblewrap.hidden_paths((options.state_dir, options.scratch_dir, *options.hidden))
-            self._settings = bubblewrap.Settings(mount, hidden, self._filter())
+            enclose = build(options.cache_dir, ENCLOSE)
+            self._settings = bubblewrap.Settings(mount, RootLayer(options.visible), self._filter(), enclose)
             self._pump, self._steps = (build(options.cache_dir, program) for program in (PUMP, SRUN))
             self._users = Users(options.scratch_dir, options.users, options.owner)
             self._cgroups = Cgroups(family)

@@ -14,11 +14,12 @@ from pathlib import Path
 from stat import S_ISFIFO
 from typing import TYPE_CHECKING
 
+from retinue.agent.errors import WorkDirectoryMissingError
 from retinue.agent.host.cgroups import MOUNT
 from retinue.agent.host.core.limits import Limits, MemoryFiles, thread_variables
 from retinue.agent.host.processes import PROC, Process, command_of, descended, identify, send_signal
 from retinue.agent.host.seccomp import build_filter
-from retinue.agent.inside.output_pump import STDOUT_PIPE, make_pipe, pumping
+from retinue.agent.inside.output_pump import PIPE, STDOUT_PIPE, make_pipe, pumping
 from retinue.agent.inside.provision import (
     WITHOUT_RESOLVER,
     Provision,
@@ -71,9 +72,12 @@ class Kernels(SandboxKernels[ProcessOptions]):
         return build_filter()
 
     def confinement(self, attempt_id: str) -> Confinement:
-        """Returns the confinement of the attempt's processes."""
+        """Returns the confinement of the attempt's processes. Raises WorkDirectoryMissingError."""
         groups = tuple(self._cgroups.directories(attempt_id).values())
-        owner = self.work(attempt_id).stat()
+        try:
+            owner = self.work(attempt_id).stat()
+        except FileNotFoundError as error:
+            raise WorkDirectoryMissingError from error
         return Confinement(owner.st_uid, owner.st_gid, self._settings.filter, groups)
 
     def start(
@@ -111,7 +115,10 @@ class Kernels(SandboxKernels[ProcessOptions]):
                 server=() if ssh is None else tuple(server_command(spec.hostname)),
                 # A jail has one stream only: the lines of its server.
                 stdout=directory / STDOUT_PIPE,
+                stderr=directory / PIPE,
                 directory=spec.directory,
+                notice=self._why_missing(spec, spec.command[0] if spec.command else ""),
+                directory_notice=self._why_missing(spec, spec.working_directory),
             )
         pipe = make_pipe(directory, 0o600)
         # Its own, as a container's is: /dev/stdout can be opened.
@@ -165,6 +172,9 @@ class Kernels(SandboxKernels[ProcessOptions]):
             child.wait()
             raise
         return Started(child, monitor, init)
+
+    def _why_missing(self, spec: AttemptSpec, path: str) -> str:
+        return self._settings.layer.visible.why_missing(path, [mount.target for mount in spec.mounts])
 
     def _jail(self, spec: AttemptSpec, work: Path, user: Owner) -> bubblewrap.Sandbox:
         return bubblewrap.Sandbox(

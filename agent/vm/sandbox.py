@@ -115,7 +115,7 @@ def start_qemu(
         passed = [status, *readers, *writers, *files, *taps, *(one for one in (image, namespace) if one is not None)]
         return subprocess.Popen(  # noqa: S603
             [
-                *(*prefix, *_outer(sandbox, settings, ends, root, status), *_become(sandbox, namespace)),
+                *(*prefix, "bwrap", *_outer(sandbox, settings, ends, root, status), "--", *_become(sandbox, namespace)),
                 *arguments(sandbox.machine, descriptors),
             ],
             stdin=subprocess.DEVNULL,
@@ -157,11 +157,9 @@ def further_groups(machine: Machine) -> tuple[int, ...]:
     return (KVM.stat().st_gid,) if machine.accelerator == "kvm" else ()
 
 
-def _outer(
-    sandbox: VmSandbox, settings: bubblewrap.Settings, ends: Ends, root: bubblewrap.Root, status: int
-) -> list[str]:
-    """Returns the argument vector of bubblewrap, up to the inner command."""
-    words = ["bwrap", *_node(root, settings, "/"), "--dev", "/dev", "--proc", "/proc"]
+def _outer(sandbox: VmSandbox, settings: bubblewrap.Settings, ends: Ends, root: str, status: int) -> list[str]:
+    """Returns bubblewrap's own arguments."""
+    words = [*_node(root, settings, "/"), "--dev", "/dev", "--proc", "/proc"]
     if sandbox.machine.accelerator == "kvm":
         words += ["--dev-bind", str(KVM), str(KVM)]
     if sandbox.image is None:
@@ -175,21 +173,16 @@ def _outer(
     # Only what is needed to become another user and to give the rest up; gone once that is done.
     for capability in ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"):
         words += ["--cap-add", capability]
-    return [*words, "--json-status-fd", str(status), "--"]
+    return [*words, "--json-status-fd", str(status)]
 
 
-def _node(root: bubblewrap.Root, settings: bubblewrap.Settings, at: str) -> list[str]:
+def _node(root: str, settings: bubblewrap.Settings, at: str) -> list[str]:
     """Returns the arguments that show the node's root, as native processes see it, read-only."""
     prefix = at.rstrip("/")
-    words = ["--ro-bind", root.path, at]
-    for path, shown in root.separate.items():
-        words += ["--ro-bind", shown, prefix + path]
-    for path in ("/tmp", *bubblewrap.MASKED, *settings.hidden):  # noqa: S108
-        if Path(path).is_dir():
-            words += ["--tmpfs", prefix + path]
-        elif Path(path).exists():
-            words += ["--ro-bind", "/dev/null", prefix + path]
-    return words
+    words = ["--ro-bind", root, at]
+    for path in ("/tmp", *bubblewrap.MASKED):  # noqa: S108
+        words += ["--tmpfs", prefix + path]
+    return [*words, *bubblewrap.masks(root, settings, prefix)]
 
 
 def show_mounts(init: Process, provision: Provision) -> None:

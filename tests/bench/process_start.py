@@ -24,8 +24,11 @@ from retinue.agent.host.cgroups import MOUNT, Cgroups
 from retinue.agent.host.core.limits import MemoryFiles
 from retinue.agent.host.launch_threads import in_own_thread
 from retinue.agent.host.seccomp import build_filter
+from retinue.agent.kernel.build import CACHE, ENCLOSE, build
 from retinue.agent.process import bubblewrap
+from retinue.agent.process.core.visible_paths import VisiblePaths
 from retinue.agent.process.options import ProcessOptions
+from retinue.agent.process.root_layer import RootLayer
 from retinue.agent.process.runtime import ProcessRuntime
 
 COMMAND = ("date", "+%s.%N")
@@ -67,20 +70,21 @@ def bare(settings: bubblewrap.Settings, directory: Path, number: int) -> float:
         with (
             (directory / f"output{number}").open("w+b") as output,
             (directory / f"status{number}").open("wb") as status,
-            bubblewrap.filter_file(settings.filter) as calls,
+            bubblewrap.memory_file(settings.filter) as calls,
+            settings.enclose.open("rb") as enclose,
         ):
             gate, line = os.pipe()
             os.write(line, b"\n")
             os.close(line)
             outer = bubblewrap.outer_arguments(like, settings, root, status.fileno(), calls)
-            inner = bubblewrap.inner_arguments(like)
+            inner = bubblewrap.inner_arguments(like, f"/proc/self/fd/{enclose.fileno()}")
             values = {f"e{n}": value for n, value in enumerate(bubblewrap.environment_of(like))}
             process = subprocess.Popen(
-                [*outer, *inner],
+                ["bwrap", *outer, "--", *inner],  # noqa: S607
                 stdin=gate,
                 stdout=subprocess.DEVNULL,
                 stderr=output,
-                pass_fds=(status.fileno(), calls),
+                pass_fds=(status.fileno(), calls, enclose.fileno()),
                 env={"PATH": bubblewrap.SEARCH_PATH} | values,
                 start_new_session=True,
             )
@@ -103,7 +107,9 @@ async def main(count: int) -> float:
         await backend.open(lambda: None)
         mount_point = directory / "mount"
         mount_point.mkdir()
-        settings = bubblewrap.Settings(mount_point, (), build_filter())
+        settings = bubblewrap.Settings(
+            mount_point, RootLayer(VisiblePaths.of((), ())), build_filter(), build(CACHE, ENCLOSE)
+        )
         try:
             kernels, peers = [], []
             for number in range(-2, count):

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,10 +18,13 @@ from retinue.agent.attempts import Mount
 from retinue.agent.host.users import UserRange
 from retinue.agent.inside.exec_session import Attachment, Printed
 from retinue.agent.kernel.core.frames import Start
+from retinue.agent.process.root_layer import LARGEST_COPY
 from tests.integration.agent.process.kernels import PYTHON, spec
 from tests.support.eventually import NEVER
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.integration.agent.conftest import Backends
 
 CALLS = """
@@ -183,6 +187,71 @@ async def test_files_in_shared_directories_belong_to_all_kernels(backends: Backe
     assert printed.splitlines()[1] != uid
 
 
+SIGHT = """
+import json, os
+def names(path):
+    try:
+        return sorted(os.listdir(path))
+    except OSError as error:
+        return type(error).__name__
+def failing(path):
+    try:
+        open(path, "a").close()
+    except OSError as error:
+        return type(error).__name__
+print(json.dumps({
+    "missing": {path: names(path) for path in ("/var/log", "/var/lib/dpkg", "/etc/cron.d", "/boot", "/root", "/home", "/mnt", "/run", "/srv")},
+    "top": names("/"), "secret": os.path.lexists(SECRET), "shown": names(SHOWN), "hidden": names(SHOWN + "/hidden"),
+    "large": [os.stat(os.path.dirname(SHOWN) + "/file").st_size, failing(os.path.dirname(SHOWN) + "/file")],
+    "processes": [open(f"/proc/{number}/cmdline").read() for number in os.listdir("/proc") if number.isdigit()],
+    "mounts": [line.split() for line in open("/proc/self/mountinfo")],
+    "links": [os.readlink(f"/proc/self/fd/{number}") for number in (0, 1, 2)],
+    "accounts": [line.split(":")[0] for line in open("/etc/passwd")],
+}))
+"""
+
+
+@pytest.fixture
+def data(backends: Backends) -> Iterator[Path]:
+    """A directory for data of the node that no kernel has one of its own of."""
+    directory = Path("/srv") / backends.place.agent_id
+    directory.mkdir()
+    yield directory
+    shutil.rmtree(directory)
+
+
+@pytest.mark.attack("files-of-the-host")
+async def test_of_the_node_a_kernel_sees_what_programs_need_and_what_it_is_shown(
+    backends: Backends, data: Path
+) -> None:
+    """Neither data nor logs, and no path of the node in what Linux says of processes and mounts."""
+    shown, secret = data / "shown", data / "secret"
+    for directory in (shown / "hidden", secret):
+        directory.mkdir(parents=True)
+        (directory / "token").write_text("secret")
+    (shown / "large").write_bytes(bytes(LARGEST_COPY + 1))
+    (data / "file").write_bytes(bytes(LARGEST_COPY + 1))
+    await backends.open(shown=(shown, data / "file"), hidden=(shown / "hidden",))
+    program = SIGHT.replace("SECRET", repr(str(secret))).replace("SHOWN", repr(str(shown)))
+    observed, output = await backends.ran(spec("k", PYTHON, "-c", program))
+    assert observed.exit_code == 0, output
+    seen = json.loads(output)
+    missing = dict.fromkeys(("/var/log", "/var/lib/dpkg", "/etc/cron.d", "/boot"), "FileNotFoundError")
+    own = {"/root": [], "/home": ["work"], "/mnt": [], "/run": ["kernel"], "/srv": [data.name]}
+    assert seen["missing"] == missing | own
+    assert seen["shown"] == ["hidden", "large"]
+    assert seen["hidden"] == []
+    assert seen["large"] == [LARGEST_COPY + 1, "PermissionError"]
+    assert not seen["secret"]
+    place = str(backends.place.directory)
+    assert not [line for line in seen["processes"] if place in line or "--bind" in line]
+    # Where the kernel's own files are on their disk, Linux says of each mount of a directory or file.
+    told = {"/home/work", "/dev/output", "/dev/errors"}
+    for words in seen["mounts"]:
+        assert words[4] in told or place not in " ".join(words), words
+    assert seen["links"] == ["/dev/null", "/dev/output", "/dev/errors"]
+
+
 SOCKETS = """
 import asyncio, ctypes, os, socket, sys
 from pathlib import Path
@@ -204,7 +273,7 @@ async def main():
     Path("/srv/file").write_text("content")
     place = Place(sys.argv[1], Path(sys.argv[2]))
     ended = asyncio.Event()
-    backend = ProcessRuntime(place.options())
+    backend = ProcessRuntime(place.options(shown=(Path("/srv"),)))
     await backend.open(lambda: backend._store.observed()["k.1"].phase.ended and ended.set() if "k.1" in backend._store else None)
     program = "import socket; print(open('/srv/file').read()); socket.socket(socket.AF_UNIX).connect('/srv/daemon.sock')"
     await backend.prepare(spec("k", PYTHON, "-c", program), HOSTS)

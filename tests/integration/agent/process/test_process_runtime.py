@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import shutil
+import subprocess
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,9 +15,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from retinue.agent.attempts import Phase
+from retinue.agent.errors import WorkDirectoryMissingError
 from retinue.agent.host.cgroups import Cgroups
 from retinue.agent.host.launch_threads import SPARE
 from retinue.agent.host.users import UserRange
+from retinue.agent.kernel.build import CACHE, ENCLOSE, build
 from retinue.agent.network import namespaces
 from tests.integration.agent.opened import HOSTS
 from tests.integration.agent.process.kernels import PYTHON, spec
@@ -92,19 +97,49 @@ print(json.dumps({
 
 
 async def test_host_is_not_changed_and_secrets_are_hidden(backends: Backends) -> None:
-    secret = Path("/var/tmp") / f"{backends.place.agent_id}-hidden"  # noqa: S108
-    secret.mkdir()
-    (secret / "token").write_text("secret")
+    shown = Path("/srv") / f"{backends.place.agent_id}-shown"
+    (shown / "secret").mkdir(parents=True)
+    (shown / "secret" / "token").write_text("secret")
+    shown.chmod(0o777)
     try:
-        await backends.open(hidden=(secret,))
-        script = f"ls -a {secret}; echo changed >/var/tmp/{backends.place.agent_id}-made && cat /var/tmp/*-made"
+        await backends.open(shown=(shown,), hidden=(shown / "secret",))
+        script = f"ls -a {shown}/secret; echo changed >{shown}/made && cat {shown}/made && ls /srv"
         observed, output = await backends.ran(spec("k", "sh", "-c", script))
-        assert observed.exit_code == 0
-        assert output == ".\n..\nchanged\n"
-        assert f"{backends.place.agent_id}-made" not in os.listdir("/var/tmp")  # noqa: S108
+        assert observed.exit_code == 0, output
+        assert output == f".\n..\nchanged\n{shown.name}\n"
+        assert os.listdir(shown) == ["secret"]
     finally:
-        (secret / "token").unlink()
-        secret.rmdir()
+        shutil.rmtree(shown)
+
+
+async def test_what_is_not_there_says_which_option_shows_it(backends: Backends) -> None:
+    observed, output = await backends.ran(spec("k", "/srv/program", "argument"))
+    assert observed.exit_code == 127, output
+    assert "/srv/program is not in the kernel" in output
+    assert "`--show PATH`" in output
+    observed, output = await backends.ran(spec("m", "true", working_directory="/srv"))
+    assert observed.exit_code == 214, output
+    assert "/srv is not in the kernel" in output
+    assert "`--show PATH`" in output
+
+
+@pytest.mark.attack("files-of-the-host")
+def test_a_kernel_keeps_beneath_its_root_whatever_descriptors_it_has(tmp_path: Path) -> None:
+    """A directory of the node that was left open leads nowhere, where Linux has Landlock."""
+    (tmp_path / "file").write_text("content")
+    tmp_path.chmod(0o755)
+    with contextlib.ExitStack() as stack:
+        enclose = os.open(build(CACHE, ENCLOSE), os.O_RDONLY)
+        stack.callback(os.close, enclose)
+        node = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+        stack.callback(os.close, node)
+        command = ["bwrap", "--ro-bind", "/usr", "/usr", "--proc", "/proc", "--unshare-pid"]
+        for name in ("bin", "lib", "lib64"):
+            command += ["--symlink", f"usr/{name}", f"/{name}"]
+        command += ["--", f"/proc/self/fd/{enclose}", "60000", "60000", "/bin/cat", "/proc/self/fd/0/file"]
+        done = subprocess.run(command, stdin=node, capture_output=True, text=True, pass_fds=(enclose,), check=False)
+    assert done.stderr.endswith("/file: Permission denied\n"), done
+    assert "content" not in done.stdout
 
 
 async def test_memory_limit(backends: Backends) -> None:
@@ -255,4 +290,16 @@ async def test_names_of_programs_are_where_the_command_looks(backends: Backends)
     backend = await backends.started(spec("k", "sh", "-c", "srun -n1 echo step", environment=environment))
     ended = await backends.until("k.1", Phase.EXITED)
     assert (await backends.printed_apart("k.1"), ended.exit_code) == (("step\n", ""), 0)
+    await backend.remove("k.1")
+
+
+async def test_a_kernel_whose_work_directory_is_gone_says_so(backends: Backends) -> None:
+    """Something on the node removed it; the kernel runs on."""
+    backend = await backends.started(spec("k", "sleep", "1000"))
+    shutil.rmtree(backends.place.directory / "scratch" / "k.1")
+    with pytest.raises(WorkDirectoryMissingError, match="something on its node removed"):
+        await backend.kernel("k.1").exec()
+    assert backend.observe()["k.1"].phase is Phase.RUNNING
+    await backend.kill("k.1")
+    await backends.until("k.1", Phase.EXITED)
     await backend.remove("k.1")

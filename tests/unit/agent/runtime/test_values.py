@@ -20,7 +20,6 @@ from retinue.agent.process.bubblewrap import (
     Sandbox,
     barrier_script,
     environment_of,
-    hidden_paths,
     inner_arguments,
 )
 from retinue.agent.resources.core.usage import FinalUsage
@@ -275,23 +274,20 @@ def test_an_older_kill_does_not_name_a_later_end(
 def test_arguments_never_name_what_the_user_set() -> None:
     variables, files = {"SECRET": "hush", "LD_PRELOAD": "/evil.so"}, MemoryFiles(1 << 20, 2 << 20)
     kernel = Sandbox("h", ("run", "$(x)"), variables, {}, {}, Path("/w"), Owner(7, 8), files)
-    arguments = inner_arguments(kernel)
+    arguments = inner_arguments(kernel, "/enclose")
     assert not [argument for argument in arguments if "hush" in argument or "LD_PRELOAD" in argument]
     assert arguments[-3:] == ["sh", "run", "$(x)"]
-    assert "--reuid=7" in arguments
-    assert "--regid=8" in arguments
+    assert arguments[:4] == ["/enclose", "7", "8", "/bin/sh"]
     values = environment_of(kernel)
     assert "SECRET=hush" in values
-    assert f'"$e{len(values) - 1}"' in barrier_script(len(values))
-    assert f'"$e{len(values)}"' not in barrier_script(len(values))
-    assert inner_arguments(replace(kernel, command=()))[-2:] == ["sleep", "infinity"]
+    assert f'"$e{len(values) - 1}"' in barrier_script(kernel)
+    assert f'"$e{len(values)}"' not in barrier_script(kernel)
+    assert inner_arguments(replace(kernel, command=()), "/enclose")[-2:] == ["sleep", "infinity"]
 
 
-def test_hidden_paths_leave_out_what_is_masked_anyhow(tmp_path: Path) -> None:
-    assert hidden_paths([tmp_path, Path("/root/x"), Path("/var/lib/y"), Path("/var/lib/y"), Path("/srv")]) == (
-        "/srv",
-        "/var/lib/y",
-    )
+def test_what_is_printed_of_a_missing_program_is_no_part_of_the_script() -> None:
+    kernel = Sandbox("h", ("/x",), {}, {}, {}, Path("/w"), Owner(7, 8), MemoryFiles(1, 1), notice="it's $(gone)")
+    assert """|| echo 'retinue: it'"'"'s $(gone)' >&2""" in barrier_script(kernel)
 
 
 @pytest.mark.parametrize(
