@@ -76,8 +76,8 @@ ATTACKS: tuple[Attack, ...] = (
         (
             "no-credentials",
             "Calls every method of the contract without credentials, with an empty or an unknown scheme.",
-            "`UNAUTHENTICATED`, reason `CREDENTIALS_MISSING`, before the request is read. Anyone may ask for health and "
-            "enrol with a join token.",
+            "`UNAUTHENTICATED`, reason `CREDENTIALS_MISSING`, before the request is read. Anyone may ask for health, "
+            "enrol with a join token, and renew an expired certificate with its key.",
         ),
         (
             "wrong-tokens",
@@ -101,6 +101,23 @@ ATTACKS: tuple[Attack, ...] = (
             "Enrols with a join token that is used, expired, for another node, or made up; many nodes use one at once.",
             "One node gets in for each use; all others get `UNAUTHENTICATED`, reason `JOIN_TOKEN_INVALID`, and no row is "
             "left. Without a good token nothing else in the request is answered.",
+        ),
+        (
+            "recovery-of-another-node",
+            "Renews a node's expired certificate without its key, with an older, revoked or former one, a swapped request, "
+            "or a challenge that was used, changed or is late.",
+            "`UNAUTHENTICATED`, reason `AGENT_REVOKED`; whether there is such a node is not told.",
+        ),
+        (
+            "web-tokens-of-users",
+            "Makes up a JWT of a user, unsigned or signed with a key of its own.",
+            "`UNAUTHENTICATED`, reason `TOKEN_INVALID`: tokens of users are random and looked up.",
+        ),
+        (
+            "sign-up",
+            "Makes an account for itself.",
+            "`UNAUTHENTICATED`, reason `CREDENTIALS_MISSING`, of `CreateUser`; a method that there is not is "
+            "`UNIMPLEMENTED`.",
         ),
         (
             "greedy-certificates",
@@ -147,7 +164,7 @@ ATTACKS: tuple[Attack, ...] = (
             "slow-console",
             "Sends bodies to the console that never come, that are too long, or WebSockets, without a log-in.",
             "Strangers are answered before their body is read; bodies are 408 after a time and 413 beyond the limit; "
-            "log-ins of an address are 429 beyond ten; sockets get `UNAUTHENTICATED` and begin no call.",
+            "log-ins are 429 beyond 10 a minute with one token and 100 of an address; sockets get `UNAUTHENTICATED` and begin no call.",
         ),
         (
             "tickets-of-the-console",
@@ -208,18 +225,6 @@ ATTACKS: tuple[Attack, ...] = (
         "Connections are not counted by address.",
         "tests/integration/manager/server",
     ),
-    _no_feature(
-        Attacker.STRANGER,
-        "web-tokens-of-users",
-        "Makes up a JWT of a user.",
-        "Tokens of users are random and looked up, and none is a JWT. Those of endpoints are: see tokens-of-endpoints.",
-    ),
-    _no_feature(
-        Attacker.STRANGER,
-        "sign-up",
-        "Makes an account without one.",
-        "Accounts are made by administrators, and there is no method for it without credentials.",
-    ),
     # Users.
     *_rows(
         Attacker.USER,
@@ -268,6 +273,11 @@ ATTACKS: tuple[Attack, ...] = (
             "self-promotion",
             "Makes itself an administrator, joins a project, calls administrators' methods.",
             "`PERMISSION_DENIED`, reason `METHOD_DENIED`.",
+        ),
+        (
+            "sessions-for-others",
+            "Creates a session that belongs to another user.",
+            "No request of a user has a field for an owner: a session belongs to its creator.",
         ),
         (
             "higher-priority",
@@ -485,6 +495,12 @@ ATTACKS: tuple[Attack, ...] = (
             "Errors, lines of logs and metadata hold printable text of bounded length.",
         ),
         (
+            "slow-readers",
+            "Opens watches, commands and ports, and does not read what comes.",
+            "A watch is cut with `RESOURCE_EXHAUSTED`, reason `READER_TOO_SLOW`; a command or a port waits, with a bounded "
+            "amount of memory. Others are served.",
+        ),
+        (
             "unread-tunnels",
             "Opens tunnels and does not read them.",
             "Each holds a bounded amount of memory, and others are served.",
@@ -521,12 +537,6 @@ ATTACKS: tuple[Attack, ...] = (
         "Acts of administrators and denials are recorded in the same commit, or did not happen.",
         "The journal has sessions and endpoints, and access to sessions; there is no record of other acts.",
         "tests/integration/manager/api/admin",
-    ),
-    _no_feature(
-        Attacker.USER,
-        "sessions-for-others",
-        "Creates a session that belongs to another user.",
-        "A session belongs to its creator, and no field says otherwise.",
     ),
     _no_feature(
         Attacker.USER,
@@ -638,6 +648,14 @@ ATTACKS: tuple[Attack, ...] = (
             "`retinue logs` and tables show them as text; colours pass.",
         ),
     ),
+    *_rows(
+        Attacker.CODE,
+        (
+            "secrets-in-logs",
+            "Reads logs, command lines and files of the node for variables, tickets, tokens and keys.",
+            "None is there: a variable is in the environment of its own kernel and in the database.",
+        ),
+    ),
     _partly(
         Attacker.CODE,
         "forged-vxlan",
@@ -719,6 +737,13 @@ ATTACKS: tuple[Attack, ...] = (
             "Replays a command of a former leader to an agent.",
             "`FAILED_PRECONDITION`, reason `STALE_TERM`, after a restart too.",
         ),
+    ),
+    _partly(
+        Attacker.NODE,
+        "agents-that-do-nothing",
+        "Answers heartbeats, and neither starts what is placed there nor says why.",
+        "The session is tried elsewhere, and the node is avoided, with the condition `STARTS_FAILING`.",
+        "It takes the `start_timeout` of the group, 10 minutes by default.",
     ),
     _open(
         Attacker.NODE,

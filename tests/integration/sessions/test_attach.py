@@ -112,6 +112,7 @@ async def test_nothing_is_left_of_a_caller_who_went_away(session: Session) -> No
     await eventually(lambda: processes(session, "4321"), lambda number: number == 0)
 
 
+@pytest.mark.attack("slow-readers")
 async def test_a_client_that_does_not_read_delays_no_other(session: Session, client: Client, cluster: Cluster) -> None:
     before = await memory_of(cluster)
     async with contextlib.AsyncExitStack() as stack:

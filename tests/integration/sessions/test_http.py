@@ -37,7 +37,7 @@ async def session(cluster: Cluster) -> AsyncIterator[Session]:
         await session.wait_ended(NEVER)
 
 
-@pytest.mark.attack("tickets-of-ports")
+@pytest.mark.attack("tickets-of-ports", "secrets-in-logs")
 async def test_a_ticket_is_good_once_and_at_its_address_only(session: Session, cluster: Cluster) -> None:
     ticket = await session.create_port_ticket("web", "/tree?a=1")
     async with browser() as web, browser() as other:

@@ -82,6 +82,7 @@ async def test_twenty_megabytes_both_ways(session: Session) -> None:
     assert came.digest() == sent.digest()
 
 
+@pytest.mark.attack("slow-readers")
 async def test_a_client_that_does_not_read_fills_no_memory_and_delays_no_other(
     session: Session, cluster: Cluster
 ) -> None:

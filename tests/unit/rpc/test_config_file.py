@@ -106,6 +106,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     assert (said.exit_code, "binary.toml" in said.output) == (1, True)
 
 
+@pytest.mark.attack("secrets-in-logs")
 def test_secrets_are_for_a_few_and_are_not_printed(path: Path) -> None:
     content = 'database-url = "postgresql://retinue:hunter2@db.test/retinue"\n'
     said = checked(manager, path, content)

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -414,6 +415,16 @@ async def test_a_registry_on_the_node_itself_is_not_connected_to(engine: TestEng
                 await images.fetch(name, NOTHING, lambda _: None)
             assert refused.value.reason == "IMAGE_DENIED"
             assert str(refused.value) == f"image {name} is not fetched: its registry is not allowed here"
+        # Nothing connects, whatever listens there.
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            listener.setblocking(False)
+            port = listener.getsockname()[1]
+            for host in ("127.0.0.1", "localhost", "2130706433", "0x7f.1"):
+                with pytest.raises(ImageError) as refused:
+                    await images.fetch(f"{host}:{port}/inner:1", NOTHING, lambda _: None)
+                assert refused.value.reason == "IMAGE_DENIED"
+            with pytest.raises(BlockingIOError):
+                listener.accept()
     finally:
         await images.close()
         await engine_side.close()

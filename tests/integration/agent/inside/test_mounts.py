@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import secrets
 import subprocess
 import threading
 from collections import Counter
@@ -187,12 +189,29 @@ async def test_what_is_exchanged_meanwhile_leads_nowhere_else(tmp_path: Path) ->
     assert not outcomes["outside"]
 
 
-@pytest.mark.attack("keys-of-others")
+@pytest.mark.attack("keys-of-others", "secrets-in-logs")
 async def test_keys_are_nowhere_but_in_kernels(cluster: Cluster, client: Client) -> None:
+    canary = f"canary-{secrets.token_hex(16)}"
     session = await client.sessions.create(
-        type="interactive", cluster_size=2, cluster_mode="multi-node", slots={"cpu": "2.5", "mem": "64m"}
+        type="interactive",
+        cluster_size=2,
+        cluster_mode="multi-node",
+        slots={"cpu": "2.5", "mem": "64m"},
+        environment={"CANARY": canary},
     )
     await session.wait("RUNNING", timeout=NEVER)
+
+    def told() -> list[str]:
+        """Command lines and lines of logs that hold the value of a variable."""
+        logs = [path for path in (cluster.directory / "logs").rglob("*") if path.is_file()]
+        assert any(path.stat().st_size for path in logs)
+        found = []
+        for place in (*logs, *Path("/proc").glob("[0-9]*/cmdline")):
+            # Processes of others come and go.
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if canary.encode() in place.read_bytes():
+                    found.append(str(place))
+        return found
 
     def found() -> list[str]:
         keys = Keys(cluster, session)
@@ -207,6 +226,9 @@ async def test_keys_are_nowhere_but_in_kernels(cluster: Cluster, client: Client)
         return keys.found(cluster.directory)
 
     try:
+        async with session.attach(["printenv", "CANARY"]) as command:
+            assert b"".join([piece.data async for piece in command]).strip() == canary.encode()
+        assert not await asyncio.to_thread(told)
         assert not await asyncio.to_thread(found)
     finally:
         await session.terminate(force=True)

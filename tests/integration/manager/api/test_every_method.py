@@ -65,7 +65,7 @@ async def refusal(channel: grpc.aio.Channel, method: str, **options: Any) -> tup
     return refused.code, refused.reason
 
 
-@pytest.mark.attack("no-credentials")
+@pytest.mark.attack("no-credentials", "sign-up")
 async def test_who_is_let_in(service: Service, channel: grpc.aio.Channel) -> None:
     join_token = await service.join_token()
     async with service.database.transaction() as tx:

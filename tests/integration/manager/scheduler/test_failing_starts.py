@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import pytest
 from sqlalchemy import text
 
 from retinue.manager.controllers import deadlines
@@ -36,6 +37,7 @@ async def fail_three(world: World, database: Database, name: str) -> None:
         await settle(world)
 
 
+@pytest.mark.attack("agents-that-do-nothing")
 async def test_an_agent_on_which_starts_hang_is_avoided(database: Database) -> None:
     """It takes sessions, and neither starts them nor says why."""
     async with World(database, 7).running() as world:

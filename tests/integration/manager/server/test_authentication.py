@@ -19,7 +19,14 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from sqlalchemy import text
 
 from retinue.client.rpc_errors import from_rpc
-from retinue.manager.identity.tokens import JOIN_TOKEN_PREFIX, TOKEN_PREFIX, hash_secret, new_secret
+from retinue.manager.gateway.core.rules import ACCESS_PREFIX, TICKET_PREFIX
+from retinue.manager.identity.tokens import (
+    CONSOLE_TICKET_PREFIX,
+    JOIN_TOKEN_PREFIX,
+    TOKEN_PREFIX,
+    hash_secret,
+    new_secret,
+)
 from retinue.manager.listeners import SERVICES
 from retinue.manager.server import authentication, wrong_tokens
 from retinue.manager.server.authentication import Authenticator
@@ -67,7 +74,7 @@ async def test_no_credentials(channel: grpc.aio.Channel) -> None:
         assert (refused.code, refused.reason) == (Code.UNAUTHENTICATED, "CREDENTIALS_MISSING")
 
 
-@pytest.mark.attack("wrong-tokens")
+@pytest.mark.attack("wrong-tokens", "web-tokens-of-users")
 async def test_tokens_that_are_none(service: Service, channel: grpc.aio.Channel) -> None:
     good = await service.user("ada")
     bad = [
@@ -78,6 +85,10 @@ async def test_tokens_that_are_none(service: Service, channel: grpc.aio.Channel)
         good + "x",
         good.upper(),
         "' OR TRUE --",
+        # Secrets of other kinds, and JWTs: unsigned, and signed with a key of their maker's.
+        *(new_secret(prefix) for prefix in (CONSOLE_TICKET_PREFIX, TICKET_PREFIX, ACCESS_PREFIX)),
+        "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhZGEifQ.",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhZGEifQ.c2lnbmVkIGJ5IGl0cyBtYWtlciBhbG9uZSwgaXQgaXM",
         await service.join_token(),
     ]
     texts = set()
@@ -241,7 +252,7 @@ async def test_what_anyone_may_call(service: Service, channel: grpc.aio.Channel)
     ]
 
 
-@pytest.mark.attack("no-grpc")
+@pytest.mark.attack("no-grpc", "sign-up")
 async def test_unknown_methods(channel: grpc.aio.Channel) -> None:
     call: Any = channel.unary_unary("/retinue.manager.v1.SessionService/Undeclared")
     with pytest.raises(grpc.aio.AioRpcError) as caught:

@@ -234,6 +234,7 @@ async def test_everything_can_be_compacted_and_numbers_continue(database: Databa
         assert revisions(await following) == [3]
 
 
+@pytest.mark.attack("slow-readers")
 async def test_a_follower_that_was_live_and_stops_reading_is_cut(database: Database) -> None:
     async with running(JournalTail(database, ring=10, page=10)) as tail:
         await write(database, entry())

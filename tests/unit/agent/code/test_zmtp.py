@@ -141,6 +141,7 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
+@pytest.mark.attack("hostile-code")
 @pytest.mark.parametrize(
     ("piece", "count"),
     [

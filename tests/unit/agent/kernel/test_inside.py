@@ -51,6 +51,7 @@ def test_every_node_makes_the_same_keys_and_no_session_those_of_another() -> Non
     assert one.config.startswith("Host main1 sub1\n")
 
 
+@pytest.mark.attack("secrets-in-logs")
 def test_secrets_are_not_shown() -> None:
     spec = AttemptSpec("k.1", "s", "k", 1, "main1", session_secret=b"hidden")
     assert "hidden" not in repr(spec)

@@ -141,6 +141,7 @@ HOSTILE: dict[str, Callable[[World, bytes], Recovery]] = {
 }
 
 
+@pytest.mark.attack("recovery-of-another-node")
 @pytest.mark.parametrize("attempt", HOSTILE.values(), ids=HOSTILE.keys())
 def test_nobody_else_is_given_a_certificate(world: World, attempt: Callable[[World, bytes], Recovery]) -> None:
     assert world.recoveries.generation(attempt(world, world.challenge()), world.node.registered()) is None
@@ -160,6 +161,7 @@ def test_a_node_that_is_not_enrolled_gets_a_challenge_and_nothing_for_it(world: 
     assert world.recoveries.generation(world.node.ask(challenge), None) is None
 
 
+@pytest.mark.attack("recovery-of-another-node")
 def test_a_challenge_ends_and_counts_once(world: World) -> None:
     challenge = world.challenge()
     recovery, registration = world.node.ask(challenge), world.node.registered()

@@ -186,6 +186,7 @@ def test_pauses_grow_and_end() -> None:
     assert rules.pause(rules.MAX_TRIES) is None
 
 
+@pytest.mark.attack("secrets-in-logs")
 def test_secrets_are_in_no_row_and_no_text() -> None:
     webhook = WebhookSpec("http://x/", (), "s3cret")
     spec = SessionSpec("n", "p", "g", SessionType.BATCH, webhooks=(webhook,))

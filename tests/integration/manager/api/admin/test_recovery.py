@@ -118,6 +118,7 @@ async def test_an_answer_that_is_lost_is_given_again(node: Node) -> None:
     assert await node.refused((await node.request())[0])
 
 
+@pytest.mark.attack("recovery-of-another-node")
 async def test_an_older_certificate_of_the_same_enrolment_is_refused(node: Node) -> None:
     stolen = node.certificate
     await node.renewed()
@@ -126,6 +127,7 @@ async def test_an_older_certificate_of_the_same_enrolment_is_refused(node: Node)
     await node.stub.RecoverCertificate((await node.request())[0])
 
 
+@pytest.mark.attack("recovery-of-another-node")
 async def test_a_revoked_node_stays_out(node: Node) -> None:
     before, _ = await node.request()
     async with node.service.database.transaction() as tx:
@@ -134,6 +136,7 @@ async def test_a_revoked_node_stays_out(node: Node) -> None:
     assert await node.refused((await node.request())[0])
 
 
+@pytest.mark.attack("recovery-of-another-node")
 async def test_a_certificate_of_a_former_enrolment_stays_worthless(node: Node) -> None:
     former, key = node.certificate, node.key
     node.key = new_key("n1")
@@ -152,6 +155,7 @@ async def test_nodes_come_back_to_a_database_that_was_restored(node: Node) -> No
     assert await node.refused((await node.request())[0])
 
 
+@pytest.mark.attack("recovery-of-another-node")
 async def test_a_node_that_nobody_knows_is_told_as_much_as_others(node: Node) -> None:
     unknown = await node.stub.BeginRecovery(pb.BeginRecoveryRequest(agent_id="n9"))
     known = await node.stub.BeginRecovery(pb.BeginRecoveryRequest(agent_id="n1"))
