@@ -745,13 +745,13 @@ ATTACKS: tuple[Attack, ...] = (
         "The session is tried elsewhere, and the node is avoided, with the condition `STARTS_FAILING`.",
         "It takes the `start_timeout` of the group, 10 minutes by default.",
     ),
-    _open(
+    _partly(
         Attacker.NODE,
         "mass-loss",
-        "Cuts off many nodes of a group at once.",
-        "Nothing is retried or replaced there until an administrator says so or they are back.",
-        "Each node is judged alone.",
-        "tests/integration/manager/dispatch",
+        "Cuts off more than half of a group's nodes at once, three at least.",
+        "They stay `SUSPECT` with the condition `LOSS_HELD`, over a change of leaders: nothing is ended, run again or "
+        "replaced until each is heard, or an administrator confirms that it is lost.",
+        "A node without a manager ends by itself what may be run again. Fewer nodes are lost as before.",
     ),
 )
 

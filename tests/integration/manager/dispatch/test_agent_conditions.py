@@ -93,6 +93,7 @@ async def test_an_agent_that_is_not_reached_is_avoided_and_its_sessions_say_so(d
         assert set((await states(database)).values()) == {"SCHEDULED"}
 
 
+@pytest.mark.attack("mass-loss")
 async def test_a_held_loss_is_kept_for_the_next_leader_and_gives_nothing_up(database: Database) -> None:
     async def hold() -> LossHold:
         async with database.transaction() as tx:

@@ -188,6 +188,7 @@ def _links(monkeypatch: pytest.MonkeyPatch) -> None:
 HELD, WELL, GONE = ("SUSPECT", "HELD"), ("ALIVE", ""), ("LOST", "")
 
 
+@pytest.mark.attack("mass-loss")
 async def test_a_mass_loss_is_held_over_leaders_until_agents_are_back_or_it_is_confirmed() -> None:
     world = World(5)
     gone = {"n0", "n1", "n2"}
