@@ -399,7 +399,7 @@ ATTACKS: tuple[Attack, ...] = (
         ),
         (
             "unreadable-messages",
-            "Sends bytes that are no message, text that is no UTF-8, NUL, enums that there are not.",
+            "Sends bytes that are no message, 50,000 groups in each other, text that is no UTF-8, NUL, enums that there are not.",
             "`INVALID_ARGUMENT`, reason `INVALID_FIELD`, for every method, without a traceback in the log.",
         ),
         (
@@ -469,7 +469,8 @@ ATTACKS: tuple[Attack, ...] = (
         ),
         (
             "hostile-uploads",
-            "Uploads to `..`, absolute paths, through links, onto FIFOs, or a petabyte.",
+            "Uploads to `..`, absolute paths, through links, onto FIFOs, or a petabyte; its kernel exchanges a directory for a "
+            "link meanwhile.",
             "`INVALID_ARGUMENT` for the path, `FAILED_PRECONDITION`, reason `FILE_REFUSED`, through a link; nothing is "
             "written outside.",
         ),

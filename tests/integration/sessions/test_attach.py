@@ -175,7 +175,7 @@ async def test_a_step_before_the_start(session: Session, client: Client) -> None
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-@pytest.mark.attack("commands-where-none-run")
+@pytest.mark.attack("commands-where-none-run", "expired-and-revoked-tokens")
 async def test_only_what_runs_and_only_ones_own(session: Session, client: Client, cluster: Cluster) -> None:
     waiting = await client.sessions.create(type="interactive", slots={"cpu": "64"})
     with pytest.raises(FailedPrecondition) as caught:

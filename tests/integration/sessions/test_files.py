@@ -258,6 +258,7 @@ async def test_bad_requests(session: Session) -> None:
         assert [violation.field for violation in caught.value.violations] == ["files"]
 
 
+@pytest.mark.attack("commands-where-none-run")
 async def test_only_what_runs_and_only_ones_own(
     session: Session, client: Client, cluster: Cluster, tmp_path: Path
 ) -> None:

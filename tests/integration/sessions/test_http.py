@@ -232,7 +232,7 @@ async def test_bad_tickets(session: Session, port: str, path: str, error: type[E
         assert [violation.field for violation in caught.value.violations] == [field]
 
 
-@pytest.mark.attack("tickets-of-ports")
+@pytest.mark.attack("tickets-of-ports", "expired-and-revoked-tokens")
 async def test_only_ones_own_and_only_with_a_good_token(session: Session, client: Client, cluster: Cluster) -> None:
     user = await client.users.create("http-user", projects={"default": "admin"})
     token = await client.tokens.create(user=user.name, description="http")

@@ -143,6 +143,7 @@ async def _exchanged(call: BidiCall[Any, Any], steps: list[pb.OpenPortRequest]) 
         pass
 
 
+@pytest.mark.attack("expired-and-revoked-tokens", "commands-where-none-run")
 async def test_only_what_runs_and_only_ones_own(session: Session, client: Client, cluster: Cluster) -> None:
     waiting = await client.sessions.create(type="interactive", slots={"cpu": "64"}, ports=[("web", "http", 8080)])
     with pytest.raises(FailedPrecondition) as caught:

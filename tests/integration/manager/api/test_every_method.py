@@ -104,6 +104,12 @@ async def test_what_cannot_be_read(
             # The server does not read what unauthenticated callers send.
             assert await refusal(channel, method, content=CUT_SHORT) == (Code.UNAUTHENTICATED, "CREDENTIALS_MISSING")
     assert not [record for record in caplog.records if record.exc_info is not None]
+    # Groups in groups, of a field that no message has.
+    nested = await outcome(
+        channel, "/retinue.manager.v1.AccountService/ListQuotas", b"\xa3\x06" * 50_000, metadata=token
+    )
+    assert nested is not None
+    assert taken_apart(nested).fields == ["request"]
     no_text = account_service_pb2.ListQuotasRequest(name="xyz").SerializeToString().replace(b"xyz", b"\xff\xfe\xfd")
     ended = await outcome(channel, "/retinue.manager.v1.AccountService/ListQuotas", no_text, metadata=token)
     assert ended is not None

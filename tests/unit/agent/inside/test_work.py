@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import hashlib
 import os
 import socket
 import stat
 import subprocess
+import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -105,6 +108,51 @@ def test_links_lead_nowhere(home: Path, tmp_path: Path) -> None:
     assert (tmp_path / "secret").read_text() == "secret"
     assert (home / "file").read_bytes() == b"content"
     assert not left(home)
+
+
+@pytest.mark.attack("hostile-uploads", "planted-files")
+def test_a_directory_that_is_exchanged_meanwhile_leads_nowhere_else(home: Path, tmp_path: Path) -> None:
+    """A kernel exchanges it for a link to elsewhere, again and again, while its owner up- and downloads."""
+    elsewhere, names = tmp_path / "elsewhere", [os.fsencode(home / name) for name in ("d", "link")]
+    for directory, text in ((elsewhere, "secret"), (home / "d", "content")):
+        directory.mkdir()
+        (directory / "x").write_text(text)
+    os.chown(home / "d", 60_000, 60_000)
+    (home / "link").symlink_to(elsewhere)
+    system, enough = ctypes.CDLL(None, use_errno=True), threading.Event()
+    outcomes: Counter[str] = Counter()
+
+    def exchange() -> None:
+        # RENAME_EXCHANGE: at no moment is one of the two missing.
+        while not enough.is_set() and system.renameat2(-100, names[0], -100, names[1], 2) == 0:
+            pass
+
+    def upload_and_download() -> None:
+        try:
+            put(home, "d/x")
+            outcomes["uploaded"] += 1
+        except RefusedError:
+            outcomes["upload refused"] += 1
+        try:
+            with workdir.opened(home) as descriptor:
+                file = workdir.open_regular(descriptor, "d/x")
+            try:
+                outcomes[os.read(file, 100).decode()] += 1
+            finally:
+                os.close(file)
+        except RefusedError:
+            outcomes["download refused"] += 1
+
+    kernel = threading.Thread(target=exchange)
+    kernel.start()
+    try:
+        while min(outcomes[name] for name in ("uploaded", "upload refused", "content", "download refused")) < 20:
+            upload_and_download()
+            assert outcomes["secret"] == 0
+            assert {path.name: path.read_text() for path in elsewhere.iterdir()} == {"x": "secret"}
+    finally:
+        enough.set()
+        kernel.join()
 
 
 def test_links_are_made_and_never_followed(home: Path, tmp_path: Path) -> None:
