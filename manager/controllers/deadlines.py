@@ -89,9 +89,10 @@ async def enforce(
             late_starts = await bounds.read_late_starts(tx)
             failing = await bounds.read_failing_starts(tx, RETRY_BOUND)
             stranded = await bounds.read_stranded(tx)
+            unanswered = await bounds.read_unanswered(tx)
             expired = await bounds.read_expired(tx)
             evicted = await bounds.read_evicted(tx)
-            lost_agents = await bounds.read_lost_agents_with_leftovers(tx)
+            leftovers = await bounds.read_agents_with_leftovers(tx)
         else:
             await leadership.check(tx, term)
             moved = await bounds.shift_times(tx, seconds=step.seconds, window=step.window, former=step.former)
@@ -104,6 +105,7 @@ async def enforce(
         *((session_id, _expire) for session_id in expired),
         *((session_id, partial(_evict, agent_id)) for session_id, agent_id in evicted),
         *((attempt.session_id, partial(_strand, attempt)) for attempt in stranded),
+        *((attempt.session_id, partial(_withdraw, attempt)) for attempt in unanswered),
     ]
     if due:
         await all_or_each("a bound of a session", due, partial(_move, database, term, committed))
@@ -111,10 +113,11 @@ async def enforce(
     starting += [item for item in failing if item[0] not in set(late_starts)]
     if starting:
         await all_or_each("a late start", starting, partial(_roll_back, database, term, committed, late))
-    for agent_id in lost_agents:
+    for agent_id, lost in leftovers:
         async with database.transaction() as tx:
             await leadership.check(tx, term)
-            await bounds.give_up_output(tx, agent_id)
+            if lost:
+                await bounds.give_up_output(tx, agent_id)
             await attempts.release_networks(tx, agent_id)
         committed({agent_id: None})
 
@@ -174,3 +177,7 @@ def _evict(agent_id: str, machine: SessionMachine, _record: SessionRecord) -> No
 
 def _strand(attempt: bounds.Stranded, machine: SessionMachine, _record: SessionRecord) -> None:
     machine.strand(attempt.kernel_id, attempt.epoch, attempt.agent_id, revoked=attempt.revoked)
+
+
+def _withdraw(attempt: bounds.Unanswered, machine: SessionMachine, _record: SessionRecord) -> None:
+    machine.withdraw(attempt.kernel_id, attempt.epoch, attempt.agent_id)

@@ -19,6 +19,7 @@ from retinue.manager.agent_rpc.reach import NotReached
 from retinue.manager.cancellation import UnrequestedCancellationError, cancellable
 from retinue.manager.dispatch import convert
 from retinue.manager.dispatch.convert import Conditions, Heartbeat, Rejected, Usage
+from retinue.manager.dispatch.core.following import PATIENCE, Following, Trials
 from retinue.manager.session.core.attempts import (
     AttemptStatus,
     AttemptUsage,
@@ -147,6 +148,11 @@ class Listener(Protocol):
     async def quarantined(self, agent_id: str, rejected: Rejected, pause: float) -> None:
         """The agent sent nonsense: there is no stream to it for so many seconds. Passes with the next welcome."""
 
+    async def following_changed(self, agent_id: str, why: str) -> None:
+        """The agent does not answer what it is sent; without a `why`, it does again, or is tried again.
+        Passes with the next welcome.
+        """
+
 
 class AgentLink:
     """Dials one agent until cancelled: sends it its desired state, takes in its reports,
@@ -211,6 +217,8 @@ class AgentLink:
         self._changed: set[uuid.UUID] | None = set()
         # Attempts that routers had answers from, and that the agent does not know of yet.
         self._answering: set[str] = set()
+        # What the agent of the stream has not answered, and when it is tried again if it does not follow.
+        self._following, self._trials = Following(heartbeat), Trials()
 
     def answered(self, attempts: Collection[str]) -> None:
         """Lets the agent know that routers had answers from these attempts."""
@@ -332,6 +340,11 @@ class AgentLink:
             # The network of an attempt whose session its agent does not know may be any of them.
             networks = frozenset()
         await call.write(convert.snapshot(desired, protected, removed, networks, routers))
+        # With a welcome, all is as at first: the agent may be another process.
+        self._following = Following(self._heartbeat)
+        self._trials.end(follows=False)
+        self._following.sent(desired.attempts, self._clock())
+        self._following.answered(report.attempt_id for report in facts.attempts)
         sent = SentState(desired, protected, routers)
         # One writer at a time: acks come from the reader, changes and heartbeats from the sender.
         writing = asyncio.Lock()
@@ -367,6 +380,7 @@ class AgentLink:
                         Rejected(AgentConditionReason.SECOND_WELCOME, "it sent another welcome in the same stream")
                     )
                 case NodeReport():
+                    await self._note_answers(parsed)
                     await self._listener.reported(parsed)
                     async with writing:
                         await call.write(convert.ack(parsed.sequence))
@@ -375,9 +389,33 @@ class AgentLink:
                 case Usage(samples):
                     self._used(self.agent_id, samples)
                 case Heartbeat(number):
+                    await self._note_heartbeat()
                     # The agent goes by this, and not by what it hears: it says that the other direction works too.
                     async with writing:
                         await call.write(convert.heartbeat(number))
+
+    async def _note_answers(self, report: NodeReport) -> None:
+        self._following.answered(status.attempt_id for status in report.attempts)
+        if self._trials.pending and (report.attempts or report.removed_attempts):
+            await self._listener.following_changed(self.agent_id, "")
+            self._trials.end(follows=True)
+
+    async def _note_heartbeat(self) -> None:
+        now = self._clock()
+        overdue = self._following.heartbeat(now)
+        if self._trials.is_due(now):
+            # What was not answered is elsewhere by now, or ended: nothing else would show that it follows again.
+            self._following.removed(overdue)
+            await self._listener.following_changed(self.agent_id, "")
+            self._trials.end(follows=False)
+        elif overdue and not self._trials.pending:
+            number = f"{len(overdue)} attempts" if len(overdue) > 1 else f"attempt {overdue[0]}"
+            pause = self._trials.postpone(now)
+            await self._listener.following_changed(
+                self.agent_id,
+                f"it sends heartbeats, and has not said for {PATIENCE:.0f} s that it has received {number}; it is tried"
+                f" again after {pause / 60:.0f} min",
+            )
 
     async def _send(self, call: GuardedStream, writing: asyncio.Lock, sent: SentState) -> None:
         watch = UsageWatch()
@@ -408,6 +446,8 @@ class AgentLink:
             if step := sent.advance(wanted, sessions, self._protected(), self._routers()):
                 async with writing:
                     await call.write(convert.change(step))
+                self._following.sent((attempt.id for attempt in step.attempts), self._clock())
+                self._following.removed(step.removed_attempts)
 
 
 def _unavailable(text: str) -> grpc.aio.AioRpcError:

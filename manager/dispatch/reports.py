@@ -21,6 +21,7 @@ from retinue.manager.agent_rpc.reach import NotReached
 from retinue.manager.dispatch.convert import Rejected
 from retinue.manager.dispatch.core.agent_conditions import (
     LOSS_HELD,
+    NOT_FOLLOWING,
     NOT_REACHED,
     QUARANTINED,
     STARTS_FAILING,
@@ -78,6 +79,13 @@ async def _record_quarantine(tx: Transaction, agent_id: str, condition: NodeCond
 
 async def _forget_hold(tx: Transaction, agent_id: str) -> None:
     await agent_conditions.change(tx, agent_id, "found", lambda before, now: with_found(LOSS_HELD, None, before, now))
+
+
+async def _record_following(tx: Transaction, agent_id: str, why: str) -> None:
+    condition = NodeCondition(NOT_FOLLOWING, message=why) if why else None
+    await agent_conditions.change(
+        tx, agent_id, "found", lambda before, now: with_found(NOT_FOLLOWING, condition, before, now)
+    )
 
 
 async def _record_start_failures(tx: Transaction, agent_id: str, why: str | None) -> None:
@@ -167,6 +175,7 @@ class Reports:
             changed = await _record_conditions(tx, facts.agent_id, facts.conditions)
             await _record_quarantine(tx, facts.agent_id, None)
             await _forget_hold(tx, facts.agent_id)
+            await _record_following(tx, facts.agent_id, "")
             reported = await attempts.read_reported(tx, facts.agent_id)
             absent = await attempts.read_sites(tx, facts.agent_id) - facts.network_session_ids
         await self._set_agent_lost(facts.agent_id, lost=False)
@@ -203,6 +212,23 @@ class Reports:
         condition = NodeCondition(QUARANTINED, rejected.reason, message)
         with for_links("its quarantine"):
             await self._quarantine(agent_id, condition)
+
+    async def following_changed(self, agent_id: str, why: str) -> None:
+        """An agent does not answer what it is sent; without a `why`, it does again, or is tried again."""
+        with for_links("whether it follows"):
+            await self._set_following(agent_id, why)
+        if why:
+            _log.warning("agent %s does not follow: %s", agent_id, why)
+        else:
+            _log.info("agent %s follows again, or is tried again", agent_id)
+        # Nothing new for any agent to do; the scheduler looks again.
+        self._committed({})
+
+    @outlasting_conflicts
+    async def _set_following(self, agent_id: str, why: str) -> None:
+        async with self._database.transaction() as tx:
+            await leadership.check(tx, self._term)
+            await _record_following(tx, agent_id, why)
 
     @outlasting_conflicts
     async def _take_conditions(self, agent_id: str, conditions: Collection[NodeCondition]) -> bool:

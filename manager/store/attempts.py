@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from retinue.manager.store.session_records import KERNEL_STATES
 from retinue.manager.store.sessions import Visibility
 from retinue.manager.store.shares import Difference
 from retinue.manager.store.usage import LONGEST_LOOK_BACK_DAYS
+from retinue.rpc.core.reasons import AgentConditionType
 
 # What is stored of a replica says more, for routers.
 _PUBLISHED_PORT = TypeAdapter(PublishedPort)
@@ -391,18 +393,24 @@ async def read_sites(tx: AsyncSession, agent_id: str) -> set[uuid.UUID]:
     return set(rows.scalars())
 
 
+def unresponsive(agent: str) -> str:
+    """Returns, as SQL, whether an agent is lost or does not do what it is told."""
+    mark = json.dumps([{"type": AgentConditionType.NOT_FOLLOWING}])
+    return f"({agent}.state = 'LOST' OR {agent}.found_conditions @> '{mark}')"
+
+
 async def release_networks(tx: AsyncSession, agent_id: str) -> None:
-    """Takes networks that only lost agents still have from their sessions, so that those can be placed again; number
-    and subnet stay taken until the agent is back and confirms, or is removed.
+    """Takes networks that only lost agents still have, or those that follow nothing, from their sessions, so that those
+    can be placed again; number and subnet stay taken until the agent confirms, or is removed.
     """
     await tx.execute(
-        text("""
+        text(f"""
             UPDATE network SET session_id = NULL
             WHERE session_id IS NOT NULL
               AND EXISTS (SELECT FROM network_site site WHERE site.network_id = network.id AND site.agent_id = :agent)
               AND NOT EXISTS (SELECT FROM attempt a WHERE a.session_id = network.session_id AND a.end_time IS NULL)
               AND NOT EXISTS (SELECT FROM network_site site JOIN agent g ON g.id = site.agent_id
-                              WHERE site.network_id = network.id AND g.state <> 'LOST')
-        """),
+                              WHERE site.network_id = network.id AND NOT {unresponsive("g")})
+        """),  # noqa: S608  # our own words
         {"agent": agent_id},
     )

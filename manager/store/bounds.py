@@ -5,6 +5,7 @@ which bounds it.
 from __future__ import annotations
 
 import datetime as dt
+import json
 import uuid
 from dataclasses import dataclass
 
@@ -13,13 +14,16 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.reasons import ConditionType
 from retinue.manager.session.core.events import RETRIED, parse_conditions
+from retinue.manager.store.attempts import unresponsive
 from retinue.manager.store.spec_fields import held, json_number
+from retinue.rpc.core.reasons import AgentConditionType
 
 # Of the former clock: see `ClockStep`.
 _IS_FORMER = "({0} <= to_timestamp(:former) AND NOT {0} BETWEEN now() - make_interval(secs => :window) AND now())"
 _STEP = "make_interval(secs => :seconds)"
 # Sessions that waited too long are cancelled a second so many at a time: one commit does not hold up others.
 MAX_AT_ONCE = 500
+_NOT_FOLLOWING = json.dumps([{"type": AgentConditionType.NOT_FOLLOWING}])
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,16 @@ class Stranded:
     epoch: int
     agent_id: str
     revoked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """A live attempt of which its agent, which does not follow, has said nothing."""
+
+    session_id: uuid.UUID
+    kernel_id: uuid.UUID
+    epoch: int
+    agent_id: str
 
 
 async def read_late_starts(tx: AsyncSession) -> list[uuid.UUID]:
@@ -75,6 +89,19 @@ async def read_failing_starts(tx: AsyncSession, seconds: float) -> list[tuple[uu
         if agents:
             found.append((session_id, agents))
     return found
+
+
+async def read_unanswered(tx: AsyncSession) -> list[Unanswered]:
+    """Live attempts of which agents that do not follow have never said anything, some at once."""
+    rows = await tx.execute(
+        text("""
+            SELECT a.session_id, a.kernel_id, a.epoch, a.agent_id FROM agent g JOIN attempt a ON a.agent_id = g.id
+            WHERE g.found_conditions @> CAST(:condition AS jsonb) AND a.end_time IS NULL AND a.observed = ''
+            LIMIT :most
+        """),
+        {"condition": _NOT_FOLLOWING, "most": MAX_AT_ONCE},
+    )
+    return [Unanswered(*row) for row in rows]
 
 
 async def read_waited_too_long(tx: AsyncSession) -> list[uuid.UUID]:
@@ -138,23 +165,25 @@ async def read_stranded(tx: AsyncSession) -> list[Stranded]:
     return [Stranded(*row) for row in rows]
 
 
-async def read_lost_agents_with_leftovers(tx: AsyncSession) -> list[str]:
-    """Lost agents that output is awaited of, or whose networks keep a session from being placed again."""
+async def read_agents_with_leftovers(tx: AsyncSession) -> list[tuple[str, bool]]:
+    """Returns lost agents that output is awaited of, and agents that are lost or follow nothing and whose networks keep
+    a session from being placed again; and whether each is lost.
+    """
     rows = await tx.execute(
-        text("""
-            SELECT g.id FROM agent g WHERE g.state = 'LOST' AND (
-                EXISTS (SELECT FROM attempt a WHERE a.agent_id = g.id AND a.log_pending)
+        text(f"""
+            SELECT g.id, g.state = 'LOST' FROM agent g WHERE {unresponsive("g")} AND (
+                (g.state = 'LOST' AND EXISTS (SELECT FROM attempt a WHERE a.agent_id = g.id AND a.log_pending))
                 OR EXISTS (
                     SELECT FROM network_site site JOIN network n ON n.id = site.network_id
                     WHERE site.agent_id = g.id AND n.session_id IS NOT NULL
                       AND NOT EXISTS (SELECT FROM attempt a WHERE a.session_id = n.session_id AND a.end_time IS NULL)
                       AND NOT EXISTS (SELECT FROM network_site other JOIN agent o ON o.id = other.agent_id
-                                      WHERE other.network_id = n.id AND o.state <> 'LOST')
+                                      WHERE other.network_id = n.id AND NOT {unresponsive("o")})
                 )
             )
-        """)
+        """)  # noqa: S608  # our own words
     )
-    return list(rows.scalars())
+    return [(agent_id, lost) for agent_id, lost in rows]
 
 
 async def give_up_output(tx: AsyncSession, agent_id: str) -> None:

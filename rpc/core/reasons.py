@@ -92,6 +92,7 @@ class AgentConditionType(StrEnum):
     VERSION_DIFFERS = "VERSION_DIFFERS"
     PATH_BROKEN = "PATH_BROKEN"
     LOSS_HELD = "LOSS_HELD"
+    NOT_FOLLOWING = "NOT_FOLLOWING"
 
 
 class ErrorReason(StrEnum):

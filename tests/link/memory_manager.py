@@ -154,6 +154,7 @@ class Leader:
         self._tasks: list[asyncio.Task[None]] = []
         self._conditions: tuple[NodeCondition, ...] = ()
         self.quarantines: list[tuple[str, float]] = []
+        self.following: list[str] = []
         self.lease_ended = False
         dialer: Any = wire
         loop = asyncio.get_running_loop()
@@ -238,3 +239,8 @@ class Leader:
         """Takes note of a quarantine."""
         assert agent_id == AGENT
         self.quarantines.append((rejected.reason, pause))
+
+    async def following_changed(self, agent_id: str, why: str) -> None:
+        """Takes note of an agent that does not answer, or does again."""
+        assert agent_id == AGENT
+        self.following.append(why)

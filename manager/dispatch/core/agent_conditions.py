@@ -15,6 +15,7 @@ ORPHANS = AgentConditionType.ORPHANS
 STARTS_FAILING = AgentConditionType.STARTS_FAILING
 NOT_REACHED = AgentConditionType.NOT_REACHED
 LOSS_HELD = AgentConditionType.LOSS_HELD
+NOT_FOLLOWING = AgentConditionType.NOT_FOLLOWING
 # An agent that is out of bounds is drained as well, until an administrator puts it back.
 BLOCKING = frozenset(
     {
@@ -28,6 +29,7 @@ BLOCKING = frozenset(
         # A session there could neither be used nor looked at, and its output not be collected.
         NOT_REACHED,
         LOSS_HELD,
+        NOT_FOLLOWING,
     }
 )
 

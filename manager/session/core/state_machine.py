@@ -410,6 +410,21 @@ class SessionMachine:
                 return
         self.observe(AttemptStatus((kernel_id, epoch), Observed.EXITED, None, reason, f"its agent was {what}"))
 
+    def withdraw(self, kernel_id: uuid.UUID, epoch: int, agent_id: str) -> None:
+        """Gives up an attempt of which its agent, which answers heartbeats and does nothing else, has said nothing; a
+        session that is starting goes back to PENDING.
+
+        No program of it runs, nor will: an agent starts none before it has said that the kernel is ready and was told
+        to go on. Should the agent have made the kernel all the same, it removes it once it follows.
+        """
+        kernel = next((kernel for kernel in self.session.kernels if kernel.id == kernel_id), None)
+        if kernel is None or kernel.epoch != epoch or kernel.attempt_ended or kernel.observed is not Observed.UNKNOWN:
+            return
+        message = f"agent {agent_id} has not answered"
+        self.roll_back(SessionReason.START_TIMEOUT, message, failed_agents=[agent_id])
+        ended = AttemptStatus((kernel_id, epoch), Observed.EXITED, None, SessionReason.START_TIMEOUT, message)
+        self.observe(ended)
+
     def _find_image(self, kernel: Kernel, image: SeenImage) -> None:
         """Binds a reference to the image that an agent first found it to be;
         a kernel with another one is not released.

@@ -457,3 +457,91 @@ def test_the_link_of_a_term_ends_with_it() -> None:
         made.wire.cut()
 
     run(lead())
+
+
+def beating(answer: Callable[[str], pb.AttemptStatus | None]) -> Script:
+    """An agent that sends heartbeats, and of an attempt that it is sent what `answer` says."""
+
+    async def script(requests: Requests) -> AsyncGenerator[pb.SyncResponse, None]:
+        yield welcome()
+        sent = await next_of(requests, "snapshot")
+        reading = asyncio.ensure_future(stay(requests))
+        try:
+            for attempt in sent.attempts:
+                if (status := answer(attempt.id)) is not None:
+                    yield report(1, status)
+            for number in itertools.count(1):
+                await asyncio.sleep(HEARTBEAT)
+                yield beat(number)
+        finally:
+            reading.cancel()
+
+    return script
+
+
+def test_an_agent_that_says_nothing_of_an_attempt_does_not_follow_and_is_tried_again() -> None:
+    store = MemoryStore()
+    key = store.place(1, "true")
+    made = led(store, beating(lambda _: None), then=for_seconds(29.0))
+    assert made.leader.following == []
+    made = led(store, beating(lambda _: None), then=for_seconds(330.0))
+    assert len(made.leader.following) == 1
+    assert f"attempt {key}" in made.leader.following[0]
+    # After the pause nothing else would show that it is well.
+    made = led(store, beating(lambda _: None), then=for_seconds(340.0))
+    assert [bool(why) for why in made.leader.following] == [True, False]
+
+
+def test_an_agent_that_takes_long_follows_once_it_has_said_that_it_received_the_attempt() -> None:
+    store = MemoryStore()
+    store.place(1, "true")
+    accepted = beating(lambda key: status(key, pb.ATTEMPT_STATE_ACCEPTED))
+    assert led(store, accepted, then=for_seconds(600.0)).leader.following == []
+
+
+def test_an_answer_that_waits_for_the_database_is_one() -> None:
+    store = MemoryStore()
+    store.place(1, "true")
+
+    async def script(requests: Requests) -> AsyncGenerator[pb.SyncResponse, None]:
+        yield welcome()
+        (attempt,) = (await next_of(requests, "snapshot")).attempts
+        reading = asyncio.ensure_future(stay(requests))
+        try:
+            # The manager is busy with another report, and reads all of it a minute later.
+            yield report(1)
+            yield beat(1)
+            yield report(2, status(attempt.id, pb.ATTEMPT_STATE_ACCEPTED))
+            for number in itertools.count(2):
+                await asyncio.sleep(HEARTBEAT)
+                yield beat(number)
+        finally:
+            reading.cancel()
+
+    async def slow(made: Led) -> None:
+        commit, waits = store.commit, [60.0]
+
+        async def slowly(term: int, reports: Sequence[NodeReport]) -> None:
+            if waits and not any(report.attempts for report in reports):
+                await asyncio.sleep(waits.pop())
+            await commit(term, reports)
+
+        store.commit = slowly  # type: ignore[method-assign]
+        await asyncio.sleep(200.0)
+
+    assert led(store, script, then=slow).leader.following == []
+
+
+def test_an_agent_follows_again_with_whatever_it_says_of_an_attempt() -> None:
+    store = MemoryStore()
+    key = store.place(1, "true")
+
+    async def script(requests: Requests) -> AsyncGenerator[pb.SyncResponse, None]:
+        async with contextlib.aclosing(beating(lambda _: None)(requests)) as responses:
+            async for response in responses:
+                yield response
+                if response.heartbeat.number == 100:
+                    yield report(1, status(key, pb.ATTEMPT_STATE_CREATING))
+
+    made = led(store, script, then=for_seconds(60.0))
+    assert [bool(why) for why in made.leader.following] == [True, False]
