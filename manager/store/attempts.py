@@ -9,7 +9,26 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import TypeAdapter
-from sqlalchemy import text
+from sqlalchemy import (
+    CTE,
+    BigInteger,
+    Boolean,
+    Date,
+    DateTime,
+    Integer,
+    Text,
+    Uuid,
+    case,
+    cast,
+    extract,
+    func,
+    select,
+    text,
+    true,
+    type_coerce,
+    update,
+)
+from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.endpoints.core.bounds import checked
@@ -19,12 +38,14 @@ from retinue.manager.session.core.probes import PublishedPort
 from retinue.manager.session.core.service_ports import ServicePortSpec
 from retinue.manager.session.core.states import KernelState
 from retinue.manager.session.core.stored_spec import StoredSpec
+from retinue.manager.store.constructs import Construct, objects, table_of
 from retinue.manager.store.database import Query, Statement, Transaction
 from retinue.manager.store.documents import Decoder, Unreadable
 from retinue.manager.store.recordset import Row, fetched, recordset
 from retinue.manager.store.session_records import KERNEL_STATES
 from retinue.manager.store.sessions import Visibility
 from retinue.manager.store.shares import Difference
+from retinue.manager.store.tables import Attempt, Claim, Usage
 from retinue.manager.store.usage import LONGEST_LOOK_BACK_DAYS
 from retinue.rpc.core.reasons import AgentConditionType
 
@@ -307,42 +328,100 @@ class AttemptUpdate:
     usage: FinalUsage | None = None
 
 
+_attempt, _claim, _usage = table_of(Attempt), table_of(Claim), table_of(Usage)
+
+
+def _making_written() -> Construct:
+    """Goals, observed states and ends of attempts; what owners hold less, by group and slot."""
+    given = objects(
+        "given",
+        "rows",
+        kernel_id=Uuid(),
+        epoch=Integer(),
+        goal=Text(),
+        observed=Text(),
+        ended=Boolean(),
+        log_size=BigInteger(),
+        observed_end_time=DateTime(timezone=True),
+        usage=JSONB(),
+    )
+    reported = select(*given.c).cte("input")
+    written = (
+        update(_attempt)
+        .values(
+            goal=reported.c.goal,
+            observed=reported.c.observed,
+            log_pending=reported.c.log_size > 0,
+            log_size=reported.c.log_size,
+            end_time=case((reported.c.ended, func.now())),
+            observed_end_time=case((reported.c.ended, reported.c.observed_end_time)),
+            usage=func.coalesce(reported.c.usage, _attempt.c.usage),
+        )
+        .where(
+            _attempt.c.kernel_id == reported.c.kernel_id,
+            _attempt.c.epoch == reported.c.epoch,
+            _attempt.c.end_time.is_(None),
+        )
+        .cte("written")
+    )
+    released = (
+        update(_claim)
+        .values(release_time=func.now())
+        .where(
+            _claim.c.kernel_id == reported.c.kernel_id,
+            _claim.c.epoch == reported.c.epoch,
+            reported.c.ended,
+            _claim.c.release_time.is_(None),
+        )
+        .returning(
+            _claim.c.resource_group,
+            _claim.c.owner,
+            _claim.c.slot,
+            _claim.c.amount,
+            func.timezone("UTC", _claim.c.claim_time).label("begin"),
+            func.timezone("UTC", _claim.c.release_time).label("until"),
+        )
+        .cte("released")
+    )
+    used = _used(released)
+    by = (released.c.resource_group, released.c.owner, released.c.slot)
+    less = -cast(func.sum(released.c.amount), BigInteger)
+    return Construct(select(*by, less.label("amount")).group_by(*by).add_cte(written, used))
+
+
+def _used(released: CTE) -> CTE:
+    """Adds what claims held that are released, times how long, to the usage of the days on which they were."""
+    day_long, longest = dt.timedelta(days=1), dt.timedelta(days=LONGEST_LOOK_BACK_DAYS)
+    begin, until = released.c.begin, released.c.until
+    first = func.date_trunc("day", func.greatest(begin, until - longest))
+    days = func.generate_series(first, until, day_long).table_valued("day").render_derived(name="days")
+    day = type_coerce(days.c.day, DateTime())
+    held = func.least(until, day + day_long) - func.greatest(begin, day)
+    by = (released.c.resource_group, released.c.owner, released.c.slot, cast(day, Date).label("day"))
+    amounts = (
+        select(*by, func.sum(released.c.amount * extract("epoch", held)))
+        .join_from(released, days, true())
+        .group_by(*by)
+        # One order for all: two commits that release claims of the same owners must not wait for each other.
+        .order_by(*by)
+    )
+    key = ["resource_group", "owner", "slot", "day"]
+    adding = insert(_usage).from_select([*key, "amount_seconds"], amounts, include_defaults=False)
+    total = _usage.c.amount_seconds + adding.excluded.amount_seconds
+    return adding.on_conflict_do_update(index_elements=key, set_={"amount_seconds": total}).cte("used")
+
+
+_WRITTEN = _making_written()
+
+
 def writing(updates: Iterable[AttemptUpdate]) -> Query[list[Difference]]:
     """Writes goals, observed states and ends of attempts.
 
     The end of an attempt releases its claims and adds them to the usage of their days. Finds what owners hold less.
     """
     return Query(
-        """
-            WITH input AS (
-                SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb))
-                    AS r(kernel_id uuid, epoch int, goal text, observed text, ended boolean, log_size bigint,
-                        observed_end_time timestamptz, usage jsonb)
-            ), written AS (
-                UPDATE attempt SET goal = input.goal, observed = input.observed, log_pending = input.log_size > 0, log_size = input.log_size,
-                    end_time = CASE WHEN input.ended THEN now() END,
-                    observed_end_time = CASE WHEN input.ended THEN input.observed_end_time END,
-                    usage = coalesce(input.usage, attempt.usage)
-                FROM input WHERE attempt.kernel_id = input.kernel_id AND attempt.epoch = input.epoch AND attempt.end_time IS NULL
-            ), released AS (
-                UPDATE claim SET release_time = now() FROM input
-                WHERE claim.kernel_id = input.kernel_id AND claim.epoch = input.epoch AND input.ended AND claim.release_time IS NULL
-                RETURNING claim.resource_group, claim.owner, claim.slot, claim.amount, claim.claim_time AT TIME ZONE 'UTC' AS begin,
-                    claim.release_time AT TIME ZONE 'UTC' AS until
-            ), used AS (
-                INSERT INTO usage (resource_group, owner, slot, day, amount_seconds)
-                SELECT resource_group, owner, slot, day::date,
-                    sum(amount * extract(epoch FROM least(until, day + interval '1 day') - greatest(begin, day))) AS amount_seconds
-                FROM released CROSS JOIN LATERAL generate_series(
-                    date_trunc('day', greatest(begin, until - make_interval(days => :longest))), until, interval '1 day') AS day
-                GROUP BY resource_group, owner, slot, day
-                -- One order for all: two commits that release claims of the same owners must not wait for each other.
-                ORDER BY resource_group, owner, slot, day
-                ON CONFLICT (resource_group, owner, slot, day) DO UPDATE SET amount_seconds = usage.amount_seconds + excluded.amount_seconds
-            )
-            SELECT resource_group, owner, slot, -sum(amount)::bigint AS amount FROM released GROUP BY resource_group, owner, slot
-        """,
-        {"rows": recordset(updates), "longest": LONGEST_LOOK_BACK_DAYS},
+        _WRITTEN,
+        {"rows": recordset(updates)},
         read=lambda rows: [Difference(**row) for row in rows],
     )
 

@@ -19,15 +19,17 @@ from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from sqlalchemy import text
+from sqlalchemy import BigInteger, Text, and_, cast, false, func, select, text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.scheduling.records import AgentRecord, AgentState, GroupRecord, PendingSession, QuotaRecord
 from retinue.manager.session.core.quota_subjects import Account
 from retinue.manager.store import leadership
+from retinue.manager.store.constructs import Construct, columns_of, lists, one_of, table_of, word
 from retinue.manager.store.database import Database, Query, Statement, Transaction, fetch
 from retinue.manager.store.recordset import Row
 from retinue.manager.store.spec_fields import held, json_number, readable
+from retinue.manager.store.tables import Agent, Attempt, Claim, Kernel, Network, Quota, ResourceGroup, Session
 
 # Sessions read at once: what is read takes more memory for a moment than what is kept of it.
 PAGE = 1000
@@ -164,14 +166,23 @@ async def read_rest(tx: Transaction, ids: Collection[uuid.UUID], changed: Change
     )
 
 
-# Columns in the order of the fields of their records.
-# ruff: noqa: S608  # our own words
+_agent, _attempt, _claim = table_of(Agent), table_of(Attempt), table_of(Claim)
+_kernel, _network, _quota, _session = table_of(Kernel), table_of(Network), table_of(Quota), table_of(Session)
+_asked = lists("asked", kind=Text(), name=Text())
+_GROUPS = select(*columns_of(ResourceGroup, GroupRecord))
+_AGENTS = select(*columns_of(Agent, AgentRecord))
+_QUOTAS = select(*columns_of(Quota, QuotaRecord))
+_ALL_GROUPS, _ALL_AGENTS, _ALL_QUOTAS = Construct(_GROUPS), Construct(_AGENTS), Construct(_QUOTAS)
+_SOME_GROUPS = Construct(_GROUPS.where(table_of(ResourceGroup).c.name == one_of("names")))
+_SOME_AGENTS = Construct(_AGENTS.where(_agent.c.id == one_of("ids")))
+_SOME_QUOTAS = Construct(
+    _QUOTAS.join_from(_quota, _asked, and_(_quota.c.kind == _asked.c.kind, _quota.c.name == _asked.c.name))
+)
+
+
 def _groups(names: Collection[str] | None) -> Query[list[GroupRecord]]:
     return Query(
-        f"""
-            SELECT name, session_strategy, agent_strategy, options, owner_weights, rotation, isolations FROM resource_group
-            {"" if names is None else "WHERE name = ANY(:names)"}
-        """,
+        _ALL_GROUPS if names is None else _SOME_GROUPS,
         {} if names is None else {"names": list(names)},
         read=lambda rows: [GroupRecord(**row) for row in rows],
     )
@@ -179,11 +190,7 @@ def _groups(names: Collection[str] | None) -> Query[list[GroupRecord]]:
 
 def _agents(ids: Collection[str] | None) -> Query[list[AgentRecord]]:
     return Query(
-        f"""
-            SELECT id, resource_group, state, drained, revoked, blocked, architecture, backends, capacity,
-                underlay_address, underlay_mtu, reachable_networks FROM agent
-            {"" if ids is None else "WHERE id = ANY(:ids)"}
-        """,
+        _ALL_AGENTS if ids is None else _SOME_AGENTS,
         {} if ids is None else {"ids": list(ids)},
         read=lambda rows: [AgentRecord(**{**row, "state": AgentState.of(row["state"])}) for row in rows],
     )
@@ -191,52 +198,60 @@ def _agents(ids: Collection[str] | None) -> Query[list[AgentRecord]]:
 
 def _quotas(subjects: Collection[tuple[str, str]] | None) -> Query[list[QuotaRecord]]:
     return Query(
-        f"""
-            SELECT kind, name, slots, max_sessions FROM quota
-            {"" if subjects is None else "WHERE (kind, name) IN (SELECT * FROM unnest(CAST(:kinds AS text[]), CAST(:names AS text[])))"}
-        """,
-        {} if subjects is None else {"kinds": [kind for kind, _ in subjects], "names": [name for _, name in subjects]},
+        _ALL_QUOTAS if subjects is None else _SOME_QUOTAS,
+        {} if subjects is None else {"kind": [kind for kind, _ in subjects], "name": [name for _, name in subjects]},
         read=lambda rows: [QuotaRecord(**row) for row in rows],
     )
 
 
+_IS_SYSTEM = _session.c.type == word("SYSTEM")
+_HELD_BY = (
+    _claim.c.agent_id,
+    _claim.c.resource_group,
+    _claim.c.owner,
+    func.coalesce(_session.c.project, word("")),
+    func.coalesce(_IS_SYSTEM, false()),
+    _claim.c.slot,
+)
+_CLAIMS = (
+    select(*_HELD_BY, cast(func.sum(_claim.c.amount), BigInteger))
+    .outerjoin_from(_claim, _kernel, _kernel.c.id == _claim.c.kernel_id)
+    .outerjoin(_session, _session.c.id == _kernel.c.session_id)
+    .where(_claim.c.release_time.is_(None))
+    .group_by(*_HELD_BY)
+)
+_PLACED_BY = (_session.c.resource_group, _session.c.owner, _session.c.project, _IS_SYSTEM)
+_PLACED = (
+    select(*_PLACED_BY, func.count())
+    # In two, as the index of those that are not over has it.
+    .where(_session.c.state.not_in([word("TERMINATED"), word("CANCELLED")]), _session.c.state != word("PENDING"))
+    .group_by(*_PLACED_BY)
+)
+
+
 async def read_claims(tx: AsyncSession) -> list[tuple[str, Account, str, int]]:
     """Returns what live claims hold: agent, account, slot, sum of the amounts."""
-    rows = await tx.execute(
-        text("""
-            SELECT c.agent_id, c.resource_group, c.owner, coalesce(s.project, ''), coalesce(s.type = 'SYSTEM', FALSE),
-                c.slot, sum(c.amount)::bigint
-            FROM claim c LEFT JOIN kernel k ON k.id = c.kernel_id LEFT JOIN session s ON s.id = k.session_id
-            WHERE c.release_time IS NULL GROUP BY 1, 2, 3, 4, 5, 6
-        """)
-    )
-    return [(agent, Account(*account), slot, amount) for agent, *account, slot, amount in rows]
+    return [(agent, Account(*account), slot, amount) for agent, *account, slot, amount in await tx.execute(_CLAIMS)]
 
 
 async def read_placed(tx: AsyncSession) -> list[tuple[Account, int]]:
     """Returns how many placed sessions each account has, without those that have ended."""
-    rows = await tx.execute(
-        text("""
-            SELECT resource_group, owner, project, type = 'SYSTEM', count(*) FROM session
-            WHERE state NOT IN ('TERMINATED', 'CANCELLED') AND state <> 'PENDING' GROUP BY 1, 2, 3, 4
-        """)
-    )
-    return [(Account(*account), number) for *account, number in rows]
+    return [(Account(*account), number) for *account, number in await tx.execute(_PLACED)]
 
 
 async def read_kernels(tx: AsyncSession) -> list[tuple[str, int]]:
     """Returns how many live kernels each agent has."""
-    rows = await tx.execute(text("SELECT agent_id, count(*) FROM attempt WHERE end_time IS NULL GROUP BY agent_id"))
-    return [(agent, number) for agent, number in rows]
+    live = select(_attempt.c.agent_id, func.count()).where(_attempt.c.end_time.is_(None))
+    return [(agent, number) for agent, number in await tx.execute(live.group_by(_attempt.c.agent_id))]
 
 
 async def read_networks(tx: AsyncSession) -> list[tuple[str, int]]:
     """Returns the subnets and VNIs in use; 0 is none."""
-    rows = await tx.execute(text("SELECT subnet::text, vni FROM network"))
-    return [(subnet, vni) for subnet, vni in rows]
+    return [(subnet, vni) for subnet, vni in await tx.execute(select(cast(_network.c.subnet, Text), _network.c.vni))]
 
 
 # In the order of the fields of PendingSession.
+# ruff: noqa: S608  # our own words
 _WAITING = f"""
     SELECT s.id, s.owner, s.project, s.resource_group, s.type = 'SYSTEM' AS system, s.priority, s.number AS sequence,
         s.cluster_mode, s.cluster_size, s.tries,

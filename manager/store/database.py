@@ -18,8 +18,7 @@ import psycopg
 import sqlalchemy.exc
 from prometheus_client import Counter
 from psycopg.rows import dict_row
-from sqlalchemy import Executable, Result, text
-from sqlalchemy.dialects.postgresql.psycopg import PGDialectAsync_psycopg
+from sqlalchemy import Executable, Result
 from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.ext.asyncio import AsyncSession as SqlAlchemySession
@@ -34,6 +33,7 @@ from retinue.manager.store.connections import (
     open_connection,
     parse_url,
 )
+from retinue.manager.store.constructs import Construct
 from retinue.manager.store.faults import Fault, fault_of
 from retinue.manager.store.lanes import POOL_SIZES, Lane, current_lane
 from retinue.manager.store.recordset import Row, fetched
@@ -56,7 +56,6 @@ _FAULTS = Counter(
     "What the database has refused or failed at, by SQLSTATE; none for connections that did not come about.",
     ["state"],
 )
-_DIALECT = PGDialectAsync_psycopg()  # type: ignore[no-untyped-call]
 
 _DRIVER_ERRORS = (sqlalchemy.exc.DBAPIError, sqlalchemy.exc.TimeoutError, psycopg.OperationalError, OSError)
 
@@ -92,9 +91,9 @@ _Found_co = TypeVar("_Found_co", covariant=True)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Statement:
-    """SQL with parameters named as in `:name`, to be executed together with others."""
+    """A construct, or SQL with parameters named as in `:name`, to be executed together with others."""
 
-    sql: str
+    sql: str | Construct
     params: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -142,8 +141,8 @@ class Transaction(AsyncSession):
         try:
             async with driver.pipeline():
                 cursors = [
-                    await driver.cursor(row_factory=dict_row).execute(_of_driver(statement.sql), statement.params)
-                    for statement in statements
+                    await driver.cursor(row_factory=dict_row).execute(construct.sql, construct.parameters(params))
+                    for construct, params in ((_construct(each.sql), each.params) for each in statements)
                 ]
                 if commit:
                     await driver.commit()
@@ -162,9 +161,14 @@ class Transaction(AsyncSession):
         return await SqlAlchemySession.execute(self, statement, params, **options)
 
 
+async def run(tx: AsyncSession, statement: Statement) -> Result[*tuple[Any, ...]]:
+    """Executes a statement by itself."""
+    return await tx.execute(_construct(statement.sql).statement, dict(statement.params))
+
+
 async def fetch(tx: AsyncSession, query: Query[_Found_co]) -> _Found_co:
     """Executes a query by itself."""
-    return query.read(fetched(await tx.execute(text(query.sql), dict(query.params))))
+    return query.read(fetched(await run(tx, query)))
 
 
 def _shield(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -328,9 +332,12 @@ class Database:
 
 
 @functools.lru_cache(maxsize=256)
-def _of_driver(sql: str) -> str:
-    """The SQL as the driver takes it."""
-    return str(text(sql).compile(dialect=_DIALECT))
+def _of_text(sql: str) -> Construct:
+    return Construct(sql)
+
+
+def _construct(sql: str | Construct) -> Construct:
+    return _of_text(sql) if isinstance(sql, str) else sql
 
 
 def translate(error: BaseException) -> StoreUnavailable | None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import text
-from sqlmodel import col, select
+from sqlalchemy import BigInteger, cast, text
+from sqlmodel import col, func, select
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.store.recordset import Row, fetched
 from retinue.manager.store.shares import dominant, read_capacity
-from retinue.manager.store.tables import DrfShare
+from retinue.manager.store.tables import Agent, Claim, DrfShare, ResourceGroup
 
 MAX_MISMATCHES = 1000
 CLAIM, SHARE, CAPACITY = "CLAIM", "SHARE", "CAPACITY"
@@ -57,24 +57,21 @@ async def freeze(tx: AsyncSession) -> None:
 
 async def verify(tx: AsyncSession, group: str) -> Ledger:
     """Looks through a group, or through all for the empty name, in a transaction that was frozen."""
-    numbers = await tx.execute(
-        text("""
-            SELECT (SELECT count(*) FROM claim WHERE release_time IS NULL AND (:group = '' OR resource_group = :group)),
-                (SELECT count(*) FROM agent WHERE :group = '' OR resource_group = :group)
-        """),
-        {"group": group},
-    )
-    claims, agents = numbers.one()
+    live, of_agents = col(Claim.release_time).is_(None), select(func.count()).select_from(Agent)
+    of_claims = select(func.count()).select_from(Claim).where(live)
+    if group:
+        of_claims, of_agents = (
+            of_claims.where(Claim.resource_group == group),
+            of_agents.where(Agent.resource_group == group),
+        )
+    claims, agents = (await tx.exec(of_claims)).one(), (await tx.exec(of_agents)).one()
     shares = select(DrfShare).where(col(DrfShare.resource_group) == group) if group else select(DrfShare)
     recorded = {(share.resource_group, share.owner): share for share in (await tx.exec(shares)).all()}
     held = await _read_held(tx, group)
     groups = sorted({name for name, _ in (*recorded, *held)})
-    kept = await tx.execute(
-        text("SELECT name, owner_weights, capacity FROM resource_group WHERE :group = '' OR name = :group"),
-        {"group": group},
-    )
-    weights, existing = dict[str, dict[str, int]](), dict[str, dict[str, int]]()
-    for name, given, amounts in kept:
+    kept = select(ResourceGroup.name, ResourceGroup.owner_weights, ResourceGroup.capacity)
+    weights, existing = dict[str, Mapping[str, int]](), dict[str, Mapping[str, int]]()
+    for name, given, amounts in await tx.exec(kept.where(ResourceGroup.name == group) if group else kept):
         weights[name], existing[name] = given, amounts
     capacity = await read_capacity(tx, sorted({*groups, *existing}))
     found = [
@@ -131,17 +128,13 @@ def _share(numerator: int, denominator: int, slot: str, weight: int) -> str:
 
 
 async def _read_held(tx: AsyncSession, group: str) -> dict[ShareKey, dict[str, int]]:
-    rows = await tx.execute(
-        text("""
-            SELECT resource_group, owner, slot, sum(amount)::bigint FROM claim
-            WHERE release_time IS NULL AND (:group = '' OR resource_group = :group) GROUP BY resource_group, owner, slot
-            HAVING sum(amount) <> 0
-        """),
-        {"group": group},
+    by, amount = (col(Claim.resource_group), col(Claim.owner), col(Claim.slot)), func.sum(Claim.amount)
+    rows = (
+        select(*by, cast(amount, BigInteger)).where(col(Claim.release_time).is_(None)).group_by(*by).having(amount != 0)
     )
     held: dict[ShareKey, dict[str, int]] = {}
-    for name, owner, slot, amount in rows:
-        held.setdefault((name, owner), {})[slot] = amount
+    for name, owner, slot, total in await tx.exec(rows.where(Claim.resource_group == group) if group else rows):
+        held.setdefault((name, owner), {})[slot] = total
     return held
 
 

@@ -11,7 +11,25 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from sqlalchemy import text
+from sqlalchemy import (
+    BigInteger,
+    Integer,
+    Text,
+    Uuid,
+    and_,
+    bindparam,
+    case,
+    cast,
+    false,
+    func,
+    insert,
+    not_,
+    null,
+    select,
+    text,
+    true,
+    update,
+)
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.scheduling.records import Holding, Nomination, QuotaRecord, RunningSession
@@ -19,10 +37,12 @@ from retinue.manager.session.core.ipam import VXLAN_PORT
 from retinue.manager.session.core.spec import DEFAULT_GRACE_SECONDS
 from retinue.manager.store import journal, leadership, shares
 from retinue.manager.store.changes import UNMARKED
+from retinue.manager.store.constructs import Construct, columns_of, entries, lists, one_of, table_of, value_of, word
 from retinue.manager.store.database import Query, Statement, Transaction
 from retinue.manager.store.recordset import recordset
 from retinue.manager.store.shares import Difference
 from retinue.manager.store.spec_fields import held, json_number
+from retinue.manager.store.tables import Agent, Attempt, Claim, Cluster, Kernel, Quota
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +139,22 @@ async def write(tx: Transaction, term: int, placed: Sessions, kernels: Kernels, 
     journal.appended_unseen(tx)
 
 
+_agent, _attempt, _claim = table_of(Agent), table_of(Attempt), table_of(Claim)
+_cluster, _kernel, _quota = table_of(Cluster), table_of(Kernel), table_of(Quota)
+
+_named = lists("named", kind=Text(), name=Text())
+_LOCKED_QUOTAS = Construct(
+    select(*columns_of(Quota, QuotaRecord))
+    .join_from(_quota, _named, and_(_quota.c.kind == _named.c.kind, _quota.c.name == _named.c.name))
+    .order_by(_quota.c.kind, _quota.c.name)
+    .with_for_update(read=True, of=_quota)
+)
+
+
 def _locking_quotas(subjects: Collection[tuple[str, str]]) -> Query[list[QuotaRecord]]:
     return Query(
-        """
-            SELECT q.kind, q.name, q.slots, q.max_sessions FROM quota q
-            JOIN unnest(CAST(:kinds AS text[]), CAST(:names AS text[])) AS r(kind, name) USING (kind, name)
-            ORDER BY q.kind, q.name FOR SHARE OF q
-        """,
-        {"kinds": [kind for kind, _ in subjects], "names": [name for _, name in subjects]},
+        _LOCKED_QUOTAS,
+        {"kind": [kind for kind, _ in subjects], "name": [name for _, name in subjects]},
         read=lambda rows: [QuotaRecord(**row) for row in rows],
     )
 
@@ -143,10 +171,41 @@ def _locking_waiting(ids: Collection[uuid.UUID]) -> Query[set[uuid.UUID]]:
     )
 
 
+_LOCKED_AGENTS = Construct(
+    select(_agent.c.id).where(_agent.c.id == one_of("agents")).order_by(_agent.c.id).with_for_update(key_share=True)
+)
+
+
 def _locking_agents(agents: Sequence[str]) -> Statement:
-    return Statement(
-        "SELECT FROM agent WHERE id = ANY(:agents) ORDER BY id FOR NO KEY UPDATE", {"agents": sorted(set(agents))}
+    return Statement(_LOCKED_AGENTS, {"agents": sorted(set(agents))})
+
+
+def _making_missing() -> Construct:
+    """What is free of the amounts that are wanted and not there; NULL of an agent that takes nothing new."""
+    given = lists("given", agent_id=Text(), slot=Text(), amount=BigInteger())
+    takes = and_(
+        _agent.c.state == word("ALIVE"), not_(_agent.c.drained), not_(_agent.c.revoked), not_(_agent.c.blocked)
+    ).label("takes")
+    held = select(_agent.c.id, _agent.c.capacity, takes).where(_agent.c.id == one_of("agent_id")).cte("held")
+    claimed = (
+        select(func.coalesce(func.sum(_claim.c.amount), 0))
+        .where(_claim.c.release_time.is_(None), _claim.c.agent_id == given.c.agent_id, _claim.c.slot == given.c.slot)
+        .scalar_subquery()
     )
+    existing = func.coalesce(cast(value_of(held.c.capacity, given.c.slot), BigInteger), 0)
+    wanted = (
+        select(*given.c, case((held.c.takes, existing - claimed)).label("free"))
+        .outerjoin_from(given, held, held.c.id == given.c.agent_id)
+        .cte("wanted")
+    )
+    return Construct(
+        select(wanted.c.agent_id, wanted.c.slot, cast(wanted.c.free, BigInteger).label("free")).where(
+            (wanted.c.amount <= wanted.c.free).is_not(true())
+        )
+    )
+
+
+_MISSING = _making_missing()
 
 
 def _missing(
@@ -156,56 +215,92 @@ def _missing(
     for a lock would not see the claims for which it had to wait.
     """
     return Query(
-        """
-            WITH held AS (
-                SELECT id, capacity, state = 'ALIVE' AND NOT drained AND NOT revoked AND NOT blocked AS takes FROM agent WHERE id = ANY(:agents)
-            ), wanted AS (
-                SELECT r.agent_id, r.slot, r.amount,
-                    CASE WHEN held.takes THEN coalesce((held.capacity->>r.slot)::bigint, 0) - (
-                        SELECT coalesce(sum(c.amount), 0) FROM claim c
-                        WHERE c.release_time IS NULL AND c.agent_id = r.agent_id AND c.slot = r.slot
-                    ) END AS free
-                FROM unnest(CAST(:agents AS text[]), CAST(:slots AS text[]), CAST(:amounts AS bigint[])) AS r(agent_id, slot, amount)
-                LEFT JOIN held ON held.id = r.agent_id
-            )
-            SELECT agent_id, slot, free::bigint FROM wanted WHERE (amount <= free) IS NOT TRUE
-        """,
-        {"agents": list(agents), "slots": list(slots), "amounts": list(amounts)},
+        _MISSING,
+        {"agent_id": list(agents), "slot": list(slots), "amount": list(amounts)},
         read=lambda rows: {(row["agent_id"], row["slot"]): row["free"] for row in rows},
     )
+
+
+def _making_placed() -> Construct:
+    """Kernels that are placed, with their attempts and claims; what owners hold more, by slot."""
+    given = lists("given", session_id=Uuid(), local_rank=Integer(), agent_id=Text(), address=Text(), owner=Text())
+    input_ = select(*given.c).cte("input")
+    placed = (
+        update(_kernel)
+        .values(
+            state=word("SCHEDULED"),
+            agent_id=input_.c.agent_id,
+            # Also after a restore, no epoch comes twice.
+            epoch=func.greatest(_kernel.c.epoch, _cluster.c.last_epoch) + 1,
+            address=input_.c.address,
+            exit_code=null(),
+            reason=word(""),
+        )
+        .where(_kernel.c.session_id == input_.c.session_id, _kernel.c.local_rank == input_.c.local_rank)
+        .returning(
+            _kernel.c.id, _kernel.c.epoch, _kernel.c.session_id, _kernel.c.agent_id, _kernel.c.slots, input_.c.owner
+        )
+        .cte("placed")
+    )
+    attempts = (
+        insert(_attempt)
+        .from_select(
+            ["kernel_id", "epoch", "session_id", "agent_id", "goal", "observed", "term", "log_pending"],
+            select(
+                placed.c.id,
+                placed.c.epoch,
+                placed.c.session_id,
+                placed.c.agent_id,
+                word("HELD"),
+                word(""),
+                bindparam("term", type_=BigInteger(), required=True),
+                false(),
+            ),
+            include_defaults=False,
+        )
+        .cte("tried")
+    )
+    slot = entries("slot", placed.c.slots)
+    claims = (
+        insert(_claim)
+        .from_select(
+            ["kernel_id", "epoch", "slot", "agent_id", "resource_group", "owner", "amount"],
+            select(
+                placed.c.id,
+                placed.c.epoch,
+                slot.c.key,
+                placed.c.agent_id,
+                bindparam("group", type_=Text(), required=True),
+                placed.c.owner,
+                cast(slot.c.value, BigInteger),
+            ).join_from(placed, slot, true()),
+            include_defaults=False,
+        )
+        .returning(_claim.c.owner, _claim.c.slot, _claim.c.amount)
+        .cte("claimed")
+    )
+    return Construct(
+        select(claims.c.owner, claims.c.slot, cast(func.sum(claims.c.amount), BigInteger).label("amount"))
+        .group_by(claims.c.owner, claims.c.slot)
+        .add_cte(attempts)
+    )
+
+
+_PLACED = _making_placed()
 
 
 def _placing(term: int, placed: Sessions, kernels: Kernels) -> Query[list[Difference]]:
     """Writes kernels, attempts and claims; finds what owners hold more."""
     return Query(
-        """
-            WITH input AS (
-                SELECT * FROM unnest(CAST(:sessions AS uuid[]), CAST(:ranks AS int[]), CAST(:agents AS text[]), CAST(:addresses AS text[]),
-                    CAST(:owners AS text[])) AS r(session_id, local_rank, agent_id, address, owner)
-            ), placed AS (
-                UPDATE kernel SET state = 'SCHEDULED', agent_id = input.agent_id, epoch = greatest(kernel.epoch, last_epoch) + 1,
-                    address = input.address, exit_code = NULL, reason = ''
-                FROM input CROSS JOIN cluster WHERE kernel.session_id = input.session_id AND kernel.local_rank = input.local_rank
-                RETURNING kernel.id, kernel.epoch, kernel.session_id, kernel.agent_id, kernel.slots, input.owner
-            ), tried AS (
-                INSERT INTO attempt (kernel_id, epoch, session_id, agent_id, goal, observed, term, log_pending)
-                SELECT id, epoch, session_id, agent_id, 'HELD', '', :term, FALSE FROM placed
-            ), claimed AS (
-                INSERT INTO claim (kernel_id, epoch, slot, agent_id, resource_group, owner, amount)
-                SELECT placed.id, placed.epoch, slot.key, placed.agent_id, :group, placed.owner, slot.value::bigint
-                FROM placed CROSS JOIN LATERAL jsonb_each_text(placed.slots) AS slot
-                RETURNING owner, slot, amount
-            )
-            SELECT owner, slot, sum(amount)::bigint AS amount FROM claimed GROUP BY owner, slot
-        """,
+        _PLACED,
         {
             "term": term,
             "group": placed.group,
-            "sessions": [placed.ids[position] for position in kernels.sessions],
-            "ranks": list(kernels.ranks),
-            "agents": list(kernels.agents),
-            "addresses": list(kernels.addresses),
-            "owners": [placed.owners[position] for position in kernels.sessions],
+            "session_id": [placed.ids[position] for position in kernels.sessions],
+            "local_rank": list(kernels.ranks),
+            "agent_id": list(kernels.agents),
+            "address": list(kernels.addresses),
+            "owner": [placed.owners[position] for position in kernels.sessions],
         },
         read=lambda rows: [Difference(placed.group, **row) for row in rows],
     )

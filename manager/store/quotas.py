@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 
-from sqlalchemy import text
+from sqlalchemy import BigInteger, ColumnElement, Executable, cast
 from sqlalchemy.dialects.postgresql import insert
-from sqlmodel import col, delete, or_, select, tuple_
+from sqlalchemy.orm import Mapped
+from sqlmodel import col, delete, func, or_, select, tuple_
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.store.constructs import one_of, word
 from retinue.manager.store.recordset import record_of
-from retinue.manager.store.tables import Quota
+from retinue.manager.store.tables import Claim, Kernel, Quota, Session
 
 USER, PROJECT, RESOURCE_GROUP = "USER", "PROJECT", "RESOURCE_GROUP"
 # Where no quota says how many a user may have.
@@ -19,7 +21,35 @@ DEFAULT_SYSTEM_SESSIONS = 2
 # Kind and name.
 Subject = tuple[str, str]
 
-_COLUMNS = {USER: "owner", PROJECT: "project", RESOURCE_GROUP: "resource_group"}
+# Where a session and a claim say whom they count against: a claim's project is that of its session.
+_OF_SESSION: dict[str, Mapped[str]] = {
+    USER: col(Session.owner),
+    PROJECT: col(Session.project),
+    RESOURCE_GROUP: col(Session.resource_group),
+}
+_OF_CLAIM = {**_OF_SESSION, USER: col(Claim.owner), RESOURCE_GROUP: col(Claim.resource_group)}
+_WAITS = col(Session.state) == word("PENDING")
+_IS_PLACED = col(Session.state).not_in([word(state) for state in ("TERMINATED", "CANCELLED", "PENDING")])
+_COUNTS = col(Session.type) != word("SYSTEM")
+
+
+def _numbers(of: Mapped[str], condition: ColumnElement[bool]) -> Executable:
+    return select(of, func.count()).where(condition, _COUNTS, of == one_of("names")).group_by(of)
+
+
+def _held(of: Mapped[str]) -> Executable:
+    return (
+        select(of, col(Claim.slot), cast(func.sum(Claim.amount), BigInteger))
+        .join(Kernel, col(Kernel.id) == col(Claim.kernel_id))
+        .join(Session, col(Session.id) == col(Kernel.session_id))
+        .where(col(Claim.release_time).is_(None), _COUNTS, of == one_of("names"))
+        .group_by(of, col(Claim.slot))
+    )
+
+
+_PENDING = {kind: _numbers(of, _WAITS) for kind, of in _OF_SESSION.items()}
+_PLACED = {kind: _numbers(of, _IS_PLACED) for kind, of in _OF_SESSION.items()}
+_HELD = {kind: _held(of) for kind, of in _OF_CLAIM.items()}
 
 
 @dataclass(slots=True)
@@ -126,14 +156,7 @@ async def count_pending(tx: AsyncSession, subjects: Collection[Subject]) -> dict
     """Returns how many sessions of each subject wait, but for system sessions."""
     counts = dict.fromkeys(subjects, 0)
     for kind, names in _by_kind(subjects).items():
-        column = _COLUMNS[kind]
-        rows = await tx.execute(
-            text(
-                f"SELECT {column}, count(*) FROM session WHERE state = 'PENDING' AND type <> 'SYSTEM' "  # noqa: S608
-                f"AND {column} = ANY(:names) GROUP BY {column}"
-            ),
-            {"names": names},
-        )
+        rows = await tx.execute(_PENDING[kind], {"names": names})
         counts.update({(kind, name): number for name, number in rows})
     return counts
 
@@ -142,27 +165,9 @@ async def read_use(tx: AsyncSession, subjects: Collection[Subject]) -> dict[Subj
     """Returns what placed sessions of each subject hold, and how many there are; `pending_sessions` stays 0."""
     use = {subject: Use() for subject in subjects}
     for kind, names in _by_kind(subjects).items():
-        column = _COLUMNS[kind]
-        # A claim knows its owner and its group; its project is that of its session.
-        of_claim = "s.project" if kind == PROJECT else f"c.{column}"
-        claims = await tx.execute(
-            text(f"""
-                SELECT {of_claim}, c.slot, sum(c.amount)::bigint
-                FROM claim c JOIN kernel k ON k.id = c.kernel_id JOIN session s ON s.id = k.session_id
-                WHERE c.release_time IS NULL AND s.type <> 'SYSTEM' AND {of_claim} = ANY(:names) GROUP BY {of_claim}, c.slot
-            """),  # noqa: S608  # the columns are ours
-            {"names": names},
-        )
-        for name, slot, amount in claims:
+        for name, slot, amount in await tx.execute(_HELD[kind], {"names": names}):
             use[kind, name].slots[slot] = amount
-        sessions = await tx.execute(
-            text(f"""
-                SELECT {column}, count(*) FROM session
-                WHERE state NOT IN ('TERMINATED', 'CANCELLED', 'PENDING') AND type <> 'SYSTEM' AND {column} = ANY(:names) GROUP BY {column}
-            """),  # noqa: S608  # the columns are ours
-            {"names": names},
-        )
-        for name, number in sessions:
+        for name, number in await tx.execute(_PLACED[kind], {"names": names}):
             use[kind, name].sessions = number
     return use
 

@@ -20,7 +20,7 @@ from retinue.manager.session.core.isolation_policy import IsolationPolicy
 from retinue.manager.session.core.new_session import NewKernel, NewSession
 from retinue.manager.session.core.states import KernelState, Result, SessionState
 from retinue.manager.store import session_records
-from retinue.manager.store.database import Query, Statement, Transaction, fetch
+from retinue.manager.store.database import Query, Statement, Transaction, fetch, run
 from retinue.manager.store.recordset import Row, fetched, recordset
 from retinue.manager.store.session_records import KernelRecord, SessionRecord
 from retinue.manager.store.spec_fields import held, json_number
@@ -524,8 +524,7 @@ async def set_conditions(
     tx: AsyncSession, session_ids: Iterable[uuid.UUID], conditions: Iterable[Sequence[object]]
 ) -> None:
     """Replaces the conditions of sessions; each is a Condition, or as it is stored."""
-    statement = condition_statement(dict(zip(session_ids, conditions, strict=True)))
-    await tx.execute(text(statement.sql), dict(statement.params))
+    await run(tx, condition_statement(dict(zip(session_ids, conditions, strict=True))))
 
 
 def condition_statement(conditions: Mapping[uuid.UUID, Sequence[object]]) -> Statement:

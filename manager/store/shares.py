@@ -11,11 +11,69 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from sqlalchemy import text
+from sqlalchemy import BigInteger, Text, and_, cast, literal_column, true
+from sqlalchemy.dialects.postgresql import JSONB, insert
+from sqlmodel import col, delete, func, not_, select
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.store.database import Query, Statement, fetch
+from retinue.manager.store.constructs import Construct, entries, lists, objects, one_of, table_of
+from retinue.manager.store.database import Query, Statement, fetch, run
 from retinue.manager.store.recordset import Row, recordset
+from retinue.manager.store.tables import Agent, DrfShare, ResourceGroup
+
+# The rows of a group's agents, one for each slot that is there.
+_of_agent = entries("slot", col(Agent.capacity))
+_total = func.sum(cast(_of_agent.c.value, BigInteger))
+_CAPACITY = (
+    select(Agent.resource_group, _of_agent.c.key, cast(_total, BigInteger))
+    .join(_of_agent, true())
+    .where(
+        col(Agent.resource_group) == one_of("groups"),
+        col(Agent.state).in_(["ALIVE", "SUSPECT"]),
+        not_(Agent.revoked),
+    )
+    .group_by(col(Agent.resource_group), _of_agent.c.key)
+    .having(_total != 0)
+)
+
+_LOCKED_GROUPS = Construct(
+    select(ResourceGroup.name, ResourceGroup.capacity, ResourceGroup.owner_weights)
+    .where(col(ResourceGroup.name) == one_of("names"))
+    .order_by(ResourceGroup.name)
+    .with_for_update(key_share=True)
+)
+_asked = lists("asked", resource_group=Text(), owner=Text())
+_HELD = Construct(
+    select(DrfShare.resource_group, DrfShare.owner, DrfShare.held).join(
+        _asked,
+        and_(col(DrfShare.resource_group) == _asked.c.resource_group, col(DrfShare.owner) == _asked.c.owner),
+    )
+)
+
+
+def _making_written() -> Construct:
+    """The shares of the owners in `rows` as they are there, and none of those who hold nothing."""
+    table = table_of(DrfShare)
+    columns = table.columns
+    rows = objects("given", "rows", **{column.name: column.type for column in columns})
+    given = select(*(rows.c[column.name] for column in columns)).cte("given").prefix_with("MATERIALIZED")
+    nothing = cast(literal_column("'{}'"), JSONB)
+    gone = delete(table).where(
+        table.c.resource_group == given.c.resource_group,
+        table.c.owner == given.c.owner,
+        given.c.held == nothing,
+    )
+    kept = select(*given.c).where(given.c.held != nothing)
+    written = insert(table).from_select(list(columns), kept, include_defaults=False).add_cte(gone.cte("gone"))
+    return Construct(
+        written.on_conflict_do_update(
+            index_elements=[column for column in columns if column.primary_key],
+            set_={column.name: written.excluded[column.name] for column in columns if not column.primary_key},
+        )
+    )
+
+
+_WRITTEN = _making_written()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +110,7 @@ async def read_capacity(tx: AsyncSession, groups: Collection[str]) -> dict[str, 
     """Returns what exists in each group, from its agents: the sums over those that were heard of and are not lost.
     For verification.
     """
-    rows = await tx.execute(
-        text("""
-            SELECT a.resource_group, slot.key, sum(slot.value::bigint)::bigint
-            FROM agent a CROSS JOIN LATERAL jsonb_each_text(a.capacity) AS slot
-            WHERE a.resource_group = ANY(:groups) AND a.state IN ('ALIVE', 'SUSPECT') AND NOT a.revoked
-            GROUP BY a.resource_group, slot.key HAVING sum(slot.value::bigint) <> 0
-        """),
-        {"groups": list(groups)},
-    )
+    rows = await tx.execute(_CAPACITY, {"groups": list(groups)})
     capacity: dict[str, dict[str, int]] = {}
     for group, slot, total in rows:
         capacity.setdefault(group, {})[slot] = total
@@ -76,11 +126,7 @@ def reading(owners: Sequence[tuple[str, str]]) -> tuple[Query[Mapping[str, Group
     agents are locked before, the journal after.
     """
     groups, names = [group for group, _ in owners], [owner for _, owner in owners]
-    held = """
-        SELECT resource_group, owner, held FROM drf_share
-        JOIN unnest(CAST(:groups AS text[]), CAST(:owners AS text[])) AS r(resource_group, owner) USING (resource_group, owner)
-    """
-    return _locking_groups(set(groups)), Query(held, {"groups": groups, "owners": names}, read=_held)
+    return _locking_groups(set(groups)), Query(_HELD, {"resource_group": groups, "owner": names}, read=_held)
 
 
 def _held(rows: Iterable[Row]) -> Held:
@@ -102,17 +148,13 @@ def writing(differences: Iterable[Difference], groups: Mapping[str, GroupTotals]
 async def refresh_group(tx: AsyncSession, group: str) -> None:
     """Works out all shares of a group again from what its owners hold, after its capacity or its weights changed."""
     groups = await fetch(tx, _locking_groups({group}))
-    found = await tx.execute(text("SELECT owner, held FROM drf_share WHERE resource_group = :group"), {"group": group})
-    statement = _writing(groups, {(group, owner): held for owner, held in found})
-    await tx.execute(text(statement.sql), dict(statement.params))
+    found = await tx.exec(select(DrfShare.owner, DrfShare.held).where(DrfShare.resource_group == group))
+    await run(tx, _writing(groups, {(group, owner): held for owner, held in found}))
 
 
 def _locking_groups(names: Collection[str]) -> Query[Mapping[str, GroupTotals]]:
     # One at a time per group, to the commit: sums that do not see each other would overwrite each other.
-    sql = """
-        SELECT name, capacity, owner_weights FROM resource_group WHERE name = ANY(:names) ORDER BY name FOR NO KEY UPDATE
-    """
-    return Query(sql, {"names": sorted(names)}, read=_groups)
+    return Query(_LOCKED_GROUPS, {"names": sorted(names)}, read=_groups)
 
 
 def _groups(rows: Iterable[Row]) -> Mapping[str, GroupTotals]:
@@ -137,19 +179,4 @@ def _writing(groups: Mapping[str, GroupTotals], held: Held) -> Statement:
                 "denominator": denominator,
             }
         )
-    return Statement(
-        """
-            WITH given AS MATERIALIZED (
-                SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(resource_group text, owner text, weight int, held jsonb,
-                    dominant_slot text, numerator bigint, denominator bigint)
-            ), gone AS (
-                DELETE FROM drf_share d USING given
-                WHERE d.resource_group = given.resource_group AND d.owner = given.owner AND given.held = '{}'
-            )
-            INSERT INTO drf_share (resource_group, owner, weight, held, dominant_slot, numerator, denominator)
-            SELECT resource_group, owner, weight, held, dominant_slot, numerator, denominator FROM given WHERE held <> '{}'
-            ON CONFLICT (resource_group, owner) DO UPDATE SET weight = excluded.weight, held = excluded.held,
-                dominant_slot = excluded.dominant_slot, numerator = excluded.numerator, denominator = excluded.denominator
-        """,
-        {"rows": recordset(rows)},
-    )
+    return Statement(_WRITTEN, {"rows": recordset(rows)})

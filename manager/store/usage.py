@@ -6,11 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from sqlalchemy import text
+from sqlalchemy import Date, Float, Integer, cast, extract, type_coerce, union_all
+from sqlmodel import col, delete, func, select
 from sqlmodel.ext.asyncio.session import AsyncSession
+
+from retinue.manager.store.tables import Claim, Usage
 
 # No group may look back further.
 LONGEST_LOOK_BACK_DAYS = 365
+_TODAY = cast(func.timezone("UTC", func.now()), Date)
 
 
 async def read_decayed(
@@ -20,24 +24,22 @@ async def read_decayed(
 
     Live claims count with what they have used so far, which fades from second to second.
     """
+    half_life, look_back = float(half_life_days), float(look_back_days)
+    age = type_coerce(col(Usage.day) - _TODAY, Integer)
+    past = select(
+        Usage.owner,
+        Usage.slot,
+        (cast(Usage.amount_seconds, Float) * func.power(2.0, cast(age, Float) / half_life)).label("decayed"),
+    ).where(Usage.resource_group == group, col(Usage.owner).in_(owners), age > -look_back_days)
+    days = cast(extract("epoch", func.now() - col(Claim.claim_time)), Float) / 86400.0
+    # The integral of what fades from second to second.
+    faded = half_life / func.ln(cast(2.0, Float)) * (1.0 - func.power(2.0, -func.least(days, look_back) / half_life))
+    live = select(Claim.owner, Claim.slot, (cast(Claim.amount, Float) * 86400.0 * faded).label("decayed")).where(
+        col(Claim.release_time).is_(None), Claim.resource_group == group, col(Claim.owner).in_(owners)
+    )
+    used = union_all(past, live).subquery("used")
     rows = await tx.execute(
-        text("""
-            SELECT owner, slot, sum(decayed) FROM (
-                SELECT owner, slot, amount_seconds::float8 * power(2.0::float8, (day - (now() AT TIME ZONE 'UTC')::date) / :half_life) AS decayed
-                FROM usage
-                WHERE resource_group = :group AND owner = ANY(:owners) AND day > (now() AT TIME ZONE 'UTC')::date - CAST(:look_back AS int)
-                UNION ALL
-                SELECT owner, slot, amount * 86400 * :half_life / ln(2.0::float8) * (1 - power(2.0::float8, -least(
-                    extract(epoch FROM now() - claim_time)::float8 / 86400, :look_back) / :half_life))
-                FROM claim WHERE release_time IS NULL AND resource_group = :group AND owner = ANY(:owners)
-            ) AS used GROUP BY owner, slot
-        """),
-        {
-            "group": group,
-            "owners": list(owners),
-            "half_life": float(half_life_days),
-            "look_back": float(look_back_days),
-        },
+        select(used.c.owner, used.c.slot, func.sum(used.c.decayed)).group_by(used.c.owner, used.c.slot)
     )
     usage: dict[str, dict[str, float]] = {}
     for owner, slot, decayed in rows:
@@ -47,12 +49,9 @@ async def read_decayed(
 
 async def forget(tx: AsyncSession) -> None:
     """Removes days that no group looks back to."""
-    await tx.execute(
-        text("DELETE FROM usage WHERE day <= (now() AT TIME ZONE 'UTC')::date - CAST(:days AS int)"),
-        {"days": LONGEST_LOOK_BACK_DAYS},
-    )
+    await tx.exec(delete(Usage).where(col(Usage.day) <= _TODAY - LONGEST_LOOK_BACK_DAYS))
 
 
 async def forget_group(tx: AsyncSession, group: str) -> None:
     """Removes what is known of a group."""
-    await tx.execute(text("DELETE FROM usage WHERE resource_group = :group"), {"group": group})
+    await tx.exec(delete(Usage).where(col(Usage.resource_group) == group))
