@@ -88,13 +88,13 @@ class Road:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A session that serves a directory of the node: its cluster, its id and name,
+    """A session that serves a directory of the node: its cluster, its name, the process of its server,
     and where node and manager take connections.
     """
 
     cluster: Cluster
-    id: str
     name: str
+    server: int
     shared: Path
     node: tuple[str, int]
     manager: tuple[str, int]
@@ -128,7 +128,7 @@ def roads(served: Served, directory: Path) -> dict[str, Road]:
         "ours": Road(*ours),
         "relay": Road(*ours, unreached=(node,)),
         "stream": Road(*ours, unreached=(node, manager)),
-        "direct": Road(("nsenter", f"--net=/proc/{listener(served.id)}/ns/net"), options, "work@127.0.0.1", variables),
+        "direct": Road(("nsenter", f"--net=/proc/{served.server}/ns/net"), options, "work@127.0.0.1", variables),
     }
 
 
@@ -185,7 +185,7 @@ async def measure(compare: Callable[[Served, Path], None]) -> None:
         async with Cluster(options=ClusterOptions(agents=1)) as cluster, cluster.client() as client:
             session = await session_of(client, shared)
             ports = await direct_ports(client, cluster.settings.endpoint, session.id)
-            served = Served(cluster, session.id, session.name, shared, *ports)
+            served = Served(cluster, session.name, await listener(session.id), shared, *ports)
             await asyncio.to_thread(compare, served, Path(own))
 
 

@@ -153,7 +153,7 @@ async def test_nothing_is_left_of_clients_that_are_ended(
     (tmp_path / "whole").write_bytes(bytes(MIB))
     # A server of this memory takes four connections at a time: none stays counted.
     session = await serving(client, shared, "64m")
-    nodes, server = [pid_of(agent.process) for agent in cluster.agents], listener(session.id)
+    nodes, server = [pid_of(agent.process) for agent in cluster.agents], await listener(session.id)
     config = tmp_path / "config"
     config.write_bytes(await printed(environment, "ssh-config", session.id))
 

@@ -104,7 +104,7 @@ class Steps:
 async def test_sftp(client: Client, cluster: Cluster, environment: dict[str, str], shared: Path) -> None:
     (shared / "is-here").touch()
     session = await serving(client, shared, "64m")
-    server, nodes = listener(session.id), [pid_of(agent.process) for agent in cluster.agents]
+    server, nodes = await listener(session.id), [pid_of(agent.process) for agent in cluster.agents]
     steps = Steps(session, environment, "sftp", session.id)
 
     async def answered(process: asyncio.subprocess.Process) -> None:

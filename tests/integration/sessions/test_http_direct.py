@@ -70,10 +70,18 @@ async def read_all(answer: aiohttp.ClientResponse) -> None:
             pass
 
 
-@pytest.mark.parametrize("lose", [revoke, delete])
-async def test_open_connections_end_with_the_right(
-    session: Session, client: Client, cluster: Cluster, lose: Lose
+async def test_open_connections_end_with_the_right_and_with_the_session(
+    session: Session, client: Client, cluster: Cluster
 ) -> None:
+    # Each takes as long as the slowest of its connections may, so beside each other.
+    await asyncio.gather(
+        connections_end_with_the_right(session, client, cluster, revoke),
+        connections_end_with_the_right(session, client, cluster, delete),
+        connections_end_with_the_session(client),
+    )
+
+
+async def connections_end_with_the_right(session: Session, client: Client, cluster: Cluster, lose: Lose) -> None:
     user = await client.users.create(f"direct-{lose.__name__}", role="admin")
     token = await client.tokens.create(user=user.name, description="direct")
     try:
@@ -98,7 +106,7 @@ async def test_open_connections_end_with_the_right(
             await client.users.delete(user.name)
 
 
-async def test_open_connections_end_with_the_session(client: Client) -> None:
+async def connections_end_with_the_session(client: Client) -> None:
     session = await serving(client)
     async with browser() as web:
         origin = await opened(web, session)

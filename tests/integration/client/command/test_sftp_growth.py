@@ -109,7 +109,7 @@ async def test_nothing_grows_with_what_passes(
             sftp = Conversation(process)
             # Unsorted: nothing of it waits in the client.
             assert sum(NAME.encode() in line for line in await sftp.printed("ls -1f few")) == FEW
-            servers = descendants(listener(session.id))
+            servers = descendants(await listener(session.id))
             assert servers
             before = sum(map(peak, servers))
             assert sum(NAME.encode() in line for line in await sftp.printed("ls -1f many")) == MANY
