@@ -743,8 +743,9 @@ ATTACKS: tuple[Attack, ...] = (
         Attacker.NODE,
         "agents-that-do-nothing",
         "Answers heartbeats, and neither starts what is placed there nor says why.",
-        "The session is tried elsewhere, and the node is avoided, with the condition `STARTS_FAILING`.",
-        "It takes the `start_timeout` of the group, 10 minutes by default.",
+        "After 30 s the node has the condition `NOT_FOLLOWING`, and what has not begun is placed elsewhere; one that says "
+        "that it received it, and starts nothing, is avoided with `STARTS_FAILING`.",
+        "The latter takes the `start_timeout` of the group, 10 minutes by default.",
     ),
     _partly(
         Attacker.NODE,

@@ -479,6 +479,7 @@ def beating(answer: Callable[[str], pb.AttemptStatus | None]) -> Script:
     return script
 
 
+@pytest.mark.attack("agents-that-do-nothing")
 def test_an_agent_that_says_nothing_of_an_attempt_does_not_follow_and_is_tried_again() -> None:
     store = MemoryStore()
     key = store.place(1, "true")
