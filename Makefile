@@ -36,7 +36,7 @@ SECOND_RUN := --second-run=$(UNSTABLE)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install proto stubs console pictures docs check $(CHECKS) format programs clients unit test test-quick attack test-clients test-programs kubernetes test-kubernetes soak demo bench clean
+.PHONY: help install proto stubs console pictures docs check $(CHECKS) format programs clients unit test test-quick attack test-clients test-programs kubernetes test-kubernetes faults soak demo bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -178,6 +178,9 @@ attack: programs $(CONSOLE) ## what attackers try and docs/security.md answers, 
 
 pictures: programs $(CONSOLE) ## the pictures of the console in docs/images, from a real run; needs root
 	RETINUE_PICTURES=$(CURDIR)/docs/images $(VENV)/bin/pytest -q tests/integration/console/test_launch.py -k mouse
+
+faults: programs ## every failpoint fails once on a cluster of two nodes, PART=N/M: one of M parts of them; needs root
+	$(PY) -m tests.failpoints --part $(or $(PART),1/1)
 
 soak: programs ## short calls, then impatient clients beside random kills for MINUTES (30); needs root
 	$(PY) -m tests.soak.short_calls

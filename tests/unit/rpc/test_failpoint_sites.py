@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import functools
+import random
 from collections.abc import Iterator, Sequence
 
 import pytest
 
 from retinue.manager.store.database import GIVING_UP
+from retinue.rpc.failpoints import Action
+from tests.failpoints.walk import KILLS_OF_MANAGER, picks_of, rounds_of
 from tests.support.failpoint_sites import ROOTS, STATEMENTS, Scope, calls, points, receiver, scopes, tail
 
 LAYERS = (
@@ -163,3 +166,13 @@ def test_points_of_each_layer_are_enumerated() -> None:
         "thread@agent.process.runtime.ProcessRuntime._create",
     ):
         assert expected in found, expected
+
+
+def test_all_rounds_have_every_pick_once() -> None:
+    picks = picks_of(points())
+    rounds = rounds_of(picks, random.Random(1))
+    assert sorted(pick for picked in rounds for pick in picked) == sorted(picks)
+    assert len(set(map(str, picks))) == len(picks)
+    assert {pick.action for pick in picks} == set(Action)
+    assert max(sum(pick.kills_manager for pick in picked) for picked in rounds) == KILLS_OF_MANAGER
+    assert {pick.point for pick in picks} == points()

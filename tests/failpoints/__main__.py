@@ -1,0 +1,43 @@
+"""Walks all failpoints: `python -m tests.failpoints`; ends with 0 and `faults: ok` when nothing was found."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+
+from tests.failpoints.walk import Walk, everything, sample
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{time.strftime('%H:%M:%S')} {text}\n")
+    sys.stdout.flush()
+
+
+async def _walk(part: int, parts: int, seed: int, seconds: float, count: int) -> list[str]:
+    async with Walk.begin(_say) as walk:
+        if count:
+            await sample(walk, count, seed)
+            return walk.found
+        missed = await everything(walk, part, parts, seed, seconds)
+        _say(f"{len(walk.fired)} failed once; not passed again: {', '.join(map(str, missed)) or 'none'}")
+        return walk.found
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--part", default="1/1", metavar="N/M", help="one of M parts of the walk")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=3600.0, help="after which no further round begins")
+    parser.add_argument("--sample", type=int, default=0, metavar="N", help="only so many, chosen by the seed")
+    given = parser.parse_args()
+    part, _, parts = given.part.partition("/")
+    found = asyncio.run(_walk(int(part), int(parts or 1), given.seed, given.seconds, given.sample))
+    _say("faults: ok" if not found else f"faults: {len(found)} found")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
