@@ -529,7 +529,7 @@ ATTACKS: tuple[Attack, ...] = (
         "bursts-of-one-user",
         "Creates, lists and ends sessions as fast as it can.",
         "Users take turns, each at a pace of their own; others are answered within twice the time.",
-        "A page of 500 sessions, and a request for thousands, still hold the event loop for tens of milliseconds.",
+        "A request that creates thousands of sessions holds the event loop for more than 10 ms.",
     ),
     _open(
         Attacker.USER,

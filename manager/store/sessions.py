@@ -24,6 +24,7 @@ from retinue.manager.store.database import Query, Statement, Transaction, fetch,
 from retinue.manager.store.recordset import Row, fetched, recordset
 from retinue.manager.store.session_records import KernelRecord, SessionRecord
 from retinue.manager.store.spec_fields import held, json_number
+from retinue.rpc.loop_slices import in_slices
 
 _SESSION_COLUMNS = """
     s.id, s.number, s.name, s.owner, s.project, s.resource_group, s.type, s.priority,
@@ -383,7 +384,7 @@ async def list_page(
         },
     )
     rows = fetched(found)
-    return [session_records.listed_session(row) for row in rows], rows[0]["found"] if rows else 0
+    return await in_slices(rows, session_records.listed_session), rows[0]["found"] if rows else 0
 
 
 def _comparisons(terms: Sequence[tuple[str, str, str]]) -> tuple[list[str], dict[str, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 
 from retinue.manager.api.sessions.isolation_convert import isolation_number
@@ -20,7 +19,6 @@ from retinue.manager.session.core.spec_views import SpecView
 from retinue.manager.session.core.states import STARTING_SESSION_STATES, KernelState, SessionState
 from retinue.manager.session.submit import Accepted
 from retinue.manager.store.dependencies import GraphNode, ParentRecord
-from retinue.manager.store.journal import Head
 from retinue.manager.store.session_records import KernelRecord, SessionRecord, created_kernels, created_session
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.manager.v1 import session_service_pb2 as service_pb
@@ -134,30 +132,19 @@ def _dependency(parent: ParentRecord) -> pb.Dependency:
     return message
 
 
-def graph_message(
-    nodes: Sequence[GraphNode], session_id: uuid.UUID, at: Head, *, truncated: bool
-) -> service_pb.GetSessionGraphResponse:
-    """Returns sessions that are connected by dependencies."""
-    return service_pb.GetSessionGraphResponse(
-        nodes=[
-            service_pb.SessionNode(
-                id=str(node.id),
-                number=node.number,
-                name=node.name,
-                state=session_state(node.state),
-                result=_known_result(node.result),
-                reason=node.reason,
-                depends_on=[str(parent) for parent in node.depends_on],
-                retries=node.retries,
-                start_time=timestamp(node.start_time),
-                end_time=timestamp(node.end_time),
-            )
-            for node in nodes
-        ],
-        truncated=truncated,
-        revision=at.revision,
-        incarnation=at.incarnation,
-        session_id=str(session_id),
+def node_message(node: GraphNode) -> service_pb.SessionNode:
+    """Returns a session among those that are connected by dependencies."""
+    return service_pb.SessionNode(
+        id=str(node.id),
+        number=node.number,
+        name=node.name,
+        state=session_state(node.state),
+        result=_known_result(node.result),
+        reason=node.reason,
+        depends_on=[str(parent) for parent in node.depends_on],
+        retries=node.retries,
+        start_time=timestamp(node.start_time),
+        end_time=timestamp(node.end_time),
     )
 
 

@@ -15,7 +15,7 @@ from retinue.manager.api.sessions.convert import (
     accepted_message,
     advice_of,
     explanation_message,
-    graph_message,
+    node_message,
     preview_message,
     session_message,
     show_unmade,
@@ -32,9 +32,11 @@ from retinue.manager.api.visibility import caller_visibility, find_session, full
 from retinue.manager.identity.principal import Principal
 from retinue.manager.scheduler import preview
 from retinue.manager.server import errors, fields, pages
+from retinue.manager.server.call_limits import BULK_ROW_COST, ROW_COST
 from retinue.manager.server.etags import check_etag
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.revisions import with_revision
+from retinue.manager.server.turn_taking import charge
 from retinue.manager.session.core.pending_limit import DEFAULT_MAX_PENDING, PendingLimit
 from retinue.manager.session.core.refusals import InvalidFields, Refused
 from retinue.manager.session.core.spec_views import SpecView
@@ -48,6 +50,7 @@ from retinue.manager.store.journal_tail import JournalTail
 from retinue.manager.store.session_records import KernelRecord, SessionRecord
 from retinue.manager.v1 import session_pb2, session_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.rpc.loop_slices import in_slices
 
 _MAX_WAITED_FOR = 20
 # Of the name of a single session that has none.
@@ -122,6 +125,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         violations = [*(violations or wrong_number(specs)), *fields.wrong_request_id(request.request_id)]
         if violations:
             raise errors.InvalidRequest(violations)
+        charge(BULK_ROW_COST * len(specs))
         templated = any(spec.HasField("template") for spec in specs)
         prepared = [] if templated else await asyncio.to_thread(_prepare, specs, caller)
         async with self._database.transaction() as tx:
@@ -194,15 +198,12 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
             shown = records[: page.size]
             kernels = await sessions.read_kernels(tx, [item.id for item in shown])
             parents = await dependencies.read(tx, [item.id for item in shown])
-        messages = [
-            session_message(
-                item,
-                kernels.get(item.id, ()),
-                parents.get(item.id, ()),
-                view=full_view(item.owner) if full else SpecView.BASIC,
-            )
-            for item in shown
-        ]
+
+        def message(item: SessionRecord) -> session_pb2.Session:
+            view = full_view(item.owner) if full else SpecView.BASIC
+            return session_message(item, kernels.get(item.id, ()), parents.get(item.id, ()), view=view)
+
+        messages = await in_slices(shown, message)
         listed, token = page.close(messages, found, lambda number: _page_key(shown[number]))
         return pb.ListSessionsResponse(
             sessions=listed, next_page_token=token, revision=at.revision, incarnation=at.incarnation
@@ -217,7 +218,14 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
             session_id = await find_session(tx, request.session)
             # Only sessions of one owner depend on each other: who may see one may see all.
             nodes, truncated = await dependencies.read_graph(tx, session_id, _MAX_NODES, _MAX_EDGES)
-        return graph_message(nodes, session_id, at, truncated=truncated)
+        charge(ROW_COST * len(nodes))
+        return pb.GetSessionGraphResponse(
+            nodes=await in_slices(nodes, node_message),
+            truncated=truncated,
+            revision=at.revision,
+            incarnation=at.incarnation,
+            session_id=str(session_id),
+        )
 
     async def TerminateSession(
         self, request: pb.TerminateSessionRequest, context: grpc.aio.ServicerContext[Any, Any]

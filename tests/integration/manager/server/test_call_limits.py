@@ -12,13 +12,15 @@ from google.rpc.error_details_pb2 import QuotaFailure, RetryInfo
 from grpc_status import rpc_status
 
 from retinue.client.spec import session_spec
+from retinue.manager.api.sessions.convert import session_message
 from retinue.manager.server import interceptors
 from retinue.manager.server.call_limits import DEFAULT_LIMITS, CallerClass, Weight
 from retinue.manager.server.turns import DEFAULT_PACING
 from retinue.manager.session.submit import submit
 from retinue.manager.store import sessions
-from retinue.manager.v1 import account_service_pb2, account_service_pb2_grpc, session_service_pb2_grpc
+from retinue.manager.v1 import account_service_pb2, account_service_pb2_grpc, session_pb2, session_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.rpc import loop_slices
 from tests.integration.manager.rig import Service, bearer
 from tests.support.eventually import NEVER, eventually
 
@@ -112,6 +114,35 @@ async def test_calls_of_others_are_answered_before_those_of_a_burst(
         assert writing == running
         gate.set()
         assert await asyncio.gather(*results) == [None] * CALLS, "the others waited for their turn"
+
+
+@pytest.mark.attack("bursts-of-one-user")
+async def test_a_page_lets_go_of_the_event_loop(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    ada, turns, converted_at, over = bearer(await service.user("ada")), 0, list[int](), False
+
+    def convert(*arguments: Any, **options: Any) -> session_pb2.Session:
+        converted_at.append(turns)
+        return session_message(*arguments, **options)
+
+    async def beside() -> None:
+        nonlocal turns
+        while not over:
+            turns += 1
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr("retinue.manager.api.sessions.servicer.session_message", convert)
+    # Each session takes as long as a slice.
+    monkeypatch.setattr(loop_slices, "SLICE_SECONDS", 0.0)
+    spec = session_spec(type="batch", command=["true"], slots={"cpu": "1"})
+    async with service.channel() as channel:
+        stub = session_service_pb2_grpc.SessionServiceStub(channel)
+        await stub.BatchCreateSessions(pb.BatchCreateSessionsRequest(specs=[spec] * CALLS), metadata=ada)
+        spinning = asyncio.create_task(beside())
+        page = await stub.ListSessions(pb.ListSessionsRequest(page_size=CALLS), metadata=ada)
+        over = True
+        await spinning
+    assert len(page.sessions) == len(converted_at) == CALLS
+    assert len(set(converted_at)) == CALLS
 
 
 async def _outcome(call: Any) -> grpc.aio.AioRpcError | None:

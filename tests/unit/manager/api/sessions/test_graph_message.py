@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import uuid
 
-from retinue.manager.api.sessions.convert import graph_message
+from retinue.manager.api.sessions.convert import node_message
 from retinue.manager.session.core.states import Result, SessionState
 from retinue.manager.store.dependencies import GraphNode
-from retinue.manager.store.journal import Head
 from retinue.manager.v1 import session_pb2 as pb
 
 
@@ -18,5 +17,5 @@ def test_a_result_of_another_version_costs_that_session_only() -> None:
             start_time=None, end_time=None,
         )  # fmt: skip
 
-    message = graph_message([node(Result.SUCCESS), node(None)], uuid.uuid4(), Head(2, 1, "i"), truncated=False)
-    assert [shown.result for shown in message.nodes] == [pb.SESSION_RESULT_SUCCESS, pb.SESSION_RESULT_UNSPECIFIED]
+    messages = [node_message(node(Result.SUCCESS)), node_message(node(None))]
+    assert [shown.result for shown in messages] == [pb.SESSION_RESULT_SUCCESS, pb.SESSION_RESULT_UNSPECIFIED]
