@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 SLICE_SECONDS = 0.004
-"""After which the loop is let go of."""
+"""After which others have a turn."""
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")

@@ -528,8 +528,10 @@ ATTACKS: tuple[Attack, ...] = (
         Attacker.USER,
         "bursts-of-one-user",
         "Creates, lists and ends sessions as fast as it can.",
-        "Users take turns, each at a pace of their own; others are answered within twice the time.",
-        "A request that creates thousands of sessions holds the event loop for more than 10 ms.",
+        "Users take turns, each at a pace of their own; calls of others are answered before those that wait.",
+        "New sessions of others start several times later meanwhile; that calls of others take at most twice their"
+        " time holds in the simulation, and was not reached on a cluster; a request that creates thousands of"
+        " sessions holds the event loop for more than 10 ms.",
     ),
     _open(
         Attacker.USER,

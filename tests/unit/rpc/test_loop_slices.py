@@ -1,4 +1,4 @@
-"""Long work lets go of the event loop."""
+"""Long work gives others turns on the event loop."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ async def test_calls_of_others_are_answered_before_those_of_a_burst(
 
 
 @pytest.mark.attack("bursts-of-one-user")
-async def test_a_page_lets_go_of_the_event_loop(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_others_have_a_turn_while_a_page_is_made(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     ada, turns, converted_at, over = bearer(await service.user("ada")), 0, list[int](), False
 
     def convert(*arguments: Any, **options: Any) -> session_pb2.Session:
