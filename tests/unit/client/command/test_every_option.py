@@ -50,6 +50,7 @@ COMMANDS = {
     "keys ls": "keys ls @",
     "quotas ls": "quotas ls @",
     "quotas set": "quotas set @ user u",
+    "agents confirm-lost": "agents confirm-lost @",
     "agents drain": "agents drain @ a",
     "agents join-token": "agents join-token @",
     "agents ls": "agents ls @",
