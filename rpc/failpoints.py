@@ -150,12 +150,13 @@ def awaited(
     ) -> Callable[Parameters, Coroutine[Any, Any, Result]]:
         name = f"{layer}.{function.__name__.strip('_')}"
 
+        # What calls a function for others asks what kind it is.
         @functools.wraps(function)
-        def step(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Coroutine[Any, Any, Result]:
+        async def step(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
             if active is None:
-                return function(*args, **kwargs)
-            point = f"{name}@{site(sys._getframe(1))}" if sites else name  # noqa: SLF001 - the caller's frame
-            return active.awaited(point, functools.partial(function, *args, **kwargs), error)
+                return await function(*args, **kwargs)
+            point = f"{name}@{site(sys._getframe(1))}" if sites else name  # noqa: SLF001 - the frame of who awaits it
+            return await active.awaited(point, functools.partial(function, *args, **kwargs), error)
 
         return step
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import signal
 import subprocess
 import sys
@@ -53,6 +54,12 @@ async def test_points_that_are_off_do_nothing() -> None:
     done: list[str] = []
     assert failpoints.active is None
     assert (await step(done), blocking_step(done), done) == ("answer", "answer", ["done", "done"])
+
+
+def test_a_point_is_what_its_function_is() -> None:
+    # Libraries that call a function for others await what only such a function gives.
+    assert inspect.iscoroutinefunction(step)
+    assert not inspect.iscoroutinefunction(blocking_step)
 
 
 async def test_an_error_comes_before_the_step_and_once(directory: Path) -> None:
