@@ -22,8 +22,8 @@ PURE := tests/unit tests/property tests/vectors
 KUBERNETES := .cache/kubernetes
 PODS := tests/integration/agent/kubernetes tests/integration/sessions/kubernetes
 NO_PODS = $(if $(RETINUE_KUBE_BIN)$(wildcard $(KUBERNETES)/kubelet),,$(wildcard $(PODS)))
-# How many files of the others run at once: a third of the time they wait. Tests of a file share clusters.
-WORKERS ?= $(shell expr $$(nproc) \* 3 / 2)
+# How many files of the others run at once. Tests of a file share clusters.
+WORKERS ?= $(shell nproc)
 # Tests that kill, pause and cut off what others would share run after them, each file with a cluster of its own.
 FAULTS := tests/faults
 # Programs of others, as their users have them: they take longer, and their installation needs a registry of packages.
@@ -163,7 +163,7 @@ test-kubernetes: programs kubernetes ## the tests of pods, on a cluster of one n
 test: programs unit clients $(CONSOLE) ## all tests, those of pods where there is a Kubernetes; needs root
 	$(VENV)/bin/pytest -v -n $(WORKERS) --dist loadfile --durations 60 $(SECOND_RUN) \
 		$(foreach part,$(PURE) $(FAULTS) $(PROGRAMS) $(NO_PODS),--ignore=$(part))
-	$(VENV)/bin/pytest -v -n $(shell nproc) --dist loadfile --durations 20 $(SECOND_RUN) $(FAULTS)
+	$(VENV)/bin/pytest -v -n $(WORKERS) --dist loadfile --durations 20 $(SECOND_RUN) $(FAULTS)
 	$(if $(NO_PODS),@echo "There is no Kubernetes: $$(grep -rhE '^(async )?def test_' $(NO_PODS) tests/support/runtime_contract.py | wc -l) tests of pods were left out; run make test-kubernetes")
 	@cat $(LEFT_OUT)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 # Between two cancellations of the same work: of one exchange, and of work that may have cleaning up to do.
@@ -21,8 +22,9 @@ class UnrequestedCancellationError(Exception):
         super().__init__("it was cancelled, and nothing asked for that")
 
 
-async def cancellable(work: Coroutine[Any, Any, T]) -> T:
-    """Awaits `work`, and raises CancelledError when the caller was cancelled meanwhile, after `work` has ended.
+async def cancellable(work: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **options: P.kwargs) -> T:
+    """Calls and awaits `work`, and raises CancelledError when the caller was cancelled meanwhile, after it has ended.
+    A caller that is cancelled before it began does not call it.
 
     Raises UnrequestedCancellationError when the work alone was cancelled: a group of tasks forgets a task that ends
     with a cancellation, as if it were done.
@@ -30,7 +32,7 @@ async def cancellable(work: Coroutine[Any, Any, T]) -> T:
     Awaited plainly, a group of tasks in which something fails while it is cancelled raises the failure only (before
     Python 3.13), and a caller that handles that failure is never cancelled.
     """
-    task = asyncio.ensure_future(work)
+    task = asyncio.ensure_future(work(*args, **options))
     try:
         await asyncio.wait((task,))
     except asyncio.CancelledError:

@@ -118,7 +118,7 @@ class Leading:
         """Campaigns until cancelled."""
         enter_lane(Lane.LEADER)
         async with asyncio.TaskGroup() as group:
-            group.create_task(cancellable(self._control_plane.run()), name="control plane")
+            group.create_task(cancellable(self._control_plane.run), name="control plane")
             # Once, at the start: no term waits for a name service.
             await self._control_plane.wait_answered(_NAMES_SECONDS)
             await leadership.campaign(self._database, f"{socket.gethostname()}:{os.getpid()}", self._term)

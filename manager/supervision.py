@@ -47,7 +47,7 @@ async def supervise(name: str, part: Callable[[], Coroutine[Any, Any, None]], *,
             began = clock()
             sound = loop.call_later(SOUND_SECONDS, succeed) if passing.retries or failing.retries else None
             try:
-                await cancellable(part())
+                await cancellable(part)
                 succeed()
             except Exception as error:  # logged; the other parts continue
                 if ends_term(error):

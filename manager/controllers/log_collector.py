@@ -67,7 +67,7 @@ class OutputCollector:
                     of_agents.setdefault(row.agent_id, []).append(row)
                 self._busy.update(of_agents)
                 for agent_id, rows in of_agents.items():
-                    collecting = cancellable(self._collect_from(agent_id, rows[:_AT_ONCE_OF_AGENT]))
+                    collecting = cancellable(self._collect_from, agent_id, rows[:_AT_ONCE_OF_AGENT])
                     group.create_task(collecting, name=f"outputs of {agent_id}")
                 # The end of each of these wakes it too.
                 await self._wanted.wait()
@@ -75,7 +75,7 @@ class OutputCollector:
     async def _collect_from(self, agent_id: str, rows: Sequence[PendingOutput]) -> None:
         limit = self._limit_of_failed if agent_id in self._pauses else self._limit
         async with asyncio.TaskGroup() as group:
-            fetches = [group.create_task(cancellable(self._try_to_collect(row, limit))) for row in rows]
+            fetches = [group.create_task(cancellable(self._try_to_collect, row, limit)) for row in rows]
         if all(fetch.result() for fetch in fetches):
             self._pauses.pop(agent_id, None)
             if (failing := self._failing.pop(agent_id, None)) is not None:

@@ -247,7 +247,7 @@ class AgentLink:
             self._welcomed = None
             refusal: NotReached | None = None
             try:
-                await cancellable(self._stream())
+                await cancellable(self._stream)
                 _log.info("agent %s ended its stream", self.agent_id)
             except TermOverError:
                 raise

@@ -62,7 +62,7 @@ class HostAddresses:
         """Keeps the addresses of names current until cancelled."""
         async with asyncio.TaskGroup() as group:
             for name in self._names:
-                group.create_task(cancellable(self._follow(name)), name=f"addresses of {name}")
+                group.create_task(cancellable(self._follow, name), name=f"addresses of {name}")
 
     async def _follow(self, name: str) -> None:
         pause = 0.0

@@ -141,7 +141,7 @@ class Supervisor:
                     self._changed.clear()
                     # Links continue while the database is away, or what is wrong with one
                     # agent keeps others from being checked.
-                    await self._tried("links are not looked after", self._sync_links(group))
+                    await self._tried("links are not looked after", self._sync_links, group)
                     await self._check_liveness(started)
                     try:
                         async with asyncio.timeout(min(1.0, self._timers.suspect_after / 4)):
@@ -152,9 +152,9 @@ class Supervisor:
             self._links.clear()
             self._reachability.clear()
 
-    async def _tried(self, what: str, step: Coroutine[Any, Any, None]) -> None:
+    async def _tried(self, what: str, step: Callable[..., Coroutine[Any, Any, None]], *args: object) -> None:
         try:
-            await cancellable(step)
+            await cancellable(step, *args)
         except TermOverError:
             raise
         except Exception as error:  # noqa: BLE001  # logged, and done again with the next round
@@ -200,7 +200,7 @@ class Supervisor:
                     check_lease=self._check_lease,
                     turned=functools.partial(self._turned, agent_id),
                 )
-                self._links[agent_id] = (link, group.create_task(cancellable(link.run()), name=f"link {agent_id}"))
+                self._links[agent_id] = (link, group.create_task(cancellable(link.run), name=f"link {agent_id}"))
                 if self._reached is not None:
                     self._watch_reachability(group, link, self._reached)
 
@@ -217,7 +217,7 @@ class Supervisor:
         reachability = Reachability(
             link, self._dialer, record, interval=self._timers.probe, retry=self._timers.probe_again
         )
-        task = group.create_task(cancellable(reachability.run()), name=f"reachability of {link.agent_id}")
+        task = group.create_task(cancellable(reachability.run), name=f"reachability of {link.agent_id}")
         self._reachability[link.agent_id] = (reachability, task)
 
     def _forget_reachability(self, agent_id: str) -> None:
@@ -237,11 +237,10 @@ class Supervisor:
             if state is not self._states[agent_id]:
                 level = logging.INFO if state is AgentState.ALIVE else logging.WARNING
                 _log.log(level, "agent %s is %s after %.1f s of silence", agent_id, state, silence)
-                step = self._become(agent_id, state, since)
-                await self._tried(f"agent {agent_id} is not recorded as {state}", step)
+                await self._tried(f"agent {agent_id} is not recorded as {state}", self._become, agent_id, state, since)
             if found is AgentState.LOST and why is not None and self._holds[agent_id] is not LossHold.HELD:
                 _log.warning("agent %s is not taken for lost after %.1f s of silence: %s", agent_id, silence, why)
-                await self._tried(f"the loss of agent {agent_id} is not recorded as held", self._hold(agent_id, why))
+                await self._tried(f"the loss of agent {agent_id} is not recorded as held", self._hold, agent_id, why)
 
     def _judge(self, agent_id: str, state: AgentState, started: float, now: float) -> tuple[AgentState, float, bool]:
         """Returns the state that an agent's silence means by itself, that silence, and whether it was heard in this

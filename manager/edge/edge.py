@@ -156,7 +156,7 @@ class RouterEdge:
         for router_id, target in targets.items():
             if router_id not in self._links:
                 link = self._link(router_id, target.address)
-                self._links[router_id] = link, group.create_task(cancellable(link.run()), name=f"router {router_id}")
+                self._links[router_id] = link, group.create_task(cancellable(link.run), name=f"router {router_id}")
         hosts = {_host(target.address) for target in targets.values()}
         await self._follow_names(group, {host for host in hosts if not is_address(host)})
         self._looked = True
@@ -168,7 +168,7 @@ class RouterEdge:
             self._names.pop(name)[1].cancel()
         for name in names - self._names.keys():
             found = HostAddresses([name], resolve_all)
-            self._names[name] = found, group.create_task(cancellable(found.run()), name=f"addresses of {name}")
+            self._names[name] = found, group.create_task(cancellable(found.run), name=f"addresses of {name}")
             # Agents of a new leader are not to lose a router that the former one knew.
             await found.wait_answered(_NAME_SECONDS)
 

@@ -89,7 +89,7 @@ class RouterLink:
         while True:
             began = self._clock()
             try:
-                await cancellable(self._stream())
+                await cancellable(self._stream)
             except (
                 grpc.aio.AioRpcError,
                 grpc.aio.UsageError,
@@ -127,7 +127,7 @@ class RouterLink:
             self._reading = Reading(self._clock())
             try:
                 async with asyncio.TaskGroup() as group:
-                    writer = group.create_task(cancellable(self._write(call)), name=f"tell router {self.router_id}")
+                    writer = group.create_task(cancellable(self._write, call), name=f"tell router {self.router_id}")
                     try:
                         await self._read(call)
                     finally:

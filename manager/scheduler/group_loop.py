@@ -107,7 +107,7 @@ class GroupLoop:
         """
         self._commit_task = None
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(cancellable(self._write_reasons()), name=f"pending reasons of {self._group}")
+            tasks.create_task(cancellable(self._write_reasons), name=f"pending reasons of {self._group}")
             while True:
                 await self._notified.wait()
                 await asyncio.sleep(self._backoff)
@@ -129,7 +129,7 @@ class GroupLoop:
                     if self._commit_task is not None:
                         await self._commit_task
                     self._commit_task = tasks.create_task(
-                        cancellable(self._try_to_commit_outcome(outcome)), name=f"commit of {self._group}"
+                        cancellable(self._try_to_commit_outcome, outcome), name=f"commit of {self._group}"
                     )
 
     def _fail(self, error: Exception) -> None:

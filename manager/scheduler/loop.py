@@ -62,7 +62,7 @@ class Scheduler:
                 for group, passes in self._passes.items():
                     if group not in running:
                         running.add(group)
-                        tasks.create_task(cancellable(passes.run()), name=f"passes of {group}")
+                        tasks.create_task(cancellable(passes.run), name=f"passes of {group}")
                 periodic = [passes for passes in self._passes.values() if passes.needs_periodic_pass]
                 due = self._cache_sync.next_due()
                 try:

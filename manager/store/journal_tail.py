@@ -169,7 +169,7 @@ class JournalTail:
         while True:
             began = asyncio.get_running_loop().time()
             try:
-                await cancellable(part())
+                await cancellable(part)
             except (StoreUnavailable, psycopg.Error, OSError, UnrequestedCancellationError) as error:
                 if repeats.is_due(str(error), asyncio.get_running_loop().time()):
                     _log.warning("%s the journal was interrupted: %s", doing, error)

@@ -111,7 +111,7 @@ async def campaign(database: Database, holder: str, body: Callable[[Lease], Awai
     while True:
         began, longest = clock(), _LONGEST_PAUSE_SECONDS
         try:
-            await cancellable(lead(database, holder, body))
+            await cancellable(lead, database, holder, body)
         except (NotLeader, StoreUnavailable) as error:
             if repeats.is_due(str(error), clock()):
                 _log.warning("not leading: %s", error)
@@ -134,7 +134,7 @@ async def lead(database: Database, holder: str, body: Callable[[Lease], Awaitabl
         _log.info("leading in term %d", lease.term)
         try:
             async with asyncio.TaskGroup() as group:
-                renewing = group.create_task(cancellable(_renew(connection, lease, renewal)), name="leadership lease")
+                renewing = group.create_task(cancellable(_renew, connection, lease, renewal), name="leadership lease")
                 await body(lease)
                 renewing.cancel()
         except BaseExceptionGroup as group_error:

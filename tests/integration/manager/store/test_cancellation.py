@@ -225,10 +225,24 @@ async def test_work_that_does_not_end_is_cancelled_after_a_while() -> None:
     assert caller.cancelled()
 
 
+async def test_work_whose_caller_is_cancelled_before_it_began_is_not_begun() -> None:
+    called: list[str] = []
+
+    async def work() -> None:
+        called.append("called")
+
+    caller = asyncio.create_task(cancellable(work))
+    caller.cancel()
+    await asyncio.wait((caller,))
+    assert caller.cancelled()
+    # Nor is a coroutine of it left that was never awaited: the tests fail for such.
+    assert not called
+
+
 async def test_work_that_loses_its_cancellation_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("retinue.manager.cancellation._CLEANING_SECONDS", 0.01)
     monkeypatch.setattr("retinue.manager.cancellation._CANCEL_SECONDS", 0.01)
-    for waiting in (cancellable, lambda work: shielded(work, 0.0)):
+    for waiting in (cancellable, lambda work: shielded(work(), 0.0)):
         begun, lost = asyncio.Event(), asyncio.Event()
 
         async def work(begun: asyncio.Event = begun, lost: asyncio.Event = lost) -> None:
@@ -238,7 +252,7 @@ async def test_work_that_loses_its_cancellation_is_cancelled_again(monkeypatch: 
             lost.set()
             await asyncio.Event().wait()
 
-        caller = asyncio.create_task(waiting(work()))
+        caller = asyncio.create_task(waiting(work))
         await begun.wait()
         caller.cancel()
         await asyncio.wait((caller,))
