@@ -7,6 +7,7 @@ import contextlib
 import errno
 import io
 import os
+import select
 import sys
 
 _ERRORS = "retinue.plain"
@@ -41,13 +42,28 @@ def drop_output() -> None:
 
 
 def drop_unwritable() -> None:
-    """Drops what the standard streams do not take: at exit, the interpreter would try it again, and end with 120."""
+    """Drops what the standard streams do not take, now and from here on: the interpreter writes what is left at exit,
+    and ends with 120 when it cannot.
+    """
     for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            with contextlib.suppress(OSError, ValueError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        with contextlib.suppress(OSError, ValueError):
+            descriptor = stream.fileno()
+            try:
+                stream.flush()
+                closed = _is_closed(descriptor)
+            except OSError:
+                closed = True
+            if closed:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+
+
+def _is_closed(descriptor: int) -> bool:
+    """Returns whether nobody reads any more what is written: a closed terminal, a pipe without its other end."""
+    if not hasattr(select, "poll"):
+        return False
+    look = select.poll()
+    look.register(descriptor, 0)
+    return any(found & (select.POLLHUP | select.POLLERR) for _, found in look.poll(0))
 
 
 def is_of_output(error: OSError) -> bool:
