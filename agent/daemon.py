@@ -60,6 +60,7 @@ from retinue.agent.vm.images import ImageRoots
 from retinue.agent.vm.options import VmOptions
 from retinue.agent.vm.runtime import VmRuntime
 from retinue.rpc import direct_port
+from retinue.rpc.cancellation import cancellable
 from retinue.rpc.enrollment.announcement import Announcement, Announcer
 from retinue.rpc.enrollment.enrollment import identify
 from retinue.rpc.enrollment.identity import IdentityStore, instance_of
@@ -251,7 +252,8 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
             if settings.metrics:
                 CERTIFICATE_ENDS.labels("node").set_function(lambda: end_of(identities.current().certificate))
                 await stack.enter_async_context(serving_metrics(settings.metrics, "retinue-agent"))
-            reconciling = group.create_task(_uncancelled(reconciler.run(stopping)), name="reconcile")
+            # Without it the agent would be connected and do nothing: whatever it ends with, ends the agent.
+            reconciling = group.create_task(cancellable(reconciler.run, stopping), name="reconcile")
             parts: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
                 "announcements": lambda: announcer.announce_always(sync.wait_idle),
                 "certificate renewal": announcer.renew_always,
@@ -284,22 +286,6 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
         await server.stop()
         await networks.close()
         await runtime.close()
-
-
-async def _uncancelled(work: Coroutine[Any, Any, None]) -> None:
-    """Awaits what the agent is nothing without. Raises RuntimeError when it alone was cancelled: a group of tasks takes
-    that for an end, and the agent would be connected and do nothing.
-    """
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.wait((task,))
-    except asyncio.CancelledError:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        raise
-    if task.cancelled():
-        raise RuntimeError("the reconciler was cancelled, and nothing asked for that")
-    task.result()
 
 
 async def _follow_managers(managers: ManagerAddresses, networks: NodeNetworks, registries: RegistryAddresses) -> None:

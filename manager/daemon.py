@@ -27,7 +27,6 @@ from retinue.manager import development, options
 from retinue.manager.agent_rpc.dialer import Dialer
 from retinue.manager.agent_rpc.reach import ClientIdentity
 from retinue.manager.agent_rpc.relay import Forwarder
-from retinue.manager.cancellation import cancellable
 from retinue.manager.controllers.leader import Leader
 from retinue.manager.dispatch.protected_addresses import HostAddresses, control_plane_hosts
 from retinue.manager.endpoints.controller import EndpointController
@@ -58,6 +57,7 @@ from retinue.manager.store.lanes import Lane, enter_lane, in_lane
 from retinue.manager.store.migrations import migrate
 from retinue.manager.supervision import supervise
 from retinue.manager.webhooks import seal
+from retinue.rpc.cancellation import cancellable
 from retinue.rpc.metrics import CERTIFICATE_ENDS, end_of, end_of_file, serving_metrics
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
-from retinue.manager.cancellation import UnrequestedCancellationError, cancellable
 from retinue.manager.session.core.attempts import ListenerBrokenError, TermOverError
 from retinue.manager.store.database import StoreUnavailable
 from retinue.manager.store.journal import ReaderTooSlow
 from retinue.manager.store.leadership import NotLeader
+from retinue.rpc.cancellation import UnrequestedCancellationError, cancellable
 from retinue.rpc.retrying import FAILING, Retrying
 
 _log = logging.getLogger(__name__)

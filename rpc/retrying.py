@@ -10,6 +10,7 @@ from typing import Any
 
 from prometheus_client import Gauge
 
+from retinue.rpc.cancellation import UnrequestedCancellationError, cancellable
 from retinue.rpc.core.retries import Retries, after_failure
 
 KEEP_SECONDS, SOUND_SECONDS = 1.0, 60.0
@@ -98,19 +99,14 @@ async def keep(
     loop = asyncio.get_running_loop()
     failing = Retrying(f"{name} fails", log, level=logging.ERROR, part=name)
     while True:
-        task = asyncio.ensure_future(part())
         sound = loop.call_later(SOUND_SECONDS, failing.succeed)
         try:
-            await asyncio.wait((task,))
-        except asyncio.CancelledError:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            raise
+            await cancellable(part)
+            failing.fail("it ended")
+        except (OSError, UnrequestedCancellationError) as error:
+            failing.fail(repr(error))
+        except Exception as error:  # noqa: BLE001 - shown, and run again
+            failing.fail(repr(error), unforeseen=error)
         finally:
             sound.cancel()
-        error = None if task.cancelled() else task.exception()
-        failing.fail(
-            "it was cancelled, and nothing asked for that" if task.cancelled() else repr(error or "it ended"),
-            unforeseen=None if error is None or isinstance(error, OSError) else error,
-        )
         await asyncio.sleep(pause)

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from retinue.manager.agent_rpc.output import OutputGoneError, OutputPastEndError, Piece, Span, stream_output
 from retinue.manager.agent_rpc.relay import AgentUnavailableError, AttemptLocation, Forwarder
-from retinue.manager.cancellation import cancellable
 from retinue.manager.dispatch.desired_state import Affected, attempt_id
 from retinue.manager.store import leadership, outputs
 from retinue.manager.store.database import Database, StoreUnavailable
 from retinue.manager.store.output_streams import StreamRuns
 from retinue.manager.store.outputs import PendingOutput
+from retinue.rpc.cancellation import cancellable
 from retinue.rpc.retrying import Retrying
 
 _log = logging.getLogger(__name__)

@@ -16,7 +16,6 @@ from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
 from retinue.manager.agent_rpc.dialer import Dialer
 from retinue.manager.agent_rpc.reach import NotReached
-from retinue.manager.cancellation import UnrequestedCancellationError, cancellable
 from retinue.manager.dispatch import convert
 from retinue.manager.dispatch.convert import Conditions, Heartbeat, Rejected, Usage
 from retinue.manager.dispatch.core.following import PATIENCE, Following, Trials
@@ -35,6 +34,7 @@ from retinue.manager.session.core.attempts import (
 )
 from retinue.rpc import failpoints
 from retinue.rpc.bidi_call import BidiCall
+from retinue.rpc.cancellation import UnrequestedCancellationError, cancellable
 from retinue.rpc.core.reasons import AgentConditionReason
 
 _log = logging.getLogger(__name__)

@@ -51,7 +51,7 @@ from retinue.manager.store.conflicts import outlasting_conflicts
 from retinue.manager.store.database import Database, StoreUnavailable, Transaction
 from retinue.manager.store.leadership import NotLeader
 from retinue.manager.supervision import for_links
-from retinue.rpc.core.reasons import AgentConditionReason, AttemptReason
+from retinue.rpc.core.reasons import AgentConditionReason, AgentConditionType, AttemptReason
 
 _log = logging.getLogger(__name__)
 
@@ -71,21 +71,11 @@ async def _record_conditions(tx: Transaction, agent_id: str, conditions: Collect
     return await agent_conditions.change(tx, agent_id, "reported", lambda before, now: kept(conditions, before, now))
 
 
-async def _record_quarantine(tx: Transaction, agent_id: str, condition: NodeCondition | None) -> None:
-    await agent_conditions.change(
-        tx, agent_id, "found", lambda before, now: with_found(QUARANTINED, condition, before, now)
-    )
-
-
-async def _forget_hold(tx: Transaction, agent_id: str) -> None:
-    await agent_conditions.change(tx, agent_id, "found", lambda before, now: with_found(LOSS_HELD, None, before, now))
-
-
-async def _record_following(tx: Transaction, agent_id: str, why: str) -> None:
-    condition = NodeCondition(NOT_FOLLOWING, message=why) if why else None
-    await agent_conditions.change(
-        tx, agent_id, "found", lambda before, now: with_found(NOT_FOLLOWING, condition, before, now)
-    )
+async def _record_found(
+    tx: Transaction, agent_id: str, kind: AgentConditionType, condition: NodeCondition | None
+) -> None:
+    """Replaces what managers have found of this kind; None for nothing."""
+    await agent_conditions.change(tx, agent_id, "found", lambda before, now: with_found(kind, condition, before, now))
 
 
 async def _record_start_failures(tx: Transaction, agent_id: str, why: str | None) -> None:
@@ -173,9 +163,8 @@ class Reports:
             if changed_group is not None:
                 await shares.refresh_group(tx, changed_group)
             changed = await _record_conditions(tx, facts.agent_id, facts.conditions)
-            await _record_quarantine(tx, facts.agent_id, None)
-            await _forget_hold(tx, facts.agent_id)
-            await _record_following(tx, facts.agent_id, "")
+            for kind in (QUARANTINED, LOSS_HELD, NOT_FOLLOWING):
+                await _record_found(tx, facts.agent_id, kind, None)
             reported = await attempts.read_reported(tx, facts.agent_id)
             absent = await attempts.read_sites(tx, facts.agent_id) - facts.network_session_ids
         await self._set_agent_lost(facts.agent_id, lost=False)
@@ -228,7 +217,8 @@ class Reports:
     async def _set_following(self, agent_id: str, why: str) -> None:
         async with self._database.transaction() as tx:
             await leadership.check(tx, self._term)
-            await _record_following(tx, agent_id, why)
+            condition = NodeCondition(NOT_FOLLOWING, message=why) if why else None
+            await _record_found(tx, agent_id, NOT_FOLLOWING, condition)
 
     @outlasting_conflicts
     async def _take_conditions(self, agent_id: str, conditions: Collection[NodeCondition]) -> bool:
@@ -240,7 +230,7 @@ class Reports:
     async def _quarantine(self, agent_id: str, condition: NodeCondition) -> None:
         async with self._database.transaction() as tx:
             await leadership.check(tx, self._term)
-            await _record_quarantine(tx, agent_id, condition)
+            await _record_found(tx, agent_id, QUARANTINED, condition)
 
     async def reach_changed(self, agent_id: str, address: str, found: NotReached | None) -> None:
         """An agent's port is not reached, or is again: nothing is placed on it meanwhile, and its sessions say so."""
@@ -278,9 +268,7 @@ class Reports:
     async def _set_not_reached(self, agent_id: str, condition: NodeCondition | None) -> None:
         async with self._database.transaction() as tx:
             await leadership.check(tx, self._term)
-            await agent_conditions.change(
-                tx, agent_id, "found", lambda before, now: with_found(NOT_REACHED, condition, before, now)
-            )
+            await _record_found(tx, agent_id, NOT_REACHED, condition)
 
     @outlasting_conflicts
     async def _set_sessions_not_reached(self, agent_id: str, why: str) -> None:
@@ -307,7 +295,7 @@ class Reports:
             if group is not None:
                 await shares.refresh_group(tx, group)
             if state is not AgentState.SUSPECT:
-                await _forget_hold(tx, agent_id)
+                await _record_found(tx, agent_id, LOSS_HELD, None)
 
     async def loss_held(self, agent_id: str, why: str) -> None:
         """An agent would be lost, and is kept from it, as so many others are silent: it and its sessions say so."""
@@ -332,9 +320,7 @@ class Reports:
         )
         async with self._database.transaction() as tx:
             await leadership.check(tx, self._term)
-            await agent_conditions.change(
-                tx, agent_id, "found", lambda before, now: with_found(LOSS_HELD, condition, before, now)
-            )
+            await _record_found(tx, agent_id, LOSS_HELD, condition)
 
     @outlasting_conflicts
     async def _set_agent_lost(self, agent_id: str, *, lost: bool) -> None:

@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 from retinue.manager.agent_rpc.dialer import Dialer
 from retinue.manager.agent_rpc.reach import NotReached
-from retinue.manager.cancellation import cancellable
 from retinue.manager.dispatch.agent_link import AgentLink, FindSuperfluous, Listener, ReadDesired
 from retinue.manager.dispatch.core.liveness import verdict, worsened
 from retinue.manager.dispatch.core.mass_loss import Member, held_losses
@@ -21,6 +20,7 @@ from retinue.manager.dispatch.reachability import Reachability
 from retinue.manager.scheduling.records import AgentState, LossHold
 from retinue.manager.session.core.attempts import AttemptUsage, ListenerBrokenError, TermOverError, UsageWatch
 from retinue.manager.store.nodes import AgentTarget
+from retinue.rpc.cancellation import cancellable
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 
 from retinue.manager.agent_rpc.dialer import Dialer
-from retinue.manager.cancellation import cancellable
 from retinue.manager.dispatch.protected_addresses import HostAddresses, resolve_all
 from retinue.manager.edge.core.table import EdgeTable, difference
 from retinue.manager.edge.core.traffic import Reading, summed
@@ -22,6 +21,7 @@ from retinue.manager.store import endpoint_tokens, routers
 from retinue.manager.store.database import Database, StoreUnavailable
 from retinue.manager.store.repeats import Repeats
 from retinue.router.v1 import router_service_pb2 as pb
+from retinue.rpc.cancellation import cancellable
 from retinue.rpc.core.addresses import is_address
 
 _log = logging.getLogger(__name__)

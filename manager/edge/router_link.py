@@ -15,7 +15,6 @@ import grpc.aio
 from google.protobuf.duration_pb2 import Duration
 
 from retinue.manager.agent_rpc.dialer import Dialer
-from retinue.manager.cancellation import UnrequestedCancellationError, cancellable
 from retinue.manager.edge import messages
 from retinue.manager.edge.core.table import EdgeTable
 from retinue.manager.edge.core.traffic import Reading, rising
@@ -24,6 +23,7 @@ from retinue.manager.endpoints.core.model import RevisionTraffic
 from retinue.router.v1 import router_service_pb2 as pb
 from retinue.router.v1 import router_service_pb2_grpc as pb_grpc
 from retinue.rpc.bidi_call import BidiCall
+from retinue.rpc.cancellation import UnrequestedCancellationError, cancellable
 
 _log = logging.getLogger(__name__)
 

@@ -23,7 +23,6 @@ from typing import TypeAlias
 import numpy as np
 from prometheus_client import Counter, Histogram
 
-from retinue.manager.cancellation import cancellable
 from retinue.manager.dispatch.desired_state import Affected
 from retinue.manager.reasons import SessionReason
 from retinue.manager.scheduler.cache_sync import CacheSync, UsageReader
@@ -49,6 +48,7 @@ from retinue.manager.store.leadership import NotLeader
 from retinue.manager.store.placements import Network
 from retinue.manager.strategy_rpc.external_strategies import ExternalStrategies
 from retinue.manager.supervision import PartInterruptedError
+from retinue.rpc.cancellation import cancellable
 
 _log = logging.getLogger(__name__)
 

@@ -25,7 +25,6 @@ from sqlalchemy.ext.asyncio import AsyncSession as SqlAlchemySession
 from sqlalchemy.util import greenlet_spawn
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.cancellation import shielded
 from retinue.manager.store.connections import (
     Driver,
     is_between_statements,
@@ -39,6 +38,7 @@ from retinue.manager.store.lanes import POOL_SIZES, Lane, current_lane
 from retinue.manager.store.recordset import Row, fetched
 from retinue.manager.store.repeats import Repeats
 from retinue.rpc import failpoints
+from retinue.rpc.cancellation import shielded
 
 # A statement of a caller that was cancelled may run on for so long; then the server is asked to end it,
 # and the connection is discarded.

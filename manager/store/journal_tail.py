@@ -10,7 +10,6 @@ from typing import Any
 
 import psycopg
 
-from retinue.manager.cancellation import UnrequestedCancellationError, cancellable
 from retinue.manager.store.database import Database, StoreUnavailable
 from retinue.manager.store.dedicated import execute
 from retinue.manager.store.journal import (
@@ -24,6 +23,7 @@ from retinue.manager.store.journal import (
 )
 from retinue.manager.store.repeats import Repeats
 from retinue.rpc import failpoints
+from retinue.rpc.cancellation import UnrequestedCancellationError, cancellable
 
 _log = logging.getLogger(__name__)
 

@@ -19,13 +19,13 @@ import psycopg
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.cancellation import cancellable
 from retinue.manager.store.database import Database, Query, StoreUnavailable
 from retinue.manager.store.dedicated import DedicatedConnection, execute_within
 from retinue.manager.store.faults import fault_of
 from retinue.manager.store.lease import RENEWAL_SECONDS, Lease, NotLeader, Observer, Sighting, boot_time
 from retinue.manager.store.repeats import Repeats
 from retinue.rpc import failpoints
+from retinue.rpc.cancellation import cancellable
 
 __all__ = ["Lease", "NotLeader", "campaign", "check", "checking", "lead"]
 

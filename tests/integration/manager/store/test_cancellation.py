@@ -13,9 +13,9 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import text
 
-from retinue.manager.cancellation import cancellable, shielded
 from retinue.manager.store.database import Database, Query, Statement, StoreUnavailable, Transaction
 from retinue.manager.store.lanes import Lane
+from retinue.rpc.cancellation import cancellable, shielded
 from tests.integration.manager.cancelling import broken_off_at, cancelled_at
 from tests.support.eventually import NEVER
 
@@ -240,8 +240,8 @@ async def test_work_whose_caller_is_cancelled_before_it_began_is_not_begun() -> 
 
 
 async def test_work_that_loses_its_cancellation_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retinue.manager.cancellation._CLEANING_SECONDS", 0.01)
-    monkeypatch.setattr("retinue.manager.cancellation._CANCEL_SECONDS", 0.01)
+    monkeypatch.setattr("retinue.rpc.cancellation._CLEANING_SECONDS", 0.01)
+    monkeypatch.setattr("retinue.rpc.cancellation._CANCEL_SECONDS", 0.01)
     for waiting in (cancellable, lambda work: shielded(work(), 0.0)):
         begun, lost = asyncio.Event(), asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""What an agent is nothing without does not end unnoticed."""
+"""Work that a group of tasks waits for does not end unnoticed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from retinue.agent.daemon import _uncancelled
+from retinue.rpc.cancellation import UnrequestedCancellationError, cancellable
 
 
 async def cancelled_within() -> None:
@@ -16,9 +16,9 @@ async def cancelled_within() -> None:
     await asyncio.sleep(0)
 
 
-async def test_a_cancellation_that_nothing_asked_for_ends_the_agent() -> None:
-    with pytest.raises(RuntimeError, match="nothing asked for that"):
-        await _uncancelled(cancelled_within())
+async def test_a_cancellation_that_nothing_asked_for_is_an_error() -> None:
+    with pytest.raises(UnrequestedCancellationError, match="nothing asked for that"):
+        await cancellable(cancelled_within)
 
 
 async def test_one_that_was_asked_for_is_passed_on() -> None:
@@ -31,7 +31,7 @@ async def test_one_that_was_asked_for_is_passed_on() -> None:
         finally:
             ended.set()
 
-    task = asyncio.create_task(_uncancelled(work()))
+    task = asyncio.create_task(cancellable(work))
     await begun.wait()
     task.cancel()
     await asyncio.wait((task,))
