@@ -19,6 +19,7 @@ from retinue.manager.server.call_limits import (
     Weight,
 )
 from retinue.manager.server.turns import DEFAULT_PACING, Paces, Pacing, Turns
+from retinue.manager.store.database import StoreBusy
 from retinue.manager.store.lanes import POOL_SIZES, Lane
 
 # As many as find a connection; administrators have few, and more to do beside the database.
@@ -26,6 +27,9 @@ PLACES: Mapping[CallerClass, int] = {
     CallerClass.USER: POOL_SIZES[Lane.USERS],
     CallerClass.ADMIN: 2 * POOL_SIZES[Lane.ADMINISTRATORS],
 }
+
+# How long a call waits for a place: those who have them may all wait for a lock.
+PLACE_SECONDS = 5.0
 
 
 @dataclass(slots=True, eq=False)
@@ -71,7 +75,9 @@ class TurnTaking:
 
     @contextlib.asynccontextmanager
     async def place(self, caller: Caller, weight: Weight) -> AsyncIterator[None]:
-        """Waits for one of the places of the caller's class, and has it for as long as the block lasts."""
+        """Waits for one of the places of the caller's class, and has it for as long as the block lasts.
+        Raises StoreBusy after `PLACE_SECONDS`.
+        """
         turns = self._turns.get(caller.kind)
         if turns is None or weight is Weight.RELAYED:
             yield
@@ -80,7 +86,8 @@ class TurnTaking:
         if turns.arrive(caller, ticket, COSTS[weight]):
             ticket.begin()
         try:
-            await ticket.ready
+            if not ticket.begun:
+                await _within(PLACE_SECONDS, ticket)
             yield
         finally:
             if not ticket.begun:
@@ -128,6 +135,14 @@ class TurnTaking:
         if seconds is not None:
             # Not sooner than the clock moves on.
             self._timer = asyncio.get_running_loop().call_later(max(seconds, 0.001), self._begin_due)
+
+
+async def _within(seconds: float, ticket: _Ticket) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await ticket.ready
+    except TimeoutError:
+        raise StoreBusy(f"no place among those that the database works for became free within {seconds} s") from None
 
 
 _charged: ContextVar[tuple[TurnTaking, Caller] | None] = ContextVar("charged", default=None)

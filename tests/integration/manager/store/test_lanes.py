@@ -10,7 +10,7 @@ from google.rpc.error_details_pb2 import RetryInfo
 from grpc_status import rpc_status
 from sqlalchemy import text
 
-from retinue.manager.server import interceptors
+from retinue.manager.server import interceptors, turn_taking
 from retinue.manager.store import connections
 from retinue.manager.store.database import Database, StoreBusy, StoreUnavailable
 from retinue.manager.store.lanes import POOL_SIZES, Lane, in_lane
@@ -43,10 +43,8 @@ async def test_a_lane_that_is_full_does_not_keep_others_waiting(
     monkeypatch.setattr(interceptors, "UNARY_SECONDS", NEVER)
     await database.dispose()
     database._pools.clear()  # noqa: SLF001  # those that are made now have these bounds
-    # A user who finds all connections of users in use is sent away soon; no other caller is, however long that takes.
-    monkeypatch.setattr(connections, "POOL_SECONDS", 1)
-    with in_lane(Lane.USERS):
-        database._pool()  # noqa: SLF001
+    # A user for whom no place is left is sent away soon; no other caller is, however long that takes.
+    monkeypatch.setattr(turn_taking, "PLACE_SECONDS", 1)
     monkeypatch.setattr(connections, "POOL_SECONDS", NEVER)
 
     blocker = await database.connect("test")
