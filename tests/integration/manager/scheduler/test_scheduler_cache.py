@@ -131,7 +131,9 @@ async def test_statements_of_a_pass_do_not_depend_on_its_size(
     execute = psycopg.AsyncCursor.execute
 
     async def counting(cursor: Any, statement: Any, *arguments: Any, **options: Any) -> Any:
-        counted.append(statement)
+        # Not what a new connection is set up with: how many of them a pass needs depends on the machine.
+        if b"set_config" not in (statement if isinstance(statement, bytes) else str(statement).encode()):
+            counted.append(statement)
         return await execute(cursor, statement, *arguments, **options)
 
     async def statements(scheduler: SteppedScheduler) -> int:
@@ -147,6 +149,7 @@ async def test_statements_of_a_pass_do_not_depend_on_its_size(
         for size in (1, 40, 1):
             for number in range(size):
                 await submit_to(database, "ann", f"s{len(numbers)}-{number}", cluster_size=2)
+            await database.dispose()
             numbers.append(await statements(scheduler))
         assert 10 < numbers[1] == numbers[2] <= 16
         assert set((await states(database)).values()) == {"SCHEDULED"}
