@@ -27,7 +27,7 @@ from retinue.client.command.print_error import print_error
 from retinue.client.command.printable import safe
 from retinue.client.command.progress import kernel_counts, outcome, pull_text, reason_text
 from retinue.client.command.script_options import SCRIPT_VARIABLE
-from retinue.client.command.selecting import say_none, selected, selector_option, term
+from retinue.client.command.selecting import end_sessions, say_none, selected, selector_option, term
 from retinue.client.command.text import amounts, or_dash, short_id, since, size, span
 from retinue.client.errors import CallError
 from retinue.manager.v1 import session_pb2
@@ -369,17 +369,12 @@ async def rm_command(
             for named in sessions:
                 click.echo((await client.sessions.get(named)).id)
             return ExitCode.OK
-        answers = await asyncio.gather(
-            *(client.sessions.terminate(session, force=force) for session in sessions), return_exceptions=True
-        )
         code: int = ExitCode.OK
         ending: list[Session] = []
-        for answer in answers:
+        for answer in await end_sessions(client, sessions, force=force):
             if isinstance(answer, CallError):
                 print_error(answer)
                 code = code or of_error(answer)
-            elif isinstance(answer, BaseException):
-                raise answer
             else:
                 if answer.state == "TERMINATED":
                     click.echo(f"retinue: {safe(answer.name)} had ended already", err=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Collection, Mapping, Sequence
 
 from retinue.manager.access import access_log
 from retinue.manager.server import errors, preconditions
@@ -38,13 +39,26 @@ async def find_session(tx: Transaction, reference: str, *, owner_only: bool = Fa
     """The session of a reference: id, prefix of it, or name. Raises NotFound for none,
     and for one the caller may not see.
     """
-    visibility = caller_visibility(owner_only=owner_only)
-    found = await sessions.find(tx, reference, visibility, current_principal().name)
-    if found is None:
-        others = await sessions.owners_of(tx, reference, visibility, _NAMED) if visibility.sees_others else []
-        named = ", ".join(f"{owner}/{reference}" for owner in others)
-        raise errors.NotFound("session", reference, f"{reference}; there is {named}" if named else "")
+    found = (await find_sessions(tx, [reference], owner_only=owner_only))[reference]
+    if isinstance(found, errors.NotFound):
+        raise found
     return found
+
+
+async def find_sessions(
+    tx: Transaction, references: Collection[str], *, owner_only: bool = False
+) -> dict[str, uuid.UUID | errors.NotFound]:
+    """Returns what `find_session` finds or raises, for each reference."""
+    visibility = caller_visibility(owner_only=owner_only)
+    found = await sessions.find(tx, references, visibility, current_principal().name)
+    missing = [reference for reference in references if reference not in found]
+    others = await sessions.owners_of(tx, missing, visibility, _NAMED) if missing and visibility.sees_others else {}
+    return {reference: found.get(reference) or _not_found(reference, others) for reference in references}
+
+
+def _not_found(reference: str, owners: Mapping[str, Sequence[str]]) -> errors.NotFound:
+    named = ", ".join(f"{owner}/{reference}" for owner in owners.get(reference, ()))
+    return errors.NotFound("session", reference, f"{reference}; there is {named}" if named else "")
 
 
 async def require_feature(tx: Transaction, session_id: uuid.UUID, feature: Feature) -> None:

@@ -37,6 +37,7 @@ METHODS: Mapping[str, Access] = {
             "ListSessions": Access.USER,
             "GetSessionGraph": Access.USER,
             "TerminateSession": Access.USER,
+            "BatchTerminateSessions": Access.USER,
             "RestartSession": Access.USER,
             "UpdateSession": Access.USER,
             "ExtendSession": Access.USER,

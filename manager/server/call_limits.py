@@ -60,6 +60,7 @@ Limits = Mapping[tuple[CallerClass, Weight], Limit]
 
 _WEIGHTS: Mapping[str, Weight] = {
     "/retinue.manager.v1.SessionService/BatchCreateSessions": Weight.BULK,
+    "/retinue.manager.v1.SessionService/BatchTerminateSessions": Weight.BULK,
     **dict.fromkeys(
         (
             "/retinue.manager.v1.SessionService/CreateSession",

@@ -303,6 +303,15 @@ async def terminate(tx: Transaction, session_id: uuid.UUID, *, by: str, force: b
     return await end(tx, session_id, SessionReason.TERMINATED_BY_USER, f"terminated by {by}", force=force)
 
 
+async def terminate_many(tx: Transaction, session_ids: Collection[uuid.UUID], *, by: str, force: bool) -> WorkingSet:
+    """Terminates sessions for a caller at once, those that this version can read; returns them as they are then."""
+    work = await load_for_update(tx, session_ids)
+    for session_id in work.machines:
+        _terminate(work, session_id, SessionReason.TERMINATED_BY_USER, f"terminated by {by}", force=force)
+    await save(tx, work)
+    return work
+
+
 async def restart(tx: Transaction, session_id: uuid.UUID, *, by: str, force: bool) -> SessionMachine:
     """Puts a session back into the queue for a caller; returns it as it is then. Raises UnreadableSessionError."""
     work = await load_for_update(tx, [session_id])
@@ -323,14 +332,18 @@ async def end(
     work = await load_for_update(tx, [session_id])
     if session_id in work.unreadable:
         raise UnreadableSessionError(session_id)
-    machine = work.machines.get(session_id)
-    if machine is None:
+    if session_id not in work.machines:
         return False
+    changed = _terminate(work, session_id, reason, message, force=force)
+    await save(tx, work)
+    return changed
+
+
+def _terminate(work: WorkingSet, session_id: uuid.UUID, reason: SessionReason, message: str, *, force: bool) -> bool:
+    machine = work.machines[session_id]
     machine.terminate(reason, message)
-    changed = any(isinstance(move, SessionMoved) for move in machine.moves)
     if force and machine.session.state == "TERMINATING" and not work.records[session_id].force:
         # Also shortens the grace of one that is ending already.
         work.forced.add(session_id)
-        changed = True
-    await save(tx, work)
-    return changed
+        return True
+    return any(isinstance(move, SessionMoved) for move in machine.moves)

@@ -225,60 +225,73 @@ def _references(rows: Sequence[Row]) -> References:
     return set(found["projects"]), policies, found["quotas"]
 
 
-async def find(tx: AsyncSession, reference: str, visibility: Visibility, caller: str) -> uuid.UUID | None:
-    """Returns the session that an id, a unique prefix of one (8 characters or more), a number, the name of a session of
-    the caller, or owner and name as `OWNER/NAME` refer to: the live one, else the newest that ended. A live name of
-    digits comes before a number, and a number before all else.
+async def find(
+    tx: AsyncSession, references: Collection[str], visibility: Visibility, caller: str
+) -> dict[str, uuid.UUID]:
+    """Returns the sessions that references mean, without those that mean none or several: an id, a unique prefix of one
+    (8 characters or more), a number, the name of a session of the caller, or owner and name as `OWNER/NAME`: the live
+    one, else the newest that ended. A live name of digits comes before a number, and a number before all else.
     """
-    if "\0" in reference:
-        return None
-    owner, slash, name = reference.partition("/")
-    # Neither ids nor names have a slash.
-    named = {"named_owner": owner, "name": name} if slash else {"named_owner": caller, "name": reference}
+    meanings = [_meaning(reference, caller) for reference in references if "\0" not in reference]
+    visible = visibility.condition("s")
     rows = await tx.execute(
         text(f"""
-            WITH named AS (
-                SELECT s.id FROM session s
-                WHERE {visibility.condition("s")} AND s.owner = :named_owner AND s.name = :name AND s.state NOT IN ('TERMINATED', 'CANCELLED')
-                LIMIT 2
-            ), exact AS (
-                SELECT id FROM named
-                UNION ALL SELECT s.id FROM session s
-                WHERE {visibility.condition("s")} AND s.number = CAST(:number AS bigint) AND NOT EXISTS (SELECT FROM named)
-            ), found AS (
-                SELECT id FROM exact
-                UNION
-                SELECT s.id FROM session s
-                WHERE {visibility.condition("s")} AND (s.id = :id OR (:prefix <> '' AND s.id BETWEEN :low AND :high))
-                    AND NOT (CAST(:number AS bigint) IS NOT NULL AND EXISTS (SELECT FROM exact))
-                LIMIT 2
+            WITH r AS MATERIALIZED (
+                SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb))
+                    AS r(reference text, named_owner text, name text, number bigint, low uuid, high uuid)
             )
-            SELECT id FROM found
+            SELECT r.reference, 'live' AS by, s.id FROM r JOIN session s ON s.owner = r.named_owner AND s.name = r.name
+            WHERE s.state NOT IN ('TERMINATED', 'CANCELLED') AND {visible}
             UNION ALL
-            (SELECT s.id FROM session s
-            WHERE {visibility.condition("s")} AND s.owner = :named_owner AND s.name = :name AND s.state IN ('TERMINATED', 'CANCELLED')
-                AND NOT EXISTS (SELECT FROM found)
-            ORDER BY s.number DESC LIMIT 1)
+            SELECT r.reference, 'number', s.id FROM r JOIN session s ON s.number = r.number WHERE {visible}
+            UNION ALL
+            SELECT r.reference, 'id', s.id FROM r CROSS JOIN LATERAL (
+                SELECT s.id FROM session s WHERE s.id BETWEEN r.low AND r.high AND {visible} LIMIT 2
+            ) s
+            UNION ALL
+            SELECT r.reference, 'ended', s.id FROM r CROSS JOIN LATERAL (
+                SELECT s.id FROM session s
+                WHERE s.owner = r.named_owner AND s.name = r.name AND s.state IN ('TERMINATED', 'CANCELLED') AND {visible}
+                ORDER BY s.number DESC LIMIT 1
+            ) s
         """),  # noqa: S608  # the condition is ours, its values are parameters
-        {**named, **_id_range(reference), "number": as_number(reference), **visibility.parameters()},
+        {"rows": recordset(meanings), **visibility.parameters()},
     )
-    found = rows.scalars().all()
-    return found[0] if len(found) == 1 else None
+    candidates: dict[str, dict[str, set[uuid.UUID]]] = {}
+    for reference, by, session_id in rows:
+        candidates.setdefault(reference, {}).setdefault(by, set()).add(session_id)
+    meant = {reference: _meant(reference, found) for reference, found in candidates.items()}
+    return {reference: next(iter(ids)) for reference, ids in meant.items() if len(ids) == 1}
 
 
-async def owners_of(tx: AsyncSession, name: str, visibility: Visibility, limit: int) -> list[str]:
-    """Returns the first owners, by name, of live sessions of a name that the caller may read."""
-    if "\0" in name:
-        return []
+def _meant(reference: str, found: Mapping[str, set[uuid.UUID]]) -> set[uuid.UUID]:
+    """Returns the sessions that a reference may mean, of those found by each way."""
+    exact = found.get("live") or found.get("number") or set()
+    is_exact = bool(exact) and as_number(reference) is not None
+    return (exact if is_exact else exact | found.get("id", set())) or found.get("ended", set())
+
+
+async def owners_of(
+    tx: AsyncSession, names: Collection[str], visibility: Visibility, limit: int
+) -> dict[str, list[str]]:
+    """Returns the first owners, in their order, of live sessions of each name that the caller may read."""
     rows = await tx.execute(
         text(f"""
-            SELECT DISTINCT s.owner FROM session s
-            WHERE s.state NOT IN ('TERMINATED', 'CANCELLED') AND s.name = :name AND {visibility.condition("s")}
-            ORDER BY s.owner LIMIT :limit
+            SELECT s.name, (array_agg(DISTINCT s.owner ORDER BY s.owner))[1 : CAST(:limit AS int)] FROM session s
+            WHERE s.state NOT IN ('TERMINATED', 'CANCELLED') AND s.name = ANY(:names) AND {visibility.condition("s")}
+            GROUP BY s.name
         """),  # noqa: S608  # the condition is ours, its values are parameters
-        {"name": name, "limit": limit, **visibility.parameters()},
+        {"names": [name for name in names if "\0" not in name], "limit": limit, **visibility.parameters()},
     )
-    return list(rows.scalars())
+    return {name: list(owners) for name, owners in rows}
+
+
+async def pending_among(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> set[uuid.UUID]:
+    """Returns those of the sessions that wait."""
+    rows = await tx.execute(
+        text("SELECT id FROM session WHERE id = ANY(:ids) AND state = 'PENDING'"), {"ids": list(session_ids)}
+    )
+    return set(rows.scalars())
 
 
 def as_number(reference: str) -> int | None:
@@ -287,16 +300,20 @@ def as_number(reference: str) -> int | None:
     return int(reference) if is_number and len(reference) <= _NUMBER_DIGITS else None
 
 
-def _id_range(reference: str) -> dict[str, Any]:
+def _meaning(reference: str, caller: str) -> dict[str, Any]:
+    """Returns what a reference may mean: a name of an owner, a number, a range of ids; None where it means no such."""
+    owner, slash, name = reference.partition("/")
+    # Neither ids nor names have a slash.
+    named = {"named_owner": owner, "name": name} if slash else {"named_owner": caller, "name": reference}
     digits = reference.replace("-", "").lower()
-    whole = None
-    low = high = uuid.UUID(int=0)
-    prefix = ""
-    if _SHORTEST_PREFIX <= len(digits) <= _UUID_DIGITS and all(digit in "0123456789abcdef" for digit in digits):
-        low, high = uuid.UUID(digits.ljust(_UUID_DIGITS, "0")), uuid.UUID(digits.ljust(_UUID_DIGITS, "f"))
-        prefix = digits
-        whole = low if len(digits) == _UUID_DIGITS else None
-    return {"id": whole, "prefix": prefix, "low": low, "high": high}
+    is_id = _SHORTEST_PREFIX <= len(digits) <= _UUID_DIGITS and all(digit in "0123456789abcdef" for digit in digits)
+    return {
+        "reference": reference,
+        **named,
+        "number": as_number(reference),
+        "low": uuid.UUID(digits.ljust(_UUID_DIGITS, "0")) if is_id else None,
+        "high": uuid.UUID(digits.ljust(_UUID_DIGITS, "f")) if is_id else None,
+    }
 
 
 async def read(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exit_codes import ExitCode
 from retinue.client.command.printable import safe
+from retinue.client.command.selecting import end_sessions
 from retinue.client.command.slurm.finding import (
     BATCH,
     jobs_of_ids,
@@ -24,14 +25,15 @@ from retinue.client.command.slurm.hostlist import expand
 from retinue.client.command.slurm.sbatch_meaning import signal_name
 from retinue.client.command.slurm.slurm_command import LEFT_OUT, SlurmCommand, lines_of, version_option
 from retinue.client.command.slurm.squeue import parse_states
-from retinue.client.errors import RetinueError, UsageError
+from retinue.client.errors import CallError, RetinueError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from retinue.client.client import Client
-    from retinue.client.command.slurm.job import Job, JobState
+    from retinue.client.command.slurm.job import Job
 
+_Failed: TypeAlias = "list[tuple[Job, list[str]]]"
 _SIGNALS_AT_A_TIME = 8
 # $1 is a signal, $2 whom it is for. The command is the first child of the kernel's first process, as what is orphaned
 # comes later; what runs this is no child of it.
@@ -138,20 +140,17 @@ async def scancel_command(
         if interactive:
             jobs = [job for job in jobs if _confirmed(job)]
         name = None if signal is None else signal_name(signal, f"--signal={signal}")
-        some = asyncio.Semaphore(_SIGNALS_AT_A_TIME)
-
-        async def one(job: Job) -> bool:
-            async with some:
-                return await _cancel(
-                    client,
-                    job,
-                    name,
-                    "script" if batch else "all" if full else "started",
-                    verbose=verbose and not quiet,
-                )
-
-        done = await asyncio.gather(*(one(job) for job in jobs))
-    return ExitCode.OK if all(done) and not missing else ExitCode.FAILURE
+        if verbose and not quiet:
+            for job in jobs:
+                click.echo(f"scancel: {'Terminating' if name is None else f'Signal {name} to'} job {job.id}", err=True)
+        if name in (None, "KILL"):
+            failed = await _end([job for job in jobs if not job.state.is_ended], client, force=name == "KILL")
+        else:
+            failed = await _signal(jobs, client, name, "script" if batch else "all" if full else "started")
+    for job, lines in failed:
+        for line in lines:
+            click.echo(f"scancel: error: Kill job error on job id {job.id}: {safe(line)}", err=True)
+    return ExitCode.OK if not failed and not missing else ExitCode.FAILURE
 
 
 async def _jobs(client: Client, ids: Sequence[str], users: str | None, *, me: bool) -> tuple[list[Job], list[str]]:
@@ -178,28 +177,28 @@ def _confirmed(job: Job) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-async def _cancel(client: Client, job: Job, signal: str | None, whom: str, *, verbose: bool) -> bool:
-    """Ends one job, or sends it a signal; returns whether that went well. One that has ended is left alone."""
-    if verbose:
-        click.echo(f"scancel: {'Terminating' if signal is None else f'Signal {signal} to'} job {job.id}", err=True)
-    state: JobState = job.state
-    if state.is_ended:
-        if signal is None or signal == "KILL":
-            return True
-        click.echo(
-            f"scancel: error: Kill job error on job id {job.id}: Job/step already completing or completed", err=True
-        )
-        return False
-    try:
-        if signal in (None, "KILL"):
-            await client.sessions.terminate(job.session.id, force=signal == "KILL")
-        else:
-            await _send(client, job, signal or "", whom)
-    except RetinueError as error:
-        for line in lines_of(error):
-            click.echo(f"scancel: error: Kill job error on job id {job.id}: {safe(line)}", err=True)
-        return False
-    return True
+async def _end(jobs: Sequence[Job], client: Client, *, force: bool) -> _Failed:
+    """Ends jobs; returns those that were refused, and why."""
+    answers = await end_sessions(client, [job.session.id for job in jobs], force=force)
+    return [(job, lines_of(found)) for job, found in zip(jobs, answers, strict=True) if isinstance(found, CallError)]
+
+
+async def _signal(jobs: Sequence[Job], client: Client, signal: str, whom: str) -> _Failed:
+    """Sends a signal to jobs; returns those that did not get it, and why."""
+    some = asyncio.Semaphore(_SIGNALS_AT_A_TIME)
+
+    async def one(job: Job) -> list[str]:
+        if job.state.is_ended:
+            return ["Job/step already completing or completed"]
+        try:
+            async with some:
+                await _send(client, job, signal, whom)
+        except RetinueError as error:
+            return lines_of(error)
+        return []
+
+    said = await asyncio.gather(*map(one, jobs))
+    return [(job, lines) for job, lines in zip(jobs, said, strict=True) if lines]
 
 
 async def _send(client: Client, job: Job, signal: str, whom: str) -> None:

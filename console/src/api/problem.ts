@@ -1,5 +1,6 @@
 import { Code, ConnectError } from "@connectrpc/connect";
 import { BadRequestSchema, ErrorInfoSchema } from "../gen/google/rpc/error_details_pb";
+import type { Status } from "../gen/google/rpc/status_pb";
 
 /** An error as it is shown: the server's own words, never a guess at them. */
 export interface Problem {
@@ -20,4 +21,14 @@ export function problemOf(error: unknown): Problem {
     message: known.rawMessage || Code[known.code],
     fields: fields.map(({ field, description }) => ({ field, description })),
   };
+}
+
+/** The same for one refusal among many answers, which is a message and no error of the call. */
+export function problemOfStatus(status: Status): Problem {
+  const error = new ConnectError(status.message, status.code);
+  error.details = status.details.map(({ typeUrl, value }) => ({
+    type: typeUrl.slice(typeUrl.lastIndexOf("/") + 1),
+    value,
+  }));
+  return problemOf(error);
 }

@@ -4,7 +4,7 @@ import { useVirtualizer } from "@tanstack/react-virtual";
 import { memo, useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { Link, useNavigate, useSearchParams } from "react-router";
 import { sessions as api } from "../api/client";
-import { type Problem, problemOf } from "../api/problem";
+import { type Problem, problemOf, problemOfStatus } from "../api/problem";
 import type { Session } from "../gen/retinue/manager/v1/session_pb";
 import { hasEnded } from "../live/reduce";
 import { type Column, inTab, matching, ordered, TABS, type Tab } from "../live/search";
@@ -256,19 +256,20 @@ const Row = memo(function Row(props: {
   );
 });
 
-/** Asks, and ends the sessions one by one; those that are refused stay, with the reason. */
+/** Asks, and ends the sessions; those that are refused stay, with the reason. */
 export function EndDialog({ sessions, onClose }: { sessions: readonly Session[]; onClose: () => void }) {
   const [busy, setBusy] = useState(false);
   const [problems, setProblems] = useState<{ name: string; problem: Problem }[]>([]);
   const end = async (force: boolean) => {
     setBusy(true);
     const refused: { name: string; problem: Problem }[] = [];
-    for (const session of sessions) {
-      try {
-        await api.terminateSession({ session: session.id, force });
-      } catch (error) {
-        refused.push({ name: session.spec?.name ?? session.id, problem: problemOf(error) });
-      }
+    try {
+      const { results } = await api.batchTerminateSessions({ sessions: sessions.map(({ id }) => id), force });
+      for (const [at, { outcome }] of results.entries())
+        if (outcome.case === "refused")
+          refused.push({ name: sessions[at]?.spec?.name ?? "", problem: problemOfStatus(outcome.value) });
+    } catch (error) {
+      refused.push({ name: t("sessions"), problem: problemOf(error) });
     }
     setBusy(false);
     setProblems(refused);

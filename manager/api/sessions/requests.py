@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from retinue.manager.agent_rpc.output import Span
 from retinue.manager.api.sessions.convert import preview_message
@@ -30,6 +31,11 @@ MAX_ARRAY_BYTES = 64 * 1024 * 1024
 MAX_INDEX_VARIABLES = 8
 ARRAY_LABEL, INDEX_LABEL, OFFSET_LABEL = "array", "array.index", "array.offset"
 MAIN = "main"
+
+
+def wrong_references(references: Collection[str]) -> list[errors.Violation]:
+    """Returns what is wrong with the number of sessions that are named at once."""
+    return [] if 1 <= len(references) <= MAX_SPECS else [("sessions", f"must be from 1 to {MAX_SPECS}")]
 
 
 def wrong_number(messages: Sequence[session_pb2.SessionSpec]) -> list[errors.Violation]:
@@ -111,7 +117,10 @@ def result_message(
     return pb.BatchCreateSessionsResult(accepted=accepted)
 
 
-def bounded(results: Iterable[pb.BatchCreateSessionsResult]) -> list[pb.BatchCreateSessionsResult]:
+_Result = TypeVar("_Result", pb.BatchCreateSessionsResult, pb.BatchTerminateSessionsResult)
+
+
+def bounded(results: Iterable[_Result]) -> list[_Result]:
     """Returns results that clients can take together: once the first ones take MAX_RESULT_BYTES, refusals are code and
     reason, and previews a reason. Few bytes of a request may be wrong in many ways.
     """
@@ -121,7 +130,7 @@ def bounded(results: Iterable[pb.BatchCreateSessionsResult]) -> list[pb.BatchCre
         if total > MAX_RESULT_BYTES:
             if result.HasField("refused"):
                 result.refused.CopyFrom(errors.short_status(result.refused))
-            elif result.accepted.HasField("preview"):
+            elif isinstance(result, pb.BatchCreateSessionsResult) and result.accepted.HasField("preview"):
                 preview = result.accepted.preview
                 result.accepted.preview.CopyFrom(pb.PlacementPreview(reason=preview.reason, tier=preview.tier))
         short.append(result)

@@ -26,6 +26,7 @@ from retinue.manager.api.sessions.refusal_convert import to_error
 from retinue.manager.api.sessions.requests import bounded, result_message, sessions_of, wrong_array, wrong_number
 from retinue.manager.api.sessions.spec_convert import MANY_DIGITS, to_requests
 from retinue.manager.api.sessions.template_rendering import Rendered, render
+from retinue.manager.api.sessions.terminations import terminate_sessions
 from retinue.manager.api.sessions.updates import check_restart, check_update, restart_session, update_session
 from retinue.manager.api.sessions.watch import serve_watch
 from retinue.manager.api.visibility import caller_visibility, find_session, full_view
@@ -243,6 +244,12 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
             response.session.CopyFrom(await _shown(tx, session_id))
         self._tail.wake()
         return response
+
+    async def BatchTerminateSessions(
+        self, request: pb.BatchTerminateSessionsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.BatchTerminateSessionsResponse:
+        """See the proto."""
+        return await terminate_sessions(self._database, request, self._tail.wake)
 
     async def RestartSession(
         self, request: pb.RestartSessionRequest, context: grpc.aio.ServicerContext[Any, Any]

@@ -215,6 +215,20 @@ async def test_create(
         ("GetSession", pb.GetSessionRequest(session="x\0y"), "INVALID_ARGUMENT", "INVALID_FIELD", ["session"]),
         ("GetSessionGraph", pb.GetSessionGraphRequest(session="nobody"), "NOT_FOUND", "NOT_FOUND", []),
         ("TerminateSession", pb.TerminateSessionRequest(session="nobody"), "NOT_FOUND", "NOT_FOUND", []),
+        (
+            "BatchTerminateSessions",
+            pb.BatchTerminateSessionsRequest(),
+            "INVALID_ARGUMENT",
+            "INVALID_FIELD",
+            ["sessions"],
+        ),
+        (
+            "BatchTerminateSessions",
+            pb.BatchTerminateSessionsRequest(sessions=["nobody", "x\0y"]),
+            "INVALID_ARGUMENT",
+            "INVALID_FIELD",
+            ["sessions[1]"],
+        ),
         ("ExplainSession", pb.ExplainSessionRequest(session="nobody"), "NOT_FOUND", "NOT_FOUND", []),
         ("ListSessions", pb.ListSessionsRequest(page_size=-1), "INVALID_ARGUMENT", "INVALID_FIELD", ["page_size"]),
         (
