@@ -38,6 +38,7 @@ TOOLS = {
     "setpriv": ("util-linux", "virtual machines"),
     "ip": ("iproute2", "nodes of `retinue dev`"),
     "nft": ("nftables", "egress of kernels"),
+    "mke2fs": ("e2fsprogs", "the bound of work directories"),
 }
 LINKS = ("bridge", "veth", "vxlan")
 RESOLVERS = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))

@@ -26,6 +26,8 @@ _LABEL = "retinue.agent"
 # An agent also has groups, files and threads of its own; what belongs to a kernel goes by the kernel's id and epoch.
 _ATTEMPT = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.[0-9]+")
 _SANDBOX = "bwrap"
+# What kernels write lies in file systems of their own, which are mounted beside and over their work directories.
+_MOUNTED, _FILE = ".disk", ".image"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +63,11 @@ def find(agent_id: str, node: nodes.Node | None, state_directory: Path, docker_h
     """
     groups = _groups(agent_id)
     attempts = {
-        entry.name
+        name
         for directory in _ATTEMPT_DIRECTORIES
         if (state_directory / directory).is_dir()
         for entry in (state_directory / directory).iterdir()
-        if _ATTEMPT.fullmatch(entry.name)
+        if _ATTEMPT.fullmatch(name := entry.name.removesuffix(_MOUNTED).removesuffix(_FILE))
     }
     kernels = [group for group in groups if _ATTEMPT.fullmatch(group.name)]
     processes = {pid for group in kernels for pid in _pids(group)}
@@ -120,6 +122,16 @@ def remove(agent_id: str, docker_host: str = "", seconds: float = 5.0) -> None:
         subprocess.run(table, check=False, capture_output=True)  # noqa: S603  # ours
     for name in engine.containers(docker_host, f"{_LABEL}={agent_id}"):
         engine.remove(docker_host, name)
+
+
+def unmount(directory: Path) -> None:
+    """Unmounts all that is mounted beneath a directory: file systems of work directories whose agents were killed.
+    Blocks.
+    """
+    place = f"{directory.resolve()}/"
+    points = [line.split(" ")[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    for point in reversed([point for point in points if point.startswith(place)]):
+        subprocess.run(("umount", "--lazy", point), check=False, capture_output=True)  # noqa: S603, S607
 
 
 def _agent_roots(agent_id: str) -> list[Path]:

@@ -89,6 +89,7 @@ def clear(directory: Path) -> None:
         leftovers.remove(agent, state.engines.get(agent, ""))
     if state.underlay is not None:
         nodes.delete_underlay(state.underlay)
+    leftovers.unmount(directory)
     (directory / _FILE).unlink(missing_ok=True)
 
 

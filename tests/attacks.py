@@ -673,13 +673,13 @@ ATTACKS: tuple[Attack, ...] = (
         "Each has its own limits; the processor is shared by weight.",
         "The share of others is not asserted: it would be a test of speed.",
     ),
-    _open(
+    _partly(
         Attacker.CODE,
         "disk-of-the-node",
         "Fills the disk or its inodes.",
-        "`ENOSPC` at the amount that the session asked for.",
-        "A kernel beyond its bound is ended with `DISK_EXCEEDED` when that is seen; there is no slot for disk.",
-        "tests/integration/agent/runtime",
+        "`ENOSPC` in that kernel at the bytes and files that the agent gives each native process or virtual machine.",
+        "There is no slot for disk: bounds together may be more than the disk. Containers, pods, and kernels of agents "
+        "with the condition `DISK_NOT_BOUNDED` are ended with `DISK_EXCEEDED` when too much is seen.",
     ),
     _partly(
         Attacker.CODE,

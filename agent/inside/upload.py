@@ -17,7 +17,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from retinue.agent.inside import workdir
+from retinue.agent.inside import work_disk, workdir
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,7 +56,7 @@ def sweep(home: Path, now: float, kept: float = KEPT) -> None:
     """Removes partial uploads of a work directory that were not resumed for so long;
     `now` is in seconds since the epoch.
     """
-    for directory in (workdir.partial_of(home), workdir.former_partial_of(home)):
+    for directory in (workdir.partial_of(work_disk.reached(home)), workdir.former_partial_of(home)):
         with contextlib.suppress(FileNotFoundError):
             for path in directory.iterdir():
                 with contextlib.suppress(OSError):
@@ -83,12 +83,12 @@ class IncomingUpload:
         """Begins or, with `resume`, continues after the bytes there.
         Raises PathError, RefusedError, NoSpaceError, BusyError, OSError.
         """
-        self._home = home
+        self._home = reached = work_disk.reached(home)
         self._announced = announced
         self._parts = workdir.parts_of(announced.path)
         if not self._parts:
             raise workdir.PathError("is required")
-        partial = workdir.partial_of(home)
+        partial = workdir.partial_of(reached)
         partial.mkdir(mode=0o700, exist_ok=True)
         self._kept = bool(announced.digest)
         self._place = partial / (_name(announced) if self._kept else uuid.uuid4().hex)
@@ -200,8 +200,13 @@ def _name(announced: Announced) -> str:
 
 
 def _check_space(home: Path, needed: int) -> None:
-    """Raises NoSpaceError when so many bytes more would not leave enough for others."""
+    """Raises NoSpaceError when so many bytes more would not leave enough for others, or do not fit."""
     system = os.statvfs(home)
+    if work_disk.is_bounded(home):
+        if system.f_bavail * system.f_frsize < needed:
+            raise NoSpaceError(f"the kernel's work directory has no space for {needed} bytes")
+        # The file of its file system takes space there as it fills.
+        system = os.statvfs(home.parent)
     reserve = min(RESERVE, system.f_blocks * system.f_frsize // RESERVE_PART)
     if system.f_bavail * system.f_frsize - needed < reserve:
         raise NoSpaceError(f"the node has no space for {needed} bytes")

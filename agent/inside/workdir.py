@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from retinue.agent.host import syscalls
+from retinue.agent.inside import work_disk
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -70,6 +71,7 @@ def former_partial_of(home: Path) -> Path:
 
 def remove_work(home: Path) -> None:
     """Removes a work directory and all that was to arrive there. Raises OSError."""
+    work_disk.remove(home)
     # In this order: who begins an upload looks for the work directory after it made the other one.
     for directory in (home, partial_of(home), former_partial_of(home)):
         _remove(directory)
@@ -77,6 +79,8 @@ def remove_work(home: Path) -> None:
 
 def empty_work(home: Path) -> None:
     """Removes all that is in a work directory, as far as that can be done."""
+    with contextlib.suppress(OSError):
+        work_disk.remove(home)
     with contextlib.suppress(OSError, subprocess.SubprocessError), os.scandir(home) as entries:
         for entry in entries:
             with contextlib.suppress(OSError, subprocess.SubprocessError):

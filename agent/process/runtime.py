@@ -61,7 +61,7 @@ class ProcessRuntime(SandboxRuntime[ProcessOptions, Kernels]):
         """Takes over what a former process of this agent left. Raises KernelRuntimeError
         when the node lacks something.
         """
-        self._node = await in_thread(Kernels, self._options, self._damaged)
+        self._node = await in_thread(Kernels, self._options, self._damaged, self._conditions)
         lost = await self._store.open(listener)
         await self._take_over_all(lost, self._node.names())
         await self._look_after()

@@ -19,6 +19,7 @@ from retinue.agent.host.launch_threads import SPARE, Launchers
 from retinue.agent.host.processes import alive, send_signal, wait_end
 from retinue.agent.host.seccomp import FilterError
 from retinue.agent.host.users import Users, UsersError
+from retinue.agent.inside import work_disk
 from retinue.agent.inside.provision import MOUNT_REFUSED, MountRefusedError
 from retinue.agent.inside.workdir import empty_work, remove_work
 from retinue.agent.kernel.build import ENCLOSE, PUMP, SRUN, BuildError, build
@@ -26,7 +27,7 @@ from retinue.agent.process import bubblewrap
 from retinue.agent.process.options import ProcessOptions
 from retinue.agent.process.root_layer import RootLayer
 from retinue.agent.runtime.bwrap_status import Status, parse_status
-from retinue.agent.runtime.disk_use import Area, devices_of
+from retinue.agent.runtime.disk_use import Area, bound_work, devices_of
 from retinue.agent.runtime.rebuild import Found, find_kernel
 from retinue.rpc.core.reasons import AttemptReason
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from retinue.agent.attempts import Mount, Owner
+    from retinue.agent.conditions import Conditions
     from retinue.agent.host.processes import Process
     from retinue.agent.state.damaged import DamagedFiles
 
@@ -61,16 +63,19 @@ class SandboxKernels(Generic[Options]):
     spares: ClassVar[int]
     """Threads kept ready to start kernels."""
 
-    def __init__(self, options: Options, damaged: DamagedFiles, family: str, mount_point: str) -> None:
+    def __init__(
+        self, options: Options, damaged: DamagedFiles, conditions: Conditions, family: str, mount_point: str
+    ) -> None:
         """Looks at the node and makes the agent's own directories and control groups. Raises KernelRuntimeError.
 
         Control groups are of that `family`; roots are assembled at that name in the state directory. What is in the
-        place of a directory is set aside in `damaged`.
+        place of a directory is set aside in `damaged`. A work directory that Linux does not bound is a condition.
         """
         for program in self.programs:
             if shutil.which(program) is None:
                 raise KernelRuntimeError(f"the program {program} is missing")
         self._options = options
+        self._conditions = conditions
         try:
             mount = options.state_dir.resolve() / mount_point
             for directory in (options.state_dir, options.scratch_dir, mount):
@@ -177,6 +182,8 @@ class SandboxKernels(Generic[Options]):
     def area(self, attempt_id: str) -> Area:
         """Returns the disk area of a kernel."""
         work = self.work(attempt_id)
+        if work_disk.is_bounded(work):
+            return Area(())
         return Area((work,), self._cgroups.processes(attempt_id), devices_of(work))
 
     def work(self, attempt_id: str) -> Path:
@@ -193,7 +200,13 @@ class SandboxKernels(Generic[Options]):
         except FileExistsError as error:
             # It goes with the attempt's record: without one, the attempt was started before.
             raise KernelStartError("its record was lost after it was started", AttemptReason.RECORD_LOST) from error
-        return self._users.assign(work, mounts)
+        owner = self._users.assign(work, mounts)
+        bound_work(work, self._options, self._conditions)
+        return owner
+
+    def restore_work(self, attempt_id: str) -> None:
+        """Has the work directory of a kernel that runs reached by this process. Raises OSError."""
+        work_disk.restore(self.work(attempt_id))
 
 
 @contextlib.contextmanager

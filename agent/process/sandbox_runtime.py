@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import time
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from retinue.agent.runtime.attempt_records import Record
     from retinue.agent.runtime.disk_use import Area
     from retinue.agent.runtime.options import Shared
+
+log = logging.getLogger(__name__)
 
 Options = TypeVar("Options", bound=ProcessOptions)
 Kernels = TypeVar("Kernels", bound=SandboxKernels[Any])
@@ -52,7 +55,17 @@ class SandboxRuntime(AttemptRuntime[Options], Generic[Options, Kernels]):
             copy = lost.get(attempt_id)
             await self._store.restore(recovered(attempt_id, self._options.boot_id, copy, found, time.time()))
         for record in self._store:
+            if record.init is not None and not record.phase.ended:
+                await self._restore_work(record)
             await self._adopt(record)
+
+    async def _restore_work(self, record: Record) -> None:
+        if record.boot_id != self._options.boot_id:
+            return
+        try:
+            await in_thread(self._kernels.restore_work, record.id)
+        except OSError as error:
+            log.warning("the work directory of attempt %s cannot be reached: %s", record.id, error)
 
     async def close(self) -> None:
         """Releases all resources; kernels continue to run."""

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from retinue.agent.attempts import AttemptSpec, Owner
+    from retinue.agent.conditions import Conditions
     from retinue.agent.state.damaged import DamagedFiles
 
 
@@ -63,9 +64,9 @@ class Kernels(SandboxKernels[ProcessOptions]):
     words = "kernels of kind `process`"
     spares = 4
 
-    def __init__(self, options: ProcessOptions, damaged: DamagedFiles) -> None:
+    def __init__(self, options: ProcessOptions, damaged: DamagedFiles, conditions: Conditions) -> None:
         """Looks at the node and makes the agent's own directories and control groups. Raises KernelRuntimeError."""
-        super().__init__(options, damaged, options.agent_id, "mount")
+        super().__init__(options, damaged, conditions, options.agent_id, "mount")
 
     def _filter(self) -> bytes:
         self._jail_filter = build_filter(jail=True)

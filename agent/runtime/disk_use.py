@@ -1,7 +1,7 @@
-"""Ends kernels that write more to the node's disk than they may: it belongs to all of the node's kernels,
-and to the agent.
+"""The bounds of what kernels write to the node's disk, which belongs to all of the node's kernels, and to the agent.
 
-Where a file system keeps no quotas, use can only be measured. All kernels are measured in turn, and at once
+A work directory has a file system of its own, where the node can have one: what is beyond it gets ENOSPC. All else can
+only be measured, and kernels that have too much of it are ended. All kernels are measured in turn, and at once
 when free space or inodes fall fast. Measuring takes at most a tenth of the time.
 """
 
@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from retinue.agent.errors import KernelRuntimeError
+from retinue.agent.errors import KernelRuntimeError, in_words
 from retinue.agent.host.lanes import in_thread
 from retinue.agent.host.processes import PROC
+from retinue.agent.inside import work_disk
 from retinue.rpc.core.reasons import AgentConditionReason, AgentConditionType, AttemptReason
 from retinue.rpc.retrying import Retrying
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from retinue.agent.conditions import Conditions
+    from retinue.agent.runtime.options import RuntimeOptions
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +100,21 @@ def bounds_of(directory: Path, size: int = 0, files: int = 0) -> Bounds:
         size or status.f_blocks * status.f_frsize // PART,
         files or max(least, status.f_files // PART),
     )
+
+
+def bound_work(home: Path, options: RuntimeOptions, conditions: Conditions) -> None:
+    """Gives an empty work directory a file system of the size that a kernel may have. Blocks.
+
+    The node has a condition while it cannot: what such kernels write is measured.
+    """
+    kind, reason, text = AgentConditionType.OTHER, AgentConditionReason.DISK_NOT_BOUNDED, ""
+    try:
+        bounds = bounds_of(home.parent, options.work_size, options.work_files)
+        work_disk.add(home, bounds.size, bounds.files)
+    except OSError as error:
+        text = f"work directories have no file systems of their own, and kernels may fill the disk: {in_words(error)}"
+        log.info("%s: %s", home, text)
+    conditions.update(kind, text, reason)
 
 
 def devices_of(*paths: Path) -> frozenset[int]:

@@ -48,6 +48,7 @@ from retinue.agent.vm.sandbox import Ends, VmSandbox, further_groups, show_mount
 
 if TYPE_CHECKING:
     from retinue.agent.attempts import AttemptSpec, Owner
+    from retinue.agent.conditions import Conditions
     from retinue.agent.kernel.core.accounts import Account
     from retinue.agent.state.damaged import DamagedFiles
 
@@ -103,9 +104,9 @@ class Machines(SandboxKernels[VmOptions]):
     programs = ("bwrap", "setpriv", "tc")
     spares = 2
 
-    def __init__(self, options: VmOptions, damaged: DamagedFiles) -> None:
+    def __init__(self, options: VmOptions, damaged: DamagedFiles, conditions: Conditions) -> None:
         """Looks at the node and makes the agent's own directories and control groups. Raises KernelRuntimeError."""
-        super().__init__(options, damaged, FAMILY.format(options.agent_id), "vm-mount")
+        super().__init__(options, damaged, conditions, FAMILY.format(options.agent_id), "vm-mount")
         options.run_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
 
     def start(self, start: Start) -> Started:

@@ -163,7 +163,7 @@ class VmRuntime(SandboxRuntime[VmOptions, Machines]):
         """Returns what machines are made with, from the first one on. Raises KernelRuntimeError."""
         async with self._opening:
             if self._node is None:
-                node = await asyncio.to_thread(Machines, self._options, self._damaged)
+                node = await asyncio.to_thread(Machines, self._options, self._damaged, self._conditions)
                 await self._look_after()
                 self._node = node
                 self._tasks.spawn(self._keep_pumps(built_path(self._options.cache_dir, PUMP)), "keep pumps")

@@ -41,6 +41,7 @@ class AgentConditionReason(StrEnum):
     END_NOT_RECORDED = "END_NOT_RECORDED"
     CONFIRMED = "CONFIRMED"
     LIMIT_REACHED = "LIMIT_REACHED"
+    DISK_NOT_BOUNDED = "DISK_NOT_BOUNDED"
 
 
 class AttemptReason(StrEnum):

@@ -24,6 +24,7 @@ from retinue.agent.process.options import ProcessOptions
 from retinue.agent.process.runtime import ProcessRuntime
 from retinue.agent.settings import Settings
 from retinue.agent.vm import machines
+from retinue.devtools import leftovers
 from tests.integration.agent.agent_process import AgentProcess
 from tests.integration.agent.authority import Authority
 from tests.integration.agent.docker.engine import TestEngine, install
@@ -69,6 +70,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
     # An agent that was killed leaves its rules to the next one.
     if (table := f"retinue-{agent_label(place.agent_id)}") in nftables.tables():
         nftables.run(f"delete table inet {table}")
+    leftovers.unmount(tmp_path)
     shutil.rmtree(tmp_path, ignore_errors=True)
 
 

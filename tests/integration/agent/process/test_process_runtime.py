@@ -19,6 +19,7 @@ from retinue.agent.errors import WorkDirectoryMissingError
 from retinue.agent.host.cgroups import Cgroups
 from retinue.agent.host.launch_threads import SPARE
 from retinue.agent.host.users import UserRange
+from retinue.agent.inside import work_disk
 from retinue.agent.kernel.build import CACHE, ENCLOSE, build
 from retinue.agent.network import namespaces
 from tests.integration.agent.opened import HOSTS
@@ -296,7 +297,9 @@ async def test_names_of_programs_are_where_the_command_looks(backends: Backends)
 async def test_a_kernel_whose_work_directory_is_gone_says_so(backends: Backends) -> None:
     """Something on the node removed it; the kernel runs on."""
     backend = await backends.started(spec("k", "sleep", "1000"))
-    shutil.rmtree(backends.place.directory / "scratch" / "k.1")
+    home = backends.place.directory / "scratch" / "k.1"
+    work_disk.remove(home)
+    shutil.rmtree(home)
     with pytest.raises(WorkDirectoryMissingError, match="something on its node removed"):
         await backend.kernel("k.1").exec()
     assert backend.observe()["k.1"].phase is Phase.RUNNING

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from retinue.agent.attempts import Phase
+from retinue.agent.host import loop_disk
 from retinue.agent.resources.discovery import parse_list
 from retinue.agent.runtime import disk_use
 from tests.integration.agent.runtime.beside import ran
@@ -46,6 +47,8 @@ DISK_HOGS = {
 async def test_a_kernel_that_takes_too_much_of_the_disk_is_ended(
     contract: Contract, monkeypatch: pytest.MonkeyPatch, hog: str
 ) -> None:
+    """On a node that cannot give work directories file systems of their own."""
+    monkeypatch.setattr(loop_disk, "CONTROL", Path("/dev/null/loop-control"))
     monkeypatch.setattr(disk_use, "INTERVAL", 0.1)
     monkeypatch.setattr(disk_use, "SHARE", 1.0)
     backend = await contract.open(work_size=32 << 20, work_files=1000)
@@ -65,6 +68,7 @@ async def test_a_kernel_that_takes_too_much_of_the_disk_is_ended(
 async def test_sparse_files_take_no_space(contract: Contract, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_use, "INTERVAL", 0.05)
     monkeypatch.setattr(disk_use, "SHARE", 1.0)
+    monkeypatch.setattr(loop_disk, "CONTROL", Path("/dev/null/loop-control"))
     looks: list[str] = []
     measure_area = disk_use.measure_area
 
