@@ -22,8 +22,9 @@ PURE := tests/unit tests/property tests/vectors
 KUBERNETES := .cache/kubernetes
 PODS := tests/integration/agent/kubernetes tests/integration/sessions/kubernetes
 NO_PODS = $(if $(RETINUE_KUBE_BIN)$(wildcard $(KUBERNETES)/kubelet),,$(wildcard $(PODS)))
-# How many files of the others run at once. Tests of a file share clusters.
-WORKERS ?= $(shell nproc)
+# How many files of the others run at once, one of them a file that mostly waits. Tests of a file share clusters.
+WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
+LOADFILE := --dist loadfile --waiting-workers 1
 # Tests that kill, pause and cut off what others would share run after them, each file with a cluster of its own.
 FAULTS := tests/faults
 # Programs of others, as their users have them: they take longer, and their installation needs a registry of packages.
@@ -161,19 +162,19 @@ test-kubernetes: programs kubernetes ## the tests of pods, on a cluster of one n
 	$(VENV)/bin/pytest -v $(wildcard $(PODS))
 
 test: programs unit clients $(CONSOLE) ## all tests, those of pods where there is a Kubernetes; needs root
-	$(VENV)/bin/pytest -v -n $(WORKERS) --dist loadfile --durations 60 $(SECOND_RUN) \
+	$(VENV)/bin/pytest -v -n $(WORKERS) $(LOADFILE) --durations 60 $(SECOND_RUN) \
 		$(foreach part,$(PURE) $(FAULTS) $(PROGRAMS) $(NO_PODS),--ignore=$(part))
-	$(VENV)/bin/pytest -v -n $(WORKERS) --dist loadfile --durations 20 $(SECOND_RUN) $(FAULTS)
+	$(VENV)/bin/pytest -v -n $(shell nproc) --dist loadfile --durations 20 $(SECOND_RUN) $(FAULTS)
 	$(if $(NO_PODS),@echo "There is no Kubernetes: $$(grep -rhE '^(async )?def test_' $(NO_PODS) tests/support/runtime_contract.py | wc -l) tests of pods were left out; run make test-kubernetes")
 	@cat $(LEFT_OUT)
 
 test-quick: programs $(CONSOLE) ## the pure tests, and one test of each capability on a real cluster; needs root
 	@rm -f $(UNSTABLE)
-	$(VENV)/bin/pytest -n $(WORKERS) --dist loadfile $(SECOND_RUN) @tests/quick
+	$(VENV)/bin/pytest -n $(WORKERS) $(LOADFILE) $(SECOND_RUN) @tests/quick
 
 attack: programs $(CONSOLE) ## what attackers try and docs/security.md answers, on real clusters; `make test` has it too; needs root
 	@rm -f $(UNSTABLE)
-	$(VENV)/bin/pytest -v -n $(WORKERS) --dist loadfile --durations 20 $(SECOND_RUN) -m attack \
+	$(VENV)/bin/pytest -v -n $(WORKERS) $(LOADFILE) --durations 20 $(SECOND_RUN) -m attack \
 		$$(grep -rl --include='test_*.py' 'pytest\.mark\.attack(' tests)
 
 pictures: programs $(CONSOLE) ## the pictures of the console in docs/images, from a real run; needs root

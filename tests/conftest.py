@@ -19,7 +19,7 @@ from tests.support.databases import TEMPLATE, Postgres, passable_directory
 from tests.support.eventually import NEVER
 from tests.support.watched_logs import watch
 
-pytest_plugins = ["tests.support.evidence", "tests.support.second_run"]
+pytest_plugins = ["tests.support.distribution", "tests.support.evidence", "tests.support.second_run"]
 
 # How long an example takes says something about the machine and who else uses it. A change is tested with the same
 # examples wherever it is tested; `--hypothesis-profile=exploring` looks for others.
