@@ -1,4 +1,4 @@
-"""Projects, users and tokens of a manager."""
+"""Projects, users and tokens of a manager, and its audit."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from retinue.client.pages import paged
 from retinue.client.time_spans import as_duration
 from retinue.manager.v1 import account_service_pb2 as pb
 from retinue.manager.v1 import account_service_pb2_grpc, idle_pb2
+from retinue.rpc.times import timestamp
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import AsyncGenerator, Iterable, Mapping
 
     import grpc.aio
@@ -214,3 +216,39 @@ class SshKeys:
     async def remove(self, fingerprint: str) -> pb.SshKey:
         """Removes a key; connections that were made with it end within seconds."""
         return (await call(self._stub.RemoveSshKey, pb.RemoveSshKeyRequest(fingerprint=fingerprint))).key
+
+
+class Audit:
+    """The records of the audit, for administrators. All methods raise CallError."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        """Sends nothing yet."""
+        self._stub: account_service_pb2_grpc.AccountServiceAsyncStub = account_service_pb2_grpc.AccountServiceStub(
+            channel
+        )
+
+    async def list(
+        self,
+        *,
+        filter: str = "",  # noqa: A002  # named as in the API
+        since: dt.datetime | None = None,
+        until: dt.datetime | None = None,
+        limit: int | None = None,
+    ) -> AsyncGenerator[pb.AuditRecord, None]:
+        """Yields records, newest first, from `since` on and before `until`.
+
+        `filter` is as in `principal = "ann" AND method = "CreateUser" AND code != "OK"`.
+        """
+
+        async def fetch(token: str, size: int) -> pb.ListAuditRecordsResponse:
+            request = pb.ListAuditRecordsRequest(
+                filter=filter,
+                start_time=timestamp(since),
+                end_time=timestamp(until),
+                page_size=size,
+                page_token=token,
+            )
+            return await call(self._stub.ListAuditRecords, request)
+
+        async for record in paged(fetch, lambda page: page.records, limit):
+            yield record

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import grpc.aio
 
-    from retinue.client.accounts import IdleOverrides, Projects, SshKeys, Tokens, Users
+    from retinue.client.accounts import Audit, IdleOverrides, Projects, SshKeys, Tokens, Users
     from retinue.client.endpoints import Endpoints
     from retinue.client.fleet import Agents, ResourceGroups, Routers
     from retinue.client.logs import LogChunk
@@ -124,6 +124,13 @@ class Client:
         from retinue.client.accounts import IdleOverrides  # noqa: PLC0415  # few programs need it
 
         return IdleOverrides(self._channel)
+
+    @cached_property
+    def audit(self) -> Audit:
+        """What administrators did, what was done with accounts, and what was denied."""
+        from retinue.client.accounts import Audit  # noqa: PLC0415  # few programs need it
+
+        return Audit(self._channel)
 
     @classmethod
     def connect(

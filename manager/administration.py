@@ -20,7 +20,7 @@ import sqlalchemy
 from retinue.manager import development, installation
 from retinue.manager.identity.tokens import TOKEN_PREFIX, hash_secret, new_secret
 from retinue.manager.installation import CA_CERTIFICATE, CA_KEY, BusyError, MismatchError
-from retinue.manager.store import accounts, agents, conditions
+from retinue.manager.store import accounts, agents, audit, conditions
 from retinue.manager.store.backups import rows
 from retinue.manager.store.backups.archive import Archive, BadBackupError, Manifest, opened, writing
 from retinue.manager.store.backups.restore import OccupiedError, begin_incarnation, restore, violated_invariants
@@ -194,6 +194,7 @@ async def create_admin(name: str, data_dir: Path, url: str) -> None:
         if await accounts.get_project(tx, development.PROJECT) is not None:
             await accounts.set_membership(tx, name, development.PROJECT, "ADMIN")
         await accounts.create_token(tx, name, hash_secret(secret), description="made by create-admin", ttl=None)
+        await tx.execute(audit.recording_command("create-admin", "user", name))
     click.echo(secret)
 
 
@@ -203,6 +204,7 @@ async def revoke_agent(agent_id: str, data_dir: Path, url: str) -> None:
         async with database.transaction() as tx:
             if not await agents.revoke(tx, agent_id):
                 raise click.ClickException(f"no agent {agent_id} is enrolled")
+            await tx.execute(audit.recording_command("revoke-agent", "agent", agent_id))
         # On its own, as sessions are locked before agents.
         async with database.transaction() as tx:
             await conditions.set_agent_lost(tx, agent_id, lost=True)

@@ -45,6 +45,7 @@ from retinue.manager.installation import (
 )
 from retinue.manager.listeners import Ports, serving
 from retinue.manager.server import pages
+from retinue.manager.server.auditing import Auditor
 from retinue.manager.server.authentication import Authenticator
 from retinue.manager.session.core.secrets import SessionSecrets
 from retinue.manager.settings import Settings
@@ -121,7 +122,7 @@ class Leading:
             group.create_task(cancellable(self._control_plane.run), name="control plane")
             # Once, at the start: no term waits for a name service.
             await self._control_plane.wait_answered(_NAMES_SECONDS)
-            await leadership.campaign(self._database, f"{socket.gethostname()}:{os.getpid()}", self._term)
+            await leadership.campaign(self._database, _process_name(), self._term)
 
     def endpoints(self) -> EndpointController | None:
         """Returns the controller of endpoints while this replica leads."""
@@ -155,7 +156,8 @@ class Leading:
             subnets=settings.session_subnets,
             vxlan_port=settings.vxlan_port,
             addresses=self._addresses,
-            kept=dt.timedelta(days=settings.keep_sessions_days) if settings.keep_sessions_days else None,
+            kept=_days(settings.keep_sessions_days),
+            audit_kept=_days(settings.keep_audit_days),
         )
         try:
             await self._leader.run()
@@ -206,6 +208,7 @@ async def _run(  # noqa: PLR0917  # what serve has made
     domain = await asyncio.to_thread(EndpointDomain.make, authority, settings.endpoint_domain)
     interactions = ActivityRecorder(database)
     authenticator = Authenticator(database, monotonic=time.monotonic, clock=_now)
+    auditor = Auditor(database, _process_name(), _now)
     gateway = None if settings.gateway is None else await asyncio.to_thread(_gateway, settings.gateway, authority)
     leading = Leading(database, tail, dialer, settings, secrets, domain, gateway)
     has_console = settings.gateway is not None and settings.gateway.console
@@ -215,6 +218,7 @@ async def _run(  # noqa: PLR0917  # what serve has made
             background = [
                 group.create_task(supervise("journal tail", tail.run), name="journal tail"),
                 group.create_task(supervise("interactions", interactions.run), name="interactions"),
+                group.create_task(supervise("audit", auditor.run), name="audit"),
                 group.create_task(
                     supervise(
                         "certificate authority", lambda: follow_authority(database, settings.data_directory, authority)
@@ -248,6 +252,7 @@ async def _run(  # noqa: PLR0917  # what serve has made
                     gateway=gateway,
                     console_origin=console_origin,
                     max_pending_sessions=settings.max_pending_sessions,
+                    auditor=auditor,
                 ) as ports,
                 contextlib.AsyncExitStack() as stack,
             ):
@@ -379,6 +384,15 @@ async def _database_server(settings: Settings) -> AsyncIterator[tuple[str, Embed
             yield await embedded.start(), embedded
         finally:
             await embedded.stop()
+
+
+def _process_name() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def _days(number: int) -> dt.timedelta | None:
+    """Returns for how long something is kept; None: for ever."""
+    return dt.timedelta(days=number) if number else None
 
 
 def _now() -> dt.datetime:

@@ -33,6 +33,7 @@ from retinue.manager.identity.authority import MANAGER_DNS, Authority
 from retinue.manager.identity.endpoint_tokens import EndpointTokenSigner
 from retinue.manager.identity.own_certificate import OwnCertificate
 from retinue.manager.server import errors, reflection
+from retinue.manager.server.auditing import Auditor
 from retinue.manager.server.authentication import Authenticator
 from retinue.manager.server.interceptors import CallInterceptor
 from retinue.manager.session.core.pending_limit import DEFAULT_MAX_PENDING
@@ -159,6 +160,7 @@ async def serving(
     gateway: Gateway | None = None,
     console_origin: str = "",
     max_pending_sessions: int = DEFAULT_MAX_PENDING,
+    auditor: Auditor | None = None,
 ) -> AsyncIterator[Ports]:
     """Serves for as long as the block lasts; health reports NOT_SERVING until it is set otherwise.
 
@@ -167,13 +169,14 @@ async def serving(
     their host names are in `endpoint_domain`, and with `prometheus` they may scale by queries. `listen` and
     `agent_listen` are `host:port`, or several with commas. SSH connections to
     sessions come at `direct_listen`, by default at any free port, and `gateway` is where users reach ports of
-    sessions over HTTP, with the web console at `console_origin` if it is not empty. At the end, streams end first,
-    and calls in progress get `grace_seconds`.
+    sessions over HTTP, with the web console at `console_origin` if it is not empty. `auditor` records calls. At the
+    end, streams end first, and calls in progress get `grace_seconds`.
     Raises OSError when a port cannot be had.
     """
     stopping = asyncio.Event()
     direct = DirectPorts()
-    server = grpc.aio.server(interceptors=[CallInterceptor(authenticator, stopping)], options=SERVER_OPTIONS)
+    calls = CallInterceptor(authenticator, stopping, auditor=auditor)
+    server = grpc.aio.server(interceptors=[calls], options=SERVER_OPTIONS)
     # The authority's certificate is in the chain for nodes that enrol: they know it by its fingerprint only.
     listens, agent_listens = options.listen_addresses(listen), options.listen_addresses(agent_listen)
     named = [*advertise, *_named_hosts(*listens, *agent_listens)]

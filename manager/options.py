@@ -14,6 +14,7 @@ ENVIRONMENT_PREFIX = "RETINUE_MANAGER"
 DEFAULT_DATA_DIRECTORY = Path("/var/lib/retinue/manager")
 DEFAULT_LISTEN, DEFAULT_AGENT_LISTEN = "0.0.0.0:7440", "0.0.0.0:7441"
 DEFAULT_KEPT_DAYS = 30
+DEFAULT_AUDIT_DAYS = 365
 LOCAL_HOSTS = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]", "": "127.0.0.1"}  # noqa: S104  # compared with, not bound to
 """Hosts that stand for all addresses of a machine, and where the machine itself reaches what listens there."""
 DATABASE_SERVICE = "database"

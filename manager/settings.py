@@ -8,7 +8,13 @@ from pathlib import Path
 
 from retinue.manager.dispatch.core.timers import Timers
 from retinue.manager.gateway.settings import GatewaySettings
-from retinue.manager.options import DEFAULT_AGENT_LISTEN, DEFAULT_DATA_DIRECTORY, DEFAULT_KEPT_DAYS, DEFAULT_LISTEN
+from retinue.manager.options import (
+    DEFAULT_AGENT_LISTEN,
+    DEFAULT_AUDIT_DAYS,
+    DEFAULT_DATA_DIRECTORY,
+    DEFAULT_KEPT_DAYS,
+    DEFAULT_LISTEN,
+)
 from retinue.manager.session.core.ipam import POOL, VXLAN_PORT
 from retinue.manager.session.core.pending_limit import DEFAULT_MAX_PENDING
 from retinue.rpc.core.addresses import PUBLIC_ONLY, AddressPolicy
@@ -39,6 +45,8 @@ class Settings:
     webhook_addresses: AddressPolicy = PUBLIC_ONLY
     # Sessions that ended are removed after so many days; 0: never.
     keep_sessions_days: int = DEFAULT_KEPT_DAYS
+    # Audit records are removed after so many days; 0: only when there are too many.
+    keep_audit_days: int = DEFAULT_AUDIT_DAYS
     # How many sessions of a user may wait when no quota says it.
     max_pending_sessions: int = DEFAULT_MAX_PENDING
     # HTTP to ports of sessions; None: there is none.

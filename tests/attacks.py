@@ -533,13 +533,15 @@ ATTACKS: tuple[Attack, ...] = (
         " time holds in the simulation, and was not reached on a cluster; a request that creates thousands of"
         " sessions holds the event loop for more than 10 ms.",
     ),
-    _open(
+    *_rows(
         Attacker.USER,
-        "acts-without-a-trace",
-        "Does or is denied something, and kills the manager before it is recorded.",
-        "Acts of administrators and denials are recorded in the same commit, or did not happen.",
-        "The journal has sessions and endpoints, and access to sessions; there is no record of other acts.",
-        "tests/integration/manager/api/admin",
+        (
+            "acts-without-a-trace",
+            "Does something with rights of an administrator or on an account, or is denied something, and kills the "
+            "manager before it is recorded; fills the records with denied calls.",
+            "An act is recorded before it begins, or fails with `UNAVAILABLE` and was not done; one whose manager was "
+            "killed has a record without an outcome. 10,000 denied calls of a kind are one record a minute.",
+        ),
     ),
     _no_feature(
         Attacker.USER,

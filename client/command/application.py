@@ -82,7 +82,14 @@ _SECTIONS = {
         "sacctmgr": "slurm.accounting",
         "sshare": "slurm.accounting",
     },
-    "Cluster": {"agents": "agents", "routers": "routers", "groups": "groups", "shares": "groups", "admin": "admin"},
+    "Cluster": {
+        "agents": "agents",
+        "routers": "routers",
+        "groups": "groups",
+        "shares": "groups",
+        "audit": "audit",
+        "admin": "admin",
+    },
     "This machine": {
         "contexts": "contexts",
         "console": "console",
@@ -125,7 +132,6 @@ _ALIASES = {
 }
 # What there is in place of what is often typed and is no command.
 _INSTEAD = {
-    "audit": "`retinue history SESSION` or `retinue watch`",
     "cluster": "`retinue agents ls` or `retinue groups ls`",
     "config": "`retinue contexts`",
     "create": "`retinue run` or `retinue apply -f FILE`",

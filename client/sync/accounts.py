@@ -11,6 +11,7 @@ from retinue.client import accounts as aio_accounts
 from retinue.client.blocking import iterate, run
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Iterable, Iterator, Mapping
     from typing import TYPE_CHECKING
 
@@ -159,3 +160,25 @@ class SshKeys:
     def remove(self, fingerprint: str) -> pb.SshKey:
         """Removes a key; connections that were made with it end within seconds."""
         return run(self._asynchronous.remove(fingerprint))
+
+
+class Audit:
+    """The records of the audit, for administrators. All methods raise CallError."""
+
+    def __init__(self, asynchronous: aio_accounts.Audit) -> None:
+        """Takes the asynchronous form."""
+        self._asynchronous = asynchronous
+
+    def list(
+        self,
+        *,
+        filter: str = "",
+        since: dt.datetime | None = None,
+        until: dt.datetime | None = None,
+        limit: int | None = None,
+    ) -> Iterator[pb.AuditRecord]:
+        """Yields records, newest first, from `since` on and before `until`.
+
+        `filter` is as in `principal = "ann" AND method = "CreateUser" AND code != "OK"`.
+        """
+        return iterate(self._asynchronous.list(filter=filter, since=since, until=until, limit=limit))

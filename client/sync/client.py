@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from retinue.client import client as aio_client
 from retinue.client.blocking import run
-from retinue.client.sync.accounts import IdleOverrides, Projects, SshKeys, Tokens, Users
+from retinue.client.sync.accounts import Audit, IdleOverrides, Projects, SshKeys, Tokens, Users
 from retinue.client.sync.endpoints import Endpoints
 from retinue.client.sync.fleet import Agents, ResourceGroups, Routers
 from retinue.client.sync.quotas import Quotas
@@ -100,6 +100,11 @@ class Client:
     def idle_overrides(self) -> IdleOverrides:
         """Exceptions from idle policies."""
         return IdleOverrides(self._asynchronous.idle_overrides)
+
+    @cached_property
+    def audit(self) -> Audit:
+        """What administrators did, what was done with accounts, and what was denied."""
+        return Audit(self._asynchronous.audit)
 
     @classmethod
     def connect(

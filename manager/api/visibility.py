@@ -24,7 +24,7 @@ def caller_visibility(*, owner_only: bool = False) -> sessions.Visibility:
     without those that are read as an administrator of a project.
     """
     principal = current_principal()
-    administered = () if owner_only else tuple(m.project for m in principal.memberships if m.role == "ADMIN")
+    administered = () if owner_only else principal.administered
     return sessions.Visibility(principal.is_admin, principal.name, administered)
 
 

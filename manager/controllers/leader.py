@@ -8,7 +8,8 @@ import datetime as dt
 import ipaddress
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from ipaddress import IPv4Network
 
 from retinue.manager.agent_rpc.dialer import Dialer
@@ -41,8 +42,8 @@ from retinue.manager.session.core.ipam import POOL, VXLAN_PORT
 from retinue.manager.session.core.secrets import SessionSecrets
 from retinue.manager.session.core.service_ports import Addresses
 from retinue.manager.session.core.states import ENDED_SESSION_STATES, SessionState
-from retinue.manager.store import attempts, leadership, nodes, retention
-from retinue.manager.store.database import Database, StoreUnavailable
+from retinue.manager.store import attempts, audit, leadership, nodes, retention
+from retinue.manager.store.database import Database, StoreUnavailable, Transaction
 from retinue.manager.store.journal_tail import JournalTail
 from retinue.manager.store.nodes import AgentTarget
 from retinue.manager.supervision import for_links, supervise
@@ -80,6 +81,7 @@ class Leader:
         check_lease: Callable[[], None] = lambda: None,
         webhook_addresses: AddressPolicy = PUBLIC_ONLY,
         kept: dt.timedelta | None = None,
+        audit_kept: dt.timedelta | None = None,
         endpoint_domain: EndpointDomain | None = None,
         prometheus_url: str = "",
         subnets: IPv4Network = POOL,
@@ -87,8 +89,8 @@ class Leader:
         addresses: Addresses | None = None,
     ) -> None:
         """Agents whose kernels do nothing are refused unless `null_kernels` are wanted. `control_plane` are the
-        addresses of managers and database: kernels are kept from them. Sessions that ended are `kept` for so long;
-        None: for ever. Without an `endpoint_domain` there are no routers,
+        addresses of managers and database: kernels are kept from them. Sessions that ended are `kept` for so long,
+        records of the audit `audit_kept`; None: for ever. Without an `endpoint_domain` there are no routers,
         and without a `prometheus_url` no metrics by queries. New networks of sessions are in `subnets` and have
         `vxlan_port`, and a gateway has `addresses` for their ports.
         """
@@ -99,6 +101,7 @@ class Leader:
         self._term = term
         self._check_lease = check_lease
         self._kept = kept
+        self._audit_kept = audit_kept
         self._orphans = Orphans(database, term, self._committed)
         self._out_of_bounds = OutOfBounds(database, term)
         self._reports = Reports(database, term, self._committed, self._orphans, out_of_bounds=self._out_of_bounds.note)
@@ -289,20 +292,22 @@ class Leader:
             async with self._database.transaction() as tx:
                 await leadership.check(tx, self._term)
                 await retention.forget(tx)
+            await self._purge(partial(audit.forget, age=self._audit_kept))
             if self._kept is not None:
-                await self._purge(self._kept)
+                # Outputs first: those are most of it.
+                await self._purge(partial(retention.purge_outputs, age=self._kept))
+                await self._purge(partial(retention.purge_sessions, age=self._kept))
             await asyncio.sleep(_HOUSE_SECONDS)
 
-    async def _purge(self, age: dt.timedelta) -> None:
-        """Removes sessions that ended longer ago, their outputs first: those are most of it."""
-        for purge in (retention.purge_outputs, retention.purge_sessions):
-            while True:
-                async with self._database.transaction() as tx:
-                    await leadership.check(tx, self._term)
-                    number = await purge(tx, age)
-                if number == 0:
-                    break
-                await asyncio.sleep(_PURGE_PAUSE_SECONDS)
+    async def _purge(self, purge: Callable[[Transaction], Awaitable[int]]) -> None:
+        """Removes what is kept no longer, in portions, until there is none left."""
+        while True:
+            async with self._database.transaction() as tx:
+                await leadership.check(tx, self._term)
+                number = await purge(tx)
+            if number == 0:
+                break
+            await asyncio.sleep(_PURGE_PAUSE_SECONDS)
 
     async def _record_heard(self) -> None:
         while True:

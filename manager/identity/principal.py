@@ -52,3 +52,8 @@ class Principal:
     def projects(self) -> tuple[str, ...]:
         """Projects the caller is a member of."""
         return tuple(membership.project for membership in self.memberships)
+
+    @property
+    def administered(self) -> tuple[str, ...]:
+        """Projects the caller is an administrator of."""
+        return tuple(membership.project for membership in self.memberships if membership.role == ADMIN)

@@ -150,6 +150,7 @@ METHODS: Mapping[str, Access] = {
             "ListQuotas": Access.USER,
             "SetIdleOverride": Access.ADMIN,
             "ListIdleOverrides": Access.USER,
+            "ListAuditRecords": Access.ADMIN,
         },
     ),
     **_methods(

@@ -138,6 +138,7 @@ _WEIGHTS: Mapping[str, Weight] = {
             "/retinue.manager.v1.AccountService/ListQuotas",
             "/retinue.manager.v1.AccountService/ListSshKeys",
             "/retinue.manager.v1.AccountService/ListIdleOverrides",
+            "/retinue.manager.v1.AccountService/ListAuditRecords",
             "/retinue.manager.v1.EndpointService/ListEndpoints",
             "/retinue.manager.v1.EndpointService/ListRevisions",
             "/retinue.manager.v1.EndpointService/ListEndpointTokens",

@@ -1,5 +1,5 @@
 """Surrounds every call with layers: request id, log line, errors, deadline, authentication, authorisation, limits,
-in this order.
+audit, in this order.
 
 The layers are context managers around the handler, the same for all four kinds of handlers. Streams are also ended
 here: when the server stops, and when the caller's credentials are no longer good.
@@ -14,6 +14,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, TypeAlias
 
 import grpc
@@ -23,6 +24,7 @@ from prometheus_client import Counter, Histogram
 from retinue.manager.identity.principal import Kind, Principal
 from retinue.manager.server import errors, lower_errors
 from retinue.manager.server.arrivals import Arrivals
+from retinue.manager.server.auditing import Auditor
 from retinue.manager.server.authentication import Authenticator
 from retinue.manager.server.authorization import Access, access_to, authorise
 from retinue.manager.server.call_limits import (
@@ -97,10 +99,12 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         *,
         recheck_seconds: float = RECHECK_SECONDS,
         limits: Limits = DEFAULT_LIMITS,
+        auditor: Auditor | None = None,
     ) -> None:
-        """Streams end when `stopping` is set."""
+        """Streams end when `stopping` is set. Without an `auditor` no call leaves a record."""
         self._authenticator = authenticator
         self._stopping = stopping
+        self._auditor = auditor
         self._recheck_seconds = recheck_seconds
         self._open_streams = OpenStreams(STREAM_LIMITS, DEFAULT_STREAM_LIMIT)
         self._wrong_tokens = WrongTokens()
@@ -129,7 +133,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             return grpc.stream_unary_rpc_method_handler(answer, None, writer)
         behaviour = handler.stream_stream if many else handler.unary_stream
         return grpc.stream_stream_rpc_method_handler(
-            self._streaming(method, behaviour, reader, many=many), None, writer
+            self._streaming(method, behaviour, reader, handler.request_deserializer, many=many), None, writer
         )
 
     def _refusing(self, method: str) -> Any:
@@ -149,11 +153,14 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     request = await self._request(opened.requests(requests), reader, caller, many=many)
                     # Once its request is there: one that does not come takes no place of others.
                     async with self._turns.place(caller, weight_of(method)):
-                        return await behaviour(request, HandlerContext())
+                        audited = self._audited(call, behaviour, reader, many=many, stream=False)
+                        return await audited(request, HandlerContext())
 
         return answer
 
-    def _streaming(self, method: str, behaviour: Any, reader: Reader | None, *, many: bool) -> Any:
+    def _streaming(
+        self, method: str, behaviour: Any, reader: Reader | None, parser: Reader | None, *, many: bool
+    ) -> Any:
         # Writes by itself: of a generator whose response cannot be sent, the library leaves the rest to the garbage
         # collector, and its tasks would outlive the call.
         async def stream(requests: Any, context: Context) -> None:
@@ -161,9 +168,19 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             with opened.until_ended():
                 async with self._around(call, opened, None) as (access, caller):
                     request = await self._request(opened.requests(requests), reader, caller, many=many)
-                    await self._relay(call, opened, access, behaviour, request)
+                    audited = self._audited(call, behaviour, parser, many=many, stream=True)
+                    await self._relay(call, opened, access, audited, request)
 
         return stream
+
+    def _audited(self, call: Call, behaviour: Any, parser: Reader | None, *, many: bool, stream: bool) -> Any:
+        if self._auditor is None:
+            return behaviour
+        return self._auditor.audited(call, _principal.get(None), behaviour, parser, many=many, stream=stream)
+
+    def _note(self, call: Call, error: errors.ApiError) -> None:
+        if self._auditor is not None:
+            self._auditor.note(call, _principal.get(None), error)
 
     async def _request(self, requests: Any, reader: Reader | None, caller: Caller, *, many: bool) -> Any:
         """Returns what a handler takes: the one message of a call, or the stream of them."""
@@ -214,13 +231,18 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self, call: Call, opened: OpenCall, seconds: float | None
     ) -> AsyncIterator[tuple[Access, Caller]]:
         with serving(call.request_id):
-            async with _logged(call, opened, stream=seconds is None), _answered(opened), _within(call, seconds):
+            async with (
+                _logged(call, opened, stream=seconds is None),
+                _answered(opened, partial(self._note, call)),
+                _within(call, seconds),
+            ):
                 access = access_to(call.method)
                 if access is not Access.ANYONE:
                     with self._counting_wrong_tokens(call):
                         principal = await self._authenticator.authenticate(call)
-                    authorise(access, principal, call.method)
+                    # Before it is denied: log and audit say who it was.
                     _principal.set(principal)
+                    authorise(access, principal, call.method)
                     _address.set(call.address)
                     caller = _caller(call, principal)
                     enter_lane(_LANES[caller.kind])
@@ -317,9 +339,9 @@ async def _logged(call: Call, opened: OpenCall, *, stream: bool) -> AsyncIterato
 
 
 @contextlib.asynccontextmanager
-async def _answered(opened: OpenCall) -> AsyncIterator[None]:
+async def _answered(opened: OpenCall, note: Callable[[errors.ApiError], None]) -> AsyncIterator[None]:
     """Ends a call that failed with a status; an unexpected error goes to the log,
-    and only its incident number to the caller.
+    and only its incident number to the caller. `note` is called with the error.
     """
     try:
         yield
@@ -333,6 +355,7 @@ async def _answered(opened: OpenCall) -> AsyncIterator[None]:
             incident = secrets.token_hex(8)
             _log.exception("incident %s", incident)
             found = errors.Internal(incident)
+        note(found)
         await opened.fail(found)
 
 

@@ -1,5 +1,5 @@
 """Deletes what has passed its retention: journal entries, answers to repeated requests, used-up join tokens, old access
-to ports, old usage, and sessions that ended long ago.
+to ports, old usage, and sessions that ended long ago. Records of the audit are removed by `audit`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The AccountService: projects, users, memberships, tokens, quotas and idle overrides."""
+"""The AccountService: projects, users, memberships, tokens, quotas, idle overrides and the audit."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import grpc.aio
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.api.admin.audit import list_audit_records
 from retinue.manager.api.admin.quota_convert import KINDS, checked_limits, quota_message
 from retinue.manager.api.admin.ssh_keys import add_ssh_key, list_ssh_keys, remove_ssh_key
 from retinue.manager.api.sessions.idle_convert import checked_override, override_message
@@ -372,6 +373,12 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
         messages = [override_message(override) for override in found[: page.size]]
         overrides, token = page.close(messages, len(found), lambda position: [found[position].user_name])
         return pb.ListIdleOverridesResponse(overrides=overrides, next_page_token=token)
+
+    async def ListAuditRecords(
+        self, request: pb.ListAuditRecordsRequest, context: _Context
+    ) -> pb.ListAuditRecordsResponse:
+        """See the proto."""
+        return await list_audit_records(self._database, request)
 
 
 async def _parent(tx: AsyncSession, user: str, ttl: dt.timedelta | None) -> uuid.UUID | None:

@@ -172,9 +172,8 @@ async def _changeable(tx: AsyncSession, reference: str, project: str, given_etag
     """Returns the newest version of a template that the caller may change, locked until the commit."""
     template = await find_template(tx, reference, project, lock=True)
     caller = current_principal()
-    administered = [item.project for item in caller.memberships if item.role == "ADMIN"]
     if not caller.is_admin and (
-        template.project is None or (template.owner != caller.name and template.project not in administered)
+        template.project is None or (template.owner != caller.name and template.project not in caller.administered)
     ):
         raise errors.MethodDenied("only who made the template, and administrators, may change it")
     check_etag(given_etag, template.version)

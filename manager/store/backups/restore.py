@@ -12,6 +12,7 @@ import psycopg
 import sqlalchemy
 from alembic.runtime.migration import MigrationContext
 
+from retinue.manager.store.audit import recording_command
 from retinue.manager.store.backups import rows
 from retinue.manager.store.backups.archive import Archive
 from retinue.manager.store.backups.rows import Connection
@@ -69,6 +70,12 @@ def restore(engine: sqlalchemy.Engine, archive: Archive, *, replace: bool = Fals
             rows.copy_in(driver, archive)
             upgrade(connection, "head")
             incarnation = _begin_incarnation(driver)
+            manifest = archive.manifest
+            connection.execute(
+                recording_command(
+                    "admin restore", "cluster", manifest.cluster_id, f"create_time={manifest.create_time}"
+                )
+            )
         with connection.begin():
             driver.execute("ANALYZE")
     return incarnation

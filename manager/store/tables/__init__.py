@@ -16,7 +16,14 @@ from retinue.manager.store.tables.accounts import (
     UserAccount,
 )
 from retinue.manager.store.tables.claims import Claim, DrfShare, Network, NetworkSite, Usage
-from retinue.manager.store.tables.cluster import Cluster, Journal, JournalHead, Orphan, scheduling_change
+from retinue.manager.store.tables.cluster import (
+    AuditRecord,
+    Cluster,
+    Journal,
+    JournalHead,
+    Orphan,
+    scheduling_change,
+)
 from retinue.manager.store.tables.endpoints import (
     Endpoint,
     EndpointReplica,
@@ -57,6 +64,7 @@ from retinue.manager.store.tables.sessions import (
 __all__ = [
     "Agent",
     "Attempt",
+    "AuditRecord",
     "Claim",
     "Cluster",
     "ConsoleTicket",

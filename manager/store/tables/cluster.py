@@ -1,4 +1,4 @@
-"""The identity of the database, the attempts on agents that it does not know, and its journal of events."""
+"""The identity of the database, the attempts on agents that it does not know, its journal of events, and the audit."""
 
 from __future__ import annotations
 
@@ -75,6 +75,47 @@ class Journal(SQLModel, table=True):
     project: str
     kind: str
     payload: dict[str, Any] = json_column()
+
+
+def _text() -> str:
+    found: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
+    return found
+
+
+class AuditRecord(SQLModel, table=True):
+    """An act, or the denied calls of a minute that are alike. Names are kept as they were: nothing here refers to
+    other tables, and it outlives what it names.
+    """
+
+    __tablename__ = "audit_record"
+    __table_args__ = (
+        Index("audit_record_time", "create_time", "id"),
+        Index("audit_record_category", "category", "create_time", "id"),
+    )
+
+    id: uuid.UUID = Field(primary_key=True)
+    # ADMINISTRATION, ACCOUNT or DENIAL.
+    category: str
+    # Of denied calls, the minute by the manager's clock.
+    create_time: dt.datetime = time_column(nullable=False, default_now=True)
+    end_time: dt.datetime | None = time_column()
+    # USER, AGENT, ROUTER or HOST; empty: without valid credentials.
+    principal_kind: str = _text()
+    principal: str = _text()
+    # Of a user: USER or ADMIN.
+    role: str = _text()
+    token_id: uuid.UUID | None = None
+    address: str = _text()
+    method: str
+    object_kind: str = _text()
+    object: str = _text()
+    summary: str = _text()
+    # Empty: the call has not ended, or its manager ended during it.
+    code: str = _text()
+    reason: str = _text()
+    request_id: str = _text()
+    manager: str = _text()
+    count: int = Field(default=1, sa_column=Column(BigInteger, nullable=False, server_default=text("1")))
 
 
 # What the leader's scheduler has not taken in yet, set by triggers in the commit of the change (see `changes`). It has

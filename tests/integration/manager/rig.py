@@ -25,6 +25,7 @@ from retinue.manager.identity.authority import Authority
 from retinue.manager.identity.principal import Kind
 from retinue.manager.identity.tokens import JOIN_TOKEN_PREFIX, TOKEN_PREFIX, hash_secret, new_secret
 from retinue.manager.listeners import serving
+from retinue.manager.server.auditing import Auditor
 from retinue.manager.server.authentication import Authenticator
 from retinue.manager.session.core.secrets import SessionSecrets
 from retinue.manager.store import accounts, agents
@@ -47,6 +48,7 @@ class Service:
     endpoint: str
     agent_endpoint: str
     moved: list[None]
+    auditor: Auditor
 
     async def user(self, name: str, *, role: str = "USER", projects: Iterable[str] = ("default",)) -> str:
         """Makes a user and returns a token."""
@@ -153,6 +155,7 @@ async def served(url: str, directory: Path, **options: Any) -> AsyncIterator[Ser
     authority = Authority.load(directory, now)
     tail = JournalTail(database)
     moved: list[None] = []
+    auditor = Auditor(database, "tests:1", now)
     following = asyncio.create_task(tail.run())
     try:
         async with serving(
@@ -167,9 +170,10 @@ async def served(url: str, directory: Path, **options: Any) -> AsyncIterator[Ser
             agent_listen="127.0.0.1:0",
             advertise=(),
             grace_seconds=1.0,
+            auditor=auditor,
             **options,
         ) as ports:
-            yield Service(database, authority, tail, ports.endpoint, ports.agent_endpoint, moved)
+            yield Service(database, authority, tail, ports.endpoint, ports.agent_endpoint, moved, auditor)
     finally:
         following.cancel()
         await asyncio.wait((following,))

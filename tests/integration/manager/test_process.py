@@ -329,6 +329,9 @@ async def test_administrators_are_made_on_the_machine(directory: Path) -> None:
                 account_service_pb2.GetCallerRequest(), metadata=bearer(output.removesuffix("\n"))
             )
             assert (answer.user.name, answer.user.role) == ("root", account_service_pb2.USER_ROLE_ADMIN)
+            request = account_service_pb2.ListAuditRecordsRequest(filter='object = "root"')
+            (record,) = (await stub.ListAuditRecords(request, metadata=running.metadata)).records
+            assert (record.method, record.code) == ("retinue-manager create-admin", "OK")
     # Without a manager: the database is there for as long as the command.
     code, second, errors = await command("create-admin", "root", "--data-dir", str(directory))
     assert code == 0, errors
@@ -339,6 +342,36 @@ async def test_administrators_are_made_on_the_machine(directory: Path) -> None:
     (revoked,) = await refusals(("revoke-agent", "n1", "--data-dir", str(directory)))
     assert revoked[0] == 1
     assert "no agent n1" in revoked[1]
+
+
+@pytest.mark.attack("acts-without-a-trace")
+async def test_an_act_whose_manager_was_killed_has_a_record(directory: Path, tmp_path: Path) -> None:
+    """It took effect, and its outcome was not written yet."""
+    armed = tmp_path / "armed"
+    armed.mkdir()
+    request = account_service_pb2.CreateProjectRequest(project=account_service_pb2.Project(name="vision"))
+    records = account_service_pb2.ListAuditRecordsRequest(filter='method = "CreateProject"')
+    async with manager(directory, "--dev", "--failpoints", str(tmp_path)) as running:
+        (armed / "store.execute@manager.store.audit.end=kill").touch()
+        async with running.channel() as channel:
+            stub = account_service_pb2_grpc.AccountServiceStub(channel)
+            with pytest.raises(grpc.aio.AioRpcError):
+                await stub.CreateProject(request, metadata=running.metadata)
+        assert await running.ended() == -signal.SIGKILL
+    async with manager(directory, "--dev") as running, running.channel() as channel:
+        stub = account_service_pb2_grpc.AccountServiceStub(channel)
+        listed = await stub.ListProjects(account_service_pb2.ListProjectsRequest(), metadata=running.metadata)
+        assert "vision" in [project.name for project in listed.projects]
+        (record,) = (await stub.ListAuditRecords(records, metadata=running.metadata)).records
+        assert (record.object, record.code, record.HasField("end_time")) == ("vision", "", False)
+        # Denied calls that a manager has counted are written when it stops.
+        with pytest.raises(grpc.aio.AioRpcError):
+            await stub.GetCaller(account_service_pb2.GetCallerRequest())
+    async with manager(directory, "--dev") as running, running.channel() as channel:
+        stub = account_service_pb2_grpc.AccountServiceStub(channel)
+        denials = account_service_pb2.ListAuditRecordsRequest(filter='category = "DENIAL"')
+        (denial,) = (await stub.ListAuditRecords(denials, metadata=running.metadata)).records
+        assert (denial.reason, denial.count) == ("CREDENTIALS_MISSING", 1)
 
 
 async def test_a_check_says_what_a_start_would_find_in_the_database(postgres: Postgres, directory: Path) -> None:

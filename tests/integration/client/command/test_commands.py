@@ -436,6 +436,22 @@ async def test_quotas(retinue: Program, client: Client, owner: str, owner_name: 
     assert len((await retinue("quotas", "ls")).out.splitlines()) == 1
 
 
+async def test_audit(retinue: Program, owner: str, owner_name: str) -> None:
+    assert (await retinue("quotas", "set", "user", owner_name, "--sessions", "7")).code == 0
+    assert (await retinue("quotas", "set", "user", owner_name)).code == 0
+    since = ("audit", "ls", "--method", "SetQuota", "--object", owner_name, "--limit", "2")
+    listed = (await retinue(*since)).out.splitlines()
+    assert listed[0].split() == ["TIME", "WHO", "ADDRESS", "METHOD", "OBJECT", "CODE", "COUNT"]
+    assert [line.split()[4:] for line in listed[1:]] == [["127.0.0.1", "SetQuota", "quota", owner_name, "OK", "1"]] * 2
+    chosen = ("--category", "administration", "--code", "ok", "--since", "1h", "--filter", 'object_kind = "quota"')
+    (newest, former) = json.loads((await retinue(*since, *chosen, "-o", "json")).out)["records"]
+    assert former["summary"] == "quota.kind=QUOTA_KIND_USER quota.max_sessions=7"
+    assert newest["principalKind"] == "AUDIT_PRINCIPAL_KIND_USER"
+    assert (await retinue(*since, "--until", "2000-01-01T00:00:00Z")).out.splitlines()[1:] == []
+    assert (await retinue("audit", "ls", "--filter", 'x = "1"')).code == 1
+    assert (await retinue("audit", "ls", RETINUE_TOKEN=owner)).code == 4
+
+
 async def test_many_sessions_at_once(client: Client) -> None:
     specs = [session_spec(type="batch", name=f"many{number % 20}", command=["true"]) for number in range(21)]
     answer = await client.sessions.create_many(specs)

@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
+from google.protobuf.timestamp_pb2 import Timestamp
 from sqlalchemy import text
 
 from retinue.client.scheduling_policy import agent_strategy, session_strategy
@@ -97,6 +98,11 @@ CASES: list[tuple[str, Any, list[str]]] = [
             ("ListResourceGroups", fl.ListResourceGroupsRequest),
         )
     ),
+    ("ListAuditRecords", ac.ListAuditRecordsRequest(page_size=-1), ["page_size"]),
+    ("ListAuditRecords", ac.ListAuditRecordsRequest(page_token="AAAA"), ["page_token"]),  # no password
+    ("ListAuditRecords", ac.ListAuditRecordsRequest(filter='summary = "x"'), ["filter"]),
+    ("ListAuditRecords", ac.ListAuditRecordsRequest(start_time=Timestamp(nanos=-1)), ["start_time"]),
+    ("ListAuditRecords", ac.ListAuditRecordsRequest(end_time=Timestamp(seconds=1 << 60)), ["end_time"]),
     ("ListOrphans", fl.ListOrphansRequest(page_size=-1), ["page_size"]),
     ("ListRouters", fl.ListRoutersRequest(page_size=-1), ["page_size"]),
     ("EndOrphans", fl.EndOrphansRequest(agent_id="n1", attempt_ids=["x", "y.1"]), ["attempt_ids[0]", "attempt_ids[1]"]),

@@ -18,7 +18,7 @@ from alembic.script import ScriptDirectory
 from psycopg import sql
 from sqlalchemy import text
 
-from retinue.manager.store import accounts
+from retinue.manager.store import accounts, audit
 from retinue.manager.store.backups import rows
 from retinue.manager.store.backups.archive import Archive, BadBackupError, opened, writing
 from retinue.manager.store.backups.restore import OccupiedError, begin_incarnation, restore, violated_invariants
@@ -70,6 +70,7 @@ async def fill(database: Database) -> None:
         await accounts.create_user(tx, "ada", "USER", {})
         await accounts.create_token(tx, "ada", bytes(range(32)), description='a\t"b"\n\\N ü', ttl=None)
         await accounts.set_membership(tx, "ada", "default", "MEMBER")
+        await tx.execute(audit.recording_command("create-admin", "user", "root"))
         await tx.execute(
             text("""
                 INSERT INTO agent (id, resource_group, state, drained, revoked, address, instance, architecture, software_version,
@@ -100,6 +101,11 @@ async def test_what_was_backed_up_comes_back(
     # Agents say again what they run.
     assert before.pop("orphan")
     assert not after.pop("orphan")
+    # Records are brought back, and one more is of this.
+    records = before.pop("audit_record")
+    (restored,) = set(after.pop("audit_record")) ^ set(records)
+    assert len(records) == 1
+    assert f"retinue-manager admin restore,cluster,{archive.manifest.cluster_id}" in restored.replace('"', "")
     assert after == before
     with psycopg.connect(empty_url) as connection:
         assert violated_invariants(connection) == []
@@ -277,7 +283,12 @@ async def test_a_damaged_file_is_found_out(database: Database, database_url: str
     file = tmp_path / "backup"
     await asyncio.to_thread(back_up, database_url, file)
     content = file.read_bytes()
-    for damaged in (b"", b"no archive", content[: len(content) // 2], content[:200] + b"\0\0\0\0" + content[204:]):
+    with zipfile.ZipFile(file) as archive:
+        largest = max(archive.infolist(), key=lambda entry: entry.compress_size)
+    # Among its data, as these are longer than what is before them.
+    place = largest.header_offset + largest.compress_size
+    changed = content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :]
+    for damaged in (b"", b"no archive", content[: len(content) // 2], changed):
         file.write_bytes(damaged)
         with pytest.raises(BadBackupError), opened(file):
             pass

@@ -49,6 +49,7 @@ COMMANDS = {
     "keys add": "keys add @ FILE",
     "keys ls": "keys ls @",
     "quotas ls": "quotas ls @",
+    "audit ls": "audit ls @",
     "quotas set": "quotas set @ user u",
     "agents confirm-lost": "agents confirm-lost @",
     "agents drain": "agents drain @ a",

@@ -58,7 +58,6 @@ def test_a_wrong_name_leads_to_near_ones() -> None:
     [
         (["sessions", "ls"], "Did you mean `retinue ls`?"),
         (["cluster"], "Did you mean `retinue agents ls` or `retinue groups ls`?"),
-        (["audit"], "Did you mean `retinue history SESSION` or `retinue watch`?"),
         (["lss"], "Did you mean ls?"),
         (["waitt"], "Did you mean wait?"),
         (["zebra"], "See `retinue help`."),
