@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from retinue.agent.attempts import AttemptSpec
+    from retinue.agent.conditions import Conditions
     from retinue.agent.docker.core.container_state import ContainerState, FileFacts
     from retinue.agent.docker.engine import Engine
     from retinue.agent.docker.images import Image
@@ -50,9 +51,10 @@ _UNKNOWN_USER = re.compile(r"unable to find (?:user|group) |no matching entries 
 class DockerKernels:
     """All containers of one agent."""
 
-    def __init__(self, options: DockerOptions, engine: Engine) -> None:
+    def __init__(self, options: DockerOptions, engine: Engine, conditions: Conditions) -> None:
         """Touches nothing before `open`."""
         self._options = options
+        self._conditions = conditions
         self._engine = engine
         # As many starts as are under way write files; they take no threads that others need.
         self._lane = Lane("docker", options.starts)
@@ -63,7 +65,7 @@ class DockerKernels:
     async def open(self) -> None:
         """Makes what containers are started with. Raises BuildError, FilterError, OSError."""
         if self._made is None:
-            self._made = await in_thread(KernelFiles, self._options)
+            self._made = await in_thread(KernelFiles, self._options, conditions=self._conditions)
 
     async def find(self, attempt_id: str) -> ContainerState | None:
         """Returns the state of the attempt's own container; None when there is none, or another one has its name."""

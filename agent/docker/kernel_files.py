@@ -23,16 +23,20 @@ from retinue.agent.host.cgroups import limit_tcp_buffers
 from retinue.agent.host.processes import PROC, Process, alive, further_groups, identify, owner_of
 from retinue.agent.host.seccomp import build_container_filter
 from retinue.agent.host.users import Users
+from retinue.agent.inside import work_disk
 from retinue.agent.inside.output_pump import STDOUT_PIPE, make_pipe, pumping
 from retinue.agent.inside.provision import WITHOUT_RESOLVER, Provision, Ssh, provision_kernel, ssh_of
 from retinue.agent.kernel.build import ATTACH, PUMP, SRUN, build, store
-from retinue.agent.runtime.disk_use import Area, devices_of, host_directory
+from retinue.agent.kernel.paths import HOME
+from retinue.agent.runtime.disk_use import Area, bound_work, devices_of, host_directory
 from retinue.agent.runtime.rebuild import BARRIER
+from retinue.rpc.core.reasons import AgentConditionReason, AgentConditionType
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from retinue.agent.attempts import AttemptSpec
+    from retinue.agent.conditions import Conditions
     from retinue.agent.docker.core.container_state import Written
     from retinue.agent.runtime.attempt_records import Record
     from retinue.agent.runtime.options import RuntimeOptions
@@ -71,14 +75,20 @@ class Waiting:
 class KernelFiles:
     """The files of all containers of one agent."""
 
-    def __init__(self, options: RuntimeOptions, bound: Sequence[str] = BOUND) -> None:
+    def __init__(
+        self, options: RuntimeOptions, bound: Sequence[str] = BOUND, conditions: Conditions | None = None
+    ) -> None:
         """Makes the agent's directories, and the first process of containers if need be;
-        `bound` are the paths of what is mounted there.
+        `bound` are the paths of what is mounted there. With `conditions`, work directories get file systems of their
+        own, and the node has a condition while they cannot; without, they are measured only.
 
         Raises BuildError, FilterError, OSError.
         """
         self._options = options
         self._bound = bound
+        self._conditions = conditions
+        # Until an engine did not see a file system that the agent has mounted.
+        self._sees_mounts = True
         options.scratch_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._users = Users(options.scratch_dir, options.users, options.owner)
         self.init = build(options.cache_dir)
@@ -110,13 +120,16 @@ class KernelFiles:
         """Makes the attempt's files; the directory around them is closed to all but root,
         so their modes can be open.
         """
-        home = self._options.scratch_dir / spec.id
+        options = self._options
+        home = options.scratch_dir / spec.id
         home.mkdir(mode=0o700, exist_ok=True)
+        if self._conditions is not None and self._sees_mounts:
+            bound_work(home, options, self._conditions)
         # Its owner is set once the kernel is there.
         os.mkfifo(directory / BARRIER, 0o600)
         (directory / BARRIER).chmod(0o666)
         output, stdout = make_pipe(directory, 0o666), make_pipe(directory, 0o666, STDOUT_PIPE)
-        resolver = self._options.resolver() if spec.egress else WITHOUT_RESOLVER
+        resolver = options.resolver() if spec.egress else WITHOUT_RESOLVER
         for name, text in ((HOSTS, hosts), (RESOLVER, resolver)):
             (directory / name).write_text(text)
             (directory / name).chmod(0o644)
@@ -140,6 +153,7 @@ class KernelFiles:
         # Only now is the number known that goes with the name of an image's user.
         options = self._options
         home = options.scratch_dir / spec.id
+        self._check_mount(waiting.init, home)
         os.chown(home, user.uid, user.gid)
         os.chown(directory / BARRIER, user.uid, user.gid)
         home.chmod(0o700)
@@ -157,6 +171,21 @@ class KernelFiles:
             search_path=_search_path(waiting.init.pid),
         )
         provision_kernel(waiting.init, provision)
+
+    def _check_mount(self, init: Process, home: Path) -> None:
+        """Gives a work directory's file system up if the kernel has the directory beneath it: its engine has mounts of
+        its own, as that of an agent in a container. Raises OSError.
+        """
+        if not work_disk.is_bounded(home) or os.path.samestat(
+            os.stat(PROC / str(init.pid) / f"root{HOME}"), home.stat()
+        ):
+            return
+        work_disk.remove(home)
+        self._sees_mounts = False
+        if self._conditions is not None:
+            text = "the container engine has other mounts than the agent: work directories of containers have no file "
+            text += "systems of their own, and containers may fill the disk"
+            self._conditions.set(AgentConditionType.OTHER, text, AgentConditionReason.ENGINE_APART)
 
 
 def _search_path(pid: int) -> str:
@@ -184,7 +213,9 @@ def wait_ready(pid: int, directory: Path) -> Waiting:
 def area_of(record: Record, work: Path, upper: Path | None, written: Written) -> Area:
     """Returns the disk area of a kernel; `upper` has what was written over the image, if that can be examined."""
     found = (upper, *map(host_directory, written.volumes))
-    directories = (work, *(directory for directory in found if directory is not None))
+    # Linux bounds a work directory that has a file system of its own.
+    works = () if work_disk.is_bounded(work) else (work,)
+    directories = (*works, *(directory for directory in found if directory is not None))
     processes: tuple[int, ...] = ()
     with contextlib.suppress(OSError):
         processes = tuple(map(int, (Path(record.memory_group) / "cgroup.procs").read_text().split()))

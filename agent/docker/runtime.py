@@ -79,7 +79,7 @@ class DockerRuntime(ContainerRuntime[DockerOptions]):
         self._engine = Engine(options.host)
         self._disk = None if shared is None else shared.disk
         self._images = Images(self._engine, options.registry_config, options.registry_addresses, options.fetched_images)
-        self._kernels = DockerKernels(options, self._engine)
+        self._kernels = DockerKernels(options, self._engine, self._conditions)
         self._trouble = "the Docker engine was not asked yet"
         # Nothing is asked of the engine before.
         self._prepared = asyncio.Event()

@@ -42,6 +42,7 @@ class AgentConditionReason(StrEnum):
     CONFIRMED = "CONFIRMED"
     LIMIT_REACHED = "LIMIT_REACHED"
     DISK_NOT_BOUNDED = "DISK_NOT_BOUNDED"
+    ENGINE_APART = "ENGINE_APART"
 
 
 class AttemptReason(StrEnum):

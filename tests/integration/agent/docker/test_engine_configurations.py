@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from retinue.agent.attempts import Phase
+from retinue.agent.inside import work_disk
+from retinue.rpc.core.reasons import AgentConditionReason
 from tests.integration.agent.docker.engine import IMAGE, TestEngine, install
 from tests.integration.agent.runtime.beside import ran
 from tests.integration.agent.runtime.conftest import Contract, Kind
@@ -91,6 +93,21 @@ async def test_a_kernel_is_as_ever(contract: Contract) -> None:
     assert ended.exit_code == 137
     await node.remove("k.1")
     assert not contract.left()
+
+
+async def test_agent_and_kernel_have_the_same_work_directory(contract: Contract) -> None:
+    """Also where the engine does not see what the agent mounts, which is said then: the engine that maps users has a
+    mount namespace of its own.
+    """
+    await contract.started(contract.spec("k", "sh", "-c", "echo mine >file; echo done; sleep 1000"))
+    await contract.until_printed("k.1", "done\n")
+    home = contract.place.directory / "scratch" / "k.1"
+    assert (home / "file").read_text() == "mine\n"
+    reasons = {condition.reason for condition in contract.conditions.all()}
+    assert reasons == (set() if work_disk.is_bounded(home) else {AgentConditionReason.ENGINE_APART})
+    # A later kernel is not given what its engine would not see.
+    await contract.started(contract.spec("next", "sleep", "1000"))
+    assert work_disk.is_bounded(home.with_name("next.1")) == work_disk.is_bounded(home)
 
 
 async def test_a_kernel_that_takes_too_much_memory_is_killed(contract: Contract) -> None:

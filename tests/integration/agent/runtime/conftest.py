@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from retinue.agent.attempts import AttemptSpec
+from retinue.agent.conditions import Conditions
 from retinue.agent.docker.core.container_spec import AGENT_LABEL, ATTEMPT_LABEL
 from retinue.agent.docker.options import DockerOptions
 from retinue.agent.docker.registry_addresses import RegistryAddresses
@@ -61,11 +62,14 @@ class Contract(Runtimes[Runtime]):
         self.kind = kind
         # Of each new backend; without any, nothing is pinned.
         self.cores: dict[int, list[int]] = {}
+        self.conditions = Conditions()
 
     async def open(self, **values: object) -> Runtime:
         if self.current is not None:
             await self.current.close()
-        self.current = self._runtime(self.place.options(**values), Shared(Holdings(self.cores)))
+        self.current = self._runtime(
+            self.place.options(**values), Shared(Holdings(self.cores), conditions=self.conditions)
+        )
         await self.current.open(self._changed)
         return self.current
 

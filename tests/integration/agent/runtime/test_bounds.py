@@ -65,6 +65,24 @@ async def test_a_kernel_that_takes_too_much_of_the_disk_is_ended(
     assert not home.exists()
 
 
+@pytest.mark.attack("disk-of-the-node")
+async def test_a_work_directory_holds_its_bound(contract: Contract) -> None:
+    """What goes beyond it gets ENOSPC, and the kernel goes on."""
+    script = """
+        df -k . | tail -n 1 | awk '{print $2}'
+        dd if=/dev/zero of=big bs=1M count=64 2>&1 | grep -o 'No space left on device'; rm big
+        i=0; while [ $i -lt 2000 ] && (: >$i) 2>/dev/null; do i=$((i+1)); done; echo $i
+    """
+    await contract.open(work_size=32 << 20, work_files=1000)
+    observed, output = await contract.ran(contract.spec("k", "sh", "-c", script))
+    blocks, full, count = output.splitlines()
+    assert (observed.exit_code, full) == (0, "No space left on device")
+    assert 32 << 20 <= int(blocks) << 10 <= 36 << 20
+    assert 990 <= int(count) <= 1100
+    assert not contract.left()
+    assert not list((contract.place.directory / "scratch").iterdir())
+
+
 async def test_sparse_files_take_no_space(contract: Contract, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_use, "INTERVAL", 0.05)
     monkeypatch.setattr(disk_use, "SHARE", 1.0)
