@@ -162,15 +162,15 @@ async def test_the_whole_is_refused(callers: Callers) -> None:
 async def test_what_waits_ends_first_whatever_is_named_first(callers: Callers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the scheduler would give the place of one that is stopped to another that is to end."""
     monkeypatch.setattr(terminations, "_PORTION", 2)
-    ids = await callers.create(*(spec(name=f"s{number}") for number in range(7)))
+    ids = await callers.create(*(spec(name=f"s{number}") for number in range(8)))
     runs = ids[:2]
     await callers.run(*runs)
     answer = await callers.end(*ids, force=True)
-    assert [item.terminated.state for item in answer.results] == [TERMINATING] * 2 + [CANCELLED] * 5
+    assert [item.terminated.state for item in answer.results] == [TERMINATING] * 2 + [CANCELLED] * 6
     moves = await callers.moves(answer.revision)
     assert len(moves) == len(ids)
-    assert {each for each, _ in moves[:5]} == set(ids[2:])
-    assert dict(moves[5:]) == dict.fromkeys(runs, "TERMINATING")
+    assert {each for each, _ in moves[:6]} == set(ids[2:])
+    assert dict(moves[6:]) == dict.fromkeys(runs, "TERMINATING")
     async with callers.service.database.transaction() as tx:
         forced = await tx.execute(text("SELECT count(*) FROM session WHERE force"))
         assert forced.scalar_one() == 2
