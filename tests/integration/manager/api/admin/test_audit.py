@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,18 +15,22 @@ import pytest_asyncio
 from google.protobuf.timestamp_pb2 import Timestamp
 from sqlalchemy import text
 
+from retinue.manager.endpoints.core.model import AppProtocol
+from retinue.manager.endpoints.core.spec import EndpointSettings, ReplicaSpec, RevisionSpec
 from retinue.manager.identity.tokens import TOKEN_PREFIX, new_secret
 from retinue.manager.session.core.spec import KernelSpec, SessionSpec
 from retinue.manager.session.core.states import SessionType
 from retinue.manager.session.drafts import draft
 from retinue.manager.session.submit import create_many
-from retinue.manager.store import accounts, audit
+from retinue.manager.store import accounts, audit, endpoints
 from retinue.manager.store.database import StoreUnavailable
 from retinue.manager.v1 import (
     account_service_pb2 as pb,
 )
 from retinue.manager.v1 import (
     account_service_pb2_grpc,
+    endpoint_service_pb2,
+    endpoint_service_pb2_grpc,
     fleet_service_pb2,
     fleet_service_pb2_grpc,
     kernel_service_pb2,
@@ -73,12 +78,9 @@ class Rig:
             kernel=KernelSpec(command=("true",), slots={"cpu": "1", "mem": "64m"}),
         )
         async with self.service.database.transaction() as tx:
-            made = draft((await self._id(tx)), owner, spec)
+            made = draft(uuid.uuid4(), owner, spec)
             await create_many(tx, [made])
         return str(made.session.id)
-
-    async def _id(self, tx: Any) -> Any:
-        return (await tx.execute(text("SELECT gen_random_uuid()"))).scalar_one()
 
     async def whole_table(self) -> str:
         """Every row of the audit, as text."""
@@ -234,6 +236,28 @@ async def test_many_sessions_of_others_by_one_call(rig: Rig) -> None:
     own = session_service_pb2.BatchTerminateSessionsRequest(sessions=["three"])
     await rig.sessions.BatchTerminateSessions(own, metadata=rig.as_("ada"))
     assert len(await rig.listed()) == 1
+
+
+async def test_administrators_on_endpoints_of_others(rig: Rig) -> None:
+    replicas = SessionSpec("llm", "default", "default", SessionType.INFERENCE)
+    spec = RevisionSpec(replicas, ReplicaSpec(8000, AppProtocol.HTTP2))
+    async with rig.service.database.transaction() as tx:
+        for name, owner in (("llm", "ada"), ("own", "root")):
+            new = endpoints.NewEndpoint(
+                uuid.uuid4(), name, "default", owner, "default", f"{name}-x", EndpointSettings(), 1, spec
+            )
+            assert await endpoints.create(tx, new)
+    stub = endpoint_service_pb2_grpc.EndpointServiceStub(rig.channel)
+    for name in ("default/llm", "own", "nothing"):
+        request = endpoint_service_pb2.SetScalingFloorRequest(endpoint=name, replicas=0)
+        await asyncio.gather(stub.SetScalingFloor(request, metadata=rig.as_("root")), return_exceptions=True)
+    (record,) = await rig.listed()
+    assert (record.category, record.object_kind, record.object) == (
+        pb.AUDIT_CATEGORY_ADMINISTRATION,
+        "endpoint",
+        "default/llm",
+    )
+    assert record.code
 
 
 async def test_streams_into_sessions_of_others(rig: Rig) -> None:
