@@ -41,6 +41,9 @@ _CONFIG = struct.Struct("=II 5Q4I 64s64s32s2Q 8Q")
 _STATUS = struct.Struct("=5Q4I 64s64s32s2Q")
 _TRIES = 64
 """Free devices that others may take before they are configured."""
+# What a new file system has in its file, by the length of that and the number of files.
+_formats: dict[tuple[int, int], tuple[tuple[int, bytes], ...]] = {}
+_MAX_FORMATS, _MAX_FORMAT_BYTES = 4, 16 << 20
 _OWN_FILES = 11
 """Inodes that ext4 has for itself."""
 _FEATURES = "^has_journal,^resize_inode,metadata_csum,uninit_bg"
@@ -67,20 +70,54 @@ def configuration(descriptor: int, name: str) -> bytes:
 
 
 def make(image: Path, size: int, files: int) -> None:
-    """Makes the file with its file system, for at least that many bytes and files. Blocks; raises OSError."""
+    """Makes the file with its file system, for at least that many bytes and files. Blocks; raises OSError.
+
+    What MAKE writes for one size is kept, and written by this process for the next ones: that takes a tenth of the
+    time. So they have one UUID, which Linux does not mind for ext4.
+    """
+    length = image_size(size, files)
+    descriptor = os.open(image, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.ftruncate(descriptor, length)
+        pieces = _formats.get((length, files))
+        if pieces is None:
+            _format(image, files)
+            ranges = list(_data_of(descriptor))
+            # All of the file where holes are not known, and much of one for a very large disk.
+            if sum(end - begin for begin, end in ranges) <= _MAX_FORMAT_BYTES:
+                if len(_formats) >= _MAX_FORMATS:
+                    _formats.clear()
+                _formats[length, files] = tuple((begin, os.pread(descriptor, end - begin, begin)) for begin, end in ranges)
+        else:
+            for offset, data in pieces:
+                os.pwrite(descriptor, data, offset)
+    finally:
+        os.close(descriptor)
+
+
+def _format(image: Path, files: int) -> None:
     program = shutil.which(MAKE, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if program is None:
         raise OSError(errno.ENOENT, f"the program {MAKE} is missing: install the package e2fsprogs")
-    descriptor = os.open(image, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        os.ftruncate(descriptor, image_size(size, files))
-    finally:
-        os.close(descriptor)
     words = ["-t", "ext4", "-q", "-F", "-m", "0", "-b", str(BLOCK), "-I", str(INODE), "-N", str(files + _OWN_FILES)]
     words += ["-O", _FEATURES, "-E", "lazy_itable_init=1,nodiscard", str(image)]
     done = subprocess.run([program, *words], capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode:
         raise OSError(errno.EIO, f"{MAKE}: {done.stderr.strip() or done.returncode}")
+
+
+def _data_of(descriptor: int) -> Iterator[tuple[int, int]]:
+    """Yields the begin and the end of each part of a sparse file that is no hole."""
+    offset = 0
+    while True:
+        try:
+            begin = os.lseek(descriptor, offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return
+            raise
+        offset = os.lseek(descriptor, begin, os.SEEK_HOLE)
+        yield begin, offset
 
 
 def mount(image: Path, target: Path) -> None:

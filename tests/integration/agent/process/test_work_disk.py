@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,24 @@ def images(place: Place) -> set[str]:
 def mounts(place: Place) -> list[str]:
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     return [point for line in lines if (point := line.split()[4]).startswith(f"{place.directory}/scratch/")]
+
+
+def test_file_systems_of_one_size_are_made_from_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Path] = []
+    make_format = loop_disk._format  # noqa: SLF001
+
+    def counted(image: Path, files: int) -> None:
+        made.append(image)
+        make_format(image, files)
+
+    monkeypatch.setattr(loop_disk, "_formats", {})
+    monkeypatch.setattr(loop_disk, "_format", counted)
+    images = [tmp_path / name for name in "abc"]
+    for image, files in zip(images, (FILES, FILES, 2 * FILES), strict=True):
+        loop_disk.make(image, SIZE, files)
+        # Nothing is wrong with it.
+        subprocess.run(["e2fsck", "-fn", image], check=True, capture_output=True)  # noqa: S607
+    assert made == [images[0], images[2]]
 
 
 class Opened(Backends):
@@ -192,6 +211,8 @@ async def test_a_node_that_cannot_bound_says_so(place: Place, monkeypatch: pytes
     conditions = Conditions()
     backends = Opened(place, conditions)
     with monkeypatch.context() as patched:
+        # Nor is there what an earlier test made.
+        patched.setattr(loop_disk, "_formats", {})
         patched.setattr(loop_disk, lacking, Path("/dev/null/none") if lacking == "CONTROL" else "no-such-program")
         backend = await backends.started(spec("k", "sh", "-c", "echo here >file; sleep 1000"))
         (condition,) = conditions.all()
