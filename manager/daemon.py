@@ -253,6 +253,7 @@ async def _run(  # noqa: PLR0917  # what serve has made
                     console_origin=console_origin,
                     max_pending_sessions=settings.max_pending_sessions,
                     auditor=auditor,
+                    max_strangers=settings.max_strangers,
                 ) as ports,
                 contextlib.AsyncExitStack() as stack,
             ):

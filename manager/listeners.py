@@ -35,6 +35,7 @@ from retinue.manager.identity.own_certificate import OwnCertificate
 from retinue.manager.server import errors, reflection
 from retinue.manager.server.auditing import Auditor
 from retinue.manager.server.authentication import Authenticator
+from retinue.manager.server.connection_watch import ConnectionCalls, watching
 from retinue.manager.server.interceptors import CallInterceptor
 from retinue.manager.session.core.pending_limit import DEFAULT_MAX_PENDING
 from retinue.manager.session.core.secrets import SessionSecrets
@@ -161,6 +162,7 @@ async def serving(
     console_origin: str = "",
     max_pending_sessions: int = DEFAULT_MAX_PENDING,
     auditor: Auditor | None = None,
+    max_strangers: int = options.DEFAULT_MAX_STRANGERS,
 ) -> AsyncIterator[Ports]:
     """Serves for as long as the block lasts; health reports NOT_SERVING until it is set otherwise.
 
@@ -169,20 +171,23 @@ async def serving(
     their host names are in `endpoint_domain`, and with `prometheus` they may scale by queries. `listen` and
     `agent_listen` are `host:port`, or several with commas. SSH connections to
     sessions come at `direct_listen`, by default at any free port, and `gateway` is where users reach ports of
-    sessions over HTTP, with the web console at `console_origin` if it is not empty. `auditor` records calls. At the
-    end, streams end first, and calls in progress get `grace_seconds`.
+    sessions over HTTP, with the web console at `console_origin` if it is not empty. `auditor` records calls. An address
+    may have `max_strangers` connections whose callers have not authenticated. At the end, streams end first, and calls
+    in progress get `grace_seconds`.
     Raises OSError when a port cannot be had.
     """
     stopping = asyncio.Event()
     direct = DirectPorts()
-    calls = CallInterceptor(authenticator, stopping, auditor=auditor)
-    server = grpc.aio.server(interceptors=[calls], options=SERVER_OPTIONS)
+    calls = ConnectionCalls()
+    interceptor = CallInterceptor(authenticator, stopping, calls, auditor=auditor)
+    server = grpc.aio.server(interceptors=[interceptor], options=SERVER_OPTIONS)
     # The authority's certificate is in the chain for nodes that enrol: they know it by its fingerprint only.
     listens, agent_listens = options.listen_addresses(listen), options.listen_addresses(agent_listen)
     named = [*advertise, *_named_hosts(*listens, *agent_listens)]
     own = OwnCertificate(authority, lambda: authority.issue_server(named))
     users, agents = (partial(_credentials, authority, own, nodes=nodes) for nodes in (False, True))
-    port, agent_port = _bind(server, listens, users), _bind(server, agent_listens, agents)
+    user_ports, agent_ports = _bind(server, listens, users), _bind(server, agent_listens, agents)
+    port, agent_port = user_ports[0], agent_ports[0]
     health = Health()
     endpoint = _advertised(listens[0], port, advertise)
     agent_endpoint = _advertised(agent_listens[0], agent_port, advertise)
@@ -222,7 +227,8 @@ async def serving(
     await server.start()
     _log.info("serving users at %s and agents at %s", ports.endpoint, ports.agent_endpoint)
     try:
-        yield ports
+        with watching(calls, {*user_ports, *agent_ports}, max_strangers):
+            yield ports
     finally:
         await health.enter_graceful_shutdown()
         stopping.set()
@@ -258,23 +264,25 @@ def _credentials(authority: Authority, own: OwnCertificate, *, nodes: bool) -> g
     return grpc.dynamic_ssl_server_credentials(made(*shown), fetcher, require_client_authentication=nodes)
 
 
-def _bind(server: grpc.aio.Server, addresses: Sequence[str], credentials: Callable[[], grpc.ServerCredentials]) -> int:
-    """Listens at each address, and returns the port of the first. Raises OSError.
+def _bind(
+    server: grpc.aio.Server, addresses: Sequence[str], credentials: Callable[[], grpc.ServerCredentials]
+) -> list[int]:
+    """Listens at each address, and returns their ports. Raises OSError.
 
     Each address has `credentials` of its own: gRPC takes the first configuration of them once.
     """
-    first = 0
+    ports: list[int] = []
     for address in addresses:
         # Port 0 is any that is free, the same at all addresses.
-        wanted = f"{_host(address)}:{first}" if first and address.endswith(":0") else address
+        wanted = f"{_host(address)}:{ports[0]}" if ports and address.endswith(":0") else address
         try:
             port = server.add_secure_port(wanted, credentials())
         except RuntimeError as error:
             raise listen_error(wanted) from error
         if port == 0:
             raise listen_error(wanted)
-        first = first or port
-    return first
+        ports.append(port)
+    return ports
 
 
 def _host(address: str) -> str:

@@ -151,6 +151,14 @@ def _serve_options(command: Callable[..., None]) -> Callable[..., None]:
                 help="How many sessions of a user may wait, unless a quota of the user says so.",
             ),
             click.option(
+                "--max-strangers",
+                default=options.DEFAULT_MAX_STRANGERS,
+                show_default=True,
+                type=click.IntRange(1, 65_535),
+                help="Connections of an address, or of an IPv6 network of 64 bits, whose callers have not authenticated; "
+                "beyond it, the oldest of them are ended. All addresses may have four times as many.",
+            ),
+            click.option(
                 "--endpoint-domain",
                 default="localhost",
                 show_default=True,
@@ -282,6 +290,7 @@ def _settings(  # noqa: PLR0917  # called by the parser, by name
     keep_sessions: int,
     keep_audit: int,
     max_pending_sessions: int,
+    max_strangers: int,
     endpoint_domain: str,
     prometheus_url: str,
     http_listen: str,
@@ -321,6 +330,7 @@ def _settings(  # noqa: PLR0917  # called by the parser, by name
         keep_sessions_days=keep_sessions,
         keep_audit_days=keep_audit,
         max_pending_sessions=max_pending_sessions,
+        max_strangers=max_strangers,
         endpoint_domain=_domain(endpoint_domain),
         prometheus_url=_server_url(prometheus_url),
         gateway=_gateway(http_listen, http_domain, http_certificate, http_key, direct=http_direct, console=console),

@@ -14,6 +14,7 @@ from retinue.manager.options import (
     DEFAULT_DATA_DIRECTORY,
     DEFAULT_KEPT_DAYS,
     DEFAULT_LISTEN,
+    DEFAULT_MAX_STRANGERS,
 )
 from retinue.manager.session.core.ipam import POOL, VXLAN_PORT
 from retinue.manager.session.core.pending_limit import DEFAULT_MAX_PENDING
@@ -49,6 +50,8 @@ class Settings:
     keep_audit_days: int = DEFAULT_AUDIT_DAYS
     # How many sessions of a user may wait when no quota says it.
     max_pending_sessions: int = DEFAULT_MAX_PENDING
+    # How many connections of an address may be there whose callers have not authenticated.
+    max_strangers: int = DEFAULT_MAX_STRANGERS
     # HTTP to ports of sessions; None: there is none.
     gateway: GatewaySettings | None = None
     # What host names of endpoints end in.

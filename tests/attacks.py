@@ -209,21 +209,24 @@ ATTACKS: tuple[Attack, ...] = (
         "refused by TLS.",
         "An authority's key cannot be replaced while its agents run.",
     ),
-    _open(
+    _partly(
         Attacker.STRANGER,
         "floods-at-the-manager",
-        "Takes requests back at once, sends CONTINUATION or SETTINGS without end, at the port of a manager.",
-        "The connection ends, and others are answered as fast as before.",
-        "gRPC's core does not end such connections.",
-        "tests/integration/manager/server",
+        "Takes requests back at once, sends CONTINUATION, SETTINGS or PING without end, or calls without credentials, at "
+        "the port of a manager.",
+        "The connection ends, the manager holds a bounded amount of memory, and others are answered meanwhile.",
+        "Each connection costs a part of a core until the manager has noticed, some 50 ms: who opens another one each "
+        "time goes on. In that time, calls of others wait for hundreds of milliseconds, and some end with `CANCELLED`, "
+        "when requests are taken back: gRPC's core takes them faster than it can refuse them.",
     ),
-    _open(
+    *_rows(
         Attacker.STRANGER,
-        "many-connections",
-        "Opens thousands of connections from one address.",
-        "Beyond a number, they are refused.",
-        "Connections are not counted by address.",
-        "tests/integration/manager/server",
+        (
+            "many-connections",
+            "Opens thousands of connections from one address.",
+            "Beyond a number, the oldest without credentials are ended. Connections with credentials stay, and new ones "
+            "are answered.",
+        ),
     ),
     # Users.
     *_rows(

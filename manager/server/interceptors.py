@@ -25,7 +25,7 @@ from retinue.manager.identity.principal import Kind, Principal
 from retinue.manager.server import errors, lower_errors
 from retinue.manager.server.arrivals import Arrivals
 from retinue.manager.server.auditing import Auditor
-from retinue.manager.server.authentication import Authenticator
+from retinue.manager.server.authentication import Authenticator, node_of
 from retinue.manager.server.authorization import Access, access_to, authorise
 from retinue.manager.server.call_limits import (
     DEFAULT_LIMITS,
@@ -38,6 +38,7 @@ from retinue.manager.server.call_limits import (
     weight_of,
 )
 from retinue.manager.server.calls import REQUEST_ID_KEY, Call, Context, HandlerAbortedError, read_call
+from retinue.manager.server.connection_watch import ConnectionCalls
 from retinue.manager.server.messages import Reader, Reading, read
 from retinue.manager.server.responses import HandlerContext, Relay, end, produce
 from retinue.manager.server.turn_taking import TurnTaking
@@ -96,14 +97,18 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self,
         authenticator: Authenticator,
         stopping: asyncio.Event,
+        connections: ConnectionCalls,
         *,
         recheck_seconds: float = RECHECK_SECONDS,
         limits: Limits = DEFAULT_LIMITS,
         auditor: Auditor | None = None,
     ) -> None:
-        """Streams end when `stopping` is set. Without an `auditor` no call leaves a record."""
+        """Streams end when `stopping` is set. `connections` are told of calls. Without an `auditor` no call leaves a
+        record.
+        """
         self._authenticator = authenticator
         self._stopping = stopping
+        self._connections = connections
         self._auditor = auditor
         self._recheck_seconds = recheck_seconds
         self._open_streams = OpenStreams(STREAM_LIMITS, DEFAULT_STREAM_LIMIT)
@@ -136,20 +141,30 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             self._streaming(method, behaviour, reader, handler.request_deserializer, many=many), None, writer
         )
 
+    @contextlib.contextmanager
+    def _opened(self, method: str, context: Context) -> Iterator[tuple[Call, OpenCall, Callable[[], None]]]:
+        """Reads and counts a call for as long as its task runs. Yields what is to be called once its caller has
+        authenticated, too.
+        """
+        call = read_call(method, context)
+        opened = OpenCall(context, ((REQUEST_ID_KEY, call.request_id),))
+        # TLS has checked certificates before the call, also where none is asked for, and while the database is away.
+        certified = node_of(call.identities) is not None
+        with opened.until_ended(), self._connections.calling(call.peer, authenticated=certified) as authenticated:
+            yield call, opened, authenticated
+
     def _refusing(self, method: str) -> Any:
         async def refuse(requests: Any, context: Context) -> None:
             del requests
-            _, opened = _opened(method, context)
-            with opened.until_ended():
+            with self._opened(method, context) as (_, opened, _):
                 await opened.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
 
         return refuse
 
     def _answering(self, method: str, behaviour: Any, reader: Reader | None, *, many: bool) -> Any:
         async def answer(requests: Any, context: Context) -> Any:
-            call, opened = _opened(method, context)
-            with opened.until_ended():
-                async with self._around(call, opened, UNARY_SECONDS) as (_, caller):
+            with self._opened(method, context) as (call, opened, authenticated):
+                async with self._around(call, opened, authenticated, UNARY_SECONDS) as (_, caller):
                     request = await self._request(opened.requests(requests), reader, caller, many=many)
                     # Once its request is there: one that does not come takes no place of others.
                     async with self._turns.place(caller, weight_of(method)):
@@ -164,9 +179,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         # Writes by itself: of a generator whose response cannot be sent, the library leaves the rest to the garbage
         # collector, and its tasks would outlive the call.
         async def stream(requests: Any, context: Context) -> None:
-            call, opened = _opened(method, context)
-            with opened.until_ended():
-                async with self._around(call, opened, None) as (access, caller):
+            with self._opened(method, context) as (call, opened, authenticated):
+                async with self._around(call, opened, authenticated, None) as (access, caller):
                     request = await self._request(opened.requests(requests), reader, caller, many=many)
                     audited = self._audited(call, behaviour, parser, many=many, stream=True)
                     await self._relay(call, opened, access, audited, request)
@@ -228,7 +242,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     @contextlib.asynccontextmanager
     async def _around(
-        self, call: Call, opened: OpenCall, seconds: float | None
+        self, call: Call, opened: OpenCall, authenticated: Callable[[], None], seconds: float | None
     ) -> AsyncIterator[tuple[Access, Caller]]:
         with serving(call.request_id):
             async with (
@@ -240,6 +254,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 if access is not Access.ANYONE:
                     with self._counting_wrong_tokens(call):
                         principal = await self._authenticator.authenticate(call)
+                    authenticated()
                     # Before it is denied: log and audit say who it was.
                     _principal.set(principal)
                     authorise(access, principal, call.method)
@@ -285,11 +300,6 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             if seconds > 0:
                 raise errors.TooManyWrongTokens(seconds) from error
             raise
-
-
-def _opened(method: str, context: Context) -> tuple[Call, OpenCall]:
-    call = read_call(method, context)
-    return call, OpenCall(context, ((REQUEST_ID_KEY, call.request_id),))
 
 
 def _caller(call: Call, principal: Principal | None) -> Caller:

@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import ipaddress
 from collections import OrderedDict
+from typing import TypeAlias
 from urllib.parse import unquote
+
+Endpoint: TypeAlias = tuple[str, int]
+"""The address and the port of one end of a connection."""
 
 BURST = 100
 # Per second, of what was counted.
@@ -52,16 +56,33 @@ def address_of(peer: str) -> str:
     """Returns the key that wrong tokens are counted under, for a peer as the library names it: an IPv4 address,
     an IPv6 network, else the whole.
     """
+    endpoint = endpoint_of(peer)
+    return peer if endpoint is None else network_of(endpoint[0])
+
+
+def endpoint_of(peer: str) -> Endpoint | None:
+    """Returns address and port of a peer as the library names it; None of one that has none."""
     family, _, rest = peer.partition(":")
-    host = unquote(rest.rpartition(":")[0]).strip("[]")
-    if family not in ("ipv4", "ipv6"):
-        return peer
+    host, _, port = unquote(rest).rpartition(":")
+    if family not in ("ipv4", "ipv6") or not port.isdecimal():
+        return None
     try:
-        address = ipaddress.ip_address(host.partition("%")[0])
+        return plain_address(host.strip("[]")), int(port)
     except ValueError:
-        return peer
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is None:
-            return str(ipaddress.ip_network((address, _IPV6_PREFIX), strict=False))
-        address = address.ipv4_mapped
-    return str(address)
+        return None
+
+
+def plain_address(host: str) -> str:
+    """Returns an address without its zone, and an IPv4 address that is mapped into IPv6 as that.
+    Raises ValueError.
+    """
+    address = ipaddress.ip_address(host.partition("%")[0])
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)
+
+
+def network_of(address: str) -> str:
+    """Returns an IPv4 address as it is, and of an IPv6 address its network."""
+    if ":" not in address:
+        return address
+    return str(ipaddress.ip_network((address, _IPV6_PREFIX), strict=False))

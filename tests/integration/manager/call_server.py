@@ -23,6 +23,7 @@ import grpc.aio
 from retinue.manager.identity.principal import Kind, Principal
 from retinue.manager.listeners import SERVER_OPTIONS
 from retinue.manager.server.authentication import Authenticator
+from retinue.manager.server.connection_watch import ConnectionCalls, watching
 from retinue.manager.server.errors import TokenInvalid
 from retinue.manager.server.interceptors import CallInterceptor
 from retinue.manager.store.database import Database
@@ -35,6 +36,8 @@ WAIT = "/retinue.manager.v1.SessionService/WatchSessions"
 # Ends never.
 LOGS, TUNNEL = "/retinue.manager.v1.KernelService/StreamLogs", "/retinue.manager.v1.KernelService/Attach"
 PIECE = b"x" * 65_536
+# Fewer than a test opens at a time, and more than it may need.
+STRANGERS = 32
 WRONG = "rtn_wrong"
 
 
@@ -99,14 +102,17 @@ async def _main() -> None:
     known = Known(
         Database("postgresql://nobody@/none"), monotonic=time.monotonic, clock=lambda: dt.datetime.now(dt.UTC)
     )
+    calls = ConnectionCalls()
     server = grpc.aio.server(
-        interceptors=[CallInterceptor(known, asyncio.Event(), recheck_seconds=0.005)], options=SERVER_OPTIONS
+        interceptors=[CallInterceptor(known, asyncio.Event(), calls, recheck_seconds=0.005)], options=SERVER_OPTIONS
     )
     server.add_generic_rpc_handlers((_Handlers(),))
-    sys.stdout.write(f"{server.add_insecure_port('127.0.0.1:0')}\n")
+    port = server.add_insecure_port("127.0.0.1:0")
+    sys.stdout.write(f"{port}\n")
     sys.stdout.flush()
     await server.start()
-    await stop.wait()
+    with watching(calls, {port}, STRANGERS):
+        await stop.wait()
     await server.stop(0)
 
 

@@ -106,7 +106,7 @@ async def test_tokens_that_are_none(service: Service, channel: grpc.aio.Channel)
 @pytest.mark.attack("wrong-tokens")
 async def test_a_huge_token(channel: grpc.aio.Channel) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call_as(channel, *bearer("x" * 1_000_000))
+        await call_as(channel, *bearer("x" * 100_000))
     assert caught.value.code() is Code.RESOURCE_EXHAUSTED
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 from collections.abc import AsyncIterator
@@ -37,6 +38,13 @@ class Running:
     async def answers(self) -> None:
         async with self.channel() as channel:
             assert await channel.unary_unary(CREATE)(b"here", metadata=METADATA, timeout=NEVER) == b"here"
+
+    async def answers_or_not(self) -> bool:
+        """Whether a call is answered."""
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            await self.answers()
+            return True
+        return False
 
 
 @asynccontextmanager

@@ -20,6 +20,7 @@ import pytest_asyncio
 
 from retinue.manager.server import errors, interceptors
 from retinue.manager.server.authentication import Authenticator
+from retinue.manager.server.connection_watch import ConnectionCalls
 from retinue.manager.server.interceptors import CallInterceptor, current_principal
 from retinue.manager.store.database import StoreUnavailable
 from retinue.manager.store.journal import ReaderTooSlow
@@ -97,7 +98,8 @@ async def rig(service: Service) -> AsyncIterator[Rig]:
             return makers[method](behaviours[method]) if method in makers else None
 
     authenticator = Authenticator(service.database, monotonic=time.monotonic, clock=lambda: dt.datetime.now(dt.UTC))
-    server = grpc.aio.server(interceptors=[CallInterceptor(authenticator, stopping, recheck_seconds=0.2)])
+    layers = CallInterceptor(authenticator, stopping, ConnectionCalls(), recheck_seconds=0.2)
+    server = grpc.aio.server(interceptors=[layers])
     server.add_generic_rpc_handlers((Handlers(),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

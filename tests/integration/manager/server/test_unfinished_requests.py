@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,29 +14,25 @@ import pytest
 from tests.integration.manager.call_server import CREATE, ENROLL, WRONG
 from tests.integration.manager.server.test_call_ends import Running, serving
 from tests.support.eventually import NEVER
+from tests.support.http2_frames import (
+    DATA,
+    END_STREAM,
+    HEADERS,
+    PREFACE,
+    RST_STREAM,
+    SETTINGS,
+    WINDOW_UPDATE,
+    frame,
+    headers,
+    request,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-DATA, HEADERS, RST_STREAM, SETTINGS, WINDOW_UPDATE = 0, 1, 3, 4, 8
-END_STREAM, END_HEADERS = 1, 4
 # What a stranger once killed managers of 1 GB with.
 CONNECTIONS, STREAMS = 5, 60
 SIZE, PIECE = 3_900_000, 16_384
 MEGABYTES = 50
-
-
-def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
-
-
-def headers(stream: int, fields: dict[str, str]) -> bytes:
-    """A frame of literal fields that are not indexed: RFC 7541, section 6.2.2."""
-
-    def text(value: str) -> bytes:
-        assert len(value) < 127
-        return bytes([len(value)]) + value.encode()
-
-    return frame(HEADERS, END_HEADERS, stream, b"".join(b"\0" + text(k) + text(v) for k, v in fields.items()))
 
 
 class Stranger:
@@ -46,22 +43,19 @@ class Stranger:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, method: str, token: str) -> None:
         self._reader = reader
         self._writer = writer
-        self._fields = {
-            ":method": "POST",
-            ":scheme": "http",
-            ":path": method,
-            ":authority": "localhost",
-            "content-type": "application/grpc",
-            "te": "trailers",
-        } | ({"authorization": token} if token else {})
+        self._fields = request(method, token)
         self._left = dict.fromkeys(range(1, 2 * STREAMS, 2), SIZE - 1)
         self._room = dict.fromkeys(self._left, 65_535)
         self._all = self._initial = 65_535
         self.ended: set[int] = set()
 
     async def run(self) -> None:
-        """Returns when all of its streams have ended."""
-        self._writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0))
+        """Returns when all of its streams have ended, or its connection."""
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            await self._run()
+
+    async def _run(self) -> None:
+        self._writer.write(PREFACE)
         for stream in self._left:
             self._writer.write(headers(stream, self._fields))
             self._writer.write(frame(DATA, 0, stream, b"\0" + struct.pack(">I", SIZE)))

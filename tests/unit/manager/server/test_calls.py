@@ -19,6 +19,7 @@ import pytest
 from retinue.manager.identity.principal import Kind, Principal
 from retinue.manager.server.authentication import Authenticator
 from retinue.manager.server.calls import read_call
+from retinue.manager.server.connection_watch import ConnectionCalls
 from retinue.manager.server.interceptors import CallInterceptor
 from retinue.manager.server.responses import HandlerContext
 from retinue.rpc.open_call import CallEndedError, OpenCall
@@ -93,7 +94,7 @@ async def around(authenticator: Authenticator, handler: Any) -> Any:
         return grpc.stream_stream_rpc_method_handler(handler)
 
     details: Any = SimpleNamespace(method=METHOD)
-    layers = CallInterceptor(authenticator, asyncio.Event(), recheck_seconds=0.0)
+    layers = CallInterceptor(authenticator, asyncio.Event(), ConnectionCalls(), recheck_seconds=0.0)
     found: Any = await layers.intercept_service(continuation, details)
     # A coroutine, of which nothing is left to the garbage collector.
     assert asyncio.iscoroutinefunction(found.stream_stream)

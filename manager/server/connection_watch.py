@@ -1,0 +1,258 @@
+"""Watches the connections to this process's ports, and ends those that `strangers` says.
+
+Below the calls there is the library, which says nothing of its connections. So this looks at the sockets themselves, in
+a thread of its own: the event loop may be what strangers keep busy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import ipaddress
+import logging
+import os
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+from prometheus_client import Counter, Gauge
+
+from retinue.manager.server.strangers import (
+    REASONS,
+    Accounts,
+    Ending,
+    Key,
+    Reason,
+    Sight,
+    Strangers,
+    Talk,
+    Traffic,
+)
+from retinue.manager.server.wrong_tokens import Endpoint, endpoint_of, network_of, plain_address
+from retinue.rpc.descriptors import soft_limit
+
+_log = logging.getLogger(__name__)
+
+_OPEN = Gauge(
+    "retinue_manager_connections",
+    "Open connections to the manager's gRPC ports: `authenticated`, or `stranger` before that.",
+    ["caller"],
+)
+_ENDED = Counter(
+    "retinue_manager_connections_ended",
+    "Connections that were ended before their caller had authenticated, by reason: `flood`, `silent`, `streams` or "
+    "`connections`.",
+    ["reason"],
+)
+for _reason in Reason:
+    _ENDED.labels(_reason)
+
+# Seconds between two looks: beside strangers that have just come or sent something, otherwise, and at most. A flood
+# lasts for one. All looks together take no more than a part of one core.
+_BUSY_PAUSE, _IDLE_PAUSE, _LONGEST_PAUSE, _LOOKING = 0.01, 0.05, 1.0, 1 / 50
+# tcp(7), `struct tcp_info`: tcpi_bytes_received and tcpi_segs_in.
+_TRAFFIC = struct.Struct("=128xQ4xI")
+# More than `struct sockaddr_in6`.
+_ADDRESS_BYTES = 32
+# How many looks it takes until the highest descriptor is asked for, and so many beyond it are looked at.
+_LOOKS_FOR_HIGHEST, _NEW_DESCRIPTORS = 64, 64
+# Without another thread's turn at each call.
+_LIBRARY = ctypes.PyDLL(None)
+_DIRECTORY = "/proc/self/fd"
+
+
+class ConnectionCalls:
+    """Counts calls by their connection: those of one event loop, read by the watch."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._talks: dict[Endpoint, Talk] = {}
+        # How many looks in a row did not see a connection that has had calls.
+        self._absent: dict[Endpoint, int] = {}
+
+    @contextlib.contextmanager
+    def calling(self, peer: str, *, authenticated: bool = False) -> Iterator[Callable[[], None]]:
+        """Counts a call for as long as the block lasts. Yields what is to be called once its caller has authenticated;
+        `authenticated` says that the connection itself did so.
+        """
+        with self._lock:
+            endpoint = _endpoint_of(peer)
+            talk = Talk() if endpoint is None else self._talks.setdefault(endpoint, Talk())
+            talk.calls += 1
+            talk.open += 1
+            talk.authenticated = talk.authenticated or authenticated
+        try:
+            yield functools.partial(setattr, talk, "authenticated", True)
+        finally:
+            talk.open -= 1
+
+    def talks(self, peers: Collection[Endpoint]) -> dict[Endpoint, Talk]:
+        """Returns the calls of connections, and forgets those of connections that twice were not among `peers`."""
+        with self._lock:
+            absent = {peer: self._absent.get(peer, 0) + 1 for peer in self._talks.keys() - peers}
+            gone = [peer for peer, looks in absent.items() if looks > 1 and not self._talks[peer].open]
+            for peer in gone:
+                del self._talks[peer], absent[peer]
+            self._absent = absent
+            return dict(self._talks)
+
+    def authenticated(self, peer: Endpoint) -> bool:
+        """Returns whether the caller of a connection has authenticated."""
+        talk = self._talks.get(peer)
+        return talk is not None and talk.authenticated
+
+    def __len__(self) -> int:
+        return len(self._talks)
+
+
+@functools.lru_cache(maxsize=4096)
+def _endpoint_of(peer: str) -> Endpoint | None:
+    return endpoint_of(peer)
+
+
+class Sockets:
+    """The connections that this process has accepted at its TCP ports; belongs on one thread.
+
+    Python lets other threads run at each call to the system, and beside a busy one a thread gets its turn again after
+    5 ms only: a look would take as many times as long as there are descriptors. So it calls the C library by itself.
+    """
+
+    def __init__(self, ports: Collection[int]) -> None:
+        self._ports = frozenset(ports)
+        # None: it is connected, but not at our ports.
+        self._places: dict[Key, Endpoint | None] = {}
+        self._networks: dict[str, str] = {}
+        self._address = ctypes.create_string_buffer(_ADDRESS_BYTES)
+        self._information = ctypes.create_string_buffer(_TRAFFIC.size)
+        self._size = ctypes.c_uint32()
+        self._looks = 0
+        self._highest = 0
+
+    def look(self, authenticated: Callable[[Endpoint], bool]) -> list[Sight]:
+        """Returns all that are open; those that are `authenticated` without their traffic. Raises OSError."""
+        before, self._places = self._places, {}
+        networks, self._networks = self._networks, {}
+        sights = []
+        for descriptor in range(self._end_of_descriptors()):
+            raw = self._name(_LIBRARY.getpeername, descriptor)
+            if raw is None:
+                continue
+            key = descriptor, raw
+            place = before[key] if key in before else self._place(descriptor, raw)
+            self._places[key] = place
+            if place is not None:
+                network = networks.get(place[0]) or network_of(place[0])
+                self._networks[place[0]] = network
+                traffic = None if authenticated(place) else self._traffic(descriptor)
+                sights.append(Sight(key, place, network, traffic))
+        return sights
+
+    def end(self, key: Key, *, at_once: bool) -> None:
+        """Ends a connection, if it is still there: the library reads its end, and closes it. `at_once`, it does not
+        first read what has arrived, which may be megabytes.
+        """
+        # The library closes descriptors, and others open the same ones, at any time: not so the copy.
+        copy = _LIBRARY.dup(key[0])
+        if copy < 0:
+            return
+        if self._name(_LIBRARY.getpeername, copy) == key[1]:
+            if at_once:
+                # connect(2): an address of no family takes the connection of a TCP socket away.
+                _LIBRARY.connect(copy, bytes(_ADDRESS_BYTES), _ADDRESS_BYTES)
+            else:
+                _LIBRARY.shutdown(copy, socket.SHUT_RDWR)
+        _LIBRARY.close(copy)
+
+    def _end_of_descriptors(self) -> int:
+        """Returns a number that no descriptor reaches but for some that were opened since the last look.
+
+        A new descriptor is the lowest that is free, so that few are beyond those that were there.
+        """
+        if self._looks % _LOOKS_FOR_HIGHEST == 0:
+            self._highest = max(map(int, os.listdir(_DIRECTORY)))
+        self._looks += 1
+        if self._places:
+            self._highest = max(self._highest, max(self._places)[0])
+        return self._highest + _NEW_DESCRIPTORS
+
+    def _name(self, function: Any, descriptor: int) -> bytes | None:
+        """Returns the address of one of a socket's ends; None if there is none."""
+        self._size.value = _ADDRESS_BYTES
+        if function(descriptor, self._address, ctypes.byref(self._size)) != 0:
+            return None
+        return self._address.raw[: self._size.value]
+
+    def _place(self, descriptor: int, raw: bytes) -> Endpoint | None:
+        """Returns the peer of a connection; None unless it is to one of the ports."""
+        own = endpoint_of_socket(self._name(_LIBRARY.getsockname, descriptor) or b"")
+        return endpoint_of_socket(raw) if own is not None and own[1] in self._ports else None
+
+    def _traffic(self, descriptor: int) -> Traffic:
+        self._size.value = _TRAFFIC.size
+        refused = _LIBRARY.getsockopt(
+            descriptor, socket.IPPROTO_TCP, socket.TCP_INFO, self._information, ctypes.byref(self._size)
+        )
+        # Linux before 4.2 does not count it.
+        if refused or self._size.value < _TRAFFIC.size:
+            return Traffic(0, 0)
+        return Traffic(*_TRAFFIC.unpack(self._information.raw))
+
+
+def endpoint_of_socket(raw: bytes) -> Endpoint | None:
+    """Returns what a `struct sockaddr` of TCP says; None of others."""
+    family = int.from_bytes(raw[:2], sys.byteorder)
+    sizes = {int(socket.AF_INET): slice(4, 8), int(socket.AF_INET6): slice(8, 24)}
+    if family not in sizes:
+        return None
+    return plain_address(str(ipaddress.ip_address(raw[sizes[family]]))), int.from_bytes(raw[2:4])
+
+
+@contextlib.contextmanager
+def watching(calls: ConnectionCalls, ports: Collection[int], of_network: int) -> Iterator[None]:
+    """Watches the connections to `ports` for as long as the block lasts. An address may have `of_network` of them whose
+    callers have not authenticated.
+    """
+    stopping = threading.Event()
+    strangers = Strangers(of_network, soft_limit())
+    thread = threading.Thread(
+        target=_watch, args=[calls, Sockets(ports), strangers, stopping], name="connections", daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join()
+
+
+def _watch(calls: ConnectionCalls, sockets: Sockets, strangers: Strangers, stopping: threading.Event) -> None:
+    accounts = Accounts()
+    pause = _IDLE_PAUSE
+    while not stopping.wait(pause):
+        began, busy = time.monotonic(), time.thread_time()
+        try:
+            accounts.add(_look(calls, sockets, strangers, began))
+        except OSError as error:
+            # No descriptor is left; the library ends handshakes that take too long.
+            _log.debug("cannot look at connections: %s", error)
+        for network, ended in accounts.due(began).items():
+            said = ", ".join(f"{count} that {REASONS[reason]}" for reason, count in ended.items())
+            _log.warning("ended connections of %s without credentials: %s", network, said)
+        shortest = _BUSY_PAUSE if strangers.busy else _IDLE_PAUSE
+        pause = min(max(shortest, (time.thread_time() - busy) / _LOOKING), _LONGEST_PAUSE)
+
+
+def _look(calls: ConnectionCalls, sockets: Sockets, strangers: Strangers, now: float) -> list[Ending]:
+    sights = sockets.look(calls.authenticated)
+    endings = strangers.judge(sights, calls.talks({sight.peer for sight in sights}), now)
+    for ending in endings:
+        sockets.end(ending.key, at_once=ending.reason is Reason.FLOOD)
+        _ENDED.labels(ending.reason).inc()
+    _OPEN.labels("stranger").set(len(strangers))
+    _OPEN.labels("authenticated").set(len(sights) - len(strangers))
+    return endings

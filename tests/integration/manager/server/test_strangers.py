@@ -1,0 +1,204 @@
+"""Floods and crowds of strangers: their connections end, those with credentials stay, and memory is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import ssl
+import struct
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from tests.integration.manager.call_server import CREATE, STRANGERS, TUNNEL
+from tests.integration.manager.rig import Service, bearer, served
+from tests.integration.manager.server.test_call_ends import METADATA, Running, serving
+from tests.integration.manager.server.test_unfinished_requests import megabytes
+from tests.support.eventually import NEVER, eventually
+from tests.support.http2_frames import (
+    CONTINUATION,
+    END_HEADERS,
+    END_STREAM,
+    PING,
+    PREFACE,
+    RST_STREAM,
+    SETTINGS,
+    frame,
+    headers,
+    request,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+CONNECTIONS = 2
+# A connection that was not ended until it has sent so much is not ended. What is on its way in buffers is less.
+MUCH, MANY_CALLS = 200 << 20, 20 << 20
+# Without an end, each connection has the library take some 50 a second.
+MEGABYTES = 200
+
+
+def many(frames: bytes, first: bytes = b"") -> Iterator[bytes]:
+    return itertools.chain([first], itertools.repeat(frames * (65_536 // len(frames))))
+
+
+def calls(*, taken_back: bool) -> Iterator[bytes]:
+    """Calls without credentials, each of which is taken back at once, or not."""
+    for first in itertools.count(1, 2000):
+        pieces = []
+        for stream in range(first, first + 2000, 2):
+            pieces.append(headers(stream, request(CREATE), END_HEADERS | END_STREAM))
+            if taken_back:
+                pieces.append(frame(RST_STREAM, 0, stream, struct.pack(">I", 8)))
+        yield b"".join(pieces)
+
+
+FLOODS = {
+    "settings": lambda: many(frame(SETTINGS, 0, 0)),
+    "pings": lambda: many(frame(PING, 0, 0, bytes(8))),
+    # Fields of an uncompressed letter each.
+    "continuation": lambda: many(frame(CONTINUATION, 0, 1, b"\0\1a\1b"), headers(1, request(CREATE), 0)),
+    "resets": lambda: calls(taken_back=True),
+    "calls": lambda: calls(taken_back=False),
+}
+
+
+async def flood(address: str, pieces: Iterator[bytes], much: int, **options: Any) -> None:
+    """Sends until the connection has ended."""
+    host, port = address.rsplit(":", 1)
+    reader, writer = await asyncio.open_connection(host, int(port), **options)
+
+    async def send() -> None:
+        sent = 0
+        for piece in itertools.chain([PREFACE], pieces):
+            writer.write(piece)
+            await writer.drain()
+            sent += len(piece)
+            assert sent < much, "it is not ended"
+
+    sending = asyncio.create_task(send())
+    try:
+        reading = asyncio.create_task(drained(reader))
+        await asyncio.wait((sending, reading), return_when=asyncio.FIRST_COMPLETED)
+        if sending.done() and not isinstance(sending.exception(), OSError):
+            sending.result()
+        async with asyncio.timeout(NEVER):
+            await reading
+    finally:
+        sending.cancel()
+        writer.transport.abort()
+        await asyncio.gather(sending, return_exceptions=True)
+
+
+async def drained(reader: asyncio.StreamReader) -> None:
+    with contextlib.suppress(OSError):
+        while await reader.read(1 << 20):
+            pass
+
+
+@asynccontextmanager
+async def tunnels(running: Running, count: int) -> AsyncIterator[list[Any]]:
+    """Streams of callers with credentials, each by a connection of its own; at the end, all still have data."""
+    async with AsyncExitStack() as stack:
+        streams = []
+        for _ in range(count):
+            channel = await stack.enter_async_context(running.channel())
+            streams.append(channel.stream_stream(TUNNEL)(metadata=METADATA))
+            assert await streams[-1].read()
+        yield streams
+        for stream in streams:
+            assert await stream.read()
+            stream.cancel()
+
+
+@pytest.mark.attack("floods-at-the-manager")
+@pytest.mark.parametrize("kind", list(FLOODS))
+async def test_floods_end_their_own_connections(kind: str) -> None:
+    async with serving() as running, tunnels(running, 1):
+        await running.answers()
+        before = megabytes(running)
+        much = MANY_CALLS if kind in {"resets", "calls"} else MUCH
+        await asyncio.gather(*(flood(running.address, FLOODS[kind](), much) for _ in range(CONNECTIONS)))
+        await eventually(running.answers_or_not)
+        assert megabytes(running) - before < MEGABYTES
+
+
+@pytest.mark.attack("many-connections")
+async def test_of_many_connections_the_oldest_without_credentials_end() -> None:
+    async with serving() as running, tunnels(running, STRANGERS + 6):
+        host, port = running.address.split(":")
+        pairs = []
+        try:
+            pairs += [await asyncio.open_connection(host, int(port)) for _ in range(3 * STRANGERS)]
+            ends = [asyncio.create_task(drained(reader)) for reader, _ in pairs]
+            async with asyncio.timeout(NEVER):
+                await asyncio.gather(*ends[: 2 * STRANGERS])
+            # Later ones are served.
+            await running.answers()
+        finally:
+            for _, writer in pairs:
+                writer.transport.abort()
+            await asyncio.gather(*ends)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def service(database_url: str, tmp_path: Path) -> AsyncIterator[Service]:
+    async with served(database_url, tmp_path, max_strangers=2) as service:
+        yield service
+
+
+@pytest.mark.attack("floods-at-the-manager")
+async def test_floods_over_tls_end_beside_users(service: Service) -> None:
+    context = ssl.create_default_context(cadata=service.authority.certificate.decode())
+    context.set_alpn_protocols(["h2"])
+    metadata = bearer(await service.user("ada"))
+    async with service.channel() as channel:
+        caller: Any = channel.unary_unary("/retinue.manager.v1.AccountService/GetCaller")
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        await watch.read()
+        await caller(b"", metadata=metadata)
+        await flood(service.endpoint, FLOODS["settings"](), MUCH, ssl=context, server_hostname="manager.retinue")
+        # By the same connection.
+        await caller(b"", metadata=metadata)
+        assert not watch.done()
+        watch.cancel()
+
+
+@pytest.mark.attack("many-connections")
+async def test_nodes_are_known_by_their_certificates(service: Service) -> None:
+    host, _, port = service.agent_endpoint.rpartition(":")
+    async with AsyncExitStack() as stack:
+        watches = []
+        for number in range(5):
+            channel = await stack.enter_async_context(service.as_agent(f"agent-{number}"))
+            watches.append(health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest()))
+            await watches[-1].read()
+        pairs = [await asyncio.open_connection(host, int(port)) for _ in range(5)]
+        try:
+            async with asyncio.timeout(NEVER):
+                await asyncio.gather(*(drained(reader) for reader, _ in pairs))
+        finally:
+            for _, writer in pairs:
+                writer.transport.abort()
+        # Silence of both ends would look the same: a call goes by the same connection.
+        assert [watch.done() for watch in watches] == [False] * 5
+        for watch in watches:
+            watch.cancel()
+
+
+@pytest.mark.attack("many-connections")
+async def test_too_many_strangers_with_open_calls_end(service: Service) -> None:
+    async with AsyncExitStack() as stack:
+        watches = []
+        for _ in range(5):
+            channel = await stack.enter_async_context(service.channel())
+            watches.append(health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest()))
+            await watches[-1].read()
+        await eventually(lambda: [watch.done() for watch in watches], [True, True, True, False, False].__eq__)
+        for watch in watches:
+            watch.cancel()
