@@ -87,7 +87,9 @@ def make(image: Path, size: int, files: int) -> None:
             if sum(end - begin for begin, end in ranges) <= _MAX_FORMAT_BYTES:
                 if len(_formats) >= _MAX_FORMATS:
                     _formats.clear()
-                _formats[length, files] = tuple((begin, os.pread(descriptor, end - begin, begin)) for begin, end in ranges)
+                _formats[length, files] = tuple(
+                    (begin, os.pread(descriptor, end - begin, begin)) for begin, end in ranges
+                )
         else:
             for offset, data in pieces:
                 os.pwrite(descriptor, data, offset)

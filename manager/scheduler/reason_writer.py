@@ -154,14 +154,14 @@ class ReasonWriter:
         reasons = [queue.reasons[number] for number in numbers.tolist()]
         tries = queue.tries[rows].copy()
         async with self._database.transaction() as tx:
-            await tx.pipeline(leadership.checking(self._term), changes.UNMARKED)
-            changed = await placements.write_reasons(
-                tx,
+            writing = placements.writing_reasons(
                 [(reason.code, reason.message, reason.explanation) for reason in reasons],
                 ids,
                 which.tolist(),
                 tries.tolist(),
             )
+            answers = await tx.pipeline(leadership.checking(self._term), changes.UNMARKED, writing)
+            changed = answers.of(writing)
             await journal.append(
                 tx,
                 [

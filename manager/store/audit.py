@@ -19,6 +19,7 @@ from sqlmodel import col, delete, select, update
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.store import endpoints, sessions
+from retinue.manager.store.database import Transaction
 from retinue.manager.store.recordset import record_of
 from retinue.manager.store.tables import AuditRecord, Endpoint, Session
 
@@ -166,7 +167,7 @@ def _id_of(denial: Denial, manager: str) -> uuid.UUID:
 
 
 async def find_others(
-    tx: AsyncSession, kind: str, references: Sequence[str], visibility: sessions.Visibility, caller: str
+    tx: Transaction, kind: str, references: Sequence[str], visibility: sessions.Visibility, caller: str
 ) -> list[str]:
     """Returns the sessions or endpoints that references of a caller mean, who may see them, and that others own:
     `OWNER/NAME` of a session, `PROJECT/NAME` of an endpoint. What means none is left out.

@@ -13,7 +13,7 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.session.core.dependency_graph import DependencyKind
 from retinue.manager.session.core.states import Result, SessionState, SessionType
-from retinue.manager.store.database import Query
+from retinue.manager.store.database import Query, fetch
 from retinue.manager.store.recordset import Row, fetched
 from retinue.manager.store.session_records import RESULTS, STATES, TYPES
 
@@ -244,18 +244,29 @@ async def read(
     tx: AsyncSession, session_ids: Collection[uuid.UUID], *, unsettled: bool = False, limit: int | None = None
 ) -> dict[uuid.UUID, list[ParentRecord]]:
     """Returns, by session, those it depends on in the order asked for."""
-    found = await tx.execute(
-        text("""
+    return await fetch(tx, reading(session_ids, unsettled=unsettled, limit=limit))
+
+
+def reading(
+    session_ids: Collection[uuid.UUID], *, unsettled: bool = False, limit: int | None = None
+) -> Query[dict[uuid.UUID, list[ParentRecord]]]:
+    """Returns `read` as a query among others."""
+    return Query(
+        """
             SELECT d.child_id, d.parent_id, coalesce(p.number, 0) AS number, coalesce(p.name, '') AS name,
                 coalesce(p.state, '') AS state, coalesce(p.result, '') AS result, p.priority
             FROM session_dependency d LEFT JOIN session p ON p.id = d.parent_id
             WHERE d.child_id = ANY(:ids) AND NOT (:unsettled AND d.settled)
             ORDER BY d.child_id, d.position LIMIT :limit
-        """),
+        """,
         {"ids": list(session_ids), "unsettled": unsettled, "limit": limit},
+        read=_parents,
     )
+
+
+def _parents(rows: Iterable[Row]) -> dict[uuid.UUID, list[ParentRecord]]:
     dependencies: dict[uuid.UUID, list[ParentRecord]] = {}
-    for row in fetched(found):
+    for row in rows:
         parent = ParentRecord(
             row["parent_id"],
             row["number"],

@@ -24,7 +24,7 @@ from retinue.manager.endpoints.core.events import (
     parse_endpoint_event,
 )
 from retinue.manager.session.core.events import KINDS, Happening, KernelAccess, UnreadableEvent, parse_event
-from retinue.manager.store.database import APPENDED, Query, Transaction
+from retinue.manager.store.database import APPENDED, Query, Transaction, fetch
 from retinue.manager.store.recordset import Row, recordset
 
 _KINDS: Mapping[type, str] = {**KINDS, **ENDPOINT_KINDS}
@@ -204,11 +204,18 @@ def appended_unseen(tx: AsyncSession) -> None:
 
 async def head(tx: AsyncSession) -> Head:
     """Returns where the journal ends and begins."""
-    rows = await tx.execute(
-        text("SELECT h.revision, h.oldest, c.incarnation FROM journal_head h CROSS JOIN cluster c WHERE h.id = 1")
+    return await fetch(tx, heading())
+
+
+def heading() -> Query[Head]:
+    """Returns `head` as a query among others: those after it find at least all that the journal says up to there."""
+    return Query(
+        "SELECT h.revision, h.oldest, c.incarnation FROM journal_head h CROSS JOIN cluster c WHERE h.id = 1", read=_head
     )
-    row = rows.one()
-    return Head(row.revision, row.oldest, str(row.incarnation))
+
+
+def _head(rows: Sequence[Row]) -> Head:
+    return Head(rows[0]["revision"], rows[0]["oldest"], str(rows[0]["incarnation"]))
 
 
 async def read(  # what is read, and by whom

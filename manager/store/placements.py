@@ -441,18 +441,17 @@ async def nominate(tx: AsyncSession, nominations: Iterable[Nomination]) -> None:
     )
 
 
-async def write_reasons(
-    tx: AsyncSession,
+def writing_reasons(
     reasons: Sequence[tuple[str, str, str]],
     ids: Sequence[uuid.UUID],
     which: Sequence[int],
     tries: Sequence[int],
-) -> list[ChangedReason]:
+) -> Query[list[ChangedReason]]:
     """Writes why sessions wait: `reasons` are reason, message and explanation (JSON), `which` says whose is which.
-    Sessions that do not wait any more are left alone. Returns those whose reason changed.
+    Sessions that do not wait any more are left alone. Finds those whose reason changed.
     """
-    changed = await tx.execute(
-        text("""
+    return Query(
+        """
             WITH reasons AS (
                 SELECT * FROM unnest(CAST(:reasons AS text[]), CAST(:messages AS text[]), CAST(:explanations AS text[]))
                     WITH ORDINALITY AS n(reason, message, explanation, position)
@@ -469,7 +468,7 @@ async def write_reasons(
                 FROM input JOIN held USING (id) WHERE session.id = input.id
             )
             SELECT id, owner, project, reason, message FROM input JOIN held USING (id) WHERE reason <> before
-        """),
+        """,
         {
             "reasons": [reason for reason, _, _ in reasons],
             "messages": [message for _, message, _ in reasons],
@@ -478,5 +477,5 @@ async def write_reasons(
             "which": list(which),
             "tries": list(tries),
         },
+        read=lambda rows: [ChangedReason(*row.values()) for row in rows],
     )
-    return [ChangedReason(*row) for row in changed]

@@ -92,11 +92,14 @@ class Visibility:
         return self.everything or owner == self.owner or project in self.administered
 
 
-async def take_numbers(tx: AsyncSession, amount: int) -> int:
+async def take_numbers(tx: Transaction, amount: int) -> int:
     """Returns the first of so many consecutive numbers for new sessions, which no other transaction gets,
     whatever becomes of this one. No one waits for them until the commit.
     """
-    return int((await tx.execute(text("SELECT take_session_numbers(:amount)"), {"amount": amount})).scalar_one())
+    taking = Query(
+        "SELECT take_session_numbers(:amount) AS first", {"amount": amount}, read=lambda rows: int(rows[0]["first"])
+    )
+    return (await tx.pipeline(taking)).of(taking)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +229,7 @@ def _references(rows: Sequence[Row]) -> References:
 
 
 async def find(
-    tx: AsyncSession, references: Collection[str], visibility: Visibility, caller: str
+    tx: Transaction, references: Collection[str], visibility: Visibility, caller: str
 ) -> dict[str, uuid.UUID]:
     """Returns the sessions that references mean, without those that mean none or several: an id, a unique prefix of one
     (8 characters or more), a number, the name of a session of the caller, or owner and name as `OWNER/NAME`: the live
@@ -234,8 +237,8 @@ async def find(
     """
     meanings = [_meaning(reference, caller) for reference in references if "\0" not in reference]
     visible = visibility.condition("s")
-    rows = await tx.execute(
-        text(f"""
+    finding = Query(
+        f"""
             WITH r AS MATERIALIZED (
                 SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb))
                     AS r(reference text, named_owner text, name text, number bigint, low uuid, high uuid)
@@ -254,14 +257,21 @@ async def find(
                 WHERE s.owner = r.named_owner AND s.name = r.name AND s.state IN ('TERMINATED', 'CANCELLED') AND {visible}
                 ORDER BY s.number DESC LIMIT 1
             ) s
-        """),  # noqa: S608  # the condition is ours, its values are parameters
+        """,  # noqa: S608  # the condition is ours, its values are parameters
         {"rows": recordset(meanings), **visibility.parameters()},
+        read=_candidates,
     )
-    candidates: dict[str, dict[str, set[uuid.UUID]]] = {}
-    for reference, by, session_id in rows:
-        candidates.setdefault(reference, {}).setdefault(by, set()).add(session_id)
+    candidates = (await tx.pipeline(finding)).of(finding)
     meant = {reference: _meant(reference, found) for reference, found in candidates.items()}
     return {reference: next(iter(ids)) for reference, ids in meant.items() if len(ids) == 1}
+
+
+def _candidates(rows: Iterable[Row]) -> dict[str, dict[str, set[uuid.UUID]]]:
+    """Returns the sessions that may be meant, by reference and by the way they were found."""
+    candidates: dict[str, dict[str, set[uuid.UUID]]] = {}
+    for row in rows:
+        candidates.setdefault(row["reference"], {}).setdefault(row["by"], set()).add(row["id"])
+    return candidates
 
 
 def _meant(reference: str, found: Mapping[str, set[uuid.UUID]]) -> set[uuid.UUID]:
@@ -320,24 +330,25 @@ async def read(
     tx: AsyncSession, session_ids: Collection[uuid.UUID], *, lock: bool = False
 ) -> dict[uuid.UUID, SessionRecord]:
     """Returns sessions by id; with `lock`, locked in the order of their ids until the commit."""
-    return await fetch(tx, _reading(session_ids, lock=lock))
+    return await fetch(tx, reading(session_ids, lock=lock))
 
 
 async def read_kernels(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, list[KernelRecord]]:
     """Returns kernels by session, in the order of their rank."""
-    return await fetch(tx, _reading_kernels(session_ids))
+    return await fetch(tx, reading_kernels(session_ids))
 
 
 async def lock(
     tx: Transaction, session_ids: Collection[uuid.UUID]
 ) -> tuple[dict[uuid.UUID, SessionRecord], dict[uuid.UUID, list[KernelRecord]]]:
     """Locks sessions until the commit; returns them by id, and their kernels: `read` and `read_kernels` at once."""
-    records, kernels = _reading(session_ids, lock=True), _reading_kernels(session_ids)
+    records, kernels = reading(session_ids, lock=True), reading_kernels(session_ids)
     answers = await tx.pipeline(records, kernels)
     return answers.of(records), answers.of(kernels)
 
 
-def _reading(session_ids: Collection[uuid.UUID], *, lock: bool) -> Query[dict[uuid.UUID, SessionRecord]]:
+def reading(session_ids: Collection[uuid.UUID], *, lock: bool = False) -> Query[dict[uuid.UUID, SessionRecord]]:
+    """Returns `read` as a query among others."""
     return Query(
         f"SELECT {_SESSION_COLUMNS} FROM session s WHERE s.id = ANY(:ids) ORDER BY s.id {'FOR UPDATE' if lock else ''}",  # noqa: S608
         {"ids": list(session_ids)},
@@ -345,7 +356,8 @@ def _reading(session_ids: Collection[uuid.UUID], *, lock: bool) -> Query[dict[uu
     )
 
 
-def _reading_kernels(session_ids: Collection[uuid.UUID]) -> Query[dict[uuid.UUID, list[KernelRecord]]]:
+def reading_kernels(session_ids: Collection[uuid.UUID]) -> Query[dict[uuid.UUID, list[KernelRecord]]]:
+    """Returns `read_kernels` as a query among others."""
     return Query(
         f"""
             SELECT {_KERNEL_COLUMNS}, a.goal, a.observed, (a.kernel_id IS NULL OR a.end_time IS NOT NULL) AS attempt_ended,

@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc.aio
 
@@ -36,7 +36,6 @@ from retinue.manager.server import errors, fields, pages
 from retinue.manager.server.call_limits import BULK_ROW_COST, ROW_COST
 from retinue.manager.server.etags import check_etag
 from retinue.manager.server.interceptors import current_principal
-from retinue.manager.server.revisions import with_revision
 from retinue.manager.server.turn_taking import charge
 from retinue.manager.session.core.pending_limit import DEFAULT_MAX_PENDING, PendingLimit
 from retinue.manager.session.core.refusals import InvalidFields, Refused
@@ -48,7 +47,7 @@ from retinue.manager.session.transaction import terminate
 from retinue.manager.store import dependencies, journal, requests, sessions
 from retinue.manager.store.database import Database, Transaction
 from retinue.manager.store.journal_tail import JournalTail
-from retinue.manager.store.session_records import KernelRecord, SessionRecord
+from retinue.manager.store.session_records import SessionRecord
 from retinue.manager.v1 import session_pb2, session_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb
 from retinue.rpc.loop_slices import in_slices
@@ -56,6 +55,14 @@ from retinue.rpc.loop_slices import in_slices
 _MAX_WAITED_FOR = 20
 # Of the name of a single session that has none.
 _FEW_DIGITS = 8
+_Reply = TypeVar(
+    "_Reply",
+    pb.GetSessionResponse,
+    pb.TerminateSessionResponse,
+    pb.RestartSessionResponse,
+    pb.UpdateSessionResponse,
+    pb.ExtendSessionResponse,
+)
 # As many as fit in the 4 MiB that clients take.
 _MAX_NODES, _MAX_EDGES = 10_000, 40_000
 
@@ -166,11 +173,9 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
     ) -> pb.GetSessionResponse:
         """See the proto."""
         async with self._database.transaction() as tx:
-            at = await journal.head(tx)
-            session_id = await find_session(tx, request.session)
-            shown = await _shown(tx, session_id)
-            await show_checks(tx, shown)
-        return pb.GetSessionResponse(session=shown, revision=at.revision, incarnation=at.incarnation)
+            response = await _shown(tx, await find_session(tx, request.session), pb.GetSessionResponse())
+            await show_checks(tx, response.session)
+        return response
 
     async def ListSessions(
         self, request: pb.ListSessionsRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -239,9 +244,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
                 locked = await sessions.read(tx, [session_id], lock=True)
                 check_etag(request.etag, locked[session_id].version)
             await terminate(tx, session_id, by=principal.name, force=request.force)
-            # The position first: an event after it may be in the session already, and none before it is missing.
-            response = await with_revision(tx, pb.TerminateSessionResponse())
-            response.session.CopyFrom(await _shown(tx, session_id))
+            response = await _shown(tx, session_id, pb.TerminateSessionResponse(), commit=True)
         self._tail.wake()
         return response
 
@@ -260,9 +263,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
 
             async def again() -> pb.RestartSessionResponse:
                 session_id = await restart_session(tx, request)
-                response = await with_revision(tx, pb.RestartSessionResponse())
-                response.session.CopyFrom(await _shown(tx, session_id))
-                return response
+                return await _shown(tx, session_id, pb.RestartSessionResponse())
 
             response = await requests.once(
                 tx, current_principal().name, "RestartSession", request, pb.RestartSessionResponse, again
@@ -279,9 +280,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
 
             async def update() -> pb.UpdateSessionResponse:
                 session_id = await update_session(tx, request)
-                response = await with_revision(tx, pb.UpdateSessionResponse())
-                response.session.CopyFrom(await _shown(tx, session_id))
-                return response
+                return await _shown(tx, session_id, pb.UpdateSessionResponse())
 
             response = await requests.once(
                 tx, current_principal().name, "UpdateSession", request, pb.UpdateSessionResponse, update
@@ -295,8 +294,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         """See the proto."""
         async with self._database.transaction() as tx:
             session_id = await extend_session(tx, request)
-            response = await with_revision(tx, pb.ExtendSessionResponse())
-            response.session.CopyFrom(await _shown(tx, session_id))
+            response = await _shown(tx, session_id, pb.ExtendSessionResponse())
             await show_checks(tx, response.session)
         self._tail.wake()
         return response
@@ -315,7 +313,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         """See the proto."""
         async with self._database.transaction() as tx:
             session_id = await find_session(tx, request.session)
-            session, _ = await _read(tx, session_id)
+            session = (await sessions.read(tx, [session_id]))[session_id]
             parents = await dependencies.read(tx, [session_id], unsettled=True, limit=_MAX_WAITED_FOR)
             position, length, outlook = 0, None, None
             if session.state is SessionState.PENDING:
@@ -369,12 +367,21 @@ def _page_key(session: SessionRecord) -> list[str]:
     return [session.create_time.isoformat(), str(session.id)]
 
 
-async def _shown(tx: Transaction, session_id: uuid.UUID) -> session_pb2.Session:
-    session, kernels = await _read(tx, session_id)
-    parents = (await dependencies.read(tx, [session_id])).get(session_id, ())
-    return session_message(session, kernels, parents, view=full_view(session.owner))
-
-
-async def _read(tx: Transaction, session_id: uuid.UUID) -> tuple[SessionRecord, list[KernelRecord]]:
-    session = (await sessions.read(tx, [session_id]))[session_id]
-    return session, (await sessions.read_kernels(tx, [session_id])).get(session_id, [])
+async def _shown(tx: Transaction, session_id: uuid.UUID, response: _Reply, *, commit: bool = False) -> _Reply:
+    """Sets a session in a reply, and the position in the journal that it is true at; with `commit`, ends the
+    transaction.
+    """
+    # The position first: an event after it may be in the session already, and none before it is missing.
+    heading, reading = journal.heading(), sessions.reading([session_id])
+    kernels, parents = sessions.reading_kernels([session_id]), dependencies.reading([session_id])
+    answers = await tx.pipeline(heading, reading, kernels, parents, commit=commit)
+    at, session = answers.of(heading), answers.of(reading)[session_id]
+    message = session_message(
+        session,
+        answers.of(kernels).get(session_id, ()),
+        answers.of(parents).get(session_id, ()),
+        view=full_view(session.owner),
+    )
+    response.session.CopyFrom(message)
+    response.revision, response.incarnation = at.revision, at.incarnation
+    return response
