@@ -29,6 +29,7 @@ from retinue.manager.agent_rpc.reach import ClientIdentity
 from retinue.manager.agent_rpc.relay import Forwarder
 from retinue.manager.controllers.leader import Leader
 from retinue.manager.dispatch.protected_addresses import HostAddresses, control_plane_hosts
+from retinue.manager.domain.session.secrets import SessionSecrets
 from retinue.manager.endpoints.controller import EndpointController
 from retinue.manager.identity.authority import MANAGER_DNS, Authority
 from retinue.manager.identity.endpoint_tokens import EndpointDomain
@@ -47,7 +48,6 @@ from retinue.manager.listeners import Ports, serving
 from retinue.manager.server import pages
 from retinue.manager.server.auditing import Auditor
 from retinue.manager.server.authentication import Authenticator
-from retinue.manager.session.core.secrets import SessionSecrets
 from retinue.manager.settings import Settings
 from retinue.manager.store import cluster, leadership
 from retinue.manager.store.database import Database

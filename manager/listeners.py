@@ -27,8 +27,10 @@ from retinue.manager.api.sessions.servicer import SessionServicer
 from retinue.manager.api.sessions.templates import TemplateServicer
 from retinue.manager.api.streams.apps import AppServicer
 from retinue.manager.api.streams.kernel_service import KernelServicer
+from retinue.manager.domain.endpoints.hosts import OwnHosts
+from retinue.manager.domain.session.pending_limit import DEFAULT_MAX_PENDING
+from retinue.manager.domain.session.secrets import SessionSecrets
 from retinue.manager.endpoints.controller import EndpointController
-from retinue.manager.endpoints.core.hosts import OwnHosts
 from retinue.manager.identity.authority import MANAGER_DNS, Authority
 from retinue.manager.identity.endpoint_tokens import EndpointTokenSigner
 from retinue.manager.identity.own_certificate import OwnCertificate
@@ -37,8 +39,6 @@ from retinue.manager.server.auditing import Auditor
 from retinue.manager.server.authentication import Authenticator
 from retinue.manager.server.connection_watch import ConnectionCalls, watching
 from retinue.manager.server.interceptors import CallInterceptor
-from retinue.manager.session.core.pending_limit import DEFAULT_MAX_PENDING
-from retinue.manager.session.core.secrets import SessionSecrets
 from retinue.manager.store.database import Database
 from retinue.manager.store.journal_tail import JournalTail
 from retinue.manager.v1 import (

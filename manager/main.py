@@ -17,11 +17,11 @@ import click
 
 from retinue.manager import options
 from retinue.manager.admin_commands import admin
-from retinue.manager.dispatch.core.timers import Timers
+from retinue.manager.domain.agents.timers import Timers
+from retinue.manager.domain.session.pending_limit import DEFAULT_MAX_PENDING
 from retinue.manager.gateway.core.rules import parse_domain
 from retinue.manager.gateway.settings import GatewaySettings
 from retinue.manager.health import health
-from retinue.manager.session.core.pending_limit import DEFAULT_MAX_PENDING
 from retinue.rpc import config_file, descriptors, failpoints, logs, memory
 from retinue.rpc.options import check_failpoints, daemon, networks
 from retinue.rpc.options import failpoints as failpoints_option
@@ -377,7 +377,7 @@ def _domain(text: str) -> str:
 
 
 def _pool(text: str) -> ipaddress.IPv4Network:
-    from retinue.manager.session.core.ipam import parse_pool  # noqa: PLC0415 - kept out of `--help`
+    from retinue.manager.domain.session.ipam import parse_pool  # noqa: PLC0415 - kept out of `--help`
 
     try:
         return parse_pool(text)

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Network
 from pathlib import Path
 
-from retinue.manager.dispatch.core.timers import Timers
+from retinue.manager.domain.agents.timers import Timers
+from retinue.manager.domain.session.ipam import POOL, VXLAN_PORT
+from retinue.manager.domain.session.pending_limit import DEFAULT_MAX_PENDING
 from retinue.manager.gateway.settings import GatewaySettings
 from retinue.manager.options import (
     DEFAULT_AGENT_LISTEN,
@@ -16,8 +18,6 @@ from retinue.manager.options import (
     DEFAULT_LISTEN,
     DEFAULT_MAX_STRANGERS,
 )
-from retinue.manager.session.core.ipam import POOL, VXLAN_PORT
-from retinue.manager.session.core.pending_limit import DEFAULT_MAX_PENDING
 from retinue.rpc.core.addresses import PUBLIC_ONLY, AddressPolicy
 
 

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
-from retinue.manager.session.core.attempts import ListenerBrokenError, TermOverError
+from retinue.manager.domain.session.attempts import ListenerBrokenError, TermOverError
 from retinue.manager.store.database import StoreUnavailable
 from retinue.manager.store.journal import ReaderTooSlow
 from retinue.manager.store.leadership import NotLeader

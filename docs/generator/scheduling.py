@@ -5,8 +5,9 @@ from __future__ import annotations
 from google.protobuf.descriptor import OneofDescriptor
 
 from docs.generator.markdown import label, mermaid, table
+from retinue.manager.domain.scheduling.policy import Tier
 from retinue.manager.scheduling import reasons
-from retinue.manager.scheduling.columns import Tier, Verdict
+from retinue.manager.scheduling.columns import Verdict
 from retinue.manager.scheduling.strategies import AGENT_STRATEGIES, SESSION_STRATEGIES
 from retinue.manager.v1.scheduling_policy_pb2 import AgentStrategy, SchedulingPolicy, SessionStrategy
 

@@ -7,9 +7,9 @@ from enum import StrEnum
 from typing import TypeVar
 
 from docs.generator.markdown import mermaid, table
-from retinue.manager.endpoints.core.states import LIFECYCLE_MOVES, REPLICA_MOVES, ROLLOUT_MOVES
-from retinue.manager.session.core.features import FEATURES, Feature
-from retinue.manager.session.core.states import KERNEL_MOVES, SESSION_MOVES, SESSION_OWNERS
+from retinue.manager.domain.endpoints.states import LIFECYCLE_MOVES, REPLICA_MOVES, ROLLOUT_MOVES
+from retinue.manager.domain.session.features import FEATURES, Feature
+from retinue.manager.domain.session.states import KERNEL_MOVES, SESSION_MOVES, SESSION_OWNERS
 
 State = TypeVar("State", bound=StrEnum)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 
-from retinue.manager.access import access_log
+from retinue.manager.domain.session import features
+from retinue.manager.domain.session.events import AccessMethod, KernelAccess
+from retinue.manager.domain.session.features import Feature
+from retinue.manager.domain.session.spec_views import SpecView
 from retinue.manager.server import errors, preconditions
 from retinue.manager.server.interceptors import current_address, current_principal
-from retinue.manager.session.core import features
-from retinue.manager.session.core.events import AccessMethod, KernelAccess
-from retinue.manager.session.core.features import Feature
-from retinue.manager.session.core.spec_views import SpecView
+from retinue.manager.session import access_log
 from retinue.manager.store import sessions
 from retinue.manager.store.database import Transaction
 

@@ -16,8 +16,8 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.controllers.core.clock_steps import ClockLook, ClockStep, find_step
 from retinue.manager.dispatch.desired_state import Affected
-from retinue.manager.session.core.attempts import AttemptStatus
-from retinue.manager.session.core.state_machine import SessionMachine
+from retinue.manager.domain.session.attempts import AttemptStatus
+from retinue.manager.domain.session.state_machine import SessionMachine
 from retinue.manager.session.transaction import WorkingSet, load_for_update, save
 from retinue.manager.store import attempts, bounds, leadership
 from retinue.manager.store.database import Database

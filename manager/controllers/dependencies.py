@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection
 from functools import partial
 
 from retinue.manager.dispatch.desired_state import Affected
-from retinue.manager.reasons import SessionReason
-from retinue.manager.session.core.dependency_graph import DependencyKind
+from retinue.manager.domain.reasons import SessionReason
+from retinue.manager.domain.session.dependency_graph import DependencyKind
 from retinue.manager.session.transaction import load_for_update, save
 from retinue.manager.store import dependencies, leadership
 from retinue.manager.store.database import Database, Transaction

@@ -11,8 +11,8 @@ from typing import Any
 
 from prometheus_client import Gauge
 
-from retinue.manager.scheduling.records import AgentState
-from retinue.manager.session.core.states import LIVE_SESSION_STATES
+from retinue.manager.domain.scheduling.records import AgentState
+from retinue.manager.domain.session.states import LIVE_SESSION_STATES
 from retinue.manager.store import groups
 from retinue.manager.store.database import Database
 from retinue.rpc.core.amounts import base_amount

@@ -16,21 +16,15 @@ from retinue.manager.agent_rpc.dialer import Dialer
 from retinue.manager.agent_rpc.relay import Forwarder
 from retinue.manager.controllers import deadlines, dependencies, fleet_gauges
 from retinue.manager.controllers.log_collector import OutputCollector
-from retinue.manager.dispatch.core.timers import Timers
 from retinue.manager.dispatch.desired_state import Affected, read_desired
 from retinue.manager.dispatch.orphans import Orphans, OutOfBounds
 from retinue.manager.dispatch.reports import Reports
 from retinue.manager.dispatch.supervisor import Supervisor
-from retinue.manager.edge.edge import RouterEdge
-from retinue.manager.endpoints.controller import EndpointController
-from retinue.manager.endpoints.core.model import NoRouters
-from retinue.manager.endpoints.queries import QueryReader
-from retinue.manager.identity.endpoint_tokens import EndpointDomain
-from retinue.manager.idle.controller import IdleController
-from retinue.manager.reasons import SessionReason
-from retinue.manager.scheduler.loop import Scheduler
-from retinue.manager.session.core.attempts import AttemptUsage, ListenerBrokenError, UsageWatch
-from retinue.manager.session.core.events import (
+from retinue.manager.domain.agents.timers import Timers
+from retinue.manager.domain.endpoints.model import NoRouters
+from retinue.manager.domain.reasons import SessionReason
+from retinue.manager.domain.session.attempts import AttemptUsage, ListenerBrokenError, UsageWatch
+from retinue.manager.domain.session.events import (
     AccessMethod,
     KernelAccess,
     ReasonChanged,
@@ -38,10 +32,16 @@ from retinue.manager.session.core.events import (
     SessionMoved,
     SessionUpdated,
 )
-from retinue.manager.session.core.ipam import POOL, VXLAN_PORT
-from retinue.manager.session.core.secrets import SessionSecrets
-from retinue.manager.session.core.service_ports import Addresses
-from retinue.manager.session.core.states import ENDED_SESSION_STATES, SessionState
+from retinue.manager.domain.session.ipam import POOL, VXLAN_PORT
+from retinue.manager.domain.session.secrets import SessionSecrets
+from retinue.manager.domain.session.service_ports import Addresses
+from retinue.manager.domain.session.states import ENDED_SESSION_STATES, SessionState
+from retinue.manager.endpoints.controller import EndpointController
+from retinue.manager.endpoints.queries import QueryReader
+from retinue.manager.endpoints.routers.edge import RouterEdge
+from retinue.manager.identity.endpoint_tokens import EndpointDomain
+from retinue.manager.idle.controller import IdleController
+from retinue.manager.scheduler.loop import Scheduler
 from retinue.manager.store import attempts, audit, leadership, nodes, retention
 from retinue.manager.store.database import Database, StoreUnavailable, Transaction
 from retinue.manager.store.journal_tail import JournalTail

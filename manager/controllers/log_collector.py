@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from retinue.manager.agent_rpc.output import OutputGoneError, OutputPastEndError, Piece, Span, stream_output
 from retinue.manager.agent_rpc.relay import AgentUnavailableError, AttemptLocation, Forwarder
-from retinue.manager.dispatch.desired_state import Affected, attempt_id
+from retinue.manager.dispatch.desired_state import Affected
+from retinue.manager.domain.session.attempts import attempt_id
 from retinue.manager.store import leadership, outputs
 from retinue.manager.store.database import Database, StoreUnavailable
 from retinue.manager.store.output_streams import StreamRuns

@@ -18,8 +18,8 @@ from retinue.manager.agent_rpc.dialer import Dialer
 from retinue.manager.agent_rpc.reach import NotReached
 from retinue.manager.dispatch import convert
 from retinue.manager.dispatch.convert import Conditions, Heartbeat, Rejected, Usage
-from retinue.manager.dispatch.core.following import PATIENCE, Following, Trials
-from retinue.manager.session.core.attempts import (
+from retinue.manager.domain.agents.following import PATIENCE, Following, Trials
+from retinue.manager.domain.session.attempts import (
     AttemptStatus,
     AttemptUsage,
     CopyRefusedError,

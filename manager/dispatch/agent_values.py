@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from retinue.manager.session.core.attempts import AttemptKey
+from retinue.manager.domain.session.attempts import AttemptKey
 from retinue.rpc.core.amounts import AmountError, check_slot
 from retinue.rpc.core.reasons import AgentConditionReason
 

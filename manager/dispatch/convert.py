@@ -1,4 +1,4 @@
-"""Translates between the messages of a Sync stream and the plain values of `retinue.manager.session.core.attempts`.
+"""Translates between the messages of a Sync stream and the plain values of `retinue.manager.domain.session.attempts`.
 
 `parse` reads what agents send, and is total: whatever the bytes, the result is a value or Rejected. Rejected is the
 message that no sound agent sends; text that is only shown is cleaned, numbers that are only shown are clamped, and
@@ -20,7 +20,7 @@ from google.protobuf.duration_pb2 import Duration
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.manager.dispatch import agent_values as values
 from retinue.manager.dispatch.agent_values import Odd
-from retinue.manager.session.core.attempts import (
+from retinue.manager.domain.session.attempts import (
     AttemptKey,
     AttemptPause,
     AttemptSpec,
@@ -40,11 +40,11 @@ from retinue.manager.session.core.attempts import (
     Step,
     UsageWatch,
 )
-from retinue.manager.session.core.final_usage import FinalUsage
-from retinue.manager.session.core.images import SeenImage
-from retinue.manager.session.core.probes import Health, Probe, ProbeKind, PublishedPort, PublishedStatus
-from retinue.manager.session.core.service_ports import ServicePortSpec
-from retinue.manager.session.core.states import Observed
+from retinue.manager.domain.session.final_usage import FinalUsage
+from retinue.manager.domain.session.images import SeenImage
+from retinue.manager.domain.session.probes import Health, Probe, ProbeKind, PublishedPort, PublishedStatus
+from retinue.manager.domain.session.service_ports import ServicePortSpec
+from retinue.manager.domain.session.states import Observed
 from retinue.rpc.core.reasons import AgentConditionReason, AttemptReason
 from retinue.rpc.core.retries import MAX_ERROR
 from retinue.types.v1 import isolation_pb2, port_pb2, probe_pb2, pull_policy_pb2, usage_pb2

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeAlias
 
-from retinue.manager.session.core.attempts import (
+from retinue.manager.domain.session.attempts import (
     AttemptSpec,
     DesiredMount,
     DesiredNetwork,
@@ -15,12 +15,13 @@ from retinue.manager.session.core.attempts import (
     DesiredWarning,
     NetworkMember,
     SftpServer,
+    attempt_id,
 )
-from retinue.manager.session.core.bootstrap import with_bootstrap
-from retinue.manager.session.core.ipam import check_underlay, kernel_address
-from retinue.manager.session.core.secrets import SessionSecrets
-from retinue.manager.session.core.service_ports import Addresses, port_variables
-from retinue.manager.session.core.spec import (
+from retinue.manager.domain.session.bootstrap import with_bootstrap
+from retinue.manager.domain.session.ipam import check_underlay, kernel_address
+from retinue.manager.domain.session.secrets import SessionSecrets
+from retinue.manager.domain.session.service_ports import Addresses, port_variables
+from retinue.manager.domain.session.spec import (
     DEFAULT_GRACE_SECONDS,
     KernelPlan,
     SessionSpec,
@@ -28,9 +29,9 @@ from retinue.manager.session.core.spec import (
     cluster_environment,
     launcher_environment,
 )
-from retinue.manager.session.core.ssh_authority import SshAuthority, principal
-from retinue.manager.session.core.ssh_keys import readable_lines
-from retinue.manager.session.core.states import ENDED_OBSERVATIONS, Goal, Observed, SessionType
+from retinue.manager.domain.session.ssh_authority import SshAuthority, principal
+from retinue.manager.domain.session.ssh_keys import readable_lines
+from retinue.manager.domain.session.states import ENDED_OBSERVATIONS, Goal, Observed, SessionType
 from retinue.manager.store import attempts, orphans
 from retinue.manager.store.attempts import DesiredAttemptRecord, NetworkMemberRecord
 from retinue.manager.store.database import Database
@@ -45,11 +46,6 @@ _GOALS = frozenset(Goal)
 _PAST_START = frozenset({Observed.RUNNING, Observed.STOPPING, *ENDED_OBSERVATIONS})
 # Agents that a commit affects, each with the sessions it is about; None means that it may be any.
 Affected: TypeAlias = Mapping[str, Collection[uuid.UUID] | None]
-
-
-def attempt_id(kernel_id: object, epoch: int) -> str:
-    """Returns the name of an attempt between manager and agents."""
-    return f"{kernel_id}.{epoch}"
 
 
 async def read_desired(

@@ -14,10 +14,10 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
-from retinue.manager.dispatch.core.agent_conditions import ORPHANS, OUT_OF_BOUNDS, with_found
-from retinue.manager.dispatch.desired_state import Affected, attempt_id
-from retinue.manager.session.core.attempts import AttemptStatus, NodeCondition, NodeReport
-from retinue.manager.session.core.states import ENDED_OBSERVATIONS
+from retinue.manager.dispatch.desired_state import Affected
+from retinue.manager.domain.agents.agent_conditions import ORPHANS, OUT_OF_BOUNDS, with_found
+from retinue.manager.domain.session.attempts import AttemptStatus, NodeCondition, NodeReport, attempt_id
+from retinue.manager.domain.session.states import ENDED_OBSERVATIONS
 from retinue.manager.store import agent_conditions, agents, cluster, leadership, orphans
 from retinue.manager.store.database import Database, Transaction
 from retinue.manager.store.orphans import AttemptKey, Found

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from retinue.manager.agent_rpc.dialer import Dialer
 from retinue.manager.agent_rpc.reach import NotReached
-from retinue.manager.session.core.attempts import ListenerBrokenError, TermOverError
+from retinue.manager.domain.session.attempts import ListenerBrokenError, TermOverError
 
 _log = logging.getLogger(__name__)
 

@@ -19,7 +19,9 @@ from typing import TypeAlias
 
 from retinue.manager.agent_rpc.reach import NotReached
 from retinue.manager.dispatch.convert import Rejected
-from retinue.manager.dispatch.core.agent_conditions import (
+from retinue.manager.dispatch.desired_state import Affected
+from retinue.manager.dispatch.orphans import Orphans
+from retinue.manager.domain.agents.agent_conditions import (
     LOSS_HELD,
     NOT_FOLLOWING,
     NOT_REACHED,
@@ -28,12 +30,10 @@ from retinue.manager.dispatch.core.agent_conditions import (
     kept,
     with_found,
 )
-from retinue.manager.dispatch.core.pull_progress import PROGRESS_SECONDS, Progress, PullProgress
-from retinue.manager.dispatch.core.start_failures import StartFailures
-from retinue.manager.dispatch.desired_state import Affected
-from retinue.manager.dispatch.orphans import Orphans
-from retinue.manager.scheduling.records import AgentState
-from retinue.manager.session.core.attempts import (
+from retinue.manager.domain.agents.pull_progress import PROGRESS_SECONDS, Progress, PullProgress
+from retinue.manager.domain.agents.start_failures import StartFailures
+from retinue.manager.domain.scheduling.records import AgentState
+from retinue.manager.domain.session.attempts import (
     AgentCondition,
     AttemptKey,
     AttemptStatus,
@@ -43,7 +43,7 @@ from retinue.manager.session.core.attempts import (
     NodeFacts,
     NodeReport,
 )
-from retinue.manager.session.core.states import Observed
+from retinue.manager.domain.session.states import Observed
 from retinue.manager.session.transaction import WorkingSet, load_for_update, save
 from retinue.manager.store import agent_conditions, attempts, conditions, endpoint_replicas, leadership, nodes, shares
 from retinue.manager.store.attempts import ReportedAttempt

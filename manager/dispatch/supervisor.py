@@ -12,13 +12,13 @@ from typing import Any, Protocol
 from retinue.manager.agent_rpc.dialer import Dialer
 from retinue.manager.agent_rpc.reach import NotReached
 from retinue.manager.dispatch.agent_link import AgentLink, FindSuperfluous, Listener, ReadDesired
-from retinue.manager.dispatch.core.liveness import verdict, worsened
-from retinue.manager.dispatch.core.mass_loss import Member, held_losses
-from retinue.manager.dispatch.core.timers import Timers
 from retinue.manager.dispatch.protected_addresses import node_addresses
 from retinue.manager.dispatch.reachability import Reachability
-from retinue.manager.scheduling.records import AgentState, LossHold
-from retinue.manager.session.core.attempts import AttemptUsage, ListenerBrokenError, TermOverError, UsageWatch
+from retinue.manager.domain.agents.liveness import verdict, worsened
+from retinue.manager.domain.agents.mass_loss import Member, held_losses
+from retinue.manager.domain.agents.timers import Timers
+from retinue.manager.domain.scheduling.records import AgentState, LossHold
+from retinue.manager.domain.session.attempts import AttemptUsage, ListenerBrokenError, TermOverError, UsageWatch
 from retinue.manager.store.nodes import AgentTarget
 from retinue.rpc.cancellation import cancellable
 

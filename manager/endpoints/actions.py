@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from retinue.manager.dispatch.desired_state import Affected
-from retinue.manager.endpoints.core.events import (
+from retinue.manager.domain.endpoints.events import (
     EndpointEnded,
     EndpointHappening,
     ReplicaMoved,
@@ -20,7 +20,7 @@ from retinue.manager.endpoints.core.events import (
     TargetChanged,
     TrafficChanged,
 )
-from retinue.manager.endpoints.core.replicas import (
+from retinue.manager.domain.endpoints.replicas import (
     Action,
     CallBack,
     Create,
@@ -30,15 +30,15 @@ from retinue.manager.endpoints.core.replicas import (
     Stop,
     end_reason,
 )
-from retinue.manager.endpoints.core.scaling import Decision
-from retinue.manager.endpoints.core.states import FINISHED_ROLLOUTS, SERVING, Lifecycle, ReplicaState, RolloutState
+from retinue.manager.domain.endpoints.scaling import Decision
+from retinue.manager.domain.endpoints.states import FINISHED_ROLLOUTS, SERVING, Lifecycle, ReplicaState, RolloutState
+from retinue.manager.domain.reasons import SessionReason
+from retinue.manager.domain.session.events import Condition
+from retinue.manager.domain.session.pending_limit import DEFAULT_MAX_PENDING, PendingLimit
+from retinue.manager.domain.session.refusals import Refused, words
+from retinue.manager.domain.session.states import SessionState
 from retinue.manager.endpoints.fleet import EndpointView, view_of
 from retinue.manager.identity.principal import Kind, Membership, Principal
-from retinue.manager.reasons import SessionReason
-from retinue.manager.session.core.events import Condition
-from retinue.manager.session.core.pending_limit import DEFAULT_MAX_PENDING, PendingLimit
-from retinue.manager.session.core.refusals import Refused, words
-from retinue.manager.session.core.states import SessionState
 from retinue.manager.session.drafts import Request, prepare
 from retinue.manager.session.submit import submit
 from retinue.manager.session.transaction import UnreadableSessionError, end

@@ -16,19 +16,19 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from retinue.manager.dispatch.desired_state import Affected, attempt_id
+from retinue.manager.dispatch.desired_state import Affected
+from retinue.manager.domain.endpoints import measures
+from retinue.manager.domain.endpoints.model import Edge, EndpointTraffic, RevisionTraffic, RoutedEndpoint, Traffic
+from retinue.manager.domain.endpoints.replicas import Create, ready_counts
+from retinue.manager.domain.endpoints.rollout import Rollout, plan, wants_more
+from retinue.manager.domain.endpoints.scaling import Decision, Metric, Reading, ScalerState, Seen, decide, fresh_state
+from retinue.manager.domain.endpoints.schedules import scheduled_floor
+from retinue.manager.domain.endpoints.states import FINISHED_ROLLOUTS, Lifecycle, ReplicaState
+from retinue.manager.domain.session.attempts import AttemptUsage, UsageWatch, attempt_id
 from retinue.manager.endpoints.actions import Actions
-from retinue.manager.endpoints.core import measures
-from retinue.manager.endpoints.core.model import Edge, EndpointTraffic, RevisionTraffic, RoutedEndpoint, Traffic
-from retinue.manager.endpoints.core.replicas import Create, ready_counts
-from retinue.manager.endpoints.core.rollout import Rollout, plan, wants_more
-from retinue.manager.endpoints.core.scaling import Decision, Metric, Reading, ScalerState, Seen, decide, fresh_state
-from retinue.manager.endpoints.core.schedules import scheduled_floor
-from retinue.manager.endpoints.core.states import FINISHED_ROLLOUTS, Lifecycle, ReplicaState
 from retinue.manager.endpoints.fleet import Acknowledged, EndpointView, rollout_of, view_of
 from retinue.manager.endpoints.queries import QueryReader
 from retinue.manager.endpoints.usage import ReplicaUsage
-from retinue.manager.session.core.attempts import AttemptUsage, UsageWatch
 from retinue.manager.store import endpoint_replicas, endpoints, idle
 from retinue.manager.store.database import Database
 from retinue.manager.store.endpoint_replicas import ReplicaRecord

@@ -10,15 +10,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from retinue.manager.endpoints.core.measures import CONCURRENCY
-from retinue.manager.endpoints.core.model import RoutedEndpoint, RoutedReplica, RoutedRevision
-from retinue.manager.endpoints.core.observation import replica_state
-from retinue.manager.endpoints.core.replicas import Fleet, Replica, Revision
-from retinue.manager.endpoints.core.rollout import Rollout, RolloutPolicy, effective_shares
-from retinue.manager.endpoints.core.scaling import Metric, ScalingPolicy
-from retinue.manager.endpoints.core.spec import EndpointSettings, ReplicaSpec, RevisionSpec, default_target
-from retinue.manager.endpoints.core.states import SERVING, Lifecycle, ReplicaState
-from retinue.manager.session.core.states import SessionState
+from retinue.manager.domain.endpoints.measures import CONCURRENCY
+from retinue.manager.domain.endpoints.model import RoutedEndpoint, RoutedReplica, RoutedRevision
+from retinue.manager.domain.endpoints.observation import replica_state
+from retinue.manager.domain.endpoints.replicas import Fleet, Replica, Revision
+from retinue.manager.domain.endpoints.rollout import Rollout, RolloutPolicy, effective_shares
+from retinue.manager.domain.endpoints.scaling import Metric, ScalingPolicy
+from retinue.manager.domain.endpoints.spec import EndpointSettings, ReplicaSpec, RevisionSpec, default_target
+from retinue.manager.domain.endpoints.states import SERVING, Lifecycle, ReplicaState
+from retinue.manager.domain.session.states import SessionState
 from retinue.manager.store.documents import Unreadable
 from retinue.manager.store.endpoint_replicas import ReplicaRecord
 from retinue.manager.store.endpoint_rollouts import RolloutRecord

@@ -9,9 +9,8 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from retinue.manager.dispatch.desired_state import attempt_id
-from retinue.manager.session.core.attempts import AttemptUsage, UsageWatch
-from retinue.manager.session.core.usage import CUDA, Meter, Sample, Use, share_of
+from retinue.manager.domain.session.attempts import AttemptUsage, UsageWatch, attempt_id
+from retinue.manager.domain.session.usage import CUDA, Meter, Sample, Use, share_of
 from retinue.manager.store.idle import MeasuredKernel
 
 # Seconds between two reports of an agent, and for which one is good.

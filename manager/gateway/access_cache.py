@@ -9,12 +9,12 @@ import uuid
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from retinue.manager.access import kernel_locator
 from retinue.manager.agent_rpc.relay import AttemptLocation
+from retinue.manager.domain.session.events import SessionMoved
+from retinue.manager.domain.session.states import SessionState
 from retinue.manager.gateway.core.rules import Target
 from retinue.manager.identity.tokens import hash_secret
-from retinue.manager.session.core.events import SessionMoved
-from retinue.manager.session.core.states import SessionState
+from retinue.manager.session import kernel_locator
 from retinue.manager.store import port_access
 from retinue.manager.store.database import Database, StoreUnavailable
 from retinue.manager.store.journal import RevisionCompacted, RevisionInFuture, RevisionLost

@@ -12,13 +12,13 @@ from urllib.parse import parse_qs
 from envoy.service.auth.v3 import external_auth_pb2, external_auth_pb2_grpc
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from retinue.manager.access import access_log
-from retinue.manager.access.kernel_locator import MAIN_HOSTNAME
+from retinue.manager.domain.session.events import AccessMethod, KernelAccess
 from retinue.manager.gateway.access_cache import Access, AccessCache
 from retinue.manager.gateway.core import pages, resources
 from retinue.manager.gateway.core.rules import ACCESS_PREFIX, ACCESS_SECONDS, OPEN_PATH, TICKET_PREFIX, Address, Target
 from retinue.manager.identity.tokens import hash_secret, is_secret, new_secret
-from retinue.manager.session.core.events import AccessMethod, KernelAccess
+from retinue.manager.session import access_log
+from retinue.manager.session.kernel_locator import MAIN_HOSTNAME
 from retinue.manager.store import port_access
 from retinue.manager.store.database import Database, StoreUnavailable
 from retinue.proxy.ads import RefusedError

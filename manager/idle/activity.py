@@ -15,7 +15,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from retinue.manager.idle.core.policy import LONGEST_PACE
+from retinue.manager.domain.idle.policy import LONGEST_PACE
 from retinue.manager.store import idle
 from retinue.manager.store.database import Database, StoreUnavailable
 from retinue.manager.store.repeats import Repeats

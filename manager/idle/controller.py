@@ -13,12 +13,12 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 
 from retinue.manager.dispatch.desired_state import Affected
-from retinue.manager.idle.core import policy as idle
-from retinue.manager.idle.core.policy import Checker, IdlePolicy, Seen, Verdict
-from retinue.manager.idle.core.utilization import Reading
+from retinue.manager.domain.idle import policy as idle
+from retinue.manager.domain.idle.policy import Checker, IdlePolicy, Seen, Verdict
+from retinue.manager.domain.idle.utilization import Reading
+from retinue.manager.domain.session.attempts import AttemptUsage
+from retinue.manager.domain.session.states import SessionType
 from retinue.manager.idle.measurements import Measurements
-from retinue.manager.session.core.attempts import AttemptUsage
-from retinue.manager.session.core.states import SessionType
 from retinue.manager.session.transaction import load_for_update, save
 from retinue.manager.store import attempts, conditions, leadership
 from retinue.manager.store import idle as idle_store

@@ -9,12 +9,11 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
-from retinue.manager.dispatch.desired_state import attempt_id
-from retinue.manager.idle.core.policy import LOOKS_AT, Checker, IdlePolicy
-from retinue.manager.idle.core.utilization import Reading, Window, WindowRecord, period_of, restored_window
-from retinue.manager.session.core.attempts import AttemptUsage
-from retinue.manager.session.core.states import SessionType
-from retinue.manager.session.core.usage import Meter, Sample, share_of
+from retinue.manager.domain.idle.policy import LOOKS_AT, Checker, IdlePolicy
+from retinue.manager.domain.idle.utilization import Reading, Window, WindowRecord, period_of, restored_window
+from retinue.manager.domain.session.attempts import AttemptUsage, attempt_id
+from retinue.manager.domain.session.states import SessionType
+from retinue.manager.domain.session.usage import Meter, Sample, share_of
 from retinue.manager.store import idle as idle_store
 from retinue.manager.store.database import Transaction
 from retinue.manager.store.idle import MeasuredKernel, MeasuredUse, RunningSession

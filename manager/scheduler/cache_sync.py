@@ -13,13 +13,13 @@ from ipaddress import IPv4Network
 
 import numpy as np
 
+from retinue.manager.domain.scheduling.records import AgentRecord, GroupRecord, PendingSession, QuotaRecord
+from retinue.manager.domain.session.ipam import POOL, VXLAN_PORT, SubnetPool
+from retinue.manager.domain.session.quota_subjects import Account, Subject, subjects_of
+from retinue.manager.domain.session.runtime_features import needed, offered
 from retinue.manager.scheduler.core.cache import Cache, Holdings, Limit
 from retinue.manager.scheduler.core.snapshot import PastUsage
-from retinue.manager.scheduling.records import AgentRecord, GroupRecord, PendingSession, QuotaRecord
 from retinue.manager.scheduling.strategies import Settings
-from retinue.manager.session.core.ipam import POOL, VXLAN_PORT, SubnetPool
-from retinue.manager.session.core.quota_subjects import Account, Subject, subjects_of
-from retinue.manager.session.core.runtime_features import needed, offered
 from retinue.manager.store import changes, usage
 from retinue.manager.store.changes import Changes
 from retinue.manager.store.database import Database

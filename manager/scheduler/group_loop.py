@@ -24,7 +24,10 @@ import numpy as np
 from prometheus_client import Counter, Histogram
 
 from retinue.manager.dispatch.desired_state import Affected
-from retinue.manager.reasons import SessionReason
+from retinue.manager.domain.reasons import SessionReason
+from retinue.manager.domain.scheduling.policy import PolicyError, Tier
+from retinue.manager.domain.session.ipam import AddressSpaceExhaustedError, choose_vni, inner_mtu, kernel_address
+from retinue.manager.domain.session.quota_subjects import subjects_of
 from retinue.manager.scheduler.cache_sync import CacheSync, UsageReader
 from retinue.manager.scheduler.core.cache import Holdings, Limit
 from retinue.manager.scheduler.core.snapshot import (
@@ -35,18 +38,16 @@ from retinue.manager.scheduler.core.snapshot import (
     endpoints_of,
     snapshot_of,
 )
+from retinue.manager.scheduler.external.external_strategies import ExternalStrategies
 from retinue.manager.scheduler.pass_plans import Outcome, Plan, holdings_of, is_small, kind, preempt
 from retinue.manager.scheduler.reason_writer import PassReasons, ReasonWriter, find_reasons
-from retinue.manager.scheduling.columns import Explanation, Integers, Running, Tier
+from retinue.manager.scheduling.columns import Explanation, Integers, Running
 from retinue.manager.scheduling.scheduling_pass import Decisions, run_pass
-from retinue.manager.scheduling.strategies import FAIR_SHARE, OFF, PolicyError, Settings, validate_policy
-from retinue.manager.session.core.ipam import AddressSpaceExhaustedError, choose_vni, inner_mtu, kernel_address
-from retinue.manager.session.core.quota_subjects import subjects_of
+from retinue.manager.scheduling.strategies import FAIR_SHARE, OFF, Settings, validate_policy
 from retinue.manager.store import changes, placements
 from retinue.manager.store.database import Database, StoreConflict, StoreUnavailable, Transaction
 from retinue.manager.store.leadership import NotLeader
 from retinue.manager.store.placements import Network
-from retinue.manager.strategy_rpc.external_strategies import ExternalStrategies
 from retinue.manager.supervision import PartInterruptedError
 from retinue.rpc.cancellation import cancellable
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from ipaddress import IPv4Network
 
+from retinue.manager.domain.session.ipam import POOL, VXLAN_PORT
 from retinue.manager.scheduler.cache_sync import CacheSync
+from retinue.manager.scheduler.external.external_strategies import ExternalStrategies
 from retinue.manager.scheduler.group_loop import Committed, GroupLoop
-from retinue.manager.session.core.ipam import POOL, VXLAN_PORT
 from retinue.manager.store.database import Database
-from retinue.manager.strategy_rpc.external_strategies import ExternalStrategies
 from retinue.rpc.cancellation import cancellable
 
 # A wake-up that was lost costs so much; groups in which time alone may change a decision have a pass so often.

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from retinue.manager.dispatch.desired_state import Affected
+from retinue.manager.domain.scheduling.records import Nomination
+from retinue.manager.domain.session.states import STARTING_SESSION_STATES, SessionState
 from retinue.manager.scheduler.core.cache import Holdings
 from retinue.manager.scheduler.core.snapshot import Snapshot
 from retinue.manager.scheduling.columns import Integers, Running
-from retinue.manager.scheduling.records import Nomination
 from retinue.manager.scheduling.scheduling_pass import Decisions
 from retinue.manager.scheduling.strategies import REQUEUE, Settings
-from retinue.manager.session.core.states import STARTING_SESSION_STATES, SessionState
 from retinue.manager.session.transaction import load_for_update, save
 from retinue.manager.store import attempts, leadership, placements
 from retinue.manager.store.database import Database

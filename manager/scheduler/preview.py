@@ -11,6 +11,15 @@ from dataclasses import dataclass, replace
 
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.domain.scheduling.policy import Policy, Tier
+from retinue.manager.domain.scheduling.records import PendingSession
+from retinue.manager.domain.session.explanation import StoredExplanation
+from retinue.manager.domain.session.image_registries import denied_image
+from retinue.manager.domain.session.mounts import NotGranted, granted
+from retinue.manager.domain.session.new_session import NewSession
+from retinue.manager.domain.session.runtime_features import needed, offered
+from retinue.manager.domain.session.spec import MountSpec
+from retinue.manager.domain.session.states import SessionType
 from retinue.manager.scheduler.core.alternative_groups import groups_with_room
 from retinue.manager.scheduler.core.cache import Cache, Limit
 from retinue.manager.scheduler.core.snapshot import (
@@ -21,23 +30,15 @@ from retinue.manager.scheduler.core.snapshot import (
     snapshot_of,
     stored_explanation,
 )
-from retinue.manager.scheduling.columns import Policy, Running, Tier
+from retinue.manager.scheduling.columns import Running
 from retinue.manager.scheduling.custom import Advice
 from retinue.manager.scheduling.placement import Placer
-from retinue.manager.scheduling.records import PendingSession
 from retinue.manager.scheduling.reservation import reserve
 from retinue.manager.scheduling.room import Situation
 from retinue.manager.scheduling.scheduling_pass import run_pass
 from retinue.manager.scheduling.strategies import FAIR_SHARE, Settings, validate_policy
 from retinue.manager.scheduling.view import View
 from retinue.manager.scheduling.what_if import Change, WhatIf, waiting_order, what_if
-from retinue.manager.session.core.explanation import StoredExplanation
-from retinue.manager.session.core.image_registries import denied_image
-from retinue.manager.session.core.mounts import NotGranted, granted
-from retinue.manager.session.core.new_session import NewSession
-from retinue.manager.session.core.runtime_features import needed, offered
-from retinue.manager.session.core.spec import MountSpec
-from retinue.manager.session.core.states import SessionType
 from retinue.manager.session.drafts import Draft
 from retinue.manager.store import accounts, changes, groups, placements, sessions, usage
 from retinue.manager.store.session_records import SessionRecord

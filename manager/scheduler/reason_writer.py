@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from retinue.manager.domain.session.events import ReasonChanged
 from retinue.manager.scheduler.cache_sync import CacheSync
 from retinue.manager.scheduler.core.snapshot import Snapshot, explanation_text
 from retinue.manager.scheduling.columns import Explanation, Integers, Mask, Verdict
 from retinue.manager.scheduling.kinds import distinct_rows
 from retinue.manager.scheduling.scheduling_pass import Decisions
-from retinue.manager.session.core.events import ReasonChanged
 from retinue.manager.store import changes, journal, leadership, placements
 from retinue.manager.store.database import Database
 

@@ -16,21 +16,14 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from retinue.manager.domain.scheduling.policy import Tier
+
 Integers: TypeAlias = NDArray[np.int64]
 Mask: TypeAlias = NDArray[np.bool_]
 Ratios: TypeAlias = NDArray[np.float64]
 
 UNPLACED = -1
 UNLIMITED = -1
-
-
-class Tier(enum.Enum):
-    """A tier of reasons for waiting, by how far they are from being cured by waiting."""
-
-    CONFIGURATION = "CONFIGURATION"
-    POLICY = "POLICY"
-    CAPACITY = "CAPACITY"
-    SYSTEM = "SYSTEM"
 
 
 class Verdict(enum.IntEnum):
@@ -232,12 +225,3 @@ class Running:
     amounts: Integers
     # Will end by themselves although no time limit says when, as what only computes does; None: no session will.
     finishing: Mask | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """The scheduling policy of a resource group: names and options that `strategies.validate_policy` accepts."""
-
-    session_strategy: str = "drf"
-    agent_strategy: str = "concentrated"
-    options: Mapping[str, str] = field(default_factory=dict)

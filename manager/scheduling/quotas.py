@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from retinue.manager.reasons import SessionReason
-from retinue.manager.scheduling.columns import UNLIMITED, Explanation, Quotas, Tier
+from retinue.manager.domain.reasons import SessionReason
+from retinue.manager.domain.scheduling.policy import Tier
+from retinue.manager.scheduling.columns import UNLIMITED, Explanation, Quotas
 from retinue.manager.scheduling.kinds import Kind
 from retinue.rpc.core.amounts import format_amount
 

@@ -14,8 +14,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from retinue.manager.reasons import SessionReason
-from retinue.manager.scheduling.columns import AgentWishes, Explanation, Integers, Lack, Mask, Shortfall, Tier
+from retinue.manager.domain.reasons import SessionReason
+from retinue.manager.domain.scheduling.policy import Tier
+from retinue.manager.scheduling.columns import AgentWishes, Explanation, Integers, Lack, Mask, Shortfall
 from retinue.manager.scheduling.free import count_room
 from retinue.manager.scheduling.kinds import KERNEL, Kind, Needs, Shape
 from retinue.manager.scheduling.view import View

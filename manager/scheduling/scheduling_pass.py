@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from retinue.manager.domain.scheduling.policy import Policy, Tier
 from retinue.manager.scheduling.columns import (
     UNPLACED,
     Agents,
@@ -18,10 +19,8 @@ from retinue.manager.scheduling.columns import (
     Integers,
     Mask,
     Owners,
-    Policy,
     Queue,
     Running,
-    Tier,
     Verdict,
 )
 from retinue.manager.scheduling.custom import Advice, StrategyFailures, checked_order

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from retinue.manager.scheduling.columns import Policy
+from retinue.manager.domain.scheduling.policy import Policy, PolicyError
 from retinue.manager.scheduling.custom import (
     AGENT_ENTRY_POINTS,
     SESSION_ENTRY_POINTS,
@@ -97,14 +97,6 @@ _MAX_PORT = 65535
 _HOST = re.compile(r"[A-Za-z0-9.-]{1,253}|\[[0-9a-fA-F:.]{2,45}\]")
 
 Value = TypeVar("Value")
-
-
-class PolicyError(ValueError):
-    """A policy that cannot be used; the text says what is wrong with it, `option` which option, if it is one."""
-
-    def __init__(self, message: str, option: str = "") -> None:
-        super().__init__(message)
-        self.option = option
 
 
 @dataclass(frozen=True, slots=True)

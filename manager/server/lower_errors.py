@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from retinue.manager.access import kernel_locator
 from retinue.manager.agent_rpc import relay
 from retinue.manager.endpoints import fleet
 from retinue.manager.server import errors, preconditions
-from retinue.manager.session import transaction
+from retinue.manager.session import kernel_locator, transaction
 from retinue.manager.store import agents, journal, leadership, requests
 from retinue.manager.store.database import StoreBusy, StoreUnavailable
 from retinue.rpc.core.reasons import ErrorReason

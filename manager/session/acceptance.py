@@ -6,12 +6,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from retinue.manager.session import admission_quota, dependency_links
-from retinue.manager.session.core.image_references import registry_of
-from retinue.manager.session.core.image_registries import denied_image
-from retinue.manager.session.core.mounts import NotGranted, granted
-from retinue.manager.session.core.pending_limit import PendingLimit
-from retinue.manager.session.core.refusals import (
+from retinue.manager.domain.session.image_references import registry_of
+from retinue.manager.domain.session.image_registries import denied_image
+from retinue.manager.domain.session.mounts import NotGranted, granted
+from retinue.manager.domain.session.pending_limit import PendingLimit
+from retinue.manager.domain.session.refusals import (
     EndpointManaged,
     ImageNotAllowed,
     InvalidFields,
@@ -21,14 +20,15 @@ from retinue.manager.session.core.refusals import (
     Reason,
     Refused,
 )
-from retinue.manager.session.core.runtime_features import (
+from retinue.manager.domain.session.runtime_features import (
     features_by_path,
     missing_feature,
     rare_slots,
     runtimes_for,
     unknown_slots,
 )
-from retinue.manager.session.core.states import SessionType
+from retinue.manager.domain.session.states import SessionType
+from retinue.manager.session import admission_quota, dependency_links
 from retinue.manager.session.drafts import Candidates, Draft
 from retinue.manager.store import accounts, agents, endpoints, groups, quotas, sessions, ssh_keys
 from retinue.manager.store.database import Query, Transaction

@@ -10,10 +10,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.session.core.new_session import NewSession
-from retinue.manager.session.core.quota_subjects import words
-from retinue.manager.session.core.refusals import QuotaExceeded
-from retinue.manager.session.core.states import SessionType
+from retinue.manager.domain.session.new_session import NewSession
+from retinue.manager.domain.session.quota_subjects import words
+from retinue.manager.domain.session.refusals import QuotaExceeded
+from retinue.manager.domain.session.states import SessionType
 from retinue.manager.session.drafts import Draft
 from retinue.manager.store import quotas, sessions
 from retinue.manager.store.quotas import PROJECT, RESOURCE_GROUP, USER, Limits, Subject

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.session.core.admission import MAX_DEPENDENCIES
-from retinue.manager.session.core.dependency_graph import DependencyKind, dependents, find_cycles, path_text
-from retinue.manager.session.core.refusals import (
+from retinue.manager.domain.session.admission import MAX_DEPENDENCIES
+from retinue.manager.domain.session.dependency_graph import DependencyKind, dependents, find_cycles, path_text
+from retinue.manager.domain.session.refusals import (
     DependencyRefused,
     InvalidFields,
     NameTaken,
     Reason,
     Violation,
 )
-from retinue.manager.session.core.spec import SessionSpec
-from retinue.manager.session.core.states import SessionType
+from retinue.manager.domain.session.spec import SessionSpec
+from retinue.manager.domain.session.states import SessionType
 from retinue.manager.session.drafts import Candidates, Draft, Parent
 from retinue.manager.store import dependencies, sessions
 from retinue.manager.store.dependencies import ResolvedSession

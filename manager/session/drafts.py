@@ -6,14 +6,13 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from retinue.manager.identity.principal import Principal
-from retinue.manager.session.core.admission import admit, is_other_system, wrong_name
-from retinue.manager.session.core.dependency_graph import DependencyKind
-from retinue.manager.session.core.features import FEATURES
-from retinue.manager.session.core.images import PullPolicy
-from retinue.manager.session.core.isolation import Isolation
-from retinue.manager.session.core.new_session import NewKernel, NewSession
-from retinue.manager.session.core.refusals import (
+from retinue.manager.domain.session.admission import admit, is_other_system, wrong_name
+from retinue.manager.domain.session.dependency_graph import DependencyKind
+from retinue.manager.domain.session.features import FEATURES
+from retinue.manager.domain.session.images import PullPolicy
+from retinue.manager.domain.session.isolation import Isolation
+from retinue.manager.domain.session.new_session import NewKernel, NewSession
+from retinue.manager.domain.session.refusals import (
     FeatureUnavailable,
     InvalidFields,
     ProjectDenied,
@@ -21,7 +20,8 @@ from retinue.manager.session.core.refusals import (
     Refused,
     no_project,
 )
-from retinue.manager.session.core.spec import MountSpec, SessionSpec, SftpSpec, kernel_id, kernel_plans
+from retinue.manager.domain.session.spec import MountSpec, SessionSpec, SftpSpec, kernel_id, kernel_plans
+from retinue.manager.identity.principal import Principal
 from retinue.rpc.core.amounts import parse_amount
 
 

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from retinue.manager.reasons import SessionReason
+from retinue.manager.domain.reasons import SessionReason
+from retinue.manager.domain.session.dependency_graph import dependents
+from retinue.manager.domain.session.events import SessionCreated
+from retinue.manager.domain.session.new_session import NewKernel, NewSession
+from retinue.manager.domain.session.pending_limit import PendingLimit
+from retinue.manager.domain.session.refusals import BatchRefused, NameTaken, Refused
 from retinue.manager.session import acceptance
-from retinue.manager.session.core.dependency_graph import dependents
-from retinue.manager.session.core.events import SessionCreated
-from retinue.manager.session.core.new_session import NewKernel, NewSession
-from retinue.manager.session.core.pending_limit import PendingLimit
-from retinue.manager.session.core.refusals import BatchRefused, NameTaken, Refused
 from retinue.manager.session.dependency_links import refuse_taken
 from retinue.manager.session.drafts import Draft
 from retinue.manager.store import dependencies, journal, sessions, webhooks

@@ -9,9 +9,9 @@ import uuid
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from retinue.manager.reasons import SessionReason
-from retinue.manager.session.core.attempts import LayerReport
-from retinue.manager.session.core.events import (
+from retinue.manager.domain.reasons import SessionReason
+from retinue.manager.domain.session.attempts import LayerReport
+from retinue.manager.domain.session.events import (
     Condition,
     Happening,
     ImagePulled,
@@ -23,13 +23,13 @@ from retinue.manager.session.core.events import (
     with_memory_kills,
     with_pause,
 )
-from retinue.manager.session.core.images import SeenImage
-from retinue.manager.session.core.state_machine import (
+from retinue.manager.domain.session.images import SeenImage
+from retinue.manager.domain.session.state_machine import (
     Kernel,
     Session,
     SessionMachine,
 )
-from retinue.manager.session.core.states import Goal, KernelState, Observed, SessionState
+from retinue.manager.domain.session.states import Goal, KernelState, Observed, SessionState
 from retinue.manager.store import attempts, journal, sessions, shares
 from retinue.manager.store.attempts import AttemptUpdate
 from retinue.manager.store.database import Answers, Statement, Transaction

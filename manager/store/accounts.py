@@ -12,7 +12,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlmodel import col, delete, select, tuple_, update
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.session.core.mounts import FileOwner
+from retinue.manager.domain.session.mounts import FileOwner
 from retinue.manager.store import quotas
 from retinue.manager.store.recordset import record_of
 from retinue.manager.store.tables import Membership, Project, RetiredName, Session, Token, UserAccount

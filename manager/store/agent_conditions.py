@@ -11,7 +11,7 @@ import orjson
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.session.core.attempts import AgentCondition
+from retinue.manager.domain.session.attempts import AgentCondition
 from retinue.manager.store.agents import decode_conditions
 from retinue.manager.store.documents import Unreadable
 

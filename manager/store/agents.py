@@ -11,8 +11,8 @@ from sqlalchemy import text
 from sqlmodel import col, select
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.domain.session.attempts import AgentCondition, RuntimeStatus
 from retinue.manager.identity.recovery import Registration
-from retinue.manager.session.core.attempts import AgentCondition, RuntimeStatus
 from retinue.manager.store import shares
 from retinue.manager.store.database import Query
 from retinue.manager.store.documents import Decoder, Unreadable

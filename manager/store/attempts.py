@@ -31,13 +31,13 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.endpoints.core.bounds import checked
-from retinue.manager.session.core.final_usage import FinalUsage
-from retinue.manager.session.core.images import parse_image
-from retinue.manager.session.core.probes import PublishedPort
-from retinue.manager.session.core.service_ports import ServicePortSpec
-from retinue.manager.session.core.states import KernelState
-from retinue.manager.session.core.stored_spec import StoredSpec
+from retinue.manager.domain.endpoints.bounds import checked
+from retinue.manager.domain.session.final_usage import FinalUsage
+from retinue.manager.domain.session.images import parse_image
+from retinue.manager.domain.session.probes import PublishedPort
+from retinue.manager.domain.session.service_ports import ServicePortSpec
+from retinue.manager.domain.session.states import KernelState
+from retinue.manager.domain.session.stored_spec import StoredSpec
 from retinue.manager.store.constructs import Construct, objects, table_of
 from retinue.manager.store.database import Query, Statement, Transaction
 from retinue.manager.store.documents import Decoder, Unreadable

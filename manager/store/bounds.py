@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.reasons import ConditionType
-from retinue.manager.session.core.events import RETRIED, parse_conditions
+from retinue.manager.domain.reasons import ConditionType
+from retinue.manager.domain.session.events import RETRIED, parse_conditions
 from retinue.manager.store.attempts import unresponsive
 from retinue.manager.store.spec_fields import held, json_number
 from retinue.rpc.core.reasons import AgentConditionType

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from sqlalchemy import BigInteger, Text, and_, cast, false, func, select, text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.scheduling.records import AgentRecord, AgentState, GroupRecord, PendingSession, QuotaRecord
-from retinue.manager.session.core.quota_subjects import Account
+from retinue.manager.domain.scheduling.records import AgentRecord, AgentState, GroupRecord, PendingSession, QuotaRecord
+from retinue.manager.domain.session.quota_subjects import Account
 from retinue.manager.store import leadership
 from retinue.manager.store.constructs import Construct, columns_of, lists, one_of, table_of, word
 from retinue.manager.store.database import Database, Query, Statement, Transaction, fetch

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from sqlalchemy import text
 
-from retinue.manager.reasons import ConditionType
-from retinue.manager.session.core.events import Condition, ReasonChanged, parse_conditions
+from retinue.manager.domain.reasons import ConditionType
+from retinue.manager.domain.session.events import Condition, ReasonChanged, parse_conditions
 from retinue.manager.store import journal, sessions
 from retinue.manager.store.database import Transaction
 from retinue.manager.store.recordset import Row, fetched

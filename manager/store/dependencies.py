@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.session.core.dependency_graph import DependencyKind
-from retinue.manager.session.core.states import Result, SessionState, SessionType
+from retinue.manager.domain.session.dependency_graph import DependencyKind
+from retinue.manager.domain.session.states import Result, SessionState, SessionType
 from retinue.manager.store.database import Query, fetch
 from retinue.manager.store.recordset import Row, fetched
 from retinue.manager.store.session_records import RESULTS, STATES, TYPES

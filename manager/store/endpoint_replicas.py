@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.endpoints.core.states import ReplicaState
-from retinue.manager.session.core.probes import PublishedStatus
-from retinue.manager.session.core.states import SessionState
+from retinue.manager.domain.endpoints.states import ReplicaState
+from retinue.manager.domain.session.probes import PublishedStatus
+from retinue.manager.domain.session.states import SessionState
 from retinue.manager.store.database import Statement
 from retinue.manager.store.recordset import Row, fetched, recordset
 from retinue.manager.store.session_records import STATES

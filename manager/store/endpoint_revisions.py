@@ -14,9 +14,9 @@ from pydantic import TypeAdapter
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.endpoints.core.bounds import checked
-from retinue.manager.endpoints.core.spec import ReplicaSpec, RevisionSpec
-from retinue.manager.session.core.spec import SessionSpec, UnreadableSpecError
+from retinue.manager.domain.endpoints.bounds import checked
+from retinue.manager.domain.endpoints.spec import ReplicaSpec, RevisionSpec
+from retinue.manager.domain.session.spec import SessionSpec, UnreadableSpecError
 from retinue.manager.store.documents import Decoder, Unreadable
 from retinue.manager.store.recordset import Row, fetched, recordset
 

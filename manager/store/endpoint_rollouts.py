@@ -12,9 +12,9 @@ from pydantic import TypeAdapter
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.endpoints.core.bounds import checked
-from retinue.manager.endpoints.core.rollout import RolloutPolicy
-from retinue.manager.endpoints.core.states import RolloutState
+from retinue.manager.domain.endpoints.bounds import checked
+from retinue.manager.domain.endpoints.rollout import RolloutPolicy
+from retinue.manager.domain.endpoints.states import RolloutState
 from retinue.manager.store.documents import Decoder, Unreadable
 from retinue.manager.store.recordset import fetched, recordset
 

@@ -12,12 +12,12 @@ from pydantic import TypeAdapter
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.endpoints.core.bounds import checked
-from retinue.manager.endpoints.core.events import ENDPOINT_KINDS, TargetChanged, parse_decision
-from retinue.manager.endpoints.core.scaling import Decision
-from retinue.manager.endpoints.core.spec import MAX_REPLICAS, EndpointSettings, RevisionSpec
-from retinue.manager.endpoints.core.states import Lifecycle
-from retinue.manager.session.core.events import Condition, parse_conditions
+from retinue.manager.domain.endpoints.bounds import checked
+from retinue.manager.domain.endpoints.events import ENDPOINT_KINDS, TargetChanged, parse_decision
+from retinue.manager.domain.endpoints.scaling import Decision
+from retinue.manager.domain.endpoints.spec import MAX_REPLICAS, EndpointSettings, RevisionSpec
+from retinue.manager.domain.endpoints.states import Lifecycle
+from retinue.manager.domain.session.events import Condition, parse_conditions
 from retinue.manager.store import endpoint_revisions, endpoint_rollouts
 from retinue.manager.store.documents import Decoder, Unreadable
 from retinue.manager.store.endpoint_revisions import RevisionRecord, encode_revision

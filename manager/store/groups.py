@@ -13,10 +13,10 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlmodel import col, delete, select, update
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.idle.core.policy import IdlePolicy
-from retinue.manager.scheduling.columns import Policy
-from retinue.manager.session.core.isolation_policy import IsolationPolicy
-from retinue.manager.session.core.mounts import MountRoot
+from retinue.manager.domain.idle.policy import IdlePolicy
+from retinue.manager.domain.scheduling.policy import Policy
+from retinue.manager.domain.session.isolation_policy import IsolationPolicy
+from retinue.manager.domain.session.mounts import MountRoot
 from retinue.manager.store import quotas, shares, usage
 from retinue.manager.store.documents import Decoder, Unreadable
 from retinue.manager.store.idle import decode_policy, encode_policy

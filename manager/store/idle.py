@@ -13,8 +13,8 @@ from sqlalchemy import text
 from sqlalchemy.dialects.postgresql import insert
 from sqlmodel import col, delete, select
 
-from retinue.manager.idle.core.policy import NOTHING, IdlePolicy
-from retinue.manager.idle.core.utilization import Reading, WindowRecord
+from retinue.manager.domain.idle.policy import NOTHING, IdlePolicy
+from retinue.manager.domain.idle.utilization import Reading, WindowRecord
 from retinue.manager.store.database import Transaction
 from retinue.manager.store.documents import Decoder, Unreadable
 from retinue.manager.store.recordset import fetched, recordset

@@ -17,13 +17,13 @@ import orjson
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.endpoints.core.events import (
+from retinue.manager.domain.endpoints.events import (
     ENDPOINT_KINDS,
     ENDPOINT_PREFIX,
     EndpointHappening,
     parse_endpoint_event,
 )
-from retinue.manager.session.core.events import KINDS, Happening, KernelAccess, UnreadableEvent, parse_event
+from retinue.manager.domain.session.events import KINDS, Happening, KernelAccess, UnreadableEvent, parse_event
 from retinue.manager.store.database import APPENDED, Query, Transaction, fetch
 from retinue.manager.store.recordset import Row, recordset
 

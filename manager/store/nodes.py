@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.scheduling.records import AgentState, LossHold, MassLossRule
-from retinue.manager.session.core.attempts import RuntimeStatus
+from retinue.manager.domain.scheduling.records import AgentState, LossHold, MassLossRule
+from retinue.manager.domain.session.attempts import RuntimeStatus
 from retinue.manager.store.recordset import recordset
 from retinue.rpc.core.reasons import AgentConditionReason, AgentConditionType
 

@@ -32,9 +32,9 @@ from sqlalchemy import (
 )
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.scheduling.records import Holding, Nomination, QuotaRecord, RunningSession
-from retinue.manager.session.core.ipam import VXLAN_PORT
-from retinue.manager.session.core.spec import DEFAULT_GRACE_SECONDS
+from retinue.manager.domain.scheduling.records import Holding, Nomination, QuotaRecord, RunningSession
+from retinue.manager.domain.session.ipam import VXLAN_PORT
+from retinue.manager.domain.session.spec import DEFAULT_GRACE_SECONDS
 from retinue.manager.store import journal, leadership, shares
 from retinue.manager.store.changes import UNMARKED
 from retinue.manager.store.constructs import Construct, columns_of, entries, lists, one_of, table_of, value_of, word

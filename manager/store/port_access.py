@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.session.core.states import SessionState
+from retinue.manager.domain.session.states import SessionState
 from retinue.manager.store.attempts import KernelLocationRecord, kernel_location
 from retinue.manager.store.recordset import fetched
 from retinue.manager.store.session_records import STATES

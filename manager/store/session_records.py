@@ -12,18 +12,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from retinue.manager.session.core.events import (
+from retinue.manager.domain.session.events import (
     Condition,
     PulledBytes,
     SessionCreated,
     parse_conditions,
     parse_pulled_bytes,
 )
-from retinue.manager.session.core.explanation import NO_EXPLANATION, StoredExplanation, parse_explanation
-from retinue.manager.session.core.final_usage import FinalUsage, parse_final_usage
-from retinue.manager.session.core.images import NO_IMAGE, SeenImage, parse_image
-from retinue.manager.session.core.states import Goal, KernelState, Observed, Result, SessionState, SessionType
-from retinue.manager.session.core.stored_spec import StoredSpec
+from retinue.manager.domain.session.explanation import NO_EXPLANATION, StoredExplanation, parse_explanation
+from retinue.manager.domain.session.final_usage import FinalUsage, parse_final_usage
+from retinue.manager.domain.session.images import NO_IMAGE, SeenImage, parse_image
+from retinue.manager.domain.session.states import Goal, KernelState, Observed, Result, SessionState, SessionType
+from retinue.manager.domain.session.stored_spec import StoredSpec
 from retinue.manager.store.recordset import Row
 
 TYPES: Mapping[str, SessionType] = {item.value: item for item in SessionType}

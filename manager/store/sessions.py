@@ -13,12 +13,12 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.reasons import ConditionType
-from retinue.manager.session.core.events import PulledBytes
-from retinue.manager.session.core.images import SeenImage
-from retinue.manager.session.core.isolation_policy import IsolationPolicy
-from retinue.manager.session.core.new_session import NewKernel, NewSession
-from retinue.manager.session.core.states import KernelState, Result, SessionState
+from retinue.manager.domain.reasons import ConditionType
+from retinue.manager.domain.session.events import PulledBytes
+from retinue.manager.domain.session.images import SeenImage
+from retinue.manager.domain.session.isolation_policy import IsolationPolicy
+from retinue.manager.domain.session.new_session import NewKernel, NewSession
+from retinue.manager.domain.session.states import KernelState, Result, SessionState
 from retinue.manager.store import session_records
 from retinue.manager.store.database import Query, Statement, Transaction, fetch, run
 from retinue.manager.store.recordset import Row, fetched, recordset
@@ -32,7 +32,7 @@ _SESSION_COLUMNS = """
     s.explanation, s.conditions, s.network, s.tries, s.failed_starts, s.retries, s.failed_agents, s.force, s.version, s.create_time,
     s.evaluate_time, s.next_try_time, s.schedule_time, s.start_time, s.end_time, s.expire_time
 """
-# As `retinue.manager.session.core.spec_views.basic` has it; of what another version may have written,
+# As `retinue.manager.domain.session.spec_views.basic` has it; of what another version may have written,
 # what is in columns as well.
 _BASIC_SPEC = """
     CASE WHEN jsonb_typeof(s.spec->'kernel') = 'object' AND jsonb_typeof(s.spec->'roles') = 'object'

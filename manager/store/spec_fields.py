@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Those of `retinue.manager.session.core.spec.SessionSpec`.
+# Those of `retinue.manager.domain.session.spec.SessionSpec`.
 KNOWN = (
     "name", "project", "resource_group", "type", "single_node", "cluster_size", "priority", "kernel", "roles", "counts", "labels",
     "grace_seconds", "agents", "agents_strict", "architecture", "endpoint", "replica_placement", "time_limit_seconds", "preemptible",

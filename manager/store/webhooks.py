@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.session.core.events import Happening, UnreadableEvent, parse_event
+from retinue.manager.domain.session.events import Happening, UnreadableEvent, parse_event
 from retinue.manager.store.recordset import fetched, recordset
 
 

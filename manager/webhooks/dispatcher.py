@@ -10,11 +10,11 @@ import time
 import uuid
 from typing import TypeAlias
 
+from retinue.manager.domain.webhooks import rules
+from retinue.manager.domain.webhooks.rules import SessionEntry
 from retinue.manager.store import leadership, webhooks
 from retinue.manager.store.database import Database
 from retinue.manager.store.webhooks import Delivery, NewDelivery, WebhookEventRecord
-from retinue.manager.webhooks.core import rules
-from retinue.manager.webhooks.core.rules import SessionEntry
 from retinue.manager.webhooks.post import PostError, post
 from retinue.manager.webhooks.seal import unseal
 from retinue.rpc.core.addresses import AddressPolicy

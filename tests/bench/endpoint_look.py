@@ -23,11 +23,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import orjson
 from sqlalchemy import text
 
+from retinue.manager.domain.endpoints.model import EndpointTraffic, RevisionTraffic, RoutedEndpoint, Traffic
+from retinue.manager.domain.endpoints.scaling import ScalingPolicy
+from retinue.manager.domain.endpoints.spec import EndpointSettings, ReplicaSpec, RevisionSpec
+from retinue.manager.domain.session.spec import SessionSpec
 from retinue.manager.endpoints.controller import EndpointController
-from retinue.manager.endpoints.core.model import EndpointTraffic, RevisionTraffic, RoutedEndpoint, Traffic
-from retinue.manager.endpoints.core.scaling import ScalingPolicy
-from retinue.manager.endpoints.core.spec import EndpointSettings, ReplicaSpec, RevisionSpec
-from retinue.manager.session.core.spec import SessionSpec
 from retinue.manager.store.database import Database
 from retinue.manager.store.embedded import EmbeddedServer
 from retinue.manager.store.endpoint_revisions import encode_revision

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from retinue.manager.endpoints.core.scaling import (
+from retinue.manager.domain.endpoints.scaling import (
     Cause,
     Decision,
     Metric,

@@ -22,7 +22,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from retinue.manager.scheduling.columns import Agents, Integers, Owners, Policy, Queue
+from retinue.manager.domain.scheduling.policy import Policy
+from retinue.manager.scheduling.columns import Agents, Integers, Owners, Queue
 from retinue.manager.scheduling.scheduling_pass import run_pass
 from tests.bench import report
 from tests.property.manager.scheduling.oracle import Agent, Cluster, Session

@@ -24,7 +24,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from retinue.manager.scheduling.columns import Agents, Owners, Policy, Queue
+from retinue.manager.domain.scheduling.policy import Policy
+from retinue.manager.scheduling.columns import Agents, Owners, Queue
 from retinue.manager.scheduling.scheduling_pass import run_pass
 from tests.bench import report
 from tests.bench.scheduling_pass import SLOTS, Problem, make_problem

@@ -11,7 +11,7 @@ from typing import Any
 from retinue.manager.dispatch.agent_link import AgentLink
 from retinue.manager.dispatch.convert import Rejected
 from retinue.manager.dispatch.reports import ReportQueue, report_of
-from retinue.manager.session.core.attempts import (
+from retinue.manager.domain.session.attempts import (
     AttemptKey,
     AttemptSpec,
     AttemptStatus,
@@ -21,9 +21,9 @@ from retinue.manager.session.core.attempts import (
     NodeReport,
     TermOverError,
 )
-from retinue.manager.session.core.events import KernelMoved
-from retinue.manager.session.core.state_machine import Kernel, Session, SessionMachine
-from retinue.manager.session.core.states import (
+from retinue.manager.domain.session.events import KernelMoved
+from retinue.manager.domain.session.state_machine import Kernel, Session, SessionMachine
+from retinue.manager.domain.session.states import (
     KernelState,
     Observed,
     SessionState,

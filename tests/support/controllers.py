@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from retinue.manager.scheduling.records import AgentState
-from retinue.manager.session.core.states import Goal, SessionState
+from retinue.manager.domain.scheduling.records import AgentState
+from retinue.manager.domain.session.states import Goal, SessionState
 
 
 class Link(StrEnum):

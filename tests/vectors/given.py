@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-from retinue.manager.scheduling.columns import Policy
+from retinue.manager.domain.scheduling.policy import Policy
 from retinue.manager.scheduling.strategies import (
     DISPERSED,
     MAX_KERNELS_PER_AGENT,

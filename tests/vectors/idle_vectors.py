@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from retinue.manager.idle.core.policy import IdlePolicy, Seen, Status, evaluate, remaining_time
-from retinue.manager.session.core.states import SessionType
+from retinue.manager.domain.idle.policy import IdlePolicy, Seen, Status, evaluate, remaining_time
+from retinue.manager.domain.session.states import SessionType
 
 Vector = dict[str, Any]
 

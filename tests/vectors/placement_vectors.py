@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from retinue.manager.scheduling.columns import Policy, Verdict
+from retinue.manager.domain.scheduling.policy import Policy
+from retinue.manager.domain.session.states import SessionType
+from retinue.manager.scheduling.columns import Verdict
 from retinue.manager.scheduling.fair_share import factor, normalised_usage
 from retinue.manager.scheduling.strategies import (
     MAX_TRIES_BEFORE_SKIP,
 )
-from retinue.manager.session.core.states import SessionType
 from tests.support.decayed_usage import decayed_usage
 from tests.vectors.given import STRATEGIES, Vector, listed, policy_of, scene_with
 from tests.vectors.records import names_of

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from retinue.manager.scheduling.columns import Policy, Verdict
+from retinue.manager.domain.scheduling.policy import Policy
+from retinue.manager.domain.session.quota_subjects import Account, subjects_of
+from retinue.manager.scheduling.columns import Verdict
 from retinue.manager.scheduling.strategies import MAX_KERNELS_PER_AGENT, PREEMPTION, PREEMPTION_ORDER
 from retinue.manager.session.admission_quota import too_many_system
-from retinue.manager.session.core.quota_subjects import Account, subjects_of
 from retinue.rpc.core.amounts import format_amount
 from tests.vectors.exceptions import case_exception
 from tests.vectors.given import policy_of, scene_with

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from retinue.manager.endpoints.core.replicas import Create, Drain, Fleet, Replica, Revision
-from retinue.manager.endpoints.core.rollout import Amount, Rolling, Rollout, RolloutPolicy, plan
-from retinue.manager.endpoints.core.states import ReplicaState, RolloutState
+from retinue.manager.domain.endpoints.replicas import Create, Drain, Fleet, Replica, Revision
+from retinue.manager.domain.endpoints.rollout import Amount, Rolling, Rollout, RolloutPolicy, plan
+from retinue.manager.domain.endpoints.states import ReplicaState, RolloutState
 from tests.vectors.records import Record, overlaid
 
 Vector = dict[str, Any]

@@ -9,7 +9,7 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
-from retinue.manager.endpoints.core.scaling import (
+from retinue.manager.domain.endpoints.scaling import (
     Metric,
     MetricKind,
     Reading,

@@ -9,6 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from retinue.manager.domain.scheduling.policy import Policy, Tier
 from retinue.manager.scheduling.columns import (
     UNLIMITED,
     UNPLACED,
@@ -17,11 +18,9 @@ from retinue.manager.scheduling.columns import (
     Explanation,
     Integers,
     Owners,
-    Policy,
     Queue,
     Quotas,
     Running,
-    Tier,
 )
 from retinue.manager.scheduling.scheduling_pass import Decisions, run_pass
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from retinue.manager.scheduling.columns import UNPLACED, Policy
+from retinue.manager.domain.scheduling.policy import Policy
+from retinue.manager.scheduling.columns import UNPLACED
 from retinue.manager.scheduling.fair_share import factor, normalised_usage
 from retinue.manager.scheduling.shares import ShareKeys
 from retinue.manager.scheduling.strategies import FIFO, MAX_TRIES_BEFORE_SKIP, SLOT_PRIORITY

@@ -16,20 +16,20 @@ from sqlalchemy import text
 
 from retinue.manager.controllers import deadlines, dependencies
 from retinue.manager.dispatch.reports import Reports
+from retinue.manager.domain.scheduling.policy import Policy
+from retinue.manager.domain.session.admission import admit
+from retinue.manager.domain.session.features import FEATURES
+from retinue.manager.domain.session.spec import MAIN, KernelSpec, SessionSpec
+from retinue.manager.domain.session.states import SessionType
 from retinue.manager.scheduler.cache_sync import CacheSync
+from retinue.manager.scheduler.external.external_strategies import ExternalStrategies
 from retinue.manager.scheduler.group_loop import GroupLoop
-from retinue.manager.scheduling.columns import Policy
 from retinue.manager.scheduling.strategies import PENDING_TIMEOUT_SECONDS, PREEMPTION
-from retinue.manager.session.core.admission import admit
-from retinue.manager.session.core.features import FEATURES
-from retinue.manager.session.core.spec import MAIN, KernelSpec, SessionSpec
-from retinue.manager.session.core.states import SessionType
 from retinue.manager.session.drafts import Parent, draft
 from retinue.manager.session.submit import create_many
 from retinue.manager.session.transaction import terminate
 from retinue.manager.store import ledger
 from retinue.manager.store.database import Database
-from retinue.manager.strategy_rpc.external_strategies import ExternalStrategies
 from tests.integration.manager.reporting_node import TERM, Node, enrol
 from tests.support.stepped_scheduler import SteppedScheduler
 from tests.vectors.exceptions import case_exception

@@ -16,9 +16,10 @@ from retinue.manager.api.admin.quota_convert import KINDS, checked_limits, quota
 from retinue.manager.api.admin.ssh_keys import add_ssh_key, list_ssh_keys, remove_ssh_key
 from retinue.manager.api.sessions.idle_convert import checked_override, override_message
 from retinue.manager.api.streams.gateway_access import create_console_ticket
+from retinue.manager.domain.idle.policy import NOTHING
+from retinue.manager.domain.session.mounts import FileOwner, check_file_owner
 from retinue.manager.identity.principal import ADMIN, USER, Principal
 from retinue.manager.identity.tokens import MAX_TOKENS, TOKEN_PREFIX, hash_secret, new_secret
-from retinue.manager.idle.core.policy import NOTHING
 from retinue.manager.server.authentication import Authenticator
 from retinue.manager.server.errors import (
     MAX_NAMES,
@@ -36,7 +37,6 @@ from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.pages import open_page
 from retinue.manager.server.preconditions import InUse
 from retinue.manager.server.revisions import with_revision
-from retinue.manager.session.core.mounts import FileOwner, check_file_owner
 from retinue.manager.store import accounts, endpoint_tokens, endpoints, groups, idle, quotas, requests
 from retinue.manager.store.accounts import MembershipRecord, ProjectRecord, TokenRecord, UserRecord
 from retinue.manager.store.database import Database

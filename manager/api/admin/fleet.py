@@ -28,8 +28,8 @@ from retinue.manager.api.admin.fleet_convert import (
 )
 from retinue.manager.api.admin.group_policy import changed_policy, new_policy
 from retinue.manager.dispatch.agent_values import attempt_key
-from retinue.manager.dispatch.core.agent_conditions import OUT_OF_BOUNDS, with_found, with_loss_confirmed
-from retinue.manager.dispatch.desired_state import attempt_id
+from retinue.manager.domain.agents.agent_conditions import OUT_OF_BOUNDS, with_found, with_loss_confirmed
+from retinue.manager.domain.session.attempts import attempt_id
 from retinue.manager.identity.authority import Authority
 from retinue.manager.identity.tokens import JOIN_TOKEN_PREFIX, hash_secret, new_secret
 from retinue.manager.server.errors import MAX_NAMES, InvalidRequest, NameTaken, NotFound

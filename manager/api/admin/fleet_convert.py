@@ -11,12 +11,12 @@ from retinue.manager.api.admin import scheduling_policy
 from retinue.manager.api.sessions.idle_convert import policy_message
 from retinue.manager.api.sessions.isolation_convert import isolation_number
 from retinue.manager.api.sessions.pull_policy_convert import pull_policy_number
+from retinue.manager.domain.session.attempts import AgentCondition
+from retinue.manager.domain.session.images import PullPolicy
+from retinue.manager.domain.session.ipam import check_underlay
+from retinue.manager.domain.session.isolation import Isolation
+from retinue.manager.domain.session.mounts import MountRoot
 from retinue.manager.server.etags import etag
-from retinue.manager.session.core.attempts import AgentCondition
-from retinue.manager.session.core.images import PullPolicy
-from retinue.manager.session.core.ipam import check_underlay
-from retinue.manager.session.core.isolation import Isolation
-from retinue.manager.session.core.mounts import MountRoot
 from retinue.manager.store.agents import AgentRecord, Load
 from retinue.manager.store.documents import Unreadable
 from retinue.manager.store.groups import GroupRecord, ShareRecord

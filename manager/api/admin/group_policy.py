@@ -13,16 +13,16 @@ from retinue.manager.api.admin import scheduling_policy
 from retinue.manager.api.sessions.idle_convert import checked_policy
 from retinue.manager.api.sessions.isolation_convert import ISOLATIONS, isolation_number
 from retinue.manager.api.sessions.pull_policy_convert import PULL_POLICIES
-from retinue.manager.idle.core.policy import IdlePolicy
-from retinue.manager.scheduling.columns import Policy
-from retinue.manager.scheduling.records import DEFAULT_RULE
+from retinue.manager.domain.idle.policy import IdlePolicy
+from retinue.manager.domain.scheduling.policy import Policy
+from retinue.manager.domain.scheduling.records import DEFAULT_RULE
+from retinue.manager.domain.session.admission import MAX_GRACE_SECONDS
+from retinue.manager.domain.session.image_registries import check_patterns
+from retinue.manager.domain.session.isolation import Isolation
+from retinue.manager.domain.session.isolation_policy import IsolationPolicy
+from retinue.manager.domain.session.mounts import MountRoot, check_roots
+from retinue.manager.domain.session.spec import DEFAULT_GRACE_SECONDS
 from retinue.manager.server.fields import Violations
-from retinue.manager.session.core.admission import MAX_GRACE_SECONDS
-from retinue.manager.session.core.image_registries import check_patterns
-from retinue.manager.session.core.isolation import Isolation
-from retinue.manager.session.core.isolation_policy import IsolationPolicy
-from retinue.manager.session.core.mounts import MountRoot, check_roots
-from retinue.manager.session.core.spec import DEFAULT_GRACE_SECONDS
 from retinue.manager.store.groups import GroupPolicy
 from retinue.manager.v1 import fleet_service_pb2 as pb
 from retinue.manager.v1.session_pb2 import SessionType

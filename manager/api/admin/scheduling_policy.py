@@ -13,8 +13,8 @@ from google.protobuf.descriptor import EnumDescriptor
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 
+from retinue.manager.domain.scheduling.policy import Policy, PolicyError
 from retinue.manager.scheduling import strategies as known
-from retinue.manager.scheduling.columns import Policy
 from retinue.manager.scheduling.custom import AGENT_ENTRY_POINTS, SESSION_ENTRY_POINTS
 from retinue.manager.server.fields import Violations
 from retinue.manager.v1 import scheduling_policy_pb2 as pb
@@ -97,7 +97,7 @@ def to_policy(message: pb.SchedulingPolicy, violations: Violations) -> Policy:
     if options.sound and session in known.session_strategies() and agent in known.agent_strategies():
         try:
             known.validate_policy(policy)
-        except known.PolicyError as error:
+        except PolicyError as error:
             violations.add(options.path_of(error.option), str(error))
     return policy
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from retinue.manager.access import access_log
+from retinue.manager.domain.session.events import AccessMethod, KernelAccess
+from retinue.manager.domain.session.ssh_keys import MAX_COMMENT, parse_public_key
 from retinue.manager.server.errors import InvalidRequest, MethodDenied, NameTaken, NotFound, QuotaExceeded
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.pages import open_page
 from retinue.manager.server.revisions import with_revision
-from retinue.manager.session.core.events import AccessMethod, KernelAccess
-from retinue.manager.session.core.ssh_keys import MAX_COMMENT, parse_public_key
+from retinue.manager.session import access_log
 from retinue.manager.store import accounts, ssh_keys
 from retinue.manager.store.database import Database, Transaction
 from retinue.manager.store.ssh_keys import SshKeyRecord

@@ -10,13 +10,16 @@ from google.protobuf.duration_pb2 import Duration
 
 from retinue.manager.api.sessions.convert import conditions
 from retinue.manager.api.sessions.spec_convert import spec_message
-from retinue.manager.endpoints.core import measures
-from retinue.manager.endpoints.core.model import AccessPolicy, Algorithm, HashSource, RoutingPolicy
-from retinue.manager.endpoints.core.observation import endpoint_state
-from retinue.manager.endpoints.core.rollout import BlueGreen, Canary, Rolling, RolloutPolicy, effective_shares
-from retinue.manager.endpoints.core.scaling import Decision, Rate
-from retinue.manager.endpoints.core.spec import EndpointSettings, ReplicaSpec, RevisionSpec
-from retinue.manager.endpoints.core.states import FINISHED_ROLLOUTS, SERVING, ReplicaState
+from retinue.manager.domain.endpoints import measures
+from retinue.manager.domain.endpoints.model import AccessPolicy, Algorithm, HashSource, RoutingPolicy
+from retinue.manager.domain.endpoints.observation import endpoint_state
+from retinue.manager.domain.endpoints.rollout import BlueGreen, Canary, Rolling, RolloutPolicy, effective_shares
+from retinue.manager.domain.endpoints.scaling import Decision, Rate
+from retinue.manager.domain.endpoints.spec import EndpointSettings, ReplicaSpec, RevisionSpec
+from retinue.manager.domain.endpoints.states import FINISHED_ROLLOUTS, SERVING, ReplicaState
+from retinue.manager.domain.session.probes import Probe, ProbeKind
+from retinue.manager.domain.session.spec_views import SpecView
+from retinue.manager.domain.session.stored_spec import StoredSpec
 from retinue.manager.endpoints.fleet import (
     EndpointView,
     UnreadableEndpointError,
@@ -26,9 +29,6 @@ from retinue.manager.endpoints.fleet import (
     rollout_of,
 )
 from retinue.manager.server.etags import etag
-from retinue.manager.session.core.probes import Probe, ProbeKind
-from retinue.manager.session.core.spec_views import SpecView
-from retinue.manager.session.core.stored_spec import StoredSpec
 from retinue.manager.store.endpoint_replicas import ReplicaRecord
 from retinue.manager.store.endpoint_revisions import RevisionRecord
 from retinue.manager.store.endpoint_rollouts import RolloutRecord

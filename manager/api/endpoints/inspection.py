@@ -20,16 +20,16 @@ from retinue.manager.api.endpoints.convert import (
 )
 from retinue.manager.api.endpoints.requests import find_endpoint, read_endpoint, shown_endpoint
 from retinue.manager.api.visibility import full_view
+from retinue.manager.domain.endpoints import measures
+from retinue.manager.domain.endpoints.model import EndpointTraffic, RevisionTraffic
+from retinue.manager.domain.endpoints.replicas import ready_counts
+from retinue.manager.domain.endpoints.scaling import Decision
+from retinue.manager.domain.endpoints.states import ReplicaState
+from retinue.manager.domain.session.spec_views import SpecView
 from retinue.manager.endpoints.controller import EndpointController
-from retinue.manager.endpoints.core import measures
-from retinue.manager.endpoints.core.model import EndpointTraffic, RevisionTraffic
-from retinue.manager.endpoints.core.replicas import ready_counts
-from retinue.manager.endpoints.core.scaling import Decision
-from retinue.manager.endpoints.core.states import ReplicaState
 from retinue.manager.endpoints.fleet import EndpointView, UnreadableEndpointError
 from retinue.manager.server import errors
 from retinue.manager.server.fields import Violations
-from retinue.manager.session.core.spec_views import SpecView
 from retinue.manager.store import endpoint_replicas, endpoints, leadership
 from retinue.manager.store.database import Database, Transaction
 from retinue.manager.v1 import endpoint_pb2 as epb

@@ -16,16 +16,16 @@ from retinue.manager.api.sessions.refusal_convert import to_error
 from retinue.manager.api.sessions.spec_convert import MAX_SPEC_BYTES, to_spec
 from retinue.manager.api.sessions.template_rendering import render
 from retinue.manager.api.visibility import caller_visibility, full_view
-from retinue.manager.endpoints.core.hosts import OwnHosts, refusal
-from retinue.manager.endpoints.core.spec import ReplicaSpec, RevisionSpec
+from retinue.manager.domain.endpoints.hosts import OwnHosts, refusal
+from retinue.manager.domain.endpoints.spec import ReplicaSpec, RevisionSpec
+from retinue.manager.domain.reasons import ConditionType
+from retinue.manager.domain.session.pending_limit import PendingLimit
+from retinue.manager.domain.session.refusals import InvalidFields, NameTaken, QuotaExceeded, Refused, no_project
+from retinue.manager.domain.session.spec_views import SpecView
 from retinue.manager.endpoints.fleet import EndpointView, UnreadableEndpointError, view_of
-from retinue.manager.reasons import ConditionType
 from retinue.manager.server import errors
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal
-from retinue.manager.session.core.pending_limit import PendingLimit
-from retinue.manager.session.core.refusals import InvalidFields, NameTaken, QuotaExceeded, Refused, no_project
-from retinue.manager.session.core.spec_views import SpecView
 from retinue.manager.session.drafts import Request, prepare
 from retinue.manager.session.submit import submit
 from retinue.manager.store import endpoint_replicas, endpoints, groups, routers

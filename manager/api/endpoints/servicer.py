@@ -37,17 +37,18 @@ from retinue.manager.api.endpoints.settings_convert import Reader
 from retinue.manager.api.endpoints.tokens import create_token, list_tokens, revoke_token
 from retinue.manager.api.endpoints.watch import serve_endpoint_watch
 from retinue.manager.api.visibility import caller_visibility, full_view
-from retinue.manager.endpoints.actions import entry
-from retinue.manager.endpoints.controller import EndpointController
-from retinue.manager.endpoints.core.events import (
+from retinue.manager.domain.endpoints.events import (
     EndpointCreated,
     EndpointEnded,
     EndpointUpdated,
     FloorSet,
 )
-from retinue.manager.endpoints.core.hosts import OwnHosts
-from retinue.manager.endpoints.core.spec import MAX_REPLICAS, EndpointSettings
-from retinue.manager.endpoints.core.states import Lifecycle
+from retinue.manager.domain.endpoints.hosts import OwnHosts
+from retinue.manager.domain.endpoints.spec import MAX_REPLICAS, EndpointSettings
+from retinue.manager.domain.endpoints.states import Lifecycle
+from retinue.manager.domain.session.pending_limit import PendingLimit
+from retinue.manager.endpoints.actions import entry
+from retinue.manager.endpoints.controller import EndpointController
 from retinue.manager.endpoints.fleet import EndpointView
 from retinue.manager.identity.endpoint_tokens import EndpointTokenSigner
 from retinue.manager.server import errors, preconditions
@@ -56,7 +57,6 @@ from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.pages import open_page
 from retinue.manager.server.revisions import with_revision
-from retinue.manager.session.core.pending_limit import PendingLimit
 from retinue.manager.store import (
     endpoint_revisions,
     endpoints,

@@ -11,8 +11,8 @@ from decimal import Decimal
 from cryptography import x509
 from google.protobuf.duration_pb2 import Duration
 
-from retinue.manager.endpoints.core import measures
-from retinue.manager.endpoints.core.model import (
+from retinue.manager.domain.endpoints import measures
+from retinue.manager.domain.endpoints.model import (
     AccessMode,
     AccessPolicy,
     Affinity,
@@ -23,7 +23,7 @@ from retinue.manager.endpoints.core.model import (
     RequestRate,
     RoutingPolicy,
 )
-from retinue.manager.endpoints.core.rollout import (
+from retinue.manager.domain.endpoints.rollout import (
     AbortOn,
     Amount,
     BlueGreen,
@@ -33,13 +33,13 @@ from retinue.manager.endpoints.core.rollout import (
     RolloutPolicy,
     Strategy,
 )
-from retinue.manager.endpoints.core.scaling import Metric, MetricKind, Rate, ScalingPolicy
-from retinue.manager.endpoints.core.schedules import Schedule, parse_cron, parse_zone
-from retinue.manager.endpoints.core.spec import MAX_REPLICAS, EndpointSettings, ReplicaSpec
+from retinue.manager.domain.endpoints.scaling import Metric, MetricKind, Rate, ScalingPolicy
+from retinue.manager.domain.endpoints.schedules import Schedule, parse_cron, parse_zone
+from retinue.manager.domain.endpoints.spec import MAX_REPLICAS, EndpointSettings, ReplicaSpec
+from retinue.manager.domain.session.admission import MAX_LABEL_VALUE, MAX_LABELS
+from retinue.manager.domain.session.probes import Probe, ProbeKind
+from retinue.manager.domain.session.usage import CPU, CUDA, MEMORY
 from retinue.manager.server.fields import Violations
-from retinue.manager.session.core.admission import MAX_LABEL_VALUE, MAX_LABELS
-from retinue.manager.session.core.probes import Probe, ProbeKind
-from retinue.manager.session.core.usage import CPU, CUDA, MEMORY
 from retinue.manager.v1 import endpoint_pb2 as pb
 from retinue.types.v1 import cors_pb2, probe_pb2
 

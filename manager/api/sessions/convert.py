@@ -7,16 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from retinue.manager.api.sessions.isolation_convert import isolation_number
 from retinue.manager.api.sessions.spec_convert import spec_message
 from retinue.manager.api.sessions.unreadable import missing_kernels, readable_part
-from retinue.manager.reasons import ConditionType
+from retinue.manager.domain.reasons import ConditionType
+from retinue.manager.domain.session.events import Condition
+from retinue.manager.domain.session.explanation import StoredExplanation
+from retinue.manager.domain.session.final_usage import FinalUsage
+from retinue.manager.domain.session.service_ports import ServicePortSpec
+from retinue.manager.domain.session.spec_views import SpecView
+from retinue.manager.domain.session.states import STARTING_SESSION_STATES, KernelState, SessionState
 from retinue.manager.scheduler.preview import Preview
 from retinue.manager.scheduling.what_if import Change
 from retinue.manager.server.etags import etag
-from retinue.manager.session.core.events import Condition
-from retinue.manager.session.core.explanation import StoredExplanation
-from retinue.manager.session.core.final_usage import FinalUsage
-from retinue.manager.session.core.service_ports import ServicePortSpec
-from retinue.manager.session.core.spec_views import SpecView
-from retinue.manager.session.core.states import STARTING_SESSION_STATES, KernelState, SessionState
 from retinue.manager.session.submit import Accepted
 from retinue.manager.store.dependencies import GraphNode, ParentRecord
 from retinue.manager.store.session_records import KernelRecord, SessionRecord, created_kernels, created_session

@@ -11,8 +11,8 @@ from retinue.manager.api.sessions.convert import (
     session_message,
     session_state,
 )
-from retinue.manager.session.core import events
-from retinue.manager.session.core.spec_views import SpecView
+from retinue.manager.domain.session import events
+from retinue.manager.domain.session.spec_views import SpecView
 from retinue.manager.store.journal import Event
 from retinue.manager.store.session_records import created_kernels, created_session
 from retinue.manager.v1 import session_pb2 as pb

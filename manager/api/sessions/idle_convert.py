@@ -9,8 +9,8 @@ from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 
-from retinue.manager.idle.core.policy import Check, Checker, IdlePolicy
-from retinue.manager.idle.core.utilization import MEASURED
+from retinue.manager.domain.idle.policy import Check, Checker, IdlePolicy
+from retinue.manager.domain.idle.utilization import MEASURED
 from retinue.manager.server.etags import etag
 from retinue.manager.server.fields import Violations
 from retinue.manager.store.documents import Unreadable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from retinue.manager.session.core.isolation import Isolation
+from retinue.manager.domain.session.isolation import Isolation
 from retinue.types.v1 import isolation_pb2
 
 ISOLATIONS: Mapping[int, Isolation] = {isolation_pb2.Isolation.Value(f"ISOLATION_{item}"): item for item in Isolation}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from retinue.manager.session.core.images import PullPolicy
+from retinue.manager.domain.session.images import PullPolicy
 from retinue.types.v1 import pull_policy_pb2
 
 PULL_POLICIES: Mapping[int, PullPolicy] = {

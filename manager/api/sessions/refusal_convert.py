@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from retinue.manager.domain.session import refusals
 from retinue.manager.server import errors, preconditions
-from retinue.manager.session.core import refusals
 
 
 def to_error(reason: refusals.Reason) -> errors.ApiError:  # noqa: PLR0911  # one for each reason

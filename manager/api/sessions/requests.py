@@ -10,10 +10,10 @@ from typing import TypeVar
 from retinue.manager.agent_rpc.output import Span
 from retinue.manager.api.sessions.convert import preview_message
 from retinue.manager.api.sessions.refusal_convert import to_error
+from retinue.manager.domain.session.admission import MAX_CLUSTER_SIZE, MAX_DEPENDENCIES
+from retinue.manager.domain.session.refusals import InvalidFields, Refused
 from retinue.manager.scheduler.preview import Preview
 from retinue.manager.server import errors
-from retinue.manager.session.core.admission import MAX_CLUSTER_SIZE, MAX_DEPENDENCIES
-from retinue.manager.session.core.refusals import InvalidFields, Refused
 from retinue.manager.session.submit import Outcome
 from retinue.manager.v1 import kernel_service_pb2, session_pb2
 from retinue.manager.v1 import session_service_pb2 as pb

@@ -30,6 +30,10 @@ from retinue.manager.api.sessions.terminations import terminate_sessions
 from retinue.manager.api.sessions.updates import check_restart, check_update, restart_session, update_session
 from retinue.manager.api.sessions.watch import serve_watch
 from retinue.manager.api.visibility import caller_visibility, find_session, full_view
+from retinue.manager.domain.session.pending_limit import DEFAULT_MAX_PENDING, PendingLimit
+from retinue.manager.domain.session.refusals import InvalidFields, Refused
+from retinue.manager.domain.session.spec_views import SpecView
+from retinue.manager.domain.session.states import SessionState
 from retinue.manager.identity.principal import Principal
 from retinue.manager.scheduler import preview
 from retinue.manager.server import errors, fields, pages
@@ -37,10 +41,6 @@ from retinue.manager.server.call_limits import BULK_ROW_COST, ROW_COST
 from retinue.manager.server.etags import check_etag
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.turn_taking import charge
-from retinue.manager.session.core.pending_limit import DEFAULT_MAX_PENDING, PendingLimit
-from retinue.manager.session.core.refusals import InvalidFields, Refused
-from retinue.manager.session.core.spec_views import SpecView
-from retinue.manager.session.core.states import SessionState
 from retinue.manager.session.drafts import Draft, prepare
 from retinue.manager.session.submit import Accepted, submit
 from retinue.manager.session.transaction import terminate

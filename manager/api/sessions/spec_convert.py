@@ -11,11 +11,10 @@ from google.protobuf.duration_pb2 import Duration
 
 from retinue.manager.api.sessions.isolation_convert import ISOLATIONS, isolation_number
 from retinue.manager.api.sessions.pull_policy_convert import PULL_POLICIES, pull_policy_number
-from retinue.manager.identity.principal import Principal
-from retinue.manager.session.core.apps import AppSpec
-from retinue.manager.session.core.refusals import InvalidFields, Refused
-from retinue.manager.session.core.service_ports import TCP, PortRange, ServicePortSpec
-from retinue.manager.session.core.spec import (
+from retinue.manager.domain.session.apps import AppSpec
+from retinue.manager.domain.session.refusals import InvalidFields, Refused
+from retinue.manager.domain.session.service_ports import TCP, PortRange, ServicePortSpec
+from retinue.manager.domain.session.spec import (
     DEFAULT_GRACE_SECONDS,
     DEFAULT_PRIORITY,
     ROLES,
@@ -29,9 +28,10 @@ from retinue.manager.session.core.spec import (
     WebhookSpec,
     role_counts,
 )
-from retinue.manager.session.core.spec_views import SpecView, names_only
-from retinue.manager.session.core.states import SessionType
-from retinue.manager.session.core.stored_spec import StoredSpec
+from retinue.manager.domain.session.spec_views import SpecView, names_only
+from retinue.manager.domain.session.states import SessionType
+from retinue.manager.domain.session.stored_spec import StoredSpec
+from retinue.manager.identity.principal import Principal
 from retinue.manager.session.drafts import Request
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.rpc.times import timestamp

@@ -11,11 +11,11 @@ from google.protobuf import json_format
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.api.sessions.override_convert import overrides_of, spec_of
+from retinue.manager.domain.session.overrides import Overrides
+from retinue.manager.domain.session.refusals import InvalidFields, ProjectDenied, Reason, Refused, TemplateNotFound
 from retinue.manager.server import errors
 from retinue.manager.server.fields import parse_uuid
 from retinue.manager.server.interceptors import current_principal
-from retinue.manager.session.core.overrides import Overrides
-from retinue.manager.session.core.refusals import InvalidFields, ProjectDenied, Reason, Refused, TemplateNotFound
 from retinue.manager.store import templates
 from retinue.manager.store.templates import TemplateRecord
 from retinue.manager.v1 import session_pb2

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from retinue.manager.api.sessions.override_convert import mask_paths, overrides_of, spec_of
 from retinue.manager.api.sessions.spec_convert import to_spec
+from retinue.manager.domain.session.admission import admit, completed
+from retinue.manager.domain.session.features import FEATURES
+from retinue.manager.domain.session.overrides import Overrides
 from retinue.manager.server import errors, preconditions
 from retinue.manager.server.fields import Violations
-from retinue.manager.session.core.admission import admit, completed
-from retinue.manager.session.core.features import FEATURES
-from retinue.manager.session.core.overrides import Overrides
 from retinue.manager.v1 import session_pb2
 from retinue.manager.v1 import template_service_pb2 as pb
 

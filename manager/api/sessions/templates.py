@@ -12,13 +12,13 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 from retinue.manager.api.sessions.refusal_convert import to_error
 from retinue.manager.api.sessions.template_rendering import find_template, render, scope, stored_spec
 from retinue.manager.api.sessions.template_requests import check_content, updated
+from retinue.manager.domain.session.refusals import Refused, no_project
 from retinue.manager.server import errors
 from retinue.manager.server.etags import check_etag, etag
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.pages import open_page
 from retinue.manager.server.revisions import with_revision
-from retinue.manager.session.core.refusals import Refused, no_project
 from retinue.manager.store import requests, sessions, templates
 from retinue.manager.store.database import Database
 from retinue.manager.store.templates import TemplateRecord

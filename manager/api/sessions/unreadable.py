@@ -8,7 +8,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 
-from retinue.manager.reasons import ConditionType
+from retinue.manager.domain.reasons import ConditionType
 from retinue.manager.server.etags import etag
 from retinue.manager.store.session_records import KernelRecord, SessionRecord
 from retinue.manager.v1 import session_pb2 as pb

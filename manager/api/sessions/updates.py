@@ -7,15 +7,15 @@ import uuid
 from dataclasses import dataclass
 
 from retinue.manager.api.visibility import find_session
+from retinue.manager.domain.session.admission import MAX_PRIORITY, wrong_name
+from retinue.manager.domain.session.events import SessionUpdated
+from retinue.manager.domain.session.spec import UnreadableSpecError
+from retinue.manager.domain.session.states import ENDED_KERNEL_STATES, LIVE_SESSION_STATES, SessionState
 from retinue.manager.server import errors, preconditions
 from retinue.manager.server.etags import check_etag
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.session import admission_quota
-from retinue.manager.session.core.admission import MAX_PRIORITY, wrong_name
-from retinue.manager.session.core.events import SessionUpdated
-from retinue.manager.session.core.spec import UnreadableSpecError
-from retinue.manager.session.core.states import ENDED_KERNEL_STATES, LIVE_SESSION_STATES, SessionState
 from retinue.manager.session.transaction import UnreadableSessionError, restart
 from retinue.manager.store import endpoints, journal, sessions
 from retinue.manager.store.database import Transaction

@@ -11,13 +11,13 @@ from contextlib import aclosing
 from retinue.manager.api.sessions.event_convert import event_message
 from retinue.manager.api.sessions.filters import session_terms
 from retinue.manager.api.visibility import caller_visibility
-from retinue.manager.endpoints.core.events import ENDPOINT_PREFIX, HAPPENINGS
+from retinue.manager.domain.endpoints.events import ENDPOINT_PREFIX, HAPPENINGS
+from retinue.manager.domain.session.events import SessionMoved, UnreadableEvent
+from retinue.manager.domain.session.states import ENDED_SESSION_STATES
 from retinue.manager.server import errors
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.filters import Term
 from retinue.manager.server.pages import fitting
-from retinue.manager.session.core.events import SessionMoved, UnreadableEvent
-from retinue.manager.session.core.states import ENDED_SESSION_STATES
 from retinue.manager.store import journal, sessions
 from retinue.manager.store.database import Database
 from retinue.manager.store.journal_tail import PORTION, JournalTail

@@ -12,18 +12,18 @@ import grpc.aio
 from google.protobuf.duration_pb2 import Duration
 
 from retinue.agent.v1 import agent_service_pb2 as agent_pb
-from retinue.manager.access import kernel_locator
-from retinue.manager.access.kernel_locator import MainKernel
 from retinue.manager.agent_rpc.relay import Forwarder
 from retinue.manager.api.visibility import find_session, record_access, require_feature
+from retinue.manager.domain.session.admission import wrong_command, wrong_environment
+from retinue.manager.domain.session.apps import AppSpec
+from retinue.manager.domain.session.events import AccessMethod
+from retinue.manager.domain.session.features import Feature
+from retinue.manager.domain.session.service_ports import Addresses, local_address
+from retinue.manager.domain.session.spec import MAIN
 from retinue.manager.server import errors
 from retinue.manager.server.interceptors import current_principal
-from retinue.manager.session.core.admission import wrong_command, wrong_environment
-from retinue.manager.session.core.apps import AppSpec
-from retinue.manager.session.core.events import AccessMethod
-from retinue.manager.session.core.features import Feature
-from retinue.manager.session.core.service_ports import Addresses, local_address
-from retinue.manager.session.core.spec import MAIN
+from retinue.manager.session import kernel_locator
+from retinue.manager.session.kernel_locator import MainKernel
 from retinue.manager.store import journal
 from retinue.manager.store.database import Database
 from retinue.manager.v1 import app_service_pb2 as pb

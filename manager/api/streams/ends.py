@@ -7,8 +7,8 @@ import contextlib
 import uuid
 from collections.abc import AsyncGenerator
 
-from retinue.manager.access import kernel_locator
 from retinue.manager.agent_rpc.relay import AgentRefusedError, AgentUnavailableError, AttemptLocation
+from retinue.manager.session import kernel_locator
 from retinue.manager.store.database import Database, StoreUnavailable
 
 # The agent has sent its report of the end, too.

@@ -7,14 +7,14 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 
 from retinue.agent.v1 import agent_service_pb2 as agent_pb
-from retinue.manager.access import kernel_locator
 from retinue.manager.agent_rpc.dialer import Purpose
 from retinue.manager.agent_rpc.relay import AttemptLocation, Forwarder
 from retinue.manager.api.visibility import find_session, record_access, require_feature
+from retinue.manager.domain.session.events import AccessMethod
+from retinue.manager.domain.session.features import Feature
 from retinue.manager.server import errors
 from retinue.manager.server.interceptors import current_principal
-from retinue.manager.session.core.events import AccessMethod
-from retinue.manager.session.core.features import Feature
+from retinue.manager.session import kernel_locator
 from retinue.manager.store.database import Database
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.rpc.first_request import first_request

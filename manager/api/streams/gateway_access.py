@@ -10,8 +10,9 @@ import uuid
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
-from retinue.manager.access import kernel_locator
 from retinue.manager.api.visibility import find_session, record_access
+from retinue.manager.domain.session.events import AccessMethod
+from retinue.manager.domain.session.service_ports import TCP
 from retinue.manager.gateway.core.rules import (
     OPEN_PATH,
     TICKET_PREFIX,
@@ -25,8 +26,7 @@ from retinue.manager.identity.tokens import CONSOLE_TICKET_PREFIX, hash_secret, 
 from retinue.manager.server import errors, preconditions
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.revisions import with_revision
-from retinue.manager.session.core.events import AccessMethod
-from retinue.manager.session.core.service_ports import TCP
+from retinue.manager.session import kernel_locator
 from retinue.manager.store import accounts, console_tickets, port_access
 from retinue.manager.store.database import Database, Transaction
 from retinue.manager.v1 import account_service_pb2

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 
-from retinue.manager.access import kernel_locator
 from retinue.manager.agent_rpc.relay import Forwarder
 from retinue.manager.api.streams.attach import serve_attach
 from retinue.manager.api.streams.code import serve_code
@@ -21,13 +20,14 @@ from retinue.manager.api.streams.logs import serve_logs
 from retinue.manager.api.streams.ports import Tunnels, serve_open_port
 from retinue.manager.api.streams.stats import serve_stats
 from retinue.manager.api.visibility import find_session, record_access, require_feature
+from retinue.manager.domain.session.events import AccessMethod
+from retinue.manager.domain.session.features import Feature
+from retinue.manager.domain.session.ssh_authority import SshAuthority, host_name
+from retinue.manager.domain.session.ssh_keys import parse_public_key
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.revisions import with_revision
-from retinue.manager.session.core.events import AccessMethod
-from retinue.manager.session.core.features import Feature
-from retinue.manager.session.core.ssh_authority import SshAuthority, host_name
-from retinue.manager.session.core.ssh_keys import parse_public_key
+from retinue.manager.session import kernel_locator
 from retinue.manager.store import attempts
 from retinue.manager.store.database import Database
 from retinue.manager.v1 import kernel_service_pb2 as pb

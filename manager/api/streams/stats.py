@@ -11,9 +11,9 @@ from retinue.agent.v1 import agent_service_pb2 as agent_pb
 from retinue.manager.agent_rpc.relay import AttemptLocation, Forwarder
 from retinue.manager.agent_rpc.stats import StatsReader
 from retinue.manager.api.visibility import caller_visibility, find_session
-from retinue.manager.dispatch.desired_state import attempt_id
+from retinue.manager.domain.session.attempts import attempt_id
+from retinue.manager.domain.session.states import ENDED_SESSION_STATES
 from retinue.manager.server.fields import Violations
-from retinue.manager.session.core.states import ENDED_SESSION_STATES
 from retinue.manager.store import attempts, sessions
 from retinue.manager.store.attempts import RunningKernelRecord
 from retinue.manager.store.database import Database

@@ -11,8 +11,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from retinue.manager.domain.session.service_ports import PublicAddress
 from retinue.manager.identity.tokens import is_secret
-from retinue.manager.session.core.service_ports import PublicAddress
 
 TICKET_PREFIX = "rtt_"
 ACCESS_PREFIX = "rta_"

@@ -9,11 +9,11 @@ from ipaddress import IPv4Network
 import numpy as np
 from numpy.typing import NDArray
 
+from retinue.manager.domain.scheduling.records import AgentRecord, AgentState
+from retinue.manager.domain.session.ipam import check_underlay
+from retinue.manager.domain.session.runtime_features import families
 from retinue.manager.scheduler.core.growable import Slots, empty, empty_amounts, grown, widened
 from retinue.manager.scheduling.columns import Integers, Mask
-from retinue.manager.scheduling.records import AgentRecord, AgentState
-from retinue.manager.session.core.ipam import check_underlay
-from retinue.manager.session.core.runtime_features import families
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from retinue.manager.domain.scheduling.records import PendingSession
 from retinue.manager.scheduler.core.cache import Cache
 from retinue.manager.scheduler.core.snapshot import PastUsage, snapshot_of
 from retinue.manager.scheduling.custom import Advice
-from retinue.manager.scheduling.records import PendingSession
 from retinue.manager.scheduling.scheduling_pass import run_pass
 from retinue.manager.scheduling.strategies import FAIR_SHARE, validate_policy
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from retinue.manager.domain.scheduling.records import AgentRecord, GroupRecord, PendingSession, QuotaRecord
+from retinue.manager.domain.session.quota_subjects import Account, Subject, subjects_of
 from retinue.manager.scheduler.core.agent_table import AgentTable
 from retinue.manager.scheduler.core.growable import Slots, empty, empty_amounts, grown, widened
 from retinue.manager.scheduler.core.pending_table import PendingTable
 from retinue.manager.scheduling.columns import Integers
-from retinue.manager.scheduling.records import AgentRecord, GroupRecord, PendingSession, QuotaRecord
-from retinue.manager.session.core.quota_subjects import Account, Subject, subjects_of
 from retinue.rpc.core.amounts import MAX_AMOUNT
 
 

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from retinue.manager.domain.scheduling.records import PendingSession
 from retinue.manager.scheduler.core.growable import Slots, empty, empty_amounts, grown, widened
 from retinue.manager.scheduling.columns import Integers, Mask
-from retinue.manager.scheduling.records import PendingSession
 
 # Queues are packed when half of their rows are gone, and they are not small.
 _PACKED_ABOVE = 1024

@@ -11,7 +11,13 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from retinue.manager.reasons import SessionReason
+from retinue.manager.domain.reasons import SessionReason
+from retinue.manager.domain.scheduling.policy import Tier
+from retinue.manager.domain.scheduling.records import GroupRecord, PendingSession, RunningSession
+from retinue.manager.domain.session.explanation import StoredExplanation, StoredShortfall
+from retinue.manager.domain.session.isolation_policy import not_allowed
+from retinue.manager.domain.session.quota_subjects import Subject, subjects_of, words
+from retinue.manager.domain.session.runtime_features import FAMILIES, FEATURES, OF_ISOLATION, SFTP
 from retinue.manager.scheduler.core.cache import Cache, Limit
 from retinue.manager.scheduling.columns import (
     UNLIMITED,
@@ -23,15 +29,9 @@ from retinue.manager.scheduling.columns import (
     Queue,
     Quotas,
     Running,
-    Tier,
 )
 from retinue.manager.scheduling.fair_share import normalised_usage
 from retinue.manager.scheduling.quotas import QUOTA
-from retinue.manager.scheduling.records import GroupRecord, PendingSession, RunningSession
-from retinue.manager.session.core.explanation import StoredExplanation, StoredShortfall
-from retinue.manager.session.core.isolation_policy import not_allowed
-from retinue.manager.session.core.quota_subjects import Subject, subjects_of, words
-from retinue.manager.session.core.runtime_features import FAMILIES, FEATURES, OF_ISOLATION, SFTP
 from retinue.rpc.core.amounts import format_amount
 
 # Project and name.

@@ -63,7 +63,7 @@ class JournalHead(SQLModel, table=True):
 
 
 class Journal(SQLModel, table=True):
-    """An event, in commit order. `kind` and `payload` are as `retinue.manager.session.core.events` has them."""
+    """An event, in commit order. `kind` and `payload` are as `retinue.manager.domain.session.events` has them."""
 
     __tablename__ = "journal"
     __table_args__ = (Index("journal_session", "session_id", "revision"),)

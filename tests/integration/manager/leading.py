@@ -17,8 +17,8 @@ from sqlalchemy import text
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.manager.agent_rpc.dialer import Dialer
 from retinue.manager.controllers.leader import Leader
-from retinue.manager.dispatch.core.timers import Timers
-from retinue.manager.session.core.secrets import SessionSecrets
+from retinue.manager.domain.agents.timers import Timers
+from retinue.manager.domain.session.secrets import SessionSecrets
 from retinue.manager.store.database import Database
 from retinue.manager.store.journal_tail import JournalTail
 from tests.integration.manager.reporting_node import TERM

@@ -10,9 +10,9 @@ from sqlalchemy import text
 
 from retinue.manager.dispatch.desired_state import read_desired
 from retinue.manager.dispatch.reports import Reports
-from retinue.manager.session.core.attempts import AttemptStatus, NodeCondition, NodeFacts, NodeReport
-from retinue.manager.session.core.secrets import SessionSecrets
-from retinue.manager.session.core.states import ENDED_OBSERVATIONS, Goal, Observed
+from retinue.manager.domain.session.attempts import AttemptStatus, NodeCondition, NodeFacts, NodeReport
+from retinue.manager.domain.session.secrets import SessionSecrets
+from retinue.manager.domain.session.states import ENDED_OBSERVATIONS, Goal, Observed
 from retinue.manager.store import connections
 from retinue.manager.store.database import Database
 from tests.support.databases import Postgres, fresh_database

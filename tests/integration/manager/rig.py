@@ -21,13 +21,13 @@ from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 
 from retinue.manager.daemon import agent_dialer
+from retinue.manager.domain.session.secrets import SessionSecrets
 from retinue.manager.identity.authority import Authority
 from retinue.manager.identity.principal import Kind
 from retinue.manager.identity.tokens import JOIN_TOKEN_PREFIX, TOKEN_PREFIX, hash_secret, new_secret
 from retinue.manager.listeners import serving
 from retinue.manager.server.auditing import Auditor
 from retinue.manager.server.authentication import Authenticator
-from retinue.manager.session.core.secrets import SessionSecrets
 from retinue.manager.store import accounts, agents
 from retinue.manager.store.database import Database
 from retinue.manager.store.journal_tail import JournalTail

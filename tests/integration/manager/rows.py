@@ -7,9 +7,9 @@ from typing import Any
 
 from sqlalchemy import text
 
-from retinue.manager.session.core.admission import admit
-from retinue.manager.session.core.spec import KernelSpec, SessionSpec
-from retinue.manager.session.core.states import SessionType
+from retinue.manager.domain.session.admission import admit
+from retinue.manager.domain.session.spec import KernelSpec, SessionSpec
+from retinue.manager.domain.session.states import SessionType
 from retinue.manager.session.drafts import draft
 from retinue.manager.session.submit import create_many
 from retinue.manager.store import quotas

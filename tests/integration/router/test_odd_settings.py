@@ -10,9 +10,9 @@ from pathlib import Path
 from google.protobuf.duration_pb2 import Duration
 
 from retinue.manager.api.endpoints.settings_convert import Reader
-from retinue.manager.edge.core.table import TableEndpoint
-from retinue.manager.edge.messages import endpoint_message
-from retinue.manager.endpoints.core.model import RoutedEndpoint
+from retinue.manager.domain.endpoints.model import RoutedEndpoint
+from retinue.manager.endpoints.routers.core.table import TableEndpoint
+from retinue.manager.endpoints.routers.messages import endpoint_message
 from retinue.manager.server.fields import Violations
 from retinue.manager.v1 import endpoint_pb2 as epb
 from retinue.router import convert

@@ -8,7 +8,7 @@ from retinue.client.app_catalogue import CATALOGUE, complete
 from retinue.client.errors import UsageError
 from retinue.client.manifest import read_specs
 from retinue.client.spec import session_spec
-from retinue.manager.session.core.service_ports import PORT_NAME, PORTS
+from retinue.manager.domain.session.service_ports import PORT_NAME, PORTS
 from retinue.manager.v1 import session_pb2
 
 

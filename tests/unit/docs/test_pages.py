@@ -9,7 +9,7 @@ import pytest
 
 from docs.generator import ROOT, markdown, pages, present, states
 from docs.generator.protos import Contract
-from retinue.manager.session.core.states import KERNEL_MOVES, SESSION_MOVES
+from retinue.manager.domain.session.states import KERNEL_MOVES, SESSION_MOVES
 from tests.unit.docs.project_files import listed
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")

@@ -11,14 +11,14 @@ import pytest
 
 from docs.generator import ROOT, reasons
 from docs.generator.protos import Contract
-from retinue.manager import reasons as manager_reasons
+from retinue.manager.domain import reasons as manager_reasons
 from retinue.rpc.core import reasons as agent_reasons
 
 _SETS = [*vars(manager_reasons).values(), *vars(agent_reasons).values()]
 REASONS = {str(one) for kind in _SETS if isinstance(kind, type) and issubclass(kind, StrEnum) for one in kind}
 # Words that also are values of other closed sets: states, goals, types of condition, isolations.
 _AMBIGUOUS = {"EXITED", "HELD", "OTHER", "PAUSED", "PROCESS", "STOPPED", "UNAVAILABLE"}
-_SOURCES = {"manager/reasons.py", "rpc/core/reasons.py"}
+_SOURCES = {"manager/domain/reasons.py", "rpc/core/reasons.py"}
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_no_code_spells_out_a_reason() -> None:
         if (name := str(path.relative_to(ROOT))) not in _SOURCES and "/migrations/" not in name
         for reason in literals(path.read_text()) - _AMBIGUOUS
     }
-    assert not spelled, "take it from manager/reasons.py or rpc/core/reasons.py"
+    assert not spelled, "take it from manager/domain/reasons.py or rpc/core/reasons.py"
 
 
 def test_literals_are_found_in_code_and_in_sql() -> None:

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retinue.agent.attempts import Phase
-from retinue.manager.session.core.attempts import NodeReport
-from retinue.manager.session.core.states import SessionState
+from retinue.manager.domain.session.attempts import NodeReport
+from retinue.manager.domain.session.states import SessionState
 from retinue.manager.store.database import StoreUnavailable
 from tests.link.memory_agent import MemoryAgent
 from tests.link.memory_manager import Leader, MemoryStore

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.manager.session.core.states import SessionState
+from retinue.manager.domain.session.states import SessionState
 from retinue.rpc import failpoints
 from retinue.rpc.failpoints import Action, Failpoints
 from tests.link.virtual_time import run

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retinue.agent.kernel.core.ssh import ssh_files
+from retinue.manager.domain.session.secrets import SessionSecrets
 from retinue.manager.identity.authority import Authority
-from retinue.manager.session.core.secrets import SessionSecrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from retinue.agent.network.rules_guard import KERNELS_TO_FILL, TRACKED
-from retinue.manager.session.core.ipam import inner_mtu
+from retinue.manager.domain.session.ipam import inner_mtu
 from tests.integration.agent.network.nodes import (
     Cluster,
     Node,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retinue.agent.kernel.paths import FILES
-from retinue.manager.session.core.ssh_authority import principal
+from retinue.manager.domain.session.ssh_authority import principal
 from tests.integration.client.command.conftest import Program
 from tests.support.eventually import NEVER, eventually
 from tests.support.forked_programs import Outcome

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from retinue.client.errors import CallError
+from retinue.manager.domain.session.secrets import SessionSecrets
+from retinue.manager.domain.session.service_ports import sftp_connections
+from retinue.manager.domain.session.ssh_authority import SshAuthority
+from retinue.manager.domain.session.ssh_keys import parse_public_key
 from retinue.manager.identity.authority import Authority
-from retinue.manager.session.core.secrets import SessionSecrets
-from retinue.manager.session.core.service_ports import sftp_connections
-from retinue.manager.session.core.ssh_authority import SshAuthority
-from retinue.manager.session.core.ssh_keys import parse_public_key
 from retinue.manager.v1 import session_pb2 as pb
 from tests.integration.client.command.sftp_sessions import logged, serve
 from tests.support.eventually import NEVER, eventually

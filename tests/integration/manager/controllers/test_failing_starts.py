@@ -10,10 +10,10 @@ from sqlalchemy import text
 from retinue.manager.controllers import deadlines
 from retinue.manager.controllers.deadlines import LateStart
 from retinue.manager.dispatch.reports import Reports
-from retinue.manager.reasons import ConditionType
-from retinue.manager.session.core.attempts import AttemptStatus, FailingStep, NodeReport, Step
-from retinue.manager.session.core.events import Condition, ReasonChanged, parse_conditions, parse_event
-from retinue.manager.session.core.states import Observed
+from retinue.manager.domain.reasons import ConditionType
+from retinue.manager.domain.session.attempts import AttemptStatus, FailingStep, NodeReport, Step
+from retinue.manager.domain.session.events import Condition, ReasonChanged, parse_conditions, parse_event
+from retinue.manager.domain.session.states import Observed
 from retinue.manager.store.database import Database
 from tests.integration.manager.reporting_node import TERM, Node
 from tests.support.databases import Postgres, fresh_database

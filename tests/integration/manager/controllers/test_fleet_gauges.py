@@ -11,8 +11,8 @@ from prometheus_client import REGISTRY
 from sqlalchemy import text
 
 from retinue.manager.controllers import fleet_gauges
-from retinue.manager.session.core.spec import KernelSpec, SessionSpec
-from retinue.manager.session.core.states import SessionType
+from retinue.manager.domain.session.spec import KernelSpec, SessionSpec
+from retinue.manager.domain.session.states import SessionType
 from retinue.manager.session.drafts import draft
 from retinue.manager.session.submit import create_many
 from retinue.manager.store.database import Database

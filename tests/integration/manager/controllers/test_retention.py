@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import text
 
 from retinue.manager.controllers.leader import Leader
-from retinue.manager.session.core.secrets import SessionSecrets
-from retinue.manager.session.core.spec import KernelSpec, SessionSpec
-from retinue.manager.session.core.states import SessionType
+from retinue.manager.domain.session.secrets import SessionSecrets
+from retinue.manager.domain.session.spec import KernelSpec, SessionSpec
+from retinue.manager.domain.session.states import SessionType
 from retinue.manager.session.drafts import draft
 from retinue.manager.session.submit import create_many
 from retinue.manager.store import retention

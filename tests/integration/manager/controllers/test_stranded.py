@@ -16,12 +16,12 @@ from sqlalchemy import text
 
 from retinue.manager.controllers import deadlines
 from retinue.manager.dispatch.reports import Reports
+from retinue.manager.domain.scheduling.records import AgentState
+from retinue.manager.domain.session.admission import admit
+from retinue.manager.domain.session.attempts import ListenerBrokenError
+from retinue.manager.domain.session.spec import KernelSpec, RetryPolicy, SessionSpec
+from retinue.manager.domain.session.states import Goal, SessionState, SessionType
 from retinue.manager.identity.tokens import JOIN_TOKEN_PREFIX, hash_secret, new_secret
-from retinue.manager.scheduling.records import AgentState
-from retinue.manager.session.core.admission import admit
-from retinue.manager.session.core.attempts import ListenerBrokenError
-from retinue.manager.session.core.spec import KernelSpec, RetryPolicy, SessionSpec
-from retinue.manager.session.core.states import Goal, SessionState, SessionType
 from retinue.manager.session.drafts import draft
 from retinue.manager.session.submit import create_many
 from retinue.manager.session.transaction import load_for_update, save, terminate

@@ -10,8 +10,8 @@ from sqlalchemy import text
 
 from retinue.manager.agent_rpc.reach import NotReached
 from retinue.manager.dispatch.reports import Reports
-from retinue.manager.scheduling.records import AgentState, LossHold
-from retinue.manager.session.core.attempts import NodeCondition
+from retinue.manager.domain.scheduling.records import AgentState, LossHold
+from retinue.manager.domain.session.attempts import NodeCondition
 from retinue.manager.store import agents, bounds, nodes
 from retinue.manager.store.database import Database
 from retinue.rpc.core.reasons import AgentConditionReason

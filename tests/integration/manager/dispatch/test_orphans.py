@@ -10,9 +10,9 @@ from sqlalchemy import text
 from retinue.agent.v1 import agent_service_pb2 as agent_pb
 from retinue.manager.dispatch.desired_state import read_desired
 from retinue.manager.dispatch.orphans import Orphans
-from retinue.manager.session.core.attempts import AttemptStatus, NodeReport
-from retinue.manager.session.core.secrets import SessionSecrets
-from retinue.manager.session.core.states import Observed
+from retinue.manager.domain.session.attempts import AttemptStatus, NodeReport
+from retinue.manager.domain.session.secrets import SessionSecrets
+from retinue.manager.domain.session.states import Observed
 from retinue.manager.store import cluster, orphans
 from retinue.manager.store.database import Database
 from tests.integration.manager.leading import FakeAgent, count, leading

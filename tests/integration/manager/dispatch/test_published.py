@@ -7,13 +7,13 @@ from __future__ import annotations
 import uuid
 
 from retinue.manager.dispatch.desired_state import read_desired
-from retinue.manager.endpoints.core.model import AppProtocol
-from retinue.manager.endpoints.core.spec import EndpointSettings, ReplicaSpec, RevisionSpec
-from retinue.manager.session.core.attempts import AttemptStatus, NodeReport
-from retinue.manager.session.core.probes import Health, Probe, ProbeKind, PublishedPort, PublishedStatus
-from retinue.manager.session.core.secrets import SessionSecrets
-from retinue.manager.session.core.spec import SessionSpec
-from retinue.manager.session.core.states import Observed, SessionType
+from retinue.manager.domain.endpoints.model import AppProtocol
+from retinue.manager.domain.endpoints.spec import EndpointSettings, ReplicaSpec, RevisionSpec
+from retinue.manager.domain.session.attempts import AttemptStatus, NodeReport
+from retinue.manager.domain.session.probes import Health, Probe, ProbeKind, PublishedPort, PublishedStatus
+from retinue.manager.domain.session.secrets import SessionSecrets
+from retinue.manager.domain.session.spec import SessionSpec
+from retinue.manager.domain.session.states import Observed, SessionType
 from retinue.manager.store import endpoint_replicas, endpoints
 from retinue.manager.store.database import Database
 from tests.integration.manager.scheduled_nodes import two_nodes

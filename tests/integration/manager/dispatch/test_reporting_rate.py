@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from retinue.manager.dispatch.reports import Reports
-from retinue.manager.session.core.attempts import AttemptStatus, LayerReport, NodeCondition, NodeReport
-from retinue.manager.session.core.states import Observed
+from retinue.manager.domain.session.attempts import AttemptStatus, LayerReport, NodeCondition, NodeReport
+from retinue.manager.domain.session.states import Observed
 from retinue.manager.store.database import Database
 from tests.integration.manager.reporting_node import TERM, Node, enrol
 from tests.integration.manager.rows import execute, submit

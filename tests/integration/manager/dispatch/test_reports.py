@@ -22,22 +22,22 @@ from retinue.manager.api.sessions.convert import explanation_message, session_me
 from retinue.manager.api.sessions.event_convert import event_message
 from retinue.manager.dispatch import reports as reports_module
 from retinue.manager.dispatch.convert import Rejected
-from retinue.manager.dispatch.desired_state import attempt_id
 from retinue.manager.dispatch.orphans import OutOfBounds
 from retinue.manager.dispatch.reports import Reports
-from retinue.manager.idle.measurements import Measurements
-from retinue.manager.scheduling.records import AgentState
-from retinue.manager.session.core.attempts import (
+from retinue.manager.domain.scheduling.records import AgentState
+from retinue.manager.domain.session.attempts import (
     AttemptStatus,
     AttemptUsage,
     ListenerBrokenError,
     NodeCondition,
     NodeReport,
+    attempt_id,
 )
-from retinue.manager.session.core.images import SeenImage
-from retinue.manager.session.core.service_ports import ServicePortSpec
-from retinue.manager.session.core.spec_views import SpecView
-from retinue.manager.session.core.states import Observed
+from retinue.manager.domain.session.images import SeenImage
+from retinue.manager.domain.session.service_ports import ServicePortSpec
+from retinue.manager.domain.session.spec_views import SpecView
+from retinue.manager.domain.session.states import Observed
+from retinue.manager.idle.measurements import Measurements
 from retinue.manager.session.transaction import WorkingSet
 from retinue.manager.store import journal, sessions
 from retinue.manager.store.database import Database, StoreConflict, Transaction

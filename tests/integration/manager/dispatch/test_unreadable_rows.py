@@ -17,11 +17,11 @@ from retinue.manager.api.admin.fleet_convert import agent_message, group_message
 from retinue.manager.api.sessions.convert import session_message
 from retinue.manager.controllers import deadlines
 from retinue.manager.dispatch.desired_state import read_desired
-from retinue.manager.session.core.attempts import SentState
-from retinue.manager.session.core.mounts import MountRoot
-from retinue.manager.session.core.secrets import SessionSecrets
-from retinue.manager.session.core.spec_views import SpecView
-from retinue.manager.session.core.state_machine import SessionMachine
+from retinue.manager.domain.session.attempts import SentState
+from retinue.manager.domain.session.mounts import MountRoot
+from retinue.manager.domain.session.secrets import SessionSecrets
+from retinue.manager.domain.session.spec_views import SpecView
+from retinue.manager.domain.session.state_machine import SessionMachine
 from retinue.manager.session.transaction import UnreadableSessionError, terminate
 from retinue.manager.store import agents, groups, sessions
 from retinue.manager.store.database import Database

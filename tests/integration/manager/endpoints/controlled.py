@@ -12,9 +12,9 @@ import grpc
 import grpc.aio
 from sqlalchemy import text
 
+from retinue.manager.domain.endpoints.model import RoutedEndpoint, Traffic
+from retinue.manager.domain.endpoints.states import ReplicaState
 from retinue.manager.endpoints.controller import EndpointController
-from retinue.manager.endpoints.core.model import RoutedEndpoint, Traffic
-from retinue.manager.endpoints.core.states import ReplicaState
 from retinue.manager.store.database import Transaction
 from retinue.manager.v1 import (
     account_service_pb2_grpc,

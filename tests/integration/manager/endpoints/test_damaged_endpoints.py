@@ -10,8 +10,8 @@ import pytest
 from grpc import StatusCode as Code
 from sqlalchemy import text
 
-from retinue.manager.edge.core.table import TableEndpoint
-from retinue.manager.edge.messages import endpoint_message
+from retinue.manager.endpoints.routers.core.table import TableEndpoint
+from retinue.manager.endpoints.routers.messages import endpoint_message
 from retinue.manager.store import endpoint_tokens
 from retinue.manager.v1 import endpoint_pb2 as epb
 from retinue.manager.v1 import endpoint_service_pb2 as pb

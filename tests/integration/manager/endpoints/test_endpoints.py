@@ -12,8 +12,8 @@ import grpc.aio
 import pytest
 from sqlalchemy import text
 
+from retinue.manager.domain.endpoints.model import Traffic
 from retinue.manager.endpoints.controller import EndpointController
-from retinue.manager.endpoints.core.model import Traffic
 from retinue.manager.v1 import (
     account_service_pb2,
 )

@@ -13,9 +13,9 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from sqlalchemy import text
 
+from retinue.manager.domain.endpoints.model import EndpointTraffic, RoutedEndpoint, Traffic
+from retinue.manager.domain.endpoints.states import ReplicaState
 from retinue.manager.endpoints.controller import EndpointController
-from retinue.manager.endpoints.core.model import EndpointTraffic, RoutedEndpoint, Traffic
-from retinue.manager.endpoints.core.states import ReplicaState
 from retinue.manager.store.database import Database, Transaction
 from retinue.manager.v1 import endpoint_pb2 as epb
 from retinue.manager.v1 import endpoint_service_pb2 as pb

@@ -10,9 +10,9 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 from sqlalchemy import text
 
+from retinue.manager.domain.endpoints.model import EndpointTraffic, RevisionTraffic, Traffic
+from retinue.manager.domain.session.attempts import AttemptUsage, UsageWatch
 from retinue.manager.endpoints.controller import EndpointController
-from retinue.manager.endpoints.core.model import EndpointTraffic, RevisionTraffic, Traffic
-from retinue.manager.session.core.attempts import AttemptUsage, UsageWatch
 from retinue.manager.v1 import endpoint_pb2 as epb
 from retinue.manager.v1 import endpoint_service_pb2 as pb
 from tests.integration.manager.endpoints.controlled import TERM, Rig, revision

@@ -12,8 +12,8 @@ from typing import cast
 import pytest
 from sqlalchemy import text
 
+from retinue.manager.domain.endpoints.model import EndpointTraffic, RevisionTraffic, Traffic
 from retinue.manager.endpoints.controller import EndpointController
-from retinue.manager.endpoints.core.model import EndpointTraffic, RevisionTraffic, Traffic
 from retinue.manager.store.database import Database, Transaction
 from retinue.manager.store.leadership import NotLeader
 from retinue.manager.v1 import endpoint_pb2 as epb

@@ -12,10 +12,10 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import event, text
 
+from retinue.manager.domain.session.spec import KernelSpec, SessionSpec
+from retinue.manager.domain.session.states import SessionType
 from retinue.manager.idle.activity import ActivityRecorder
 from retinue.manager.idle.controller import IdleController
-from retinue.manager.session.core.spec import KernelSpec, SessionSpec
-from retinue.manager.session.core.states import SessionType
 from retinue.manager.session.drafts import draft
 from retinue.manager.session.submit import create_many
 from retinue.manager.store import idle, sessions

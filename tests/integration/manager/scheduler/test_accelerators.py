@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from retinue.manager.session.core.spec import KernelSpec
+from retinue.manager.domain.session.spec import KernelSpec
 from retinue.manager.store.database import Database
 from tests.integration.manager.scheduler.world import World, check, kernel, row, settle
 

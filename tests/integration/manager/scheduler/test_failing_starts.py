@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from retinue.manager.controllers import deadlines
-from retinue.manager.session.core.states import SessionType
+from retinue.manager.domain.session.states import SessionType
 from retinue.manager.store.database import Database
 from tests.integration.manager.reporting_node import TERM
 from tests.integration.manager.scheduler.world import World, check, kernel, row, settle

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from retinue.manager.domain.scheduling.policy import Policy
 from retinue.manager.scheduler.cache_sync import USAGE_SECONDS, UsageReader
-from retinue.manager.scheduling.columns import Policy
 from retinue.manager.scheduling.fair_share import DAY_SECONDS
 from retinue.manager.scheduling.strategies import Settings, validate_policy
 from retinue.manager.store import usage

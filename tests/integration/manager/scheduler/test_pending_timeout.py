@@ -8,7 +8,7 @@ import uuid
 from sqlalchemy import text
 
 from retinue.manager.controllers import deadlines, dependencies
-from retinue.manager.scheduling.columns import Policy
+from retinue.manager.domain.scheduling.policy import Policy
 from retinue.manager.scheduling.strategies import PENDING_TIMEOUT_SECONDS, validate_policy
 from retinue.manager.store import sessions
 from retinue.manager.store.database import Database

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import text
 
-from retinue.manager.session.core.admission import MAX_PREEMPTIBLE_GRACE_SECONDS
-from retinue.manager.session.core.states import SessionType
+from retinue.manager.domain.session.admission import MAX_PREEMPTIBLE_GRACE_SECONDS
+from retinue.manager.domain.session.states import SessionType
 from retinue.manager.store.database import Database
 from tests.integration.manager.scheduler.world import World, check, kernel, row, settle
 

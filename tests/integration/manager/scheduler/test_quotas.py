@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from retinue.manager.api.admin.quota_convert import quota_message
-from retinue.manager.session.core.spec import KernelSpec, MountSpec
-from retinue.manager.session.core.states import SessionType
+from retinue.manager.domain.session.spec import KernelSpec, MountSpec
+from retinue.manager.domain.session.states import SessionType
 from retinue.manager.store import quotas
 from retinue.manager.store.database import Database
 from tests.integration.manager.reporting_node import TERM, Node, enrol

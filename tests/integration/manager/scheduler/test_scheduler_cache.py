@@ -12,9 +12,9 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
+from retinue.manager.domain.session.spec import KernelSpec
 from retinue.manager.scheduler.cache_sync import CacheSync
 from retinue.manager.scheduler.core.cache import Cache
-from retinue.manager.session.core.spec import KernelSpec
 from retinue.manager.store import agents, groups, quotas, sessions, shares
 from retinue.manager.store.database import Database
 from tests.integration.manager.reporting_node import TERM

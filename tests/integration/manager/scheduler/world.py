@@ -13,11 +13,11 @@ from sqlalchemy import text
 
 from retinue.manager.controllers import deadlines
 from retinue.manager.dispatch.reports import Reports
-from retinue.manager.scheduling.records import AgentState
-from retinue.manager.session.core.admission import admit
-from retinue.manager.session.core.events import KernelMoved, SessionCreated, SessionMoved, UnreadableEvent
-from retinue.manager.session.core.spec import KernelSpec, RetryPolicy, SessionSpec
-from retinue.manager.session.core.states import KernelState, SessionState, SessionType
+from retinue.manager.domain.scheduling.records import AgentState
+from retinue.manager.domain.session.admission import admit
+from retinue.manager.domain.session.events import KernelMoved, SessionCreated, SessionMoved, UnreadableEvent
+from retinue.manager.domain.session.spec import KernelSpec, RetryPolicy, SessionSpec
+from retinue.manager.domain.session.states import KernelState, SessionState, SessionType
 from retinue.manager.session.drafts import draft
 from retinue.manager.session.submit import create_many
 from retinue.manager.session.transaction import terminate

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 from sqlalchemy import text
 
-from retinue.manager.session.core.events import ReasonChanged
+from retinue.manager.domain.session.events import ReasonChanged
 from retinue.manager.store import cluster, journal
 from retinue.manager.store.database import Database, StoreUnavailable
 from retinue.manager.store.journal import Entry, Event, ReaderTooSlow, RevisionCompacted, RevisionInFuture, RevisionLost

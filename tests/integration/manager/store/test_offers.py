@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from retinue.manager.session.core.attempts import RuntimeStatus
+from retinue.manager.domain.session.attempts import RuntimeStatus
 from retinue.manager.store import agents, nodes
 from retinue.manager.store.database import Database
 from tests.integration.manager.reporting_node import enrol

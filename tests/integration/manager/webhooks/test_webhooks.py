@@ -15,8 +15,8 @@ import pytest
 from sqlalchemy import text
 from standardwebhooks import Webhook
 
+from retinue.manager.domain.session.spec import WebhookSpec
 from retinue.manager.idle.controller import IdleController
-from retinue.manager.session.core.spec import WebhookSpec
 from retinue.manager.session.transaction import terminate
 from retinue.manager.store.database import Database
 from retinue.manager.webhooks import post

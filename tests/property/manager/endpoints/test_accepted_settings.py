@@ -20,11 +20,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retinue.manager.api.endpoints.settings_convert import Reader
-from retinue.manager.edge.core.table import TableEndpoint
-from retinue.manager.edge.messages import endpoint_message
-from retinue.manager.endpoints.core.bounds import checked
-from retinue.manager.endpoints.core.model import RoutedEndpoint
-from retinue.manager.endpoints.core.spec import EndpointSettings
+from retinue.manager.domain.endpoints.bounds import checked
+from retinue.manager.domain.endpoints.model import RoutedEndpoint
+from retinue.manager.domain.endpoints.spec import EndpointSettings
+from retinue.manager.endpoints.routers.core.table import TableEndpoint
+from retinue.manager.endpoints.routers.messages import endpoint_message
 from retinue.manager.server.errors import InvalidRequest
 from retinue.manager.server.fields import Violations
 from retinue.manager.store.endpoints import SETTINGS

@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retinue.manager.edge.core.table import EdgeTable, TableEndpoint, difference
-from retinue.manager.edge.messages import endpoint_message
-from retinue.manager.endpoints.core.model import RoutedEndpoint
-from retinue.manager.endpoints.core.replicas import divided
-from retinue.manager.endpoints.core.rollout import BlueGreen, Canary, CanaryStep, Rolling, RolloutPolicy
-from retinue.manager.endpoints.core.spec import EndpointSettings, ReplicaSpec, RevisionSpec
-from retinue.manager.endpoints.core.states import Lifecycle, ReplicaState, RolloutState
+from retinue.manager.domain.endpoints.model import RoutedEndpoint
+from retinue.manager.domain.endpoints.replicas import divided
+from retinue.manager.domain.endpoints.rollout import BlueGreen, Canary, CanaryStep, Rolling, RolloutPolicy
+from retinue.manager.domain.endpoints.spec import EndpointSettings, ReplicaSpec, RevisionSpec
+from retinue.manager.domain.endpoints.states import Lifecycle, ReplicaState, RolloutState
+from retinue.manager.domain.session.spec import SessionSpec
+from retinue.manager.domain.session.states import SessionState, SessionType
 from retinue.manager.endpoints.fleet import EndpointView, rollout_of, view_of
-from retinue.manager.session.core.spec import SessionSpec
-from retinue.manager.session.core.states import SessionState, SessionType
+from retinue.manager.endpoints.routers.core.table import EdgeTable, TableEndpoint, difference
+from retinue.manager.endpoints.routers.messages import endpoint_message
 from retinue.manager.store.endpoint_replicas import ReplicaRecord
 from retinue.manager.store.endpoint_revisions import RevisionRecord
 from retinue.manager.store.endpoint_rollouts import RolloutRecord

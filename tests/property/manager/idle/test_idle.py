@@ -6,9 +6,9 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.manager.idle.core.policy import NOTHING, Checker, IdlePolicy, Seen, evaluate
-from retinue.manager.idle.core.utilization import Window
-from retinue.manager.session.core.states import SessionType
+from retinue.manager.domain.idle.policy import NOTHING, Checker, IdlePolicy, Seen, evaluate
+from retinue.manager.domain.idle.utilization import Window
+from retinue.manager.domain.session.states import SessionType
 from retinue.manager.store.idle import decode_policy, encode_policy
 
 spans = st.none() | st.integers(0, 1000).map(float)

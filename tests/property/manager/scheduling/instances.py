@@ -7,17 +7,8 @@ import random
 
 import numpy as np
 
-from retinue.manager.scheduling.columns import (
-    Agents,
-    AgentWishes,
-    Explanation,
-    Integers,
-    Owners,
-    Policy,
-    Queue,
-    Running,
-    Tier,
-)
+from retinue.manager.domain.scheduling.policy import Policy, Tier
+from retinue.manager.scheduling.columns import Agents, AgentWishes, Explanation, Integers, Owners, Queue, Running
 from retinue.manager.scheduling.scheduling_pass import Decisions, run_pass
 from retinue.manager.scheduling.strategies import (
     FIFO,

@@ -8,17 +8,16 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from retinue.manager.domain.scheduling.policy import Policy, Tier
 from retinue.manager.scheduling.columns import (
     UNLIMITED,
     UNPLACED,
     Agents,
     Integers,
     Owners,
-    Policy,
     Queue,
     Quotas,
     Running,
-    Tier,
     Verdict,
 )
 from retinue.manager.scheduling.scheduling_pass import Decisions, run_pass

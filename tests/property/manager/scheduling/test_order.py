@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from retinue.manager.scheduling.columns import Policy
+from retinue.manager.domain.scheduling.policy import Policy
 from retinue.manager.scheduling.strategies import validate_policy
 from retinue.manager.scheduling.what_if import waiting_order
 from tests.vectors.scene import Scene

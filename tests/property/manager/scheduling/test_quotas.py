@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from retinue.manager.scheduling.columns import UNLIMITED, Quotas, Tier, Verdict
+from retinue.manager.domain.scheduling.policy import Tier
+from retinue.manager.scheduling.columns import UNLIMITED, Quotas, Verdict
 from retinue.manager.scheduling.quotas import QUOTA
 from retinue.manager.scheduling.scheduling_pass import run_pass
 from tests.property.manager.scheduling.instances import columns_of, random_cluster

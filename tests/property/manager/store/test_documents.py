@@ -12,24 +12,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retinue.manager.endpoints.core.model import AccessPolicy, RoutingPolicy
-from retinue.manager.endpoints.core.rollout import AbortOn, Canary, CanaryStep, RolloutPolicy
-from retinue.manager.endpoints.core.scaling import ScalingPolicy
-from retinue.manager.endpoints.core.schedules import Schedule
-from retinue.manager.endpoints.core.spec import EndpointSettings, ReplicaSpec, RevisionSpec
-from retinue.manager.idle.core.policy import Checker, IdlePolicy
-from retinue.manager.idle.core.utilization import Mark, Reading, WindowRecord
-from retinue.manager.scheduling.columns import Tier
-from retinue.manager.session.core.explanation import (
+from retinue.manager.domain.endpoints.model import AccessPolicy, RoutingPolicy
+from retinue.manager.domain.endpoints.rollout import AbortOn, Canary, CanaryStep, RolloutPolicy
+from retinue.manager.domain.endpoints.scaling import ScalingPolicy
+from retinue.manager.domain.endpoints.schedules import Schedule
+from retinue.manager.domain.endpoints.spec import EndpointSettings, ReplicaSpec, RevisionSpec
+from retinue.manager.domain.idle.policy import Checker, IdlePolicy
+from retinue.manager.domain.idle.utilization import Mark, Reading, WindowRecord
+from retinue.manager.domain.scheduling.policy import Tier
+from retinue.manager.domain.session.explanation import (
     NO_EXPLANATION,
     StoredExplanation,
     StoredShortfall,
     parse_explanation,
 )
-from retinue.manager.session.core.mounts import MountRoot
-from retinue.manager.session.core.probes import Probe, ProbeKind, PublishedPort
-from retinue.manager.session.core.spec import KernelSpec, RetryPolicy, SessionSpec
-from retinue.manager.session.core.states import SessionType
+from retinue.manager.domain.session.mounts import MountRoot
+from retinue.manager.domain.session.probes import Probe, ProbeKind, PublishedPort
+from retinue.manager.domain.session.spec import KernelSpec, RetryPolicy, SessionSpec
+from retinue.manager.domain.session.states import SessionType
 from retinue.manager.store import agents, attempts, endpoint_revisions, endpoint_rollouts, endpoints, groups, idle
 from retinue.manager.store.documents import Unreadable
 from retinue.manager.store.recordset import recordset

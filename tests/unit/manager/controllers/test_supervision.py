@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from retinue.manager import supervision
-from retinue.manager.session.core.attempts import TermOverError
+from retinue.manager.domain.session.attempts import TermOverError
 from retinue.manager.store.database import StoreUnavailable
 from retinue.manager.store.leadership import NotLeader
 from retinue.manager.supervision import PartInterruptedError, all_or_each, supervise

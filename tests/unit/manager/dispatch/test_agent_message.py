@@ -15,8 +15,8 @@ from google.protobuf import timestamp_pb2
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.manager.dispatch import convert
 from retinue.manager.dispatch.convert import Rejected, Unknown, parse
-from retinue.manager.session.core.attempts import NodeFacts, NodeReport, RuntimeStatus
-from retinue.manager.session.core.service_ports import ServicePortSpec
+from retinue.manager.domain.session.attempts import NodeFacts, NodeReport, RuntimeStatus
+from retinue.manager.domain.session.service_ports import ServicePortSpec
 from retinue.types.v1 import port_pb2, runtime_pb2
 from tests.support.fuzz import Fuzz
 

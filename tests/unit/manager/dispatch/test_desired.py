@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from retinue.manager.dispatch import convert
-from retinue.manager.dispatch.core.liveness import verdict
-from retinue.manager.dispatch.core.timers import Timers
-from retinue.manager.session.core.attempts import AttemptSpec, DesiredNetwork, DesiredState, difference
-from retinue.manager.session.core.isolation import Isolation
-from retinue.manager.session.core.states import Goal
+from retinue.manager.domain.agents.liveness import verdict
+from retinue.manager.domain.agents.timers import Timers
+from retinue.manager.domain.session.attempts import AttemptSpec, DesiredNetwork, DesiredState, difference
+from retinue.manager.domain.session.isolation import Isolation
+from retinue.manager.domain.session.states import Goal
 from retinue.types.v1 import isolation_pb2
 
 ATTEMPT = AttemptSpec(

@@ -7,8 +7,8 @@ import uuid
 
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.manager.dispatch import convert
-from retinue.manager.session.core.attempts import NodeReport
-from retinue.manager.session.core.final_usage import FinalUsage
+from retinue.manager.domain.session.attempts import NodeReport
+from retinue.manager.domain.session.final_usage import FinalUsage
 from retinue.types.v1 import usage_pb2
 
 KERNEL = uuid.UUID(int=7)

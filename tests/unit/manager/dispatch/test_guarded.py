@@ -11,7 +11,7 @@ import pytest
 
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.manager.dispatch.agent_link import GuardedStream
-from retinue.manager.session.core.attempts import TermOverError
+from retinue.manager.domain.session.attempts import TermOverError
 from tests.support.ended_calls import DETAILS, served
 
 

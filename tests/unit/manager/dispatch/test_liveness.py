@@ -14,11 +14,11 @@ import pytest
 
 from retinue.manager.agent_rpc.dialer import Dialer
 from retinue.manager.dispatch import supervisor
-from retinue.manager.dispatch.core.liveness import verdict, worsened
-from retinue.manager.dispatch.core.timers import Timers
 from retinue.manager.dispatch.supervisor import Supervisor
-from retinue.manager.scheduling.records import AgentState
-from retinue.manager.session.core.states import Goal, SessionState
+from retinue.manager.domain.agents.liveness import verdict, worsened
+from retinue.manager.domain.agents.timers import Timers
+from retinue.manager.domain.scheduling.records import AgentState
+from retinue.manager.domain.session.states import Goal, SessionState
 from retinue.manager.store.nodes import AgentTarget
 from tests.support.controllers import Controller, Link, controller_of
 from tests.support.eventually import eventually

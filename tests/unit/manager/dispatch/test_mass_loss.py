@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from retinue.manager.agent_rpc.dialer import Dialer
 from retinue.manager.dispatch import supervisor
-from retinue.manager.dispatch.core.mass_loss import Member, held_losses
-from retinue.manager.dispatch.core.timers import Timers
 from retinue.manager.dispatch.supervisor import Supervisor
-from retinue.manager.scheduling.records import AgentState, LossHold, MassLossRule
+from retinue.manager.domain.agents.mass_loss import Member, held_losses
+from retinue.manager.domain.agents.timers import Timers
+from retinue.manager.domain.scheduling.records import AgentState, LossHold, MassLossRule
 from retinue.manager.store.nodes import AgentTarget
 from tests.support.eventually import eventually
 

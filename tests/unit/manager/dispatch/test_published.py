@@ -9,9 +9,9 @@ import pytest
 
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.manager.dispatch import convert
-from retinue.manager.session.core.attempts import AttemptSpec, AttemptStatus, DesiredState, NodeReport, SentState
-from retinue.manager.session.core.probes import Health, Probe, ProbeKind, PublishedPort, PublishedStatus
-from retinue.manager.session.core.states import Goal
+from retinue.manager.domain.session.attempts import AttemptSpec, AttemptStatus, DesiredState, NodeReport, SentState
+from retinue.manager.domain.session.probes import Health, Probe, ProbeKind, PublishedPort, PublishedStatus
+from retinue.manager.domain.session.states import Goal
 
 KERNEL = uuid.UUID(int=7)
 ATTEMPT = AttemptSpec(

@@ -12,7 +12,7 @@ import pytest
 from retinue.manager.agent_rpc.dialer import AgentNotReachedError, Dialer
 from retinue.manager.agent_rpc.reach import REFUSED, TIMED_OUT, NotReached
 from retinue.manager.dispatch.reachability import Reachability
-from retinue.manager.session.core.attempts import ListenerBrokenError, TermOverError
+from retinue.manager.domain.session.attempts import ListenerBrokenError, TermOverError
 from retinue.rpc.core.reasons import AgentConditionReason
 from tests.support.eventually import eventually
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from retinue.manager.dispatch.reports import ReportQueue
-from retinue.manager.session.core.attempts import AttemptStatus, ListenerBrokenError, NodeReport
-from retinue.manager.session.core.states import Observed
+from retinue.manager.domain.session.attempts import AttemptStatus, ListenerBrokenError, NodeReport
+from retinue.manager.domain.session.states import Observed
 from retinue.manager.store.database import StoreUnavailable
 from retinue.manager.store.leadership import NotLeader
 from tests.link.virtual_time import run

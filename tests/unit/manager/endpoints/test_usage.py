@@ -6,10 +6,10 @@ import uuid
 
 import pytest
 
-from retinue.manager.endpoints.core import measures
-from retinue.manager.endpoints.core.scaling import Reading
+from retinue.manager.domain.endpoints import measures
+from retinue.manager.domain.endpoints.scaling import Reading
+from retinue.manager.domain.session.attempts import AttemptUsage
 from retinue.manager.endpoints.usage import FRESH_SECONDS, ReplicaUsage
-from retinue.manager.session.core.attempts import AttemptUsage
 from retinue.manager.store.idle import MeasuredKernel
 
 MAIN, SUB = uuid.UUID(int=1), uuid.UUID(int=2)

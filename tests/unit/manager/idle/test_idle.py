@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from retinue.manager.idle.activity import pace
-from retinue.manager.idle.core.policy import (
+from retinue.manager.domain.idle.policy import (
     NOTHING,
     Checker,
     ExtensionRefusedError,
@@ -20,8 +19,9 @@ from retinue.manager.idle.core.policy import (
     unwatched,
     warning_text,
 )
-from retinue.manager.idle.core.utilization import Reading
-from retinue.manager.session.core.states import SessionType
+from retinue.manager.domain.idle.utilization import Reading
+from retinue.manager.domain.session.states import SessionType
+from retinue.manager.idle.activity import pace
 from retinue.manager.store.idle import decode_policy, encode_policy
 
 HOUR = 3600.0

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from retinue.manager.domain.scheduling.records import GroupRecord, PendingSession
+from retinue.manager.domain.session.quota_subjects import Account
+from retinue.manager.domain.session.runtime_features import needed, offered
 from retinue.manager.scheduler.core.alternative_groups import MAX_NAMED, MAX_TRIED, groups_with_room
 from retinue.manager.scheduler.core.cache import Cache, Limit
-from retinue.manager.scheduling.records import GroupRecord, PendingSession
-from retinue.manager.session.core.quota_subjects import Account
-from retinue.manager.session.core.runtime_features import needed, offered
 from tests.unit.manager.scheduler.waiting_sessions import AGENTS
 from tests.unit.manager.scheduler.waiting_sessions import waiting as snapshot_waiting
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from retinue.manager.domain.session.runtime_features import needed
 from retinue.manager.scheduler.core.growable import Slots
 from retinue.manager.scheduler.core.pending_table import PendingTable
-from retinue.manager.session.core.runtime_features import needed
 from tests.unit.manager.scheduler.waiting_sessions import waiting
 
 

@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
+from retinue.manager.domain.scheduling.policy import Tier
+from retinue.manager.domain.scheduling.records import AgentRecord, GroupRecord, PendingSession
+from retinue.manager.domain.session.quota_subjects import Account, Subject
+from retinue.manager.domain.session.runtime_features import FEATURES, needed, offered
 from retinue.manager.scheduler.core import snapshot as snapshots
 from retinue.manager.scheduler.core.cache import Cache, Limit
 from retinue.manager.scheduler.core.snapshot import Endpoint, PastUsage, Snapshot
-from retinue.manager.scheduling.columns import UNLIMITED, AgentWishes, Tier
+from retinue.manager.scheduling.columns import UNLIMITED, AgentWishes
 from retinue.manager.scheduling.fair_share import DAY_SECONDS
-from retinue.manager.scheduling.records import AgentRecord, GroupRecord, PendingSession
-from retinue.manager.session.core.quota_subjects import Account, Subject
-from retinue.manager.session.core.runtime_features import FEATURES, needed, offered
 from tests.unit.manager.scheduler.waiting_sessions import AGENTS, waiting
 
 QUEUE = [waiting("ann"), waiting("ben", "q"), waiting("cem")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 
-from retinue.manager.scheduling.records import AgentRecord, AgentState, PendingSession
+from retinue.manager.domain.scheduling.records import AgentRecord, AgentState, PendingSession
 
 AGENTS = [
     AgentRecord(

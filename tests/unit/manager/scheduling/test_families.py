@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from retinue.manager.scheduling.columns import Explanation, Policy, Tier
+from retinue.manager.domain.scheduling.policy import Policy, Tier
+from retinue.manager.scheduling.columns import Explanation
 from retinue.manager.scheduling.scheduling_pass import run_pass
 from retinue.manager.scheduling.strategies import PREEMPTION, RESERVE_AFTER_TRIES, validate_policy
 from retinue.manager.scheduling.view import Choices, View

@@ -8,9 +8,9 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from retinue.manager.scheduling.columns import UNPLACED, Policy, Verdict
+from retinue.manager.domain.scheduling.policy import Policy, PolicyError
+from retinue.manager.scheduling.columns import UNPLACED, Verdict
 from retinue.manager.scheduling.scheduling_pass import run_pass
-from retinue.manager.scheduling.strategies import PolicyError
 from tests.vectors.scene import Scene
 
 FIFO = Policy("fifo", "concentrated")

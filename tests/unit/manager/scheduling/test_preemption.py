@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from retinue.manager.scheduling.columns import Policy
+from retinue.manager.domain.scheduling.policy import Policy
 from retinue.manager.scheduling.strategies import PREEMPTION, PREEMPTION_ORDER
 from tests.vectors.scene import Outcome, Scene
 

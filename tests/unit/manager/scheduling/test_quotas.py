@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from retinue.manager.scheduling.columns import UNLIMITED, Agents, Owners, Policy, Queue, Quotas, Tier, Verdict
+from retinue.manager.domain.scheduling.policy import Policy, Tier
+from retinue.manager.scheduling.columns import UNLIMITED, Agents, Owners, Queue, Quotas, Verdict
 from retinue.manager.scheduling.scheduling_pass import Decisions, run_pass
 
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from retinue.manager.scheduling.columns import Explanation, Lack, Policy, Shortfall, Tier
+from retinue.manager.domain.scheduling.policy import Policy, Tier
+from retinue.manager.scheduling.columns import Explanation, Lack, Shortfall
 from retinue.manager.scheduling.scheduling_pass import run_pass
 from tests.vectors.scene import WAITS, Scene
 

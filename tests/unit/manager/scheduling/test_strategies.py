@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from retinue.manager.scheduling.columns import Policy
-from retinue.manager.scheduling.strategies import PolicyError, Settings, slot_order, validate_policy
+from retinue.manager.domain.scheduling.policy import Policy, PolicyError
+from retinue.manager.scheduling.strategies import Settings, slot_order, validate_policy
 
 
 def test_reads_options() -> None:

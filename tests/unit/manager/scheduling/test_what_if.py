@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from retinue.manager.scheduling.columns import Policy, Running
+from retinue.manager.domain.scheduling.policy import Policy
+from retinue.manager.scheduling.columns import Running
 from retinue.manager.scheduling.room import Situation
 from retinue.manager.scheduling.strategies import validate_policy
 from retinue.manager.scheduling.view import View

@@ -11,9 +11,9 @@ import pytest
 
 from retinue.client.spec import session_spec
 from retinue.manager.api.sessions.spec_convert import to_requests
+from retinue.manager.domain.session.refusals import Refused
+from retinue.manager.domain.session.spec import MountSpec
 from retinue.manager.identity.principal import Kind, Membership, Principal
-from retinue.manager.session.core.refusals import Refused
-from retinue.manager.session.core.spec import MountSpec
 from retinue.manager.session.drafts import Draft, Parent, prepare
 from retinue.manager.v1 import session_pb2
 

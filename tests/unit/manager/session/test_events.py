@@ -8,9 +8,9 @@ import uuid
 import orjson
 import pytest
 
-from retinue.manager.reasons import ConditionType
-from retinue.manager.session.core.attempts import AttemptPause, FailingStep, LayerReport, Step
-from retinue.manager.session.core.events import (
+from retinue.manager.domain.reasons import ConditionType
+from retinue.manager.domain.session.attempts import AttemptPause, FailingStep, LayerReport, Step
+from retinue.manager.domain.session.events import (
     KINDS,
     AccessMethod,
     Condition,
@@ -32,10 +32,10 @@ from retinue.manager.session.core.events import (
     with_memory_kills,
     with_pause,
 )
-from retinue.manager.session.core.images import SeenImage
-from retinue.manager.session.core.new_session import NewKernel, NewSession
-from retinue.manager.session.core.service_ports import ServicePortSpec
-from retinue.manager.session.core.states import KernelState, Result, SessionState
+from retinue.manager.domain.session.images import SeenImage
+from retinue.manager.domain.session.new_session import NewKernel, NewSession
+from retinue.manager.domain.session.service_ports import ServicePortSpec
+from retinue.manager.domain.session.states import KernelState, Result, SessionState
 from retinue.manager.store.recordset import recordset
 
 ID, NOW = uuid.UUID(int=7), dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)

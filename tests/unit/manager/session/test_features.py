@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from retinue.manager.api.sessions.spec_convert import to_requests
+from retinue.manager.domain.session.features import FEATURES, Feature
+from retinue.manager.domain.session.refusals import FeatureUnavailable, InvalidFields, Refused
+from retinue.manager.domain.session.states import SessionType
 from retinue.manager.identity.principal import Kind, Membership, Principal
-from retinue.manager.session.core.features import FEATURES, Feature
-from retinue.manager.session.core.refusals import FeatureUnavailable, InvalidFields, Refused
-from retinue.manager.session.core.states import SessionType
 from retinue.manager.session.drafts import Draft, prepare
 from retinue.manager.v1 import session_pb2
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import uuid
 
+from retinue.manager.domain.session.spec import KernelSpec, SessionSpec
+from retinue.manager.domain.session.states import SessionType
 from retinue.manager.session.admission_quota import exceeded
-from retinue.manager.session.core.spec import KernelSpec, SessionSpec
-from retinue.manager.session.core.states import SessionType
 from retinue.manager.session.drafts import Draft
 from retinue.manager.session.drafts import draft as make_draft
 from retinue.manager.store.quotas import PROJECT, USER, Limits, Subject

@@ -11,10 +11,10 @@ from retinue.client.spec import session_spec
 from retinue.manager.api.sessions.refusal_convert import to_error
 from retinue.manager.api.sessions.requests import result_message
 from retinue.manager.api.sessions.spec_convert import to_requests
+from retinue.manager.domain.session import refusals
+from retinue.manager.domain.session.refusals import Refused
 from retinue.manager.identity.principal import Kind, Membership, Principal
 from retinue.manager.server.errors import InvalidRequest
-from retinue.manager.session.core import refusals
-from retinue.manager.session.core.refusals import Refused
 from retinue.manager.session.dependency_links import link
 from retinue.manager.session.drafts import Candidates, prepare
 

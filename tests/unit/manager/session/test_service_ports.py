@@ -6,8 +6,7 @@ import uuid
 
 import pytest
 
-from retinue.manager.gateway.core.rules import Address
-from retinue.manager.session.core.service_ports import (
+from retinue.manager.domain.session.service_ports import (
     HTTP,
     TCP,
     PortRange,
@@ -19,7 +18,8 @@ from retinue.manager.session.core.service_ports import (
     port_variables,
     stored_port,
 )
-from retinue.manager.session.core.stored_spec import StoredSpec
+from retinue.manager.domain.session.stored_spec import StoredSpec
+from retinue.manager.gateway.core.rules import Address
 
 IMAGE = [
     ServicePortSpec("jupyter", "http", (8888,)),

@@ -9,8 +9,8 @@ from dataclasses import asdict, fields, replace
 import orjson
 import pytest
 
-from retinue.manager.session.core.isolation import Isolation
-from retinue.manager.session.core.spec import (
+from retinue.manager.domain.session.isolation import Isolation
+from retinue.manager.domain.session.spec import (
     KernelSpec,
     SessionSpec,
     TimeWarning,
@@ -20,7 +20,7 @@ from retinue.manager.session.core.spec import (
     launcher_environment,
     role_counts,
 )
-from retinue.manager.session.core.states import SessionType
+from retinue.manager.domain.session.states import SessionType
 from retinue.manager.store import spec_fields
 
 SESSION = uuid.UUID("00000000-0000-4000-8000-000000000001")

@@ -12,10 +12,10 @@ import uuid
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from retinue.manager.session.core.events import Condition, ReasonChanged, SessionMoved, UnreadableEvent
-from retinue.manager.session.core.spec import SessionSpec, WebhookSpec
-from retinue.manager.session.core.states import Result, SessionState, SessionType
-from retinue.manager.webhooks.core import rules
+from retinue.manager.domain.session.events import Condition, ReasonChanged, SessionMoved, UnreadableEvent
+from retinue.manager.domain.session.spec import SessionSpec, WebhookSpec
+from retinue.manager.domain.session.states import Result, SessionState, SessionType
+from retinue.manager.domain.webhooks import rules
 from retinue.manager.webhooks.seal import seal, unseal
 from retinue.rpc.core.addresses import PUBLIC_ONLY, AddressPolicy
 

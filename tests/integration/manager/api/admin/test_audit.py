@@ -15,11 +15,11 @@ import pytest_asyncio
 from google.protobuf.timestamp_pb2 import Timestamp
 from sqlalchemy import text
 
-from retinue.manager.endpoints.core.model import AppProtocol
-from retinue.manager.endpoints.core.spec import EndpointSettings, ReplicaSpec, RevisionSpec
+from retinue.manager.domain.endpoints.model import AppProtocol
+from retinue.manager.domain.endpoints.spec import EndpointSettings, ReplicaSpec, RevisionSpec
+from retinue.manager.domain.session.spec import KernelSpec, SessionSpec
+from retinue.manager.domain.session.states import SessionType
 from retinue.manager.identity.tokens import TOKEN_PREFIX, new_secret
-from retinue.manager.session.core.spec import KernelSpec, SessionSpec
-from retinue.manager.session.core.states import SessionType
 from retinue.manager.session.drafts import draft
 from retinue.manager.session.submit import create_many
 from retinue.manager.store import accounts, audit, endpoints

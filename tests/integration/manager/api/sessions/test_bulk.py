@@ -9,7 +9,7 @@ import grpc.aio
 import pytest
 from sqlalchemy import text
 
-from retinue.manager.session.core.events import SessionCreated
+from retinue.manager.domain.session.events import SessionCreated
 from retinue.manager.store import journal
 from retinue.manager.v1 import session_pb2
 from retinue.manager.v1 import session_service_pb2 as pb

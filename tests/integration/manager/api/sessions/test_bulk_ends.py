@@ -13,7 +13,7 @@ import pytest_asyncio
 from sqlalchemy import text
 
 from retinue.manager.api.sessions import terminations
-from retinue.manager.session.core.events import SessionMoved
+from retinue.manager.domain.session.events import SessionMoved
 from retinue.manager.store import accounts, journal
 from retinue.manager.store.tables import Agent, Attempt
 from retinue.manager.v1 import session_pb2, session_service_pb2_grpc

@@ -13,9 +13,9 @@ from sqlalchemy import text
 
 from retinue.client.rpc_errors import from_status
 from retinue.manager.controllers import dependencies
-from retinue.manager.session.core.dependency_graph import DependencyKind
-from retinue.manager.session.core.events import SessionMoved
-from retinue.manager.session.core.states import Result, SessionState
+from retinue.manager.domain.session.dependency_graph import DependencyKind
+from retinue.manager.domain.session.events import SessionMoved
+from retinue.manager.domain.session.states import Result, SessionState
 from retinue.manager.store import changes, journal
 from retinue.manager.v1 import session_pb2, session_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb

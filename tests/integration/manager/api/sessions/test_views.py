@@ -9,8 +9,8 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import text
 
+from retinue.manager.domain.session.spec_views import basic
 from retinue.manager.server.pages import MAX_PAGE_BYTES
-from retinue.manager.session.core.spec_views import basic
 from retinue.manager.store import accounts, sessions
 from retinue.manager.v1 import session_pb2, session_service_pb2_grpc, template_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb

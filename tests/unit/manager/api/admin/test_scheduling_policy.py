@@ -12,11 +12,11 @@ from google.protobuf.json_format import ParseDict
 
 from retinue.manager.api.admin.group_policy import changed_policy
 from retinue.manager.api.admin.scheduling_policy import FIELDS, merge, to_message, to_policy
+from retinue.manager.domain.scheduling.policy import Policy
+from retinue.manager.domain.session.isolation_policy import IsolationPolicy
 from retinue.manager.scheduling import strategies
-from retinue.manager.scheduling.columns import Policy
 from retinue.manager.server.errors import InvalidRequest
 from retinue.manager.server.fields import Violations
-from retinue.manager.session.core.isolation_policy import IsolationPolicy
 from retinue.manager.store.groups import GroupPolicy
 from retinue.manager.v1 import fleet_service_pb2 as fleet_pb
 from retinue.manager.v1 import scheduling_policy_pb2 as pb

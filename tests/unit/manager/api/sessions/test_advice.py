@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from retinue.manager.api.sessions.convert import advice_of
-from retinue.manager.session.core.states import Result, SessionState
+from retinue.manager.domain.session.states import Result, SessionState
 from retinue.manager.store.dependencies import ParentRecord
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from retinue.manager.api.sessions.convert import advice_on
-from retinue.manager.reasons import ConditionType
-from retinue.manager.session.core.events import Condition
+from retinue.manager.domain.reasons import ConditionType
+from retinue.manager.domain.session.events import Condition
 
 
 @pytest.mark.parametrize(

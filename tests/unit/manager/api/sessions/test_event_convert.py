@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from retinue.manager.api.sessions.event_convert import event_message
-from retinue.manager.session.core.events import parse_event
+from retinue.manager.domain.session.events import parse_event
 from retinue.manager.store.journal import Event
 from retinue.manager.v1 import session_pb2 as pb
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from retinue.manager.api.sessions.convert import node_message
-from retinue.manager.session.core.states import Result, SessionState
+from retinue.manager.domain.session.states import Result, SessionState
 from retinue.manager.store.dependencies import GraphNode
 from retinue.manager.v1 import session_pb2 as pb
 

@@ -16,8 +16,8 @@ import pytest
 
 from retinue.manager.api.sessions import watch
 from retinue.manager.api.sessions.watch import serve_watch
-from retinue.manager.session.core.events import SessionMoved, UnreadableEvent
-from retinue.manager.session.core.states import Result, SessionState
+from retinue.manager.domain.session.events import SessionMoved, UnreadableEvent
+from retinue.manager.domain.session.states import Result, SessionState
 from retinue.manager.store import journal, sessions
 from retinue.manager.store.journal import Event
 from retinue.manager.store.journal_tail import PORTION

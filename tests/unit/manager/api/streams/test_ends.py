@@ -10,11 +10,11 @@ from typing import Any
 import grpc
 import pytest
 
-from retinue.manager.access import kernel_locator
-from retinue.manager.access.kernel_locator import KernelNotRunningError
 from retinue.manager.agent_rpc.relay import AgentRefusedError, AgentUnavailableError, AttemptLocation
 from retinue.manager.api.streams.ends import naming_the_end
-from retinue.manager.session.core.states import KernelState
+from retinue.manager.domain.session.states import KernelState
+from retinue.manager.session import kernel_locator
+from retinue.manager.session.kernel_locator import KernelNotRunningError
 from retinue.manager.store.database import StoreUnavailable
 
 LOCATION = AttemptLocation("n1", "192.0.2.1:7443", "a.1")

@@ -1,1 +1,0 @@
-"""Visibility of sessions, access to kernels, and the access log."""

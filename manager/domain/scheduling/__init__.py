@@ -1,0 +1,1 @@
+"""What a scheduler is told of sessions and agents."""
