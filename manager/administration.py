@@ -20,13 +20,11 @@ import sqlalchemy
 from retinue.manager import development, installation
 from retinue.manager.identity.tokens import TOKEN_PREFIX, hash_secret, new_secret
 from retinue.manager.installation import CA_CERTIFICATE, CA_KEY, BusyError, MismatchError
-from retinue.manager.store import accounts, agents, audit, conditions
+from retinue.manager.store.accounts import accounts, audit
 from retinue.manager.store.backups import rows
 from retinue.manager.store.backups.archive import Archive, BadBackupError, Manifest, opened, writing
 from retinue.manager.store.backups.restore import OccupiedError, begin_incarnation, restore, violated_invariants
-from retinue.manager.store.database import StoreUnavailable, translate
-from retinue.manager.store.embedded import EmbeddedServer, EmbeddedServerError
-from retinue.manager.store.examination import UnfitDatabaseError, examine
+from retinue.manager.store.fleet import agents
 from retinue.manager.store.migrations import (
     NoDatabaseError,
     SchemaTooNewError,
@@ -35,6 +33,10 @@ from retinue.manager.store.migrations import (
     revisions,
     synchronous_engine,
 )
+from retinue.manager.store.postgres.database import StoreUnavailable, translate
+from retinue.manager.store.postgres.embedded import EmbeddedServer, EmbeddedServerError
+from retinue.manager.store.postgres.examination import UnfitDatabaseError, examine
+from retinue.manager.store.sessions import conditions
 from retinue.rpc.logs import configure_logging
 
 EXPECTED = (

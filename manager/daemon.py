@@ -49,13 +49,14 @@ from retinue.manager.server import pages
 from retinue.manager.server.auditing import Auditor
 from retinue.manager.server.authentication import Authenticator
 from retinue.manager.settings import Settings
-from retinue.manager.store import cluster, leadership
-from retinue.manager.store.database import Database
-from retinue.manager.store.embedded import EmbeddedServer
-from retinue.manager.store.health import watch_database
-from retinue.manager.store.journal_tail import JournalTail
-from retinue.manager.store.lanes import Lane, enter_lane, in_lane
+from retinue.manager.store.journal.journal_tail import JournalTail
+from retinue.manager.store.leadership import leadership
 from retinue.manager.store.migrations import migrate
+from retinue.manager.store.postgres import cluster
+from retinue.manager.store.postgres.database import Database
+from retinue.manager.store.postgres.embedded import EmbeddedServer
+from retinue.manager.store.postgres.health import watch_database
+from retinue.manager.store.postgres.lanes import Lane, enter_lane, in_lane
 from retinue.manager.supervision import supervise
 from retinue.manager.webhooks import seal
 from retinue.rpc.cancellation import cancellable

@@ -14,8 +14,9 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.identity.authority import Authority
 from retinue.manager.identity.tokens import JOIN_TOKEN_PREFIX, TOKEN_PREFIX, hash_secret, is_secret, new_secret
-from retinue.manager.store import accounts, agents
-from retinue.manager.store.database import Database
+from retinue.manager.store.accounts import accounts
+from retinue.manager.store.fleet import agents
+from retinue.manager.store.postgres.database import Database
 
 ADMINISTRATOR, PROJECT, GROUP = "admin", "default", "default"
 FILE = "dev.json"

@@ -22,10 +22,10 @@ from cryptography.hazmat.primitives import hashes
 
 from retinue.manager.identity.authority import Authority, write_whole
 from retinue.manager.identity.sealing import Sealer
-from retinue.manager.store import cluster
-from retinue.manager.store.database import Database, StoreUnavailable
-from retinue.manager.store.embedded import EmbeddedServer, make_passable
 from retinue.manager.store.migrations import NoDatabaseError, check, is_empty
+from retinue.manager.store.postgres import cluster
+from retinue.manager.store.postgres.database import Database, StoreUnavailable
+from retinue.manager.store.postgres.embedded import EmbeddedServer, make_passable
 
 CLUSTER_FILE, CA_KEY, CA_CERTIFICATE = "cluster", "ca.key", "ca.pem"
 _MIN_SEAL_KEY_BYTES = 32

@@ -39,8 +39,8 @@ from retinue.manager.server.auditing import Auditor
 from retinue.manager.server.authentication import Authenticator
 from retinue.manager.server.connection_watch import ConnectionCalls, watching
 from retinue.manager.server.interceptors import CallInterceptor
-from retinue.manager.store.database import Database
-from retinue.manager.store.journal_tail import JournalTail
+from retinue.manager.store.journal.journal_tail import JournalTail
+from retinue.manager.store.postgres.database import Database
 from retinue.manager.v1 import (
     account_service_pb2,
     account_service_pb2_grpc,

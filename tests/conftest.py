@@ -13,8 +13,8 @@ import pytest_asyncio
 
 from retinue.client.aio import Client
 from retinue.devtools.cluster import Cluster, ClusterOptions
-from retinue.manager.store.embedded import EmbeddedServer
 from retinue.manager.store.migrations import migrate
+from retinue.manager.store.postgres.embedded import EmbeddedServer
 from tests.support.databases import TEMPLATE, Postgres, passable_directory
 from tests.support.eventually import NEVER
 from tests.support.watched_logs import watch

@@ -12,8 +12,8 @@ from retinue.manager.domain.session.spec_views import SpecView
 from retinue.manager.server import errors, preconditions
 from retinue.manager.server.interceptors import current_address, current_principal
 from retinue.manager.session import access_log
-from retinue.manager.store import sessions
-from retinue.manager.store.database import Transaction
+from retinue.manager.store.postgres.database import Transaction
+from retinue.manager.store.sessions import sessions
 
 # Of sessions that others call as the caller calls none.
 _NAMED = 4

@@ -25,7 +25,7 @@ from retinue.manager.console.stream import CLOSE_SECONDS, Stream, end_of
 from retinue.manager.server.authentication import Authenticator
 from retinue.manager.server.errors import ApiError, TokenInvalid, TooManyWrongTokens, Unavailable
 from retinue.manager.server.wrong_tokens import WrongTokens
-from retinue.manager.store.database import StoreUnavailable
+from retinue.manager.store.postgres.database import StoreUnavailable
 from retinue.manager.v1 import (
     account_service_pb2,
     app_service_pb2,

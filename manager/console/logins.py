@@ -26,11 +26,12 @@ from retinue.manager.identity.tokens import (
     is_secret,
     new_secret,
 )
-from retinue.manager.store import accounts, console_tickets
-from retinue.manager.store.accounts import TokenRecord
-from retinue.manager.store.conflicts import outlasting_conflicts
-from retinue.manager.store.database import Database, StoreUnavailable, Transaction
-from retinue.manager.store.lanes import Lane, in_lane
+from retinue.manager.store.access import console_tickets
+from retinue.manager.store.accounts import accounts
+from retinue.manager.store.accounts.accounts import TokenRecord
+from retinue.manager.store.postgres.conflicts import outlasting_conflicts
+from retinue.manager.store.postgres.database import Database, StoreUnavailable, Transaction
+from retinue.manager.store.postgres.lanes import Lane, in_lane
 
 _log = logging.getLogger(__name__)
 

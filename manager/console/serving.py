@@ -24,7 +24,7 @@ from retinue.manager.console.core.documents import Shown
 from retinue.manager.console.core.frames import HEADER_BYTES, MAX_MESSAGE
 from retinue.manager.console.logins import Logins
 from retinue.manager.server.authentication import Authenticator
-from retinue.manager.store.database import Database
+from retinue.manager.store.postgres.database import Database
 
 _log = logging.getLogger(__name__)
 

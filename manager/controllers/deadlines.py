@@ -19,10 +19,11 @@ from retinue.manager.dispatch.desired_state import Affected
 from retinue.manager.domain.session.attempts import AttemptStatus
 from retinue.manager.domain.session.state_machine import SessionMachine
 from retinue.manager.session.transaction import WorkingSet, load_for_update, save
-from retinue.manager.store import attempts, bounds, leadership
-from retinue.manager.store.database import Database
-from retinue.manager.store.lease import boot_time
-from retinue.manager.store.session_records import SessionRecord
+from retinue.manager.store.leadership import leadership
+from retinue.manager.store.leadership.lease import boot_time
+from retinue.manager.store.placement import attempts, bounds
+from retinue.manager.store.postgres.database import Database
+from retinue.manager.store.sessions.session_records import SessionRecord
 from retinue.manager.supervision import all_or_each
 
 _log = logging.getLogger(__name__)

@@ -11,9 +11,10 @@ from retinue.manager.dispatch.desired_state import Affected
 from retinue.manager.domain.reasons import SessionReason
 from retinue.manager.domain.session.dependency_graph import DependencyKind
 from retinue.manager.session.transaction import load_for_update, save
-from retinue.manager.store import dependencies, leadership
-from retinue.manager.store.database import Database, Transaction
-from retinue.manager.store.dependencies import Doomed
+from retinue.manager.store.leadership import leadership
+from retinue.manager.store.postgres.database import Database, Transaction
+from retinue.manager.store.sessions import dependencies
+from retinue.manager.store.sessions.dependencies import Doomed
 from retinue.manager.supervision import all_or_each
 
 # Sessions cancelled in one commit.

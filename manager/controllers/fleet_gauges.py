@@ -13,8 +13,8 @@ from prometheus_client import Gauge
 
 from retinue.manager.domain.scheduling.records import AgentState
 from retinue.manager.domain.session.states import LIVE_SESSION_STATES
-from retinue.manager.store import groups
-from retinue.manager.store.database import Database
+from retinue.manager.store.fleet import groups
+from retinue.manager.store.postgres.database import Database
 from retinue.rpc.core.amounts import base_amount
 from retinue.rpc.core.reasons import AgentConditionType
 

@@ -42,10 +42,14 @@ from retinue.manager.endpoints.routers.edge import RouterEdge
 from retinue.manager.identity.endpoint_tokens import EndpointDomain
 from retinue.manager.idle.controller import IdleController
 from retinue.manager.scheduler.loop import Scheduler
-from retinue.manager.store import attempts, audit, leadership, nodes, retention
-from retinue.manager.store.database import Database, StoreUnavailable, Transaction
-from retinue.manager.store.journal_tail import JournalTail
-from retinue.manager.store.nodes import AgentTarget
+from retinue.manager.store import retention
+from retinue.manager.store.accounts import audit
+from retinue.manager.store.fleet import nodes
+from retinue.manager.store.fleet.nodes import AgentTarget
+from retinue.manager.store.journal.journal_tail import JournalTail
+from retinue.manager.store.leadership import leadership
+from retinue.manager.store.placement import attempts
+from retinue.manager.store.postgres.database import Database, StoreUnavailable, Transaction
 from retinue.manager.supervision import for_links, supervise
 from retinue.manager.webhooks.dispatcher import WebhookDispatcher
 from retinue.rpc.core.addresses import PUBLIC_ONLY, AddressPolicy

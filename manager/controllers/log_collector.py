@@ -11,10 +11,11 @@ from retinue.manager.agent_rpc.output import OutputGoneError, OutputPastEndError
 from retinue.manager.agent_rpc.relay import AgentUnavailableError, AttemptLocation, Forwarder
 from retinue.manager.dispatch.desired_state import Affected
 from retinue.manager.domain.session.attempts import attempt_id
-from retinue.manager.store import leadership, outputs
-from retinue.manager.store.database import Database, StoreUnavailable
-from retinue.manager.store.output_streams import StreamRuns
-from retinue.manager.store.outputs import PendingOutput
+from retinue.manager.store.leadership import leadership
+from retinue.manager.store.postgres.database import Database, StoreUnavailable
+from retinue.manager.store.sessions import outputs
+from retinue.manager.store.sessions.output_streams import StreamRuns
+from retinue.manager.store.sessions.outputs import PendingOutput
 from retinue.rpc.cancellation import cancellable
 from retinue.rpc.retrying import Retrying
 

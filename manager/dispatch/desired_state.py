@@ -32,10 +32,10 @@ from retinue.manager.domain.session.spec import (
 from retinue.manager.domain.session.ssh_authority import SshAuthority, principal
 from retinue.manager.domain.session.ssh_keys import readable_lines
 from retinue.manager.domain.session.states import ENDED_OBSERVATIONS, Goal, Observed, SessionType
-from retinue.manager.store import attempts, orphans
-from retinue.manager.store.attempts import DesiredAttemptRecord, NetworkMemberRecord
-from retinue.manager.store.database import Database
-from retinue.manager.store.documents import Unreadable
+from retinue.manager.store.placement import attempts, orphans
+from retinue.manager.store.placement.attempts import DesiredAttemptRecord, NetworkMemberRecord
+from retinue.manager.store.postgres.database import Database
+from retinue.manager.store.postgres.documents import Unreadable
 from retinue.manager.supervision import for_links
 from retinue.rpc.core.amounts import parse_amount
 

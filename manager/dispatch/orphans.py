@@ -18,9 +18,12 @@ from retinue.manager.dispatch.desired_state import Affected
 from retinue.manager.domain.agents.agent_conditions import ORPHANS, OUT_OF_BOUNDS, with_found
 from retinue.manager.domain.session.attempts import AttemptStatus, NodeCondition, NodeReport, attempt_id
 from retinue.manager.domain.session.states import ENDED_OBSERVATIONS
-from retinue.manager.store import agent_conditions, agents, cluster, leadership, orphans
-from retinue.manager.store.database import Database, Transaction
-from retinue.manager.store.orphans import AttemptKey, Found
+from retinue.manager.store.fleet import agent_conditions, agents
+from retinue.manager.store.leadership import leadership
+from retinue.manager.store.placement import orphans
+from retinue.manager.store.placement.orphans import AttemptKey, Found
+from retinue.manager.store.postgres import cluster
+from retinue.manager.store.postgres.database import Database, Transaction
 from retinue.manager.supervision import for_links
 from retinue.rpc.core.reasons import AgentConditionReason
 

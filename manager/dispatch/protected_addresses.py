@@ -8,7 +8,7 @@ import ipaddress
 import socket
 from collections.abc import Callable, Iterable
 
-from retinue.manager.store.connections import hosts_of
+from retinue.manager.store.postgres.connections import hosts_of
 from retinue.rpc.cancellation import cancellable
 from retinue.rpc.core.addresses import is_address
 from retinue.rpc.lookups import ask_apart

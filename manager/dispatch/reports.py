@@ -45,11 +45,15 @@ from retinue.manager.domain.session.attempts import (
 )
 from retinue.manager.domain.session.states import Observed
 from retinue.manager.session.transaction import WorkingSet, load_for_update, save
-from retinue.manager.store import agent_conditions, attempts, conditions, endpoint_replicas, leadership, nodes, shares
-from retinue.manager.store.attempts import ReportedAttempt
-from retinue.manager.store.conflicts import outlasting_conflicts
-from retinue.manager.store.database import Database, StoreUnavailable, Transaction
-from retinue.manager.store.leadership import NotLeader
+from retinue.manager.store.endpoints import endpoint_replicas
+from retinue.manager.store.fleet import agent_conditions, nodes
+from retinue.manager.store.leadership import leadership
+from retinue.manager.store.leadership.leadership import NotLeader
+from retinue.manager.store.placement import attempts, shares
+from retinue.manager.store.placement.attempts import ReportedAttempt
+from retinue.manager.store.postgres.conflicts import outlasting_conflicts
+from retinue.manager.store.postgres.database import Database, StoreUnavailable, Transaction
+from retinue.manager.store.sessions import conditions
 from retinue.manager.supervision import for_links
 from retinue.rpc.core.reasons import AgentConditionReason, AgentConditionType, AttemptReason
 

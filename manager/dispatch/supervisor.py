@@ -19,7 +19,7 @@ from retinue.manager.domain.agents.mass_loss import Member, held_losses
 from retinue.manager.domain.agents.timers import Timers
 from retinue.manager.domain.scheduling.records import AgentState, LossHold
 from retinue.manager.domain.session.attempts import AttemptUsage, ListenerBrokenError, TermOverError, UsageWatch
-from retinue.manager.store.nodes import AgentTarget
+from retinue.manager.store.fleet.nodes import AgentTarget
 from retinue.rpc.cancellation import cancellable
 
 _log = logging.getLogger(__name__)

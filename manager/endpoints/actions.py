@@ -42,17 +42,12 @@ from retinue.manager.identity.principal import Kind, Membership, Principal
 from retinue.manager.session.drafts import Request, prepare
 from retinue.manager.session.submit import submit
 from retinue.manager.session.transaction import UnreadableSessionError, end
-from retinue.manager.store import (
-    attempts,
-    endpoint_replicas,
-    endpoint_revisions,
-    endpoint_rollouts,
-    endpoints,
-    journal,
-    leadership,
-)
-from retinue.manager.store.database import Database, Transaction
-from retinue.manager.store.endpoint_replicas import ReplicaMove, ReplicaRecord
+from retinue.manager.store.endpoints import endpoint_replicas, endpoint_revisions, endpoint_rollouts, endpoints
+from retinue.manager.store.endpoints.endpoint_replicas import ReplicaMove, ReplicaRecord
+from retinue.manager.store.journal import journal
+from retinue.manager.store.leadership import leadership
+from retinue.manager.store.placement import attempts
+from retinue.manager.store.postgres.database import Database, Transaction
 from retinue.rpc.errors import MAX_TEXT, printable
 
 _log = logging.getLogger(__name__)

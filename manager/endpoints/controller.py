@@ -29,11 +29,12 @@ from retinue.manager.endpoints.actions import Actions
 from retinue.manager.endpoints.fleet import Acknowledged, EndpointView, rollout_of, view_of
 from retinue.manager.endpoints.queries import QueryReader
 from retinue.manager.endpoints.usage import ReplicaUsage
-from retinue.manager.store import endpoint_replicas, endpoints, idle
-from retinue.manager.store.database import Database
-from retinue.manager.store.endpoint_replicas import ReplicaRecord
-from retinue.manager.store.endpoints import EndpointRecord
-from retinue.manager.store.idle import MeasuredKernel
+from retinue.manager.store.endpoints import endpoint_replicas, endpoints
+from retinue.manager.store.endpoints.endpoint_replicas import ReplicaRecord
+from retinue.manager.store.endpoints.endpoints import EndpointRecord
+from retinue.manager.store.postgres.database import Database
+from retinue.manager.store.sessions import idle
+from retinue.manager.store.sessions.idle import MeasuredKernel
 from retinue.manager.supervision import ends_term, will_pass
 
 _log = logging.getLogger(__name__)

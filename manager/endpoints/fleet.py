@@ -19,10 +19,10 @@ from retinue.manager.domain.endpoints.scaling import Metric, ScalingPolicy
 from retinue.manager.domain.endpoints.spec import EndpointSettings, ReplicaSpec, RevisionSpec, default_target
 from retinue.manager.domain.endpoints.states import SERVING, Lifecycle, ReplicaState
 from retinue.manager.domain.session.states import SessionState
-from retinue.manager.store.documents import Unreadable
-from retinue.manager.store.endpoint_replicas import ReplicaRecord
-from retinue.manager.store.endpoint_rollouts import RolloutRecord
-from retinue.manager.store.endpoints import EndpointRecord
+from retinue.manager.store.endpoints.endpoint_replicas import ReplicaRecord
+from retinue.manager.store.endpoints.endpoint_rollouts import RolloutRecord
+from retinue.manager.store.endpoints.endpoints import EndpointRecord
+from retinue.manager.store.postgres.documents import Unreadable
 
 _log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from retinue.manager.domain.session.attempts import AttemptUsage, UsageWatch, attempt_id
 from retinue.manager.domain.session.usage import CUDA, Meter, Sample, Use, share_of
-from retinue.manager.store.idle import MeasuredKernel
+from retinue.manager.store.sessions.idle import MeasuredKernel
 
 # Seconds between two reports of an agent, and for which one is good.
 INTERVAL_SECONDS, FRESH_SECONDS = 2.0, 8.0

@@ -15,11 +15,11 @@ from retinue.manager.domain.session.states import SessionState
 from retinue.manager.gateway.core.rules import Target
 from retinue.manager.identity.tokens import hash_secret
 from retinue.manager.session import kernel_locator
-from retinue.manager.store import port_access
-from retinue.manager.store.database import Database, StoreUnavailable
-from retinue.manager.store.journal import RevisionCompacted, RevisionInFuture, RevisionLost
-from retinue.manager.store.journal_tail import JournalTail
-from retinue.manager.store.port_access import PortAccessRecord
+from retinue.manager.store.access import port_access
+from retinue.manager.store.access.port_access import PortAccessRecord
+from retinue.manager.store.journal.journal import RevisionCompacted, RevisionInFuture, RevisionLost
+from retinue.manager.store.journal.journal_tail import JournalTail
+from retinue.manager.store.postgres.database import Database, StoreUnavailable
 from retinue.manager.supervision import supervise
 
 _log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from retinue.manager.store.embedded import account_of
+from retinue.manager.store.postgres.embedded import account_of
 from retinue.proxy.core.fields import Json
 
 _log = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ from retinue.manager.gateway.core.rules import ACCESS_PREFIX, ACCESS_SECONDS, OP
 from retinue.manager.identity.tokens import hash_secret, is_secret, new_secret
 from retinue.manager.session import access_log
 from retinue.manager.session.kernel_locator import MAIN_HOSTNAME
-from retinue.manager.store import port_access
-from retinue.manager.store.database import Database, StoreUnavailable
+from retinue.manager.store.access import port_access
+from retinue.manager.store.postgres.database import Database, StoreUnavailable
 from retinue.proxy.ads import RefusedError
 
 _log = logging.getLogger(__name__)

@@ -29,8 +29,8 @@ from retinue.manager.gateway.traffic import TrafficReceiver
 from retinue.manager.gateway.tunnels import NewTunnel, Tunnels, new_tunnel
 from retinue.manager.identity.authority import Authority
 from retinue.manager.identity.own_certificate import OwnCertificate
-from retinue.manager.store.database import Database
-from retinue.manager.store.journal_tail import JournalTail
+from retinue.manager.store.journal.journal_tail import JournalTail
+from retinue.manager.store.postgres.database import Database
 from retinue.proxy import messages
 from retinue.proxy.ads import LISTENERS, SECRETS, AdsServer, RefusedError
 from retinue.proxy.program import program

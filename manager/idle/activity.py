@@ -16,9 +16,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from retinue.manager.domain.idle.policy import LONGEST_PACE
-from retinue.manager.store import idle
-from retinue.manager.store.database import Database, StoreUnavailable
-from retinue.manager.store.repeats import Repeats
+from retinue.manager.store.postgres.database import Database, StoreUnavailable
+from retinue.manager.store.postgres.repeats import Repeats
+from retinue.manager.store.sessions import idle
 
 _log = logging.getLogger(__name__)
 

@@ -20,11 +20,13 @@ from retinue.manager.domain.session.attempts import AttemptUsage
 from retinue.manager.domain.session.states import SessionType
 from retinue.manager.idle.measurements import Measurements
 from retinue.manager.session.transaction import load_for_update, save
-from retinue.manager.store import attempts, conditions, leadership
-from retinue.manager.store import idle as idle_store
-from retinue.manager.store.database import Database
-from retinue.manager.store.documents import Unreadable
-from retinue.manager.store.idle import RunningSession
+from retinue.manager.store.leadership import leadership
+from retinue.manager.store.placement import attempts
+from retinue.manager.store.postgres.database import Database
+from retinue.manager.store.postgres.documents import Unreadable
+from retinue.manager.store.sessions import conditions
+from retinue.manager.store.sessions import idle as idle_store
+from retinue.manager.store.sessions.idle import RunningSession
 
 _log = logging.getLogger(__name__)
 

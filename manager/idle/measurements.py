@@ -14,9 +14,9 @@ from retinue.manager.domain.idle.utilization import Reading, Window, WindowRecor
 from retinue.manager.domain.session.attempts import AttemptUsage, attempt_id
 from retinue.manager.domain.session.states import SessionType
 from retinue.manager.domain.session.usage import Meter, Sample, share_of
-from retinue.manager.store import idle as idle_store
-from retinue.manager.store.database import Transaction
-from retinue.manager.store.idle import MeasuredKernel, MeasuredUse, RunningSession
+from retinue.manager.store.postgres.database import Transaction
+from retinue.manager.store.sessions import idle as idle_store
+from retinue.manager.store.sessions.idle import MeasuredKernel, MeasuredUse, RunningSession
 
 _log = logging.getLogger(__name__)
 

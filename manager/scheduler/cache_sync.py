@@ -20,9 +20,9 @@ from retinue.manager.domain.session.runtime_features import needed, offered
 from retinue.manager.scheduler.core.cache import Cache, Holdings, Limit
 from retinue.manager.scheduler.core.snapshot import PastUsage
 from retinue.manager.scheduling.strategies import Settings
-from retinue.manager.store import changes, usage
-from retinue.manager.store.changes import Changes
-from retinue.manager.store.database import Database
+from retinue.manager.store.placement import changes, usage
+from retinue.manager.store.placement.changes import Changes
+from retinue.manager.store.postgres.database import Database
 
 _log = logging.getLogger(__name__)
 

@@ -44,10 +44,10 @@ from retinue.manager.scheduler.reason_writer import PassReasons, ReasonWriter, f
 from retinue.manager.scheduling.columns import Explanation, Integers, Running
 from retinue.manager.scheduling.scheduling_pass import Decisions, run_pass
 from retinue.manager.scheduling.strategies import FAIR_SHARE, OFF, Settings, validate_policy
-from retinue.manager.store import changes, placements
-from retinue.manager.store.database import Database, StoreConflict, StoreUnavailable, Transaction
-from retinue.manager.store.leadership import NotLeader
-from retinue.manager.store.placements import Network
+from retinue.manager.store.leadership.leadership import NotLeader
+from retinue.manager.store.placement import changes, placements
+from retinue.manager.store.placement.placements import Network
+from retinue.manager.store.postgres.database import Database, StoreConflict, StoreUnavailable, Transaction
 from retinue.manager.supervision import PartInterruptedError
 from retinue.rpc.cancellation import cancellable
 

@@ -9,7 +9,7 @@ from retinue.manager.domain.session.ipam import POOL, VXLAN_PORT
 from retinue.manager.scheduler.cache_sync import CacheSync
 from retinue.manager.scheduler.external.external_strategies import ExternalStrategies
 from retinue.manager.scheduler.group_loop import Committed, GroupLoop
-from retinue.manager.store.database import Database
+from retinue.manager.store.postgres.database import Database
 from retinue.rpc.cancellation import cancellable
 
 # A wake-up that was lost costs so much; groups in which time alone may change a decision have a pass so often.

@@ -16,9 +16,10 @@ from retinue.manager.scheduling.columns import Integers, Running
 from retinue.manager.scheduling.scheduling_pass import Decisions
 from retinue.manager.scheduling.strategies import REQUEUE, Settings
 from retinue.manager.session.transaction import load_for_update, save
-from retinue.manager.store import attempts, leadership, placements
-from retinue.manager.store.database import Database
-from retinue.manager.store.placements import Network
+from retinue.manager.store.leadership import leadership
+from retinue.manager.store.placement import attempts, placements
+from retinue.manager.store.placement.placements import Network
+from retinue.manager.store.postgres.database import Database
 
 _PLACED = STARTING_SESSION_STATES | {SessionState.RUNNING}
 # A pass over no more kernels and agents than these is small.

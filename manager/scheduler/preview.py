@@ -40,8 +40,11 @@ from retinue.manager.scheduling.strategies import FAIR_SHARE, Settings, validate
 from retinue.manager.scheduling.view import View
 from retinue.manager.scheduling.what_if import Change, WhatIf, waiting_order, what_if
 from retinue.manager.session.drafts import Draft
-from retinue.manager.store import accounts, changes, groups, placements, sessions, usage
-from retinue.manager.store.session_records import SessionRecord
+from retinue.manager.store.accounts import accounts
+from retinue.manager.store.fleet import groups
+from retinue.manager.store.placement import changes, placements, usage
+from retinue.manager.store.sessions import sessions
+from retinue.manager.store.sessions.session_records import SessionRecord
 
 # Waiting sessions that are put into order to say where one of them is.
 MAX_ORDERED = 5_000

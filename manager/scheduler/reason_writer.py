@@ -20,8 +20,10 @@ from retinue.manager.scheduler.core.snapshot import Snapshot, explanation_text
 from retinue.manager.scheduling.columns import Explanation, Integers, Mask, Verdict
 from retinue.manager.scheduling.kinds import distinct_rows
 from retinue.manager.scheduling.scheduling_pass import Decisions
-from retinue.manager.store import changes, journal, leadership, placements
-from retinue.manager.store.database import Database
+from retinue.manager.store.journal import journal
+from retinue.manager.store.leadership import leadership
+from retinue.manager.store.placement import changes, placements
+from retinue.manager.store.postgres.database import Database
 
 # So many at most in one commit: every other append to the journal waits for it.
 _PORTION = 1000

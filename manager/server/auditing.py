@@ -27,11 +27,11 @@ from retinue.manager.server import audit_rules, errors, lower_errors
 from retinue.manager.server.audit_rules import Parser, Recorded, Rule
 from retinue.manager.server.calls import Call, HandlerAbortedError
 from retinue.manager.server.denials import Denials, minute_of
-from retinue.manager.store import audit
-from retinue.manager.store.audit import Act, Category, Denial
-from retinue.manager.store.database import Database, StoreUnavailable
-from retinue.manager.store.repeats import Repeats
-from retinue.manager.store.sessions import Visibility
+from retinue.manager.store.accounts import audit
+from retinue.manager.store.accounts.audit import Act, Category, Denial
+from retinue.manager.store.postgres.database import Database, StoreUnavailable
+from retinue.manager.store.postgres.repeats import Repeats
+from retinue.manager.store.sessions.sessions import Visibility
 from retinue.rpc.open_call import CallEndedError
 
 _log = logging.getLogger(__name__)

@@ -13,10 +13,11 @@ from retinue.manager.identity.principal import Kind, Membership, Principal
 from retinue.manager.identity.tokens import TOKEN_PREFIX, hash_secret, is_secret, same_hash
 from retinue.manager.server.calls import Call
 from retinue.manager.server.errors import AgentRevoked, CredentialsMissing, TokenInvalid
-from retinue.manager.store import accounts, agents, routers
-from retinue.manager.store.accounts import Bearer
-from retinue.manager.store.database import Database
-from retinue.manager.store.lanes import Lane, in_lane
+from retinue.manager.store.accounts import accounts
+from retinue.manager.store.accounts.accounts import Bearer
+from retinue.manager.store.fleet import agents, routers
+from retinue.manager.store.postgres.database import Database
+from retinue.manager.store.postgres.lanes import Lane, in_lane
 
 # What was looked up is believed for so long; with the interval of the looks at open streams this bounds how long a
 # revoked token lives on, to 5 s.

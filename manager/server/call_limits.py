@@ -148,7 +148,7 @@ _WEIGHTS: Mapping[str, Weight] = {
 }
 
 # Calls within these wait for their turn: see `retinue.manager.server.turns`. What holds connections to the database for
-# long has to leave some to other users: see `retinue.manager.store.lanes`.
+# long has to leave some to other users: see `retinue.manager.store.postgres.lanes`.
 DEFAULT_LIMITS: Limits = {
     (CallerClass.USER, Weight.LIGHT): Limit(at_a_time=128, rate=500, burst=2000),
     (CallerClass.USER, Weight.WRITE): Limit(at_a_time=128, rate=100, burst=1000),

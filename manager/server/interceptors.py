@@ -43,8 +43,8 @@ from retinue.manager.server.messages import Reader, Reading, read
 from retinue.manager.server.responses import HandlerContext, Relay, end, produce
 from retinue.manager.server.turn_taking import TurnTaking
 from retinue.manager.server.wrong_tokens import WrongTokens
-from retinue.manager.store.database import StoreUnavailable
-from retinue.manager.store.lanes import Lane, enter_lane
+from retinue.manager.store.postgres.database import StoreUnavailable
+from retinue.manager.store.postgres.lanes import Lane, enter_lane
 from retinue.rpc.logs import serving
 from retinue.rpc.open_call import CallEndedError, OpenCall
 from retinue.rpc.stream_limits import OpenStreams

@@ -6,8 +6,10 @@ from retinue.manager.agent_rpc import relay
 from retinue.manager.endpoints import fleet
 from retinue.manager.server import errors, preconditions
 from retinue.manager.session import kernel_locator, transaction
-from retinue.manager.store import agents, journal, leadership, requests
-from retinue.manager.store.database import StoreBusy, StoreUnavailable
+from retinue.manager.store.fleet import agents
+from retinue.manager.store.journal import journal, requests
+from retinue.manager.store.leadership import leadership
+from retinue.manager.store.postgres.database import StoreBusy, StoreUnavailable
 from retinue.rpc.core.reasons import ErrorReason
 
 

@@ -6,7 +6,7 @@ from typing import Protocol, TypeVar
 
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.store import journal
+from retinue.manager.store.journal import journal
 
 
 class Positioned(Protocol):

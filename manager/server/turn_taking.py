@@ -19,8 +19,8 @@ from retinue.manager.server.call_limits import (
     Weight,
 )
 from retinue.manager.server.turns import DEFAULT_PACING, Paces, Pacing, Turns
-from retinue.manager.store.database import StoreBusy
-from retinue.manager.store.lanes import POOL_SIZES, Lane
+from retinue.manager.store.postgres.database import StoreBusy
+from retinue.manager.store.postgres.lanes import POOL_SIZES, Lane
 
 # As many as find a connection; administrators have few, and more to do beside the database.
 PLACES: Mapping[CallerClass, int] = {

@@ -30,8 +30,12 @@ from retinue.manager.domain.session.runtime_features import (
 from retinue.manager.domain.session.states import SessionType
 from retinue.manager.session import admission_quota, dependency_links
 from retinue.manager.session.drafts import Candidates, Draft
-from retinue.manager.store import accounts, agents, endpoints, groups, quotas, sessions, ssh_keys
-from retinue.manager.store.database import Query, Transaction
+from retinue.manager.store.accounts import accounts, ssh_keys
+from retinue.manager.store.endpoints import endpoints
+from retinue.manager.store.fleet import agents, groups
+from retinue.manager.store.placement import quotas
+from retinue.manager.store.postgres.database import Query, Transaction
+from retinue.manager.store.sessions import sessions
 
 _NAMED_GROUPS = 16
 _NAMED_TROUBLES = 2

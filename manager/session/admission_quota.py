@@ -15,8 +15,9 @@ from retinue.manager.domain.session.quota_subjects import words
 from retinue.manager.domain.session.refusals import QuotaExceeded
 from retinue.manager.domain.session.states import SessionType
 from retinue.manager.session.drafts import Draft
-from retinue.manager.store import quotas, sessions
-from retinue.manager.store.quotas import PROJECT, RESOURCE_GROUP, USER, Limits, Subject
+from retinue.manager.store.placement import quotas
+from retinue.manager.store.placement.quotas import PROJECT, RESOURCE_GROUP, USER, Limits, Subject
+from retinue.manager.store.sessions import sessions
 
 _PATHS = {USER: "users", PROJECT: "projects", RESOURCE_GROUP: "resource_groups"}
 

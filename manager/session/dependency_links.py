@@ -20,8 +20,8 @@ from retinue.manager.domain.session.refusals import (
 from retinue.manager.domain.session.spec import SessionSpec
 from retinue.manager.domain.session.states import SessionType
 from retinue.manager.session.drafts import Candidates, Draft, Parent
-from retinue.manager.store import dependencies, sessions
-from retinue.manager.store.dependencies import ResolvedSession
+from retinue.manager.store.sessions import dependencies, sessions
+from retinue.manager.store.sessions.dependencies import ResolvedSession
 
 # Sessions of a request that may run one after the other by their label: each waits for all before it.
 MAX_ALIKE = 100

@@ -13,8 +13,9 @@ from retinue.manager.domain.session.attempts import attempt_id
 from retinue.manager.domain.session.service_ports import Reachable
 from retinue.manager.domain.session.spec import MAIN
 from retinue.manager.domain.session.states import KernelState
-from retinue.manager.store import attempts, sessions
-from retinue.manager.store.attempts import KernelLocationRecord
+from retinue.manager.store.placement import attempts
+from retinue.manager.store.placement.attempts import KernelLocationRecord
+from retinue.manager.store.sessions import sessions
 
 MAIN_HOSTNAME = f"{MAIN}1"
 _BEFORE_RUNNING = {KernelState.PENDING, KernelState.SCHEDULED, KernelState.PULLING, KernelState.CREATING}

@@ -19,9 +19,10 @@ from retinue.manager.domain.session.refusals import BatchRefused, NameTaken, Ref
 from retinue.manager.session import acceptance
 from retinue.manager.session.dependency_links import refuse_taken
 from retinue.manager.session.drafts import Draft
-from retinue.manager.store import dependencies, journal, sessions, webhooks
-from retinue.manager.store.database import Query, StoreConflict, Transaction
-from retinue.manager.store.sessions import Inserted
+from retinue.manager.store.journal import journal
+from retinue.manager.store.postgres.database import Query, StoreConflict, Transaction
+from retinue.manager.store.sessions import dependencies, sessions, webhooks
+from retinue.manager.store.sessions.sessions import Inserted
 from retinue.manager.webhooks.seal import seal
 
 QUEUED = SessionReason.QUEUED

@@ -30,11 +30,13 @@ from retinue.manager.domain.session.state_machine import (
     SessionMachine,
 )
 from retinue.manager.domain.session.states import Goal, KernelState, Observed, SessionState
-from retinue.manager.store import attempts, journal, sessions, shares
-from retinue.manager.store.attempts import AttemptUpdate
-from retinue.manager.store.database import Answers, Statement, Transaction
-from retinue.manager.store.session_records import KernelRecord, SessionRecord
-from retinue.manager.store.sessions import KernelUpdate, SessionUpdate
+from retinue.manager.store.journal import journal
+from retinue.manager.store.placement import attempts, shares
+from retinue.manager.store.placement.attempts import AttemptUpdate
+from retinue.manager.store.postgres.database import Answers, Statement, Transaction
+from retinue.manager.store.sessions import sessions
+from retinue.manager.store.sessions.session_records import KernelRecord, SessionRecord
+from retinue.manager.store.sessions.sessions import KernelUpdate, SessionUpdate
 
 _log = logging.getLogger(__name__)
 

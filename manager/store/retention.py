@@ -9,7 +9,10 @@ import datetime as dt
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.store import console_tickets, endpoints, journal, port_access, usage
+from retinue.manager.store.access import console_tickets, port_access
+from retinue.manager.store.endpoints import endpoints
+from retinue.manager.store.journal import journal
+from retinue.manager.store.placement import usage
 
 # Watchers may resume within this time, unless more than so many entries were made since.
 JOURNAL_SECONDS = 7 * 86_400

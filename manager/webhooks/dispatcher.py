@@ -12,9 +12,10 @@ from typing import TypeAlias
 
 from retinue.manager.domain.webhooks import rules
 from retinue.manager.domain.webhooks.rules import SessionEntry
-from retinue.manager.store import leadership, webhooks
-from retinue.manager.store.database import Database
-from retinue.manager.store.webhooks import Delivery, NewDelivery, WebhookEventRecord
+from retinue.manager.store.leadership import leadership
+from retinue.manager.store.postgres.database import Database
+from retinue.manager.store.sessions import webhooks
+from retinue.manager.store.sessions.webhooks import Delivery, NewDelivery, WebhookEventRecord
 from retinue.manager.webhooks.post import PostError, post
 from retinue.manager.webhooks.seal import unseal
 from retinue.rpc.core.addresses import AddressPolicy

@@ -27,9 +27,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import psycopg
 from sqlalchemy import text
 
-from retinue.manager.store.database import Database
-from retinue.manager.store.embedded import EmbeddedServer
 from retinue.manager.store.migrations import migrate
+from retinue.manager.store.postgres.database import Database
+from retinue.manager.store.postgres.embedded import EmbeddedServer
 from tests.bench import end_politely, report
 from tests.support.stepped_scheduler import SteppedScheduler
 

@@ -28,10 +28,10 @@ from retinue.manager.domain.endpoints.scaling import ScalingPolicy
 from retinue.manager.domain.endpoints.spec import EndpointSettings, ReplicaSpec, RevisionSpec
 from retinue.manager.domain.session.spec import SessionSpec
 from retinue.manager.endpoints.controller import EndpointController
-from retinue.manager.store.database import Database
-from retinue.manager.store.embedded import EmbeddedServer
-from retinue.manager.store.endpoint_revisions import encode_revision
+from retinue.manager.store.endpoints.endpoint_revisions import encode_revision
 from retinue.manager.store.migrations import migrate
+from retinue.manager.store.postgres.database import Database
+from retinue.manager.store.postgres.embedded import EmbeddedServer
 from tests.bench import end_politely, report
 
 TERM = 1

@@ -22,9 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from sqlalchemy import text
 
 import retinue.manager.main  # noqa: F401  # everything that a manager has in memory
-from retinue.manager.store.database import Database
-from retinue.manager.store.embedded import EmbeddedServer
 from retinue.manager.store.migrations import migrate
+from retinue.manager.store.postgres.database import Database
+from retinue.manager.store.postgres.embedded import EmbeddedServer
 from tests.bench import end_politely, report
 from tests.bench.durable_passes import TERM, add_agents, add_sessions, execute
 from tests.support.stepped_scheduler import SteppedScheduler

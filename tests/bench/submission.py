@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from retinue.client.aio import Client
 from retinue.client.spec import session_spec
 from retinue.manager.identity.authority import Authority
-from retinue.manager.store.embedded import EmbeddedServer
+from retinue.manager.store.postgres.embedded import EmbeddedServer
 from tests.bench import end_politely, report
 
 TABLES = ("session", "kernel", "journal")

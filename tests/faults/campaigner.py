@@ -11,10 +11,10 @@ import sys
 
 from sqlalchemy import text
 
-from retinue.manager.store import leadership
-from retinue.manager.store.database import Database, StoreUnavailable
-from retinue.manager.store.leadership import Lease, NotLeader
-from retinue.manager.store.lease import boot_time
+from retinue.manager.store.leadership import leadership
+from retinue.manager.store.leadership.leadership import Lease, NotLeader
+from retinue.manager.store.leadership.lease import boot_time
+from retinue.manager.store.postgres.database import Database, StoreUnavailable
 
 
 def say(*words: object) -> None:

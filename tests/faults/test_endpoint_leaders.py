@@ -23,7 +23,7 @@ from retinue.client.errors import Unavailable
 from retinue.devtools import commands
 from retinue.devtools.cluster import Cluster, ClusterOptions, free_ports
 from retinue.devtools.process import ChildProcess
-from retinue.manager.store.database import Database
+from retinue.manager.store.postgres.database import Database
 from tests.integration.sessions.replicas import Deployed, manifest, revision
 from tests.support.eventually import NEVER, eventually
 

@@ -17,7 +17,7 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import text
 
-from retinue.manager.store.database import Database
+from retinue.manager.store.postgres.database import Database
 from tests.support.databases import Postgres, fresh_database
 from tests.support.eventually import NEVER, eventually
 from tests.support.silence import silent_proxy

@@ -29,7 +29,7 @@ from retinue.manager.domain.session.states import (
     SessionState,
     SessionType,
 )
-from retinue.manager.store.leadership import NotLeader
+from retinue.manager.store.leadership.leadership import NotLeader
 from retinue.manager.supervision import for_links
 from tests.link.memory_agent import AGENT
 from tests.link.wire import Wire

@@ -1,4 +1,4 @@
-"""What past usage counts for, by its definition: the statement of `manager/store/usage.py` has to come to the same."""
+"""What past usage counts for, by its definition: `manager/store/placement/usage.py` has to come to the same."""
 
 from __future__ import annotations
 

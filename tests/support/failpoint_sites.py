@@ -13,7 +13,7 @@ import retinue.manager
 import retinue.rpc
 from retinue.agent.network.core import operations
 from retinue.agent.v1 import agent_service_pb2
-from retinue.manager.store.database import GIVING_UP, shielded_methods
+from retinue.manager.store.postgres.database import GIVING_UP, shielded_methods
 
 ROOTS = {
     "manager": Path(retinue.manager.__file__).parent,

@@ -28,8 +28,8 @@ from retinue.manager.scheduling.strategies import PENDING_TIMEOUT_SECONDS, PREEM
 from retinue.manager.session.drafts import Parent, draft
 from retinue.manager.session.submit import create_many
 from retinue.manager.session.transaction import terminate
-from retinue.manager.store import ledger
-from retinue.manager.store.database import Database
+from retinue.manager.store.placement import ledger
+from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.reporting_node import TERM, Node, enrol
 from tests.support.stepped_scheduler import SteppedScheduler
 from tests.vectors.exceptions import case_exception

@@ -37,11 +37,16 @@ from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.pages import open_page
 from retinue.manager.server.preconditions import InUse
 from retinue.manager.server.revisions import with_revision
-from retinue.manager.store import accounts, endpoint_tokens, endpoints, groups, idle, quotas, requests
-from retinue.manager.store.accounts import MembershipRecord, ProjectRecord, TokenRecord, UserRecord
-from retinue.manager.store.database import Database
-from retinue.manager.store.idle import OverrideRecord
-from retinue.manager.store.quotas import Limits, QuotaRecord
+from retinue.manager.store.accounts import accounts
+from retinue.manager.store.accounts.accounts import MembershipRecord, ProjectRecord, TokenRecord, UserRecord
+from retinue.manager.store.endpoints import endpoint_tokens, endpoints
+from retinue.manager.store.fleet import groups
+from retinue.manager.store.journal import requests
+from retinue.manager.store.placement import quotas
+from retinue.manager.store.placement.quotas import Limits, QuotaRecord
+from retinue.manager.store.postgres.database import Database
+from retinue.manager.store.sessions import idle
+from retinue.manager.store.sessions.idle import OverrideRecord
 from retinue.manager.v1 import account_service_pb2 as pb
 from retinue.manager.v1 import account_service_pb2_grpc
 from retinue.rpc.times import timestamp

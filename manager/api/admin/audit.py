@@ -12,9 +12,9 @@ from retinue.manager.identity.principal import ADMIN, USER, Kind
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.filters import parse_filter
 from retinue.manager.server.pages import open_page
-from retinue.manager.store import audit
-from retinue.manager.store.audit import Category, StoredRecord
-from retinue.manager.store.database import Database
+from retinue.manager.store.accounts import audit
+from retinue.manager.store.accounts.audit import Category, StoredRecord
+from retinue.manager.store.postgres.database import Database
 from retinue.manager.v1 import account_service_pb2 as pb
 from retinue.rpc.times import timestamp
 

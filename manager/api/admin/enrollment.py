@@ -17,8 +17,8 @@ from retinue.manager.identity.tokens import JOIN_TOKEN_PREFIX, hash_secret, is_s
 from retinue.manager.server.errors import AgentRevoked, InvalidRequest, JoinTokenInvalid, MethodDenied
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal
-from retinue.manager.store import agents, routers
-from retinue.manager.store.database import Database
+from retinue.manager.store.fleet import agents, routers
+from retinue.manager.store.postgres.database import Database
 from retinue.manager.v1 import enrollment_service_pb2 as pb
 from retinue.manager.v1 import enrollment_service_pb2_grpc
 from retinue.manager.v1 import fleet_service_pb2 as fleet_pb

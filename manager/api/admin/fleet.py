@@ -41,22 +41,15 @@ from retinue.manager.server.pages import open_page
 from retinue.manager.server.preconditions import InUse
 from retinue.manager.server.revisions import with_revision
 from retinue.manager.session.transaction import UnreadableSessionError, terminate
-from retinue.manager.store import (
-    agent_conditions,
-    agents,
-    conditions,
-    endpoints,
-    groups,
-    journal,
-    ledger,
-    orphans,
-    requests,
-    routers,
-    ssh_keys,
-)
-from retinue.manager.store.agents import AgentRecord
-from retinue.manager.store.database import Database
-from retinue.manager.store.groups import GroupRecord
+from retinue.manager.store.accounts import ssh_keys
+from retinue.manager.store.endpoints import endpoints
+from retinue.manager.store.fleet import agent_conditions, agents, groups, routers
+from retinue.manager.store.fleet.agents import AgentRecord
+from retinue.manager.store.fleet.groups import GroupRecord
+from retinue.manager.store.journal import journal, requests
+from retinue.manager.store.placement import ledger, orphans
+from retinue.manager.store.postgres.database import Database
+from retinue.manager.store.sessions import conditions
 from retinue.manager.v1 import fleet_service_pb2 as pb
 from retinue.manager.v1 import fleet_service_pb2_grpc
 from retinue.rpc.times import timestamp

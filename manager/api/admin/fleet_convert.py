@@ -17,12 +17,12 @@ from retinue.manager.domain.session.ipam import check_underlay
 from retinue.manager.domain.session.isolation import Isolation
 from retinue.manager.domain.session.mounts import MountRoot
 from retinue.manager.server.etags import etag
-from retinue.manager.store.agents import AgentRecord, Load
-from retinue.manager.store.documents import Unreadable
-from retinue.manager.store.groups import GroupRecord, ShareRecord
-from retinue.manager.store.ledger import Mismatch
-from retinue.manager.store.orphans import OrphanRecord
-from retinue.manager.store.routers import RouterRecord
+from retinue.manager.store.fleet.agents import AgentRecord, Load
+from retinue.manager.store.fleet.groups import GroupRecord, ShareRecord
+from retinue.manager.store.fleet.routers import RouterRecord
+from retinue.manager.store.placement.ledger import Mismatch
+from retinue.manager.store.placement.orphans import OrphanRecord
+from retinue.manager.store.postgres.documents import Unreadable
 from retinue.manager.v1 import fleet_service_pb2 as pb
 from retinue.manager.v1 import session_pb2
 from retinue.rpc.core.amounts import format_amount, parse_amount

@@ -23,7 +23,7 @@ from retinue.manager.domain.session.isolation_policy import IsolationPolicy
 from retinue.manager.domain.session.mounts import MountRoot, check_roots
 from retinue.manager.domain.session.spec import DEFAULT_GRACE_SECONDS
 from retinue.manager.server.fields import Violations
-from retinue.manager.store.groups import GroupPolicy
+from retinue.manager.store.fleet.groups import GroupPolicy
 from retinue.manager.v1 import fleet_service_pb2 as pb
 from retinue.manager.v1.session_pb2 import SessionType
 

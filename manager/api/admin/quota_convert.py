@@ -7,7 +7,7 @@ from typing import Literal
 from retinue.manager.domain.session.admission import MAX_PRIORITY, MAX_SLOTS
 from retinue.manager.server.etags import etag
 from retinue.manager.server.fields import Violations
-from retinue.manager.store.quotas import PROJECT, RESOURCE_GROUP, USER, Limits, QuotaRecord, Use
+from retinue.manager.store.placement.quotas import PROJECT, RESOURCE_GROUP, USER, Limits, QuotaRecord, Use
 from retinue.manager.v1 import account_service_pb2 as pb
 from retinue.rpc.core.amounts import AmountError, format_amount, parse_asked
 

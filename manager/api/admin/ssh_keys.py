@@ -9,9 +9,9 @@ from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.pages import open_page
 from retinue.manager.server.revisions import with_revision
 from retinue.manager.session import access_log
-from retinue.manager.store import accounts, ssh_keys
-from retinue.manager.store.database import Database, Transaction
-from retinue.manager.store.ssh_keys import SshKeyRecord
+from retinue.manager.store.accounts import accounts, ssh_keys
+from retinue.manager.store.accounts.ssh_keys import SshKeyRecord
+from retinue.manager.store.postgres.database import Database, Transaction
 from retinue.manager.v1 import account_service_pb2 as pb
 from retinue.rpc.times import timestamp
 

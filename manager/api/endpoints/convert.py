@@ -29,10 +29,10 @@ from retinue.manager.endpoints.fleet import (
     rollout_of,
 )
 from retinue.manager.server.etags import etag
-from retinue.manager.store.endpoint_replicas import ReplicaRecord
-from retinue.manager.store.endpoint_revisions import RevisionRecord
-from retinue.manager.store.endpoint_rollouts import RolloutRecord
-from retinue.manager.store.endpoints import FloorRecord
+from retinue.manager.store.endpoints.endpoint_replicas import ReplicaRecord
+from retinue.manager.store.endpoints.endpoint_revisions import RevisionRecord
+from retinue.manager.store.endpoints.endpoint_rollouts import RolloutRecord
+from retinue.manager.store.endpoints.endpoints import FloorRecord
 from retinue.manager.v1 import endpoint_pb2 as pb
 from retinue.manager.v1 import session_pb2
 from retinue.rpc.times import timestamp

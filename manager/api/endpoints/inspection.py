@@ -30,8 +30,9 @@ from retinue.manager.endpoints.controller import EndpointController
 from retinue.manager.endpoints.fleet import EndpointView, UnreadableEndpointError
 from retinue.manager.server import errors
 from retinue.manager.server.fields import Violations
-from retinue.manager.store import endpoint_replicas, endpoints, leadership
-from retinue.manager.store.database import Database, Transaction
+from retinue.manager.store.endpoints import endpoint_replicas, endpoints
+from retinue.manager.store.leadership import leadership
+from retinue.manager.store.postgres.database import Database, Transaction
 from retinue.manager.v1 import endpoint_pb2 as epb
 from retinue.manager.v1 import endpoint_service_pb2 as pb
 

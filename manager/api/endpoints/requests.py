@@ -28,9 +28,10 @@ from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.session.drafts import Request, prepare
 from retinue.manager.session.submit import submit
-from retinue.manager.store import endpoint_replicas, endpoints, groups, routers
-from retinue.manager.store.database import Transaction
-from retinue.manager.store.endpoints import EndpointRecord
+from retinue.manager.store.endpoints import endpoint_replicas, endpoints
+from retinue.manager.store.endpoints.endpoints import EndpointRecord
+from retinue.manager.store.fleet import groups, routers
+from retinue.manager.store.postgres.database import Transaction
 from retinue.manager.v1 import endpoint_pb2 as pb
 from retinue.manager.v1 import endpoint_service_pb2 as service_pb
 from retinue.manager.v1 import session_pb2

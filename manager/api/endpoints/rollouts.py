@@ -15,10 +15,11 @@ from retinue.manager.endpoints.fleet import EndpointView, readable
 from retinue.manager.server import errors, preconditions
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal
-from retinue.manager.store import endpoint_revisions, endpoint_rollouts, endpoints, journal
-from retinue.manager.store.database import Transaction
-from retinue.manager.store.endpoint_revisions import RevisionRecord
-from retinue.manager.store.endpoint_rollouts import RolloutRecord
+from retinue.manager.store.endpoints import endpoint_revisions, endpoint_rollouts, endpoints
+from retinue.manager.store.endpoints.endpoint_revisions import RevisionRecord
+from retinue.manager.store.endpoints.endpoint_rollouts import RolloutRecord
+from retinue.manager.store.journal import journal
+from retinue.manager.store.postgres.database import Transaction
 from retinue.manager.v1 import endpoint_service_pb2 as pb
 
 _MAX_SHARES = 16

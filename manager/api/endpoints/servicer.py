@@ -57,15 +57,11 @@ from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.pages import open_page
 from retinue.manager.server.revisions import with_revision
-from retinue.manager.store import (
-    endpoint_revisions,
-    endpoints,
-    journal,
-    requests,
-)
-from retinue.manager.store.database import Database, Transaction
-from retinue.manager.store.endpoints import NewEndpoint
-from retinue.manager.store.journal_tail import JournalTail
+from retinue.manager.store.endpoints import endpoint_revisions, endpoints
+from retinue.manager.store.endpoints.endpoints import NewEndpoint
+from retinue.manager.store.journal import journal, requests
+from retinue.manager.store.journal.journal_tail import JournalTail
+from retinue.manager.store.postgres.database import Database, Transaction
 from retinue.manager.v1 import endpoint_pb2, endpoint_service_pb2_grpc
 from retinue.manager.v1 import endpoint_service_pb2 as pb
 

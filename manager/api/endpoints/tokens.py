@@ -12,9 +12,9 @@ from retinue.manager.server.fields import Violations, parse_uuid
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.pages import open_page
 from retinue.manager.server.revisions import with_revision
-from retinue.manager.store import endpoint_tokens
-from retinue.manager.store.database import Transaction
-from retinue.manager.store.endpoint_tokens import EndpointTokenRecord
+from retinue.manager.store.endpoints import endpoint_tokens
+from retinue.manager.store.endpoints.endpoint_tokens import EndpointTokenRecord
+from retinue.manager.store.postgres.database import Transaction
 from retinue.manager.v1 import endpoint_pb2
 from retinue.manager.v1 import endpoint_service_pb2 as pb
 from retinue.rpc.times import timestamp

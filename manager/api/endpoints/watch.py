@@ -13,9 +13,9 @@ from retinue.manager.api.visibility import caller_visibility
 from retinue.manager.domain.endpoints import events
 from retinue.manager.endpoints.fleet import UnreadableEndpointError, reading
 from retinue.manager.server import errors
-from retinue.manager.store import journal
-from retinue.manager.store.database import Database
-from retinue.manager.store.journal_tail import JournalTail
+from retinue.manager.store.journal import journal
+from retinue.manager.store.journal.journal_tail import JournalTail
+from retinue.manager.store.postgres.database import Database
 from retinue.manager.v1 import endpoint_pb2
 from retinue.manager.v1 import endpoint_service_pb2 as pb
 from retinue.rpc.times import timestamp

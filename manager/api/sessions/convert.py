@@ -18,8 +18,8 @@ from retinue.manager.scheduler.preview import Preview
 from retinue.manager.scheduling.what_if import Change
 from retinue.manager.server.etags import etag
 from retinue.manager.session.submit import Accepted
-from retinue.manager.store.dependencies import GraphNode, ParentRecord
-from retinue.manager.store.session_records import KernelRecord, SessionRecord, created_kernels, created_session
+from retinue.manager.store.sessions.dependencies import GraphNode, ParentRecord
+from retinue.manager.store.sessions.session_records import KernelRecord, SessionRecord, created_kernels, created_session
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.manager.v1 import session_service_pb2 as service_pb
 from retinue.rpc.core.amounts import format_amount

@@ -13,8 +13,8 @@ from retinue.manager.api.sessions.convert import (
 )
 from retinue.manager.domain.session import events
 from retinue.manager.domain.session.spec_views import SpecView
-from retinue.manager.store.journal import Event
-from retinue.manager.store.session_records import created_kernels, created_session
+from retinue.manager.store.journal.journal import Event
+from retinue.manager.store.sessions.session_records import created_kernels, created_session
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.rpc.times import timestamp
 

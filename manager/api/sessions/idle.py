@@ -14,9 +14,9 @@ from retinue.manager.idle.controller import Policies, seen_in
 from retinue.manager.server import preconditions
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal
-from retinue.manager.store import conditions, sessions
-from retinue.manager.store import idle as idle_store
-from retinue.manager.store.database import Transaction
+from retinue.manager.store.postgres.database import Transaction
+from retinue.manager.store.sessions import conditions, sessions
+from retinue.manager.store.sessions import idle as idle_store
 from retinue.manager.v1 import session_pb2
 from retinue.manager.v1 import session_service_pb2 as pb
 

@@ -13,8 +13,8 @@ from retinue.manager.domain.idle.policy import Check, Checker, IdlePolicy
 from retinue.manager.domain.idle.utilization import MEASURED
 from retinue.manager.server.etags import etag
 from retinue.manager.server.fields import Violations
-from retinue.manager.store.documents import Unreadable
-from retinue.manager.store.idle import OverrideRecord
+from retinue.manager.store.postgres.documents import Unreadable
+from retinue.manager.store.sessions.idle import OverrideRecord
 from retinue.manager.v1 import idle_pb2 as pb
 
 _DAY = dt.timedelta(days=1)

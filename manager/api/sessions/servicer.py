@@ -44,10 +44,11 @@ from retinue.manager.server.turn_taking import charge
 from retinue.manager.session.drafts import Draft, prepare
 from retinue.manager.session.submit import Accepted, submit
 from retinue.manager.session.transaction import terminate
-from retinue.manager.store import dependencies, journal, requests, sessions
-from retinue.manager.store.database import Database, Transaction
-from retinue.manager.store.journal_tail import JournalTail
-from retinue.manager.store.session_records import SessionRecord
+from retinue.manager.store.journal import journal, requests
+from retinue.manager.store.journal.journal_tail import JournalTail
+from retinue.manager.store.postgres.database import Database, Transaction
+from retinue.manager.store.sessions import dependencies, sessions
+from retinue.manager.store.sessions.session_records import SessionRecord
 from retinue.manager.v1 import session_pb2, session_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb
 from retinue.rpc.loop_slices import in_slices

@@ -16,8 +16,8 @@ from retinue.manager.domain.session.refusals import InvalidFields, ProjectDenied
 from retinue.manager.server import errors
 from retinue.manager.server.fields import parse_uuid
 from retinue.manager.server.interceptors import current_principal
-from retinue.manager.store import templates
-from retinue.manager.store.templates import TemplateRecord
+from retinue.manager.store.sessions import templates
+from retinue.manager.store.sessions.templates import TemplateRecord
 from retinue.manager.v1 import session_pb2
 
 _log = logging.getLogger(__name__)

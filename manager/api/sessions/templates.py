@@ -19,9 +19,10 @@ from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.pages import open_page
 from retinue.manager.server.revisions import with_revision
-from retinue.manager.store import requests, sessions, templates
-from retinue.manager.store.database import Database
-from retinue.manager.store.templates import TemplateRecord
+from retinue.manager.store.journal import requests
+from retinue.manager.store.postgres.database import Database
+from retinue.manager.store.sessions import sessions, templates
+from retinue.manager.store.sessions.templates import TemplateRecord
 from retinue.manager.v1 import template_service_pb2 as pb
 from retinue.manager.v1 import template_service_pb2_grpc
 from retinue.rpc.times import timestamp

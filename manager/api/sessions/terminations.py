@@ -14,8 +14,9 @@ from retinue.manager.server.call_limits import BULK_ROW_COST
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.turn_taking import charge
 from retinue.manager.session.transaction import UnreadableSessionError, WorkingSet, terminate_many
-from retinue.manager.store import journal, sessions
-from retinue.manager.store.database import Database
+from retinue.manager.store.journal import journal
+from retinue.manager.store.postgres.database import Database
+from retinue.manager.store.sessions import sessions
 from retinue.manager.v1 import session_service_pb2 as pb
 
 # Records are read and made into text on the event loop, some milliseconds at a time; and reports of agents wait for

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from retinue.manager.domain.reasons import ConditionType
 from retinue.manager.server.etags import etag
-from retinue.manager.store.session_records import KernelRecord, SessionRecord
+from retinue.manager.store.sessions.session_records import KernelRecord, SessionRecord
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.rpc.times import timestamp
 

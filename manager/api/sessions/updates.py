@@ -17,9 +17,11 @@ from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.session import admission_quota
 from retinue.manager.session.transaction import UnreadableSessionError, restart
-from retinue.manager.store import endpoints, journal, sessions
-from retinue.manager.store.database import Transaction
-from retinue.manager.store.session_records import SessionRecord
+from retinue.manager.store.endpoints import endpoints
+from retinue.manager.store.journal import journal
+from retinue.manager.store.postgres.database import Transaction
+from retinue.manager.store.sessions import sessions
+from retinue.manager.store.sessions.session_records import SessionRecord
 from retinue.manager.v1 import session_service_pb2 as pb
 
 _log = logging.getLogger(__name__)

@@ -18,9 +18,10 @@ from retinue.manager.server import errors
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.filters import Term
 from retinue.manager.server.pages import fitting
-from retinue.manager.store import journal, sessions
-from retinue.manager.store.database import Database
-from retinue.manager.store.journal_tail import PORTION, JournalTail
+from retinue.manager.store.journal import journal
+from retinue.manager.store.journal.journal_tail import PORTION, JournalTail
+from retinue.manager.store.postgres.database import Database
+from retinue.manager.store.sessions import sessions
 from retinue.manager.v1 import session_pb2
 from retinue.manager.v1 import session_service_pb2 as pb
 

@@ -24,8 +24,8 @@ from retinue.manager.server import errors
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.session import kernel_locator
 from retinue.manager.session.kernel_locator import MainKernel
-from retinue.manager.store import journal
-from retinue.manager.store.database import Database
+from retinue.manager.store.journal import journal
+from retinue.manager.store.postgres.database import Database
 from retinue.manager.v1 import app_service_pb2 as pb
 from retinue.manager.v1 import app_service_pb2_grpc
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 
 from retinue.manager.agent_rpc.relay import AgentRefusedError, AgentUnavailableError, AttemptLocation
 from retinue.manager.session import kernel_locator
-from retinue.manager.store.database import Database, StoreUnavailable
+from retinue.manager.store.postgres.database import Database, StoreUnavailable
 
 # The agent has sent its report of the end, too.
 _REPORT_SECONDS, _POLL_SECONDS = 5.0, 0.05

@@ -15,7 +15,7 @@ from retinue.manager.domain.session.features import Feature
 from retinue.manager.server import errors
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.session import kernel_locator
-from retinue.manager.store.database import Database
+from retinue.manager.store.postgres.database import Database
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.rpc.first_request import first_request
 from retinue.types.v1 import file_pb2

@@ -27,8 +27,9 @@ from retinue.manager.server import errors, preconditions
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.revisions import with_revision
 from retinue.manager.session import kernel_locator
-from retinue.manager.store import accounts, console_tickets, port_access
-from retinue.manager.store.database import Database, Transaction
+from retinue.manager.store.access import console_tickets, port_access
+from retinue.manager.store.accounts import accounts
+from retinue.manager.store.postgres.database import Database, Transaction
 from retinue.manager.v1 import account_service_pb2
 from retinue.manager.v1 import kernel_service_pb2 as pb
 

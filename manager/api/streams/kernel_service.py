@@ -28,8 +28,8 @@ from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.revisions import with_revision
 from retinue.manager.session import kernel_locator
-from retinue.manager.store import attempts
-from retinue.manager.store.database import Database
+from retinue.manager.store.placement import attempts
+from retinue.manager.store.postgres.database import Database
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.manager.v1 import kernel_service_pb2_grpc
 

@@ -14,8 +14,8 @@ from retinue.manager.api.sessions.requests import log_span
 from retinue.manager.api.visibility import find_session
 from retinue.manager.controllers.log_collector import read_output
 from retinue.manager.server import errors
-from retinue.manager.store import sessions
-from retinue.manager.store.database import Database
+from retinue.manager.store.postgres.database import Database
+from retinue.manager.store.sessions import sessions
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.types.v1 import log_stream_pb2
 

@@ -29,8 +29,8 @@ from retinue.manager.server import errors
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.messages import read
 from retinue.manager.session import kernel_locator
-from retinue.manager.store import attempts
-from retinue.manager.store.database import Database
+from retinue.manager.store.placement import attempts
+from retinue.manager.store.postgres.database import Database
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.rpc import direct_port
 from retinue.rpc.direct_port import DirectPorts, Offer

@@ -14,9 +14,10 @@ from retinue.manager.api.visibility import caller_visibility, find_session
 from retinue.manager.domain.session.attempts import attempt_id
 from retinue.manager.domain.session.states import ENDED_SESSION_STATES
 from retinue.manager.server.fields import Violations
-from retinue.manager.store import attempts, sessions
-from retinue.manager.store.attempts import RunningKernelRecord
-from retinue.manager.store.database import Database
+from retinue.manager.store.placement import attempts
+from retinue.manager.store.placement.attempts import RunningKernelRecord
+from retinue.manager.store.postgres.database import Database
+from retinue.manager.store.sessions import sessions
 from retinue.manager.v1 import kernel_service_pb2 as pb
 
 SHORTEST, LONGEST = dt.timedelta(seconds=1), dt.timedelta(hours=1)

@@ -23,7 +23,7 @@ class SpecView(Enum):
 
 
 def basic(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a stored request without variables and scripts; `retinue.manager.store.sessions` does the same in SQL."""
+    """Returns a stored request without variables and scripts; `store.sessions.sessions` does the same in SQL."""
     return {
         **{key: value for key, value in stored.items() if key != "bootstrap_script"},
         "kernel": _without_variables(stored["kernel"]),

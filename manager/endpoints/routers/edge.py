@@ -17,9 +17,10 @@ from retinue.manager.endpoints.routers.core.traffic import Reading, summed
 from retinue.manager.endpoints.routers.messages import endpoint_message
 from retinue.manager.endpoints.routers.router_link import RouterLink
 from retinue.manager.identity.endpoint_tokens import EndpointDomain
-from retinue.manager.store import endpoint_tokens, routers
-from retinue.manager.store.database import Database, StoreUnavailable
-from retinue.manager.store.repeats import Repeats
+from retinue.manager.store.endpoints import endpoint_tokens
+from retinue.manager.store.fleet import routers
+from retinue.manager.store.postgres.database import Database, StoreUnavailable
+from retinue.manager.store.postgres.repeats import Repeats
 from retinue.router.v1 import router_service_pb2 as pb
 from retinue.rpc.cancellation import cancellable
 from retinue.rpc.core.addresses import is_address

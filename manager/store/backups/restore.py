@@ -12,12 +12,12 @@ import psycopg
 import sqlalchemy
 from alembic.runtime.migration import MigrationContext
 
-from retinue.manager.store.audit import recording_command
+from retinue.manager.store.accounts.audit import recording_command
 from retinue.manager.store.backups import rows
 from retinue.manager.store.backups.archive import Archive
 from retinue.manager.store.backups.rows import Connection
-from retinue.manager.store.cluster import BEGIN_INCARNATION
 from retinue.manager.store.migrations import check_known, locked, upgrade
+from retinue.manager.store.postgres.cluster import BEGIN_INCARNATION
 
 _CLOSING_SECONDS, _LOOK_SECONDS = 1.0, 0.05
 _CHECKS = {

@@ -15,9 +15,9 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from retinue.manager.store.connections import connect_arguments, parse_url
-from retinue.manager.store.database import StoreUnavailable, translate
-from retinue.manager.store.examination import examine
+from retinue.manager.store.postgres.connections import connect_arguments, parse_url
+from retinue.manager.store.postgres.database import StoreUnavailable, translate
+from retinue.manager.store.postgres.examination import examine
 from retinue.rpc import failpoints
 from retinue.rpc.version import software_version
 

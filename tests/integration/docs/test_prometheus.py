@@ -27,7 +27,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from docs.generator import ROOT
 from docs.generator.metrics import metrics
 from retinue.devtools.cluster import Cluster, ClusterOptions, free_ports
-from retinue.manager.store.embedded import running_server
+from retinue.manager.store.postgres.embedded import running_server
 from tests.integration.sessions.replicas import Deployed, manifest
 from tests.support.eventually import NEVER, eventually
 

@@ -26,7 +26,7 @@ from retinue.manager.server.authentication import Authenticator
 from retinue.manager.server.connection_watch import ConnectionCalls, watching
 from retinue.manager.server.errors import TokenInvalid
 from retinue.manager.server.interceptors import CallInterceptor
-from retinue.manager.store.database import Database
+from retinue.manager.store.postgres.database import Database
 
 # Anyone may call it.
 ENROLL = "/retinue.manager.v1.EnrollmentService/Enroll"

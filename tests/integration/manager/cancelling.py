@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
-from retinue.manager.store.database import StoreUnavailable
+from retinue.manager.store.postgres.database import StoreUnavailable
 
 
 class Countdown:

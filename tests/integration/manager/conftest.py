@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from retinue.manager.store import connections
-from retinue.manager.store.database import Database
+from retinue.manager.store.postgres import connections
+from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.rig import Service, served
 from tests.support.databases import Postgres, fresh_database
 from tests.support.eventually import NEVER

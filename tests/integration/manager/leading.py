@@ -19,8 +19,8 @@ from retinue.manager.agent_rpc.dialer import Dialer
 from retinue.manager.controllers.leader import Leader
 from retinue.manager.domain.agents.timers import Timers
 from retinue.manager.domain.session.secrets import SessionSecrets
-from retinue.manager.store.database import Database
-from retinue.manager.store.journal_tail import JournalTail
+from retinue.manager.store.journal.journal_tail import JournalTail
+from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.reporting_node import TERM
 from tests.support.eventually import NEVER
 

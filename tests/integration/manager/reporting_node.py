@@ -13,8 +13,8 @@ from retinue.manager.dispatch.reports import Reports
 from retinue.manager.domain.session.attempts import AttemptStatus, NodeCondition, NodeFacts, NodeReport
 from retinue.manager.domain.session.secrets import SessionSecrets
 from retinue.manager.domain.session.states import ENDED_OBSERVATIONS, Goal, Observed
-from retinue.manager.store import connections
-from retinue.manager.store.database import Database
+from retinue.manager.store.postgres import connections
+from retinue.manager.store.postgres.database import Database
 from tests.support.databases import Postgres, fresh_database
 from tests.support.eventually import NEVER
 

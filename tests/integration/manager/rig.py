@@ -28,9 +28,10 @@ from retinue.manager.identity.tokens import JOIN_TOKEN_PREFIX, TOKEN_PREFIX, has
 from retinue.manager.listeners import serving
 from retinue.manager.server.auditing import Auditor
 from retinue.manager.server.authentication import Authenticator
-from retinue.manager.store import accounts, agents
-from retinue.manager.store.database import Database
-from retinue.manager.store.journal_tail import JournalTail
+from retinue.manager.store.accounts import accounts
+from retinue.manager.store.fleet import agents
+from retinue.manager.store.journal.journal_tail import JournalTail
+from retinue.manager.store.postgres.database import Database
 from retinue.manager.v1 import session_service_pb2
 
 

@@ -12,8 +12,8 @@ from retinue.manager.domain.session.spec import KernelSpec, SessionSpec
 from retinue.manager.domain.session.states import SessionType
 from retinue.manager.session.drafts import draft
 from retinue.manager.session.submit import create_many
-from retinue.manager.store import quotas
-from retinue.manager.store.database import Database
+from retinue.manager.store.placement import quotas
+from retinue.manager.store.postgres.database import Database
 
 
 async def execute(database: Database, statement: str, **values: object) -> list[tuple[object, ...]]:

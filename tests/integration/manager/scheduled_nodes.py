@@ -11,8 +11,8 @@ import pytest
 
 from retinue.manager.dispatch.orphans import OutOfBounds
 from retinue.manager.dispatch.reports import Reports
-from retinue.manager.store import placements
-from retinue.manager.store.database import Database
+from retinue.manager.store.placement import placements
+from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.reporting_node import TERM, Node, enrol
 from tests.integration.manager.rows import states, submit
 from tests.support.stepped_scheduler import SteppedScheduler

@@ -18,7 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from retinue.manager import installation
 from retinue.manager.identity.authority import Authority
 from retinue.manager.installation import MismatchError, claim, follow_authority, renew_authority
-from retinue.manager.store.database import Database
+from retinue.manager.store.postgres.database import Database
 from retinue.manager.v1 import enrollment_service_pb2 as pb
 from retinue.manager.v1 import enrollment_service_pb2_grpc
 from retinue.rpc.enrollment.enrollment import enroll

@@ -25,9 +25,9 @@ from retinue.manager.installation import (
     refuse_second_cluster,
     write_cluster_id,
 )
-from retinue.manager.store import accounts
-from retinue.manager.store.database import Database
+from retinue.manager.store.accounts import accounts
 from retinue.manager.store.migrations import NoDatabaseError, SchemaTooOldError
+from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.manager_commands import command, refusals
 from tests.support.databases import Postgres, passable_directory
 

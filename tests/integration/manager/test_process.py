@@ -24,9 +24,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from retinue.devtools.cluster import free_ports
 from retinue.manager.identity.tokens import hash_secret
-from retinue.manager.store import accounts
-from retinue.manager.store.database import Database
-from retinue.manager.store.embedded import EmbeddedServer, running_server
+from retinue.manager.store.accounts import accounts
+from retinue.manager.store.postgres.database import Database
+from retinue.manager.store.postgres.embedded import EmbeddedServer, running_server
 from retinue.manager.v1 import (
     account_service_pb2,
     account_service_pb2_grpc,
@@ -352,7 +352,7 @@ async def test_an_act_whose_manager_was_killed_has_a_record(directory: Path, tmp
     request = account_service_pb2.CreateProjectRequest(project=account_service_pb2.Project(name="vision"))
     records = account_service_pb2.ListAuditRecordsRequest(filter='method = "CreateProject"')
     async with manager(directory, "--dev", "--failpoints", str(tmp_path)) as running:
-        (armed / "store.execute@manager.store.audit.end=kill").touch()
+        (armed / "store.execute@manager.store.accounts.audit.end=kill").touch()
         async with running.channel() as channel:
             stub = account_service_pb2_grpc.AccountServiceStub(channel)
             with pytest.raises(grpc.aio.AioRpcError):

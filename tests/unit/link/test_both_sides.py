@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from retinue.agent.attempts import Phase
 from retinue.manager.domain.session.attempts import NodeReport
 from retinue.manager.domain.session.states import SessionState
-from retinue.manager.store.database import StoreUnavailable
+from retinue.manager.store.postgres.database import StoreUnavailable
 from tests.link.memory_agent import MemoryAgent
 from tests.link.memory_manager import Leader, MemoryStore
 from tests.link.virtual_time import run

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from retinue.manager.store.database import GIVING_UP
+from retinue.manager.store.postgres.database import GIVING_UP
 from retinue.rpc.failpoints import Action
 from tests.failpoints.walk import KILLS_OF_MANAGER, picks_of, rounds_of
 from tests.support.failpoint_sites import ROOTS, STATEMENTS, Scope, calls, points, receiver, scopes, tail
@@ -39,7 +39,7 @@ GIVEN = {
     *("requests", "events", "pieces", "lines"),
 }
 """Functions, futures and streams that are given to a function: their steps are where they are made."""
-STATEMENT_SITES = {f"manager.store.database.Transaction.{name}" for name in STATEMENTS}
+STATEMENT_SITES = {f"manager.store.postgres.database.Transaction.{name}" for name in STATEMENTS}
 """What is a point wherever it is called."""
 WITHIN = {
     "set_autocommit",
@@ -146,9 +146,9 @@ def test_points_of_each_layer_are_enumerated() -> None:
     found = points()
     for expected in (
         "store.commit@manager.scheduler.group_loop.GroupLoop._write",
-        "store.pipeline@manager.store.placements.write",
-        "store.execute@manager.store.leadership.check",
-        "store.execute_within@manager.store.leadership._renew",
+        "store.pipeline@manager.store.placement.placements.write",
+        "store.execute@manager.store.leadership.leadership.check",
+        "store.execute_within@manager.store.leadership.leadership._renew",
         "link.write.snapshot",
         "link.read.report",
         "sync.receive.change",

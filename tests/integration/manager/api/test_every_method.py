@@ -19,7 +19,7 @@ from sqlalchemy import text
 from retinue.manager.identity.tokens import hash_secret
 from retinue.manager.server import call_limits
 from retinue.manager.server.authorization import METHODS, Access
-from retinue.manager.store import agents
+from retinue.manager.store.fleet import agents
 from retinue.manager.v1 import account_service_pb2, enrollment_service_pb2
 from tests.integration.manager.rig import Service, bearer, taken_apart
 from tests.support.eventually import NEVER

@@ -11,10 +11,10 @@ from retinue.manager.controllers import deadlines
 from retinue.manager.controllers.core.clock_steps import ClockLook
 from retinue.manager.controllers.deadlines import DatabaseClock
 from retinue.manager.scheduling.strategies import PENDING_TIMEOUT_SECONDS
-from retinue.manager.store.bounds import read_clock
-from retinue.manager.store.database import Database
-from retinue.manager.store.leadership import NotLeader
-from retinue.manager.store.lease import boot_time
+from retinue.manager.store.leadership.leadership import NotLeader
+from retinue.manager.store.leadership.lease import boot_time
+from retinue.manager.store.placement.bounds import read_clock
+from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.reporting_node import TERM
 from tests.support.databases import Postgres, fresh_database
 from tests.vectors.store_vectors import node_with, submit

@@ -14,7 +14,7 @@ from retinue.manager.domain.reasons import ConditionType
 from retinue.manager.domain.session.attempts import AttemptStatus, FailingStep, NodeReport, Step
 from retinue.manager.domain.session.events import Condition, ReasonChanged, parse_conditions, parse_event
 from retinue.manager.domain.session.states import Observed
-from retinue.manager.store.database import Database
+from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.reporting_node import TERM, Node
 from tests.support.databases import Postgres, fresh_database
 from tests.support.stepped_scheduler import SteppedScheduler

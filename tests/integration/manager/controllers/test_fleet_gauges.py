@@ -15,7 +15,7 @@ from retinue.manager.domain.session.spec import KernelSpec, SessionSpec
 from retinue.manager.domain.session.states import SessionType
 from retinue.manager.session.drafts import draft
 from retinue.manager.session.submit import create_many
-from retinue.manager.store.database import Database
+from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.reporting_node import enrol
 from tests.support.eventually import eventually
 

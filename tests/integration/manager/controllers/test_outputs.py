@@ -15,7 +15,7 @@ from retinue.manager.agent_rpc.output import Piece, Span
 from retinue.manager.agent_rpc.relay import AgentUnavailableError, AttemptLocation, Forwarder
 from retinue.manager.controllers import log_collector
 from retinue.manager.controllers.log_collector import OutputCollector
-from retinue.manager.store.database import Database
+from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.leading import FakeAgent, PlainDialer, count, leading
 from tests.integration.manager.reporting_node import TERM
 from tests.integration.manager.rows import submit

@@ -17,8 +17,8 @@ from retinue.manager.domain.session.states import SessionType
 from retinue.manager.session.drafts import draft
 from retinue.manager.session.submit import create_many
 from retinue.manager.store import retention
-from retinue.manager.store.database import Database
-from retinue.manager.store.journal_tail import JournalTail
+from retinue.manager.store.journal.journal_tail import JournalTail
+from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.leading import PATIENT, PlainDialer
 from tests.integration.manager.reporting_node import TERM
 from tests.support.eventually import eventually

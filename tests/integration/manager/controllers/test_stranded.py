@@ -25,9 +25,11 @@ from retinue.manager.identity.tokens import JOIN_TOKEN_PREFIX, hash_secret, new_
 from retinue.manager.session.drafts import draft
 from retinue.manager.session.submit import create_many
 from retinue.manager.session.transaction import load_for_update, save, terminate
-from retinue.manager.store import agents, bounds, conditions, ledger, nodes
-from retinue.manager.store.database import Database
-from retinue.manager.store.recordset import fetched
+from retinue.manager.store.fleet import agents, nodes
+from retinue.manager.store.placement import bounds, ledger
+from retinue.manager.store.postgres.database import Database
+from retinue.manager.store.postgres.recordset import fetched
+from retinue.manager.store.sessions import conditions
 from tests.integration.manager.reporting_node import TERM, Node, enrol
 from tests.integration.manager.scheduler.world import check_claims
 from tests.support.controllers import Controller, Link, controller_of

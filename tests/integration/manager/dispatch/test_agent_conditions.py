@@ -12,8 +12,9 @@ from retinue.manager.agent_rpc.reach import NotReached
 from retinue.manager.dispatch.reports import Reports
 from retinue.manager.domain.scheduling.records import AgentState, LossHold
 from retinue.manager.domain.session.attempts import NodeCondition
-from retinue.manager.store import agents, bounds, nodes
-from retinue.manager.store.database import Database
+from retinue.manager.store.fleet import agents, nodes
+from retinue.manager.store.placement import bounds
+from retinue.manager.store.postgres.database import Database
 from retinue.rpc.core.reasons import AgentConditionReason
 from tests.integration.manager.reporting_node import TERM, Node
 from tests.integration.manager.rows import execute, states, submit

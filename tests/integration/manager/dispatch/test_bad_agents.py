@@ -18,7 +18,7 @@ from retinue.manager.dispatch import agent_link
 from retinue.manager.dispatch.convert import Conditions, Message, Rejected, parse
 from retinue.manager.dispatch.reports import Reports
 from retinue.manager.domain.session.attempts import NodeFacts, NodeReport
-from retinue.manager.store.database import Database
+from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.leading import FakeAgent, count, leading
 from tests.integration.manager.reporting_node import TERM, enrol
 from tests.integration.manager.rows import submit

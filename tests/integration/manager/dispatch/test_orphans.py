@@ -13,8 +13,9 @@ from retinue.manager.dispatch.orphans import Orphans
 from retinue.manager.domain.session.attempts import AttemptStatus, NodeReport
 from retinue.manager.domain.session.secrets import SessionSecrets
 from retinue.manager.domain.session.states import Observed
-from retinue.manager.store import cluster, orphans
-from retinue.manager.store.database import Database
+from retinue.manager.store.placement import orphans
+from retinue.manager.store.postgres import cluster
+from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.leading import FakeAgent, count, leading
 from tests.integration.manager.reporting_node import TERM, enrol
 from tests.integration.manager.rows import submit

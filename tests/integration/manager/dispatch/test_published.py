@@ -14,8 +14,8 @@ from retinue.manager.domain.session.probes import Health, Probe, ProbeKind, Publ
 from retinue.manager.domain.session.secrets import SessionSecrets
 from retinue.manager.domain.session.spec import SessionSpec
 from retinue.manager.domain.session.states import Observed, SessionType
-from retinue.manager.store import endpoint_replicas, endpoints
-from retinue.manager.store.database import Database
+from retinue.manager.store.endpoints import endpoint_replicas, endpoints
+from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.scheduled_nodes import two_nodes
 
 PROBE = Probe(ProbeKind.HTTP, path="/health")

@@ -12,7 +12,7 @@ import pytest
 from retinue.manager.dispatch.reports import Reports
 from retinue.manager.domain.session.attempts import AttemptStatus, LayerReport, NodeCondition, NodeReport
 from retinue.manager.domain.session.states import Observed
-from retinue.manager.store.database import Database
+from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.reporting_node import TERM, Node, enrol
 from tests.integration.manager.rows import execute, submit
 from tests.support.stepped_scheduler import SteppedScheduler

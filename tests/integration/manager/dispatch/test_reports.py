@@ -39,9 +39,10 @@ from retinue.manager.domain.session.spec_views import SpecView
 from retinue.manager.domain.session.states import Observed
 from retinue.manager.idle.measurements import Measurements
 from retinue.manager.session.transaction import WorkingSet
-from retinue.manager.store import journal, sessions
-from retinue.manager.store.database import Database, StoreConflict, Transaction
-from retinue.manager.store.idle import MeasuredKernel
+from retinue.manager.store.journal import journal
+from retinue.manager.store.postgres.database import Database, StoreConflict, Transaction
+from retinue.manager.store.sessions import sessions
+from retinue.manager.store.sessions.idle import MeasuredKernel
 from retinue.rpc.core.reasons import AgentConditionReason
 from tests.integration.manager.reporting_node import TERM
 from tests.integration.manager.rows import states, submit

@@ -23,9 +23,10 @@ from retinue.manager.domain.session.secrets import SessionSecrets
 from retinue.manager.domain.session.spec_views import SpecView
 from retinue.manager.domain.session.state_machine import SessionMachine
 from retinue.manager.session.transaction import UnreadableSessionError, terminate
-from retinue.manager.store import agents, groups, sessions
-from retinue.manager.store.database import Database
-from retinue.manager.store.sessions import Visibility
+from retinue.manager.store.fleet import agents, groups
+from retinue.manager.store.postgres.database import Database
+from retinue.manager.store.sessions import sessions
+from retinue.manager.store.sessions.sessions import Visibility
 from retinue.manager.v1 import fleet_service_pb2 as fleet_pb
 from retinue.manager.v1 import session_pb2 as pb
 from tests.integration.manager.leading import FakeAgent, count, leading

@@ -15,7 +15,7 @@ from sqlalchemy import text
 from retinue.manager.domain.endpoints.model import RoutedEndpoint, Traffic
 from retinue.manager.domain.endpoints.states import ReplicaState
 from retinue.manager.endpoints.controller import EndpointController
-from retinue.manager.store.database import Transaction
+from retinue.manager.store.postgres.database import Transaction
 from retinue.manager.v1 import (
     account_service_pb2_grpc,
     endpoint_service_pb2_grpc,

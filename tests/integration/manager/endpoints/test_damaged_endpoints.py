@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from retinue.manager.endpoints.routers.core.table import TableEndpoint
 from retinue.manager.endpoints.routers.messages import endpoint_message
-from retinue.manager.store import endpoint_tokens
+from retinue.manager.store.endpoints import endpoint_tokens
 from retinue.manager.v1 import endpoint_pb2 as epb
 from retinue.manager.v1 import endpoint_service_pb2 as pb
 from tests.integration.manager.endpoints.controlled import Rig, revision

@@ -8,7 +8,7 @@ import uuid
 import pytest
 from sqlalchemy import text
 
-from retinue.manager.store import endpoint_tokens
+from retinue.manager.store.endpoints import endpoint_tokens
 from retinue.manager.v1 import (
     account_service_pb2,
 )

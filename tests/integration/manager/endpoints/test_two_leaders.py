@@ -14,8 +14,8 @@ from sqlalchemy import text
 
 from retinue.manager.domain.endpoints.model import EndpointTraffic, RevisionTraffic, Traffic
 from retinue.manager.endpoints.controller import EndpointController
-from retinue.manager.store.database import Database, Transaction
-from retinue.manager.store.leadership import NotLeader
+from retinue.manager.store.leadership.leadership import NotLeader
+from retinue.manager.store.postgres.database import Database, Transaction
 from retinue.manager.v1 import endpoint_pb2 as epb
 from retinue.manager.v1 import endpoint_service_pb2 as pb
 from tests.integration.manager.endpoints.controlled import TERM, Rig, Routers, revision

@@ -34,8 +34,10 @@ from retinue.manager.gateway.serving import Gateway
 from retinue.manager.gateway.settings import GatewaySettings
 from retinue.manager.identity.authority import Authority
 from retinue.manager.identity.tokens import hash_secret, new_secret
-from retinue.manager.store import accounts, port_access, retention, tables
-from retinue.manager.store.database import Database, StoreConflict, StoreUnavailable, Transaction
+from retinue.manager.store import retention, tables
+from retinue.manager.store.access import port_access
+from retinue.manager.store.accounts import accounts
+from retinue.manager.store.postgres.database import Database, StoreConflict, StoreUnavailable, Transaction
 from retinue.manager.v1 import kernel_service_pb2, kernel_service_pb2_grpc, session_pb2, session_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb
 from tests.integration.manager.rig import Service, bearer, failure, now

@@ -18,8 +18,8 @@ from retinue.manager.idle.activity import ActivityRecorder
 from retinue.manager.idle.controller import IdleController
 from retinue.manager.session.drafts import draft
 from retinue.manager.session.submit import create_many
-from retinue.manager.store import idle, sessions
-from retinue.manager.store.database import Database
+from retinue.manager.store.postgres.database import Database
+from retinue.manager.store.sessions import idle, sessions
 from tests.integration.manager.reporting_node import TERM
 from tests.support.eventually import NEVER, eventually
 

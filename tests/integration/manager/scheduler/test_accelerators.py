@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from retinue.manager.domain.session.spec import KernelSpec
-from retinue.manager.store.database import Database
+from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.scheduler.world import World, check, kernel, row, settle
 
 

@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import text
 
 from retinue.manager.scheduling import custom
-from retinue.manager.store.database import Database
+from retinue.manager.store.postgres.database import Database
 from retinue.strategy.v1 import strategy_service_pb2 as pb
 from retinue.strategy.v1 import strategy_service_pb2_grpc as pb_grpc
 from tests.integration.manager.scheduler.world import World, check, kernel, row

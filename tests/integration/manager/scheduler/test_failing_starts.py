@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from retinue.manager.controllers import deadlines
 from retinue.manager.domain.session.states import SessionType
-from retinue.manager.store.database import Database
+from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.reporting_node import TERM
 from tests.integration.manager.scheduler.world import World, check, kernel, row, settle
 from tests.support.eventually import eventually

@@ -8,8 +8,8 @@ from retinue.manager.domain.scheduling.policy import Policy
 from retinue.manager.scheduler.cache_sync import USAGE_SECONDS, UsageReader
 from retinue.manager.scheduling.fair_share import DAY_SECONDS
 from retinue.manager.scheduling.strategies import Settings, validate_policy
-from retinue.manager.store import usage
-from retinue.manager.store.database import Database
+from retinue.manager.store.placement import usage
+from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.rows import execute, state_of, submit
 from tests.integration.manager.scheduled_nodes import CPU, finish, one_node
 from tests.support.decayed_usage import decayed_usage

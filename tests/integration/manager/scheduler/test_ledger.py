@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import text
 
-from retinue.manager.store import ledger
-from retinue.manager.store.database import Database
-from retinue.manager.store.ledger import CAPACITY, CLAIM, SHARE, Ledger, Mismatch
+from retinue.manager.store.placement import ledger
+from retinue.manager.store.placement.ledger import CAPACITY, CLAIM, SHARE, Ledger, Mismatch
+from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.rows import execute, submit
 from tests.integration.manager.scheduled_nodes import CPU, MEM, finish, one_node
 

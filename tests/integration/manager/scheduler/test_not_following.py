@@ -9,7 +9,7 @@ from sqlalchemy import text
 
 from retinue.manager.controllers import deadlines
 from retinue.manager.domain.session.states import SessionType
-from retinue.manager.store.database import Database
+from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.reporting_node import TERM, Node
 from tests.integration.manager.rows import execute
 from tests.integration.manager.scheduler.world import World, check, kernel, row, settle

@@ -10,8 +10,8 @@ from sqlalchemy import text
 from retinue.manager.controllers import deadlines, dependencies
 from retinue.manager.domain.scheduling.policy import Policy
 from retinue.manager.scheduling.strategies import PENDING_TIMEOUT_SECONDS, validate_policy
-from retinue.manager.store import sessions
-from retinue.manager.store.database import Database
+from retinue.manager.store.postgres.database import Database
+from retinue.manager.store.sessions import sessions
 from tests.integration.manager.reporting_node import TERM
 from tests.support.databases import Postgres, fresh_database
 from tests.vectors.store_vectors import node_with, submit

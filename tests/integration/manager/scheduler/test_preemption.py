@@ -7,7 +7,7 @@ from sqlalchemy import text
 
 from retinue.manager.domain.session.admission import MAX_PREEMPTIBLE_GRACE_SECONDS
 from retinue.manager.domain.session.states import SessionType
-from retinue.manager.store.database import Database
+from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.scheduler.world import World, check, kernel, row, settle
 
 

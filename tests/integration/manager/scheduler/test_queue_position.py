@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import text
 
 from retinue.manager.scheduler import preview
-from retinue.manager.store.database import Database
+from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.scheduler.world import World
 
 

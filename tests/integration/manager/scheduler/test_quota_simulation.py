@@ -7,9 +7,9 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import text
 
-from retinue.manager.store import ledger, quotas
-from retinue.manager.store.database import Database
-from retinue.manager.store.quotas import QuotaRecord, Subject, Use
+from retinue.manager.store.placement import ledger, quotas
+from retinue.manager.store.placement.quotas import QuotaRecord, Subject, Use
+from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.scheduler.world import World
 
 SUBJECTS: list[Subject] = [

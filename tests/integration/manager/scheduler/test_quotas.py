@@ -10,8 +10,8 @@ import pytest
 from retinue.manager.api.admin.quota_convert import quota_message
 from retinue.manager.domain.session.spec import KernelSpec, MountSpec
 from retinue.manager.domain.session.states import SessionType
-from retinue.manager.store import quotas
-from retinue.manager.store.database import Database
+from retinue.manager.store.placement import quotas
+from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.reporting_node import TERM, Node, enrol
 from tests.integration.manager.rows import execute, limit, states, submit, waits
 from tests.integration.manager.scheduled_nodes import finish, roomy_node

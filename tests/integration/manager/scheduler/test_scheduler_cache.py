@@ -15,8 +15,10 @@ from sqlalchemy import text
 from retinue.manager.domain.session.spec import KernelSpec
 from retinue.manager.scheduler.cache_sync import CacheSync
 from retinue.manager.scheduler.core.cache import Cache
-from retinue.manager.store import agents, groups, quotas, sessions, shares
-from retinue.manager.store.database import Database
+from retinue.manager.store.fleet import agents, groups
+from retinue.manager.store.placement import quotas, shares
+from retinue.manager.store.postgres.database import Database
+from retinue.manager.store.sessions import sessions
 from tests.integration.manager.reporting_node import TERM
 from tests.integration.manager.rows import limit, states, waits
 from tests.integration.manager.rows import submit as submit_to

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import text
 
-from retinue.manager.store.database import Database
+from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.scheduler.world import World, check, check_claims, check_journal
 
 

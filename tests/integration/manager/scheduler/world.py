@@ -21,8 +21,9 @@ from retinue.manager.domain.session.states import KernelState, SessionState, Ses
 from retinue.manager.session.drafts import draft
 from retinue.manager.session.submit import create_many
 from retinue.manager.session.transaction import terminate
-from retinue.manager.store import journal, ledger
-from retinue.manager.store.database import Database
+from retinue.manager.store.journal import journal
+from retinue.manager.store.placement import ledger
+from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.reporting_node import TERM, Node, enrol
 from tests.support.stepped_scheduler import SteppedScheduler
 

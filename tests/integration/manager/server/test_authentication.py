@@ -32,8 +32,9 @@ from retinue.manager.server import authentication, wrong_tokens
 from retinue.manager.server.authentication import Authenticator
 from retinue.manager.server.calls import Call
 from retinue.manager.server.errors import AgentRevoked, TokenInvalid
-from retinue.manager.store import accounts, agents
-from retinue.manager.store.database import Database, StoreUnavailable
+from retinue.manager.store.accounts import accounts
+from retinue.manager.store.fleet import agents
+from retinue.manager.store.postgres.database import Database, StoreUnavailable
 from retinue.manager.v1 import (
     account_service_pb2,
     account_service_pb2_grpc,

@@ -17,7 +17,7 @@ from retinue.manager.server import interceptors
 from retinue.manager.server.call_limits import DEFAULT_LIMITS, CallerClass, Weight
 from retinue.manager.server.turns import DEFAULT_PACING
 from retinue.manager.session.submit import submit
-from retinue.manager.store import sessions
+from retinue.manager.store.sessions import sessions
 from retinue.manager.v1 import account_service_pb2, account_service_pb2_grpc, session_pb2, session_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb
 from retinue.rpc import loop_slices

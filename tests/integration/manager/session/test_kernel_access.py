@@ -8,7 +8,7 @@ from sqlalchemy import text
 
 from retinue.manager.domain.session.events import AccessMethod, KernelAccess
 from retinue.manager.session.access_log import AGAIN_SECONDS, record
-from retinue.manager.store.database import Database
+from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.rows import submit
 
 TOKEN, OTHER_TOKEN = uuid.UUID(int=1), uuid.UUID(int=2)

@@ -10,7 +10,7 @@ import pytest
 from psycopg.types.array import ListDumper
 from sqlalchemy import text
 
-from retinue.manager.store.database import Database, Query
+from retinue.manager.store.postgres.database import Database, Query
 
 CHARACTERS = [*"ab ,{}\"\\'%:NULnul\t\n\r", "é", "\u2003", "\u3000", "😀", "\x01", '","', "\\\\"]
 WORDS = ["", "NULL", "null", "{}", "{a,b}", '"', '""', '","', "\\", "a b", "a,b", "a\nb", "\u2003", ":name", "%s"]

@@ -18,13 +18,13 @@ from alembic.script import ScriptDirectory
 from psycopg import sql
 from sqlalchemy import text
 
-from retinue.manager.store import accounts, audit
+from retinue.manager.store.accounts import accounts, audit
 from retinue.manager.store.backups import rows
 from retinue.manager.store.backups.archive import Archive, BadBackupError, opened, writing
 from retinue.manager.store.backups.restore import OccupiedError, begin_incarnation, restore, violated_invariants
 from retinue.manager.store.backups.rows import Connection, NoClusterError
-from retinue.manager.store.database import Database
 from retinue.manager.store.migrations import SchemaTooNewError, configuration, synchronous_engine, upgrade
+from retinue.manager.store.postgres.database import Database
 from tests.support.databases import Postgres
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -13,8 +13,8 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import text
 
-from retinue.manager.store.database import Database, Query, Statement, StoreUnavailable, Transaction
-from retinue.manager.store.lanes import Lane
+from retinue.manager.store.postgres.database import Database, Query, Statement, StoreUnavailable, Transaction
+from retinue.manager.store.postgres.lanes import Lane
 from retinue.rpc.cancellation import cancellable, shielded
 from tests.integration.manager.cancelling import broken_off_at, cancelled_at
 from tests.support.eventually import NEVER

@@ -7,9 +7,9 @@ from urllib.parse import quote
 import pytest
 from sqlalchemy import text
 
-from retinue.manager.store.connections import parse_url
-from retinue.manager.store.database import Database
 from retinue.manager.store.migrations import is_empty
+from retinue.manager.store.postgres.connections import parse_url
+from retinue.manager.store.postgres.database import Database
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

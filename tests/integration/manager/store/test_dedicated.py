@@ -8,10 +8,10 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
-from retinue.manager.store.database import Database, StoreUnavailable
-from retinue.manager.store.dedicated import execute_within
-from retinue.manager.store.health import watch_database
-from retinue.manager.store.lanes import Lane
+from retinue.manager.store.postgres.database import Database, StoreUnavailable
+from retinue.manager.store.postgres.dedicated import execute_within
+from retinue.manager.store.postgres.health import watch_database
+from retinue.manager.store.postgres.lanes import Lane
 from tests.support.eventually import eventually
 from tests.support.silence import silent_proxy
 

@@ -17,8 +17,8 @@ import psycopg
 import pytest
 
 from retinue.manager.installation import prepare_directory
-from retinue.manager.store import embedded
-from retinue.manager.store.embedded import FALLBACK_ROOT, EmbeddedServer, EmbeddedServerError, running_server
+from retinue.manager.store.postgres import embedded
+from retinue.manager.store.postgres.embedded import FALLBACK_ROOT, EmbeddedServer, EmbeddedServerError, running_server
 from tests.support.databases import passable_directory
 from tests.support.eventually import eventually
 
@@ -72,7 +72,7 @@ async def test_no_other_user_can_connect(directory: Path) -> None:
 
 async def test_a_server_left_by_a_killed_manager_is_taken_over(directory: Path) -> None:
     program = (
-        "import asyncio, os, signal, sys; from pathlib import Path; from retinue.manager.store.embedded import EmbeddedServer\n"
+        "import asyncio, os, signal, sys; from pathlib import Path; from retinue.manager.store.postgres.embedded import EmbeddedServer\n"
         "async def main():\n"
         "    server = EmbeddedServer(Path(sys.argv[1]), durable=False); await server.start(); print(server.pid)\n"
         "    sys.stdout.flush(); os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -98,7 +98,7 @@ async def test_a_server_left_by_a_killed_manager_is_taken_over(directory: Path) 
 
 async def test_a_start_waits_for_a_server_that_ended_and_that_its_parent_has_not_noticed(directory: Path) -> None:
     program = (
-        "import asyncio, os, signal, sys; from pathlib import Path; from retinue.manager.store.embedded import EmbeddedServer\n"
+        "import asyncio, os, signal, sys; from pathlib import Path; from retinue.manager.store.postgres.embedded import EmbeddedServer\n"
         "async def main():\n"
         "    server = EmbeddedServer(Path(sys.argv[1]), durable=False); await server.start(); print(server.pid)\n"
         "    sys.stdout.flush(); os.kill(os.getpid(), signal.SIGSTOP); await asyncio.sleep(1000)\n"

@@ -15,8 +15,8 @@ import pytest
 from sqlalchemy import text
 
 from retinue.manager.server.lower_errors import to_api_error
-from retinue.manager.store.database import Database, StoreUnavailable
 from retinue.manager.store.migrations import migrate
+from retinue.manager.store.postgres.database import Database, StoreUnavailable
 from tests.support.databases import Postgres
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

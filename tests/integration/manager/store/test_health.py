@@ -15,9 +15,9 @@ import pytest
 from prometheus_client import REGISTRY
 from sqlalchemy import text
 
-from retinue.manager.store import database as module
-from retinue.manager.store import health
-from retinue.manager.store.database import Database, StoreUnavailable
+from retinue.manager.store.postgres import database as module
+from retinue.manager.store.postgres import health
+from retinue.manager.store.postgres.database import Database, StoreUnavailable
 from tests.support.databases import Postgres
 from tests.support.eventually import eventually
 

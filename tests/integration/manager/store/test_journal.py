@@ -14,10 +14,18 @@ import pytest
 from sqlalchemy import text
 
 from retinue.manager.domain.session.events import ReasonChanged
-from retinue.manager.store import cluster, journal
-from retinue.manager.store.database import Database, StoreUnavailable
-from retinue.manager.store.journal import Entry, Event, ReaderTooSlow, RevisionCompacted, RevisionInFuture, RevisionLost
-from retinue.manager.store.journal_tail import PORTION, JournalTail
+from retinue.manager.store.journal import journal
+from retinue.manager.store.journal.journal import (
+    Entry,
+    Event,
+    ReaderTooSlow,
+    RevisionCompacted,
+    RevisionInFuture,
+    RevisionLost,
+)
+from retinue.manager.store.journal.journal_tail import PORTION, JournalTail
+from retinue.manager.store.postgres import cluster
+from retinue.manager.store.postgres.database import Database, StoreUnavailable
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

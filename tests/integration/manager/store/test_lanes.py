@@ -11,9 +11,9 @@ from grpc_status import rpc_status
 from sqlalchemy import text
 
 from retinue.manager.server import interceptors, turn_taking
-from retinue.manager.store import connections
-from retinue.manager.store.database import Database, StoreBusy, StoreUnavailable
-from retinue.manager.store.lanes import POOL_SIZES, Lane, in_lane
+from retinue.manager.store.postgres import connections
+from retinue.manager.store.postgres.database import Database, StoreBusy, StoreUnavailable
+from retinue.manager.store.postgres.lanes import POOL_SIZES, Lane, in_lane
 from retinue.manager.v1 import (
     account_service_pb2,
     account_service_pb2_grpc,

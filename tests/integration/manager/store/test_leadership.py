@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from sqlalchemy import text
 
-from retinue.manager.store import leadership, lease
-from retinue.manager.store.database import Database, StoreUnavailable
-from retinue.manager.store.leadership import Lease, NotLeader
+from retinue.manager.store.leadership import leadership, lease
+from retinue.manager.store.leadership.leadership import Lease, NotLeader
+from retinue.manager.store.postgres.database import Database, StoreUnavailable
 from tests.support.eventually import NEVER, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -24,7 +24,7 @@ def no_term_by_a_stall(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "LEASE_SECONDS", 2 * NEVER)
     monkeypatch.setattr(leadership, "_ANSWER_SECONDS", NEVER)
     # The parameters without which `_answer` is called.
-    monkeypatch.setattr("retinue.manager.store.leadership._answer.__defaults__", ((), NEVER))
+    monkeypatch.setattr("retinue.manager.store.leadership.leadership._answer.__defaults__", ((), NEVER))
 
 
 class Body:

@@ -19,10 +19,10 @@ from alembic.script import ScriptDirectory
 from sqlmodel import SQLModel
 
 from retinue.manager.store import tables
-from retinue.manager.store.connections import parse_url
-from retinue.manager.store.database import Database, StoreUnavailable
-from retinue.manager.store.examination import WrongEncodingError
 from retinue.manager.store.migrations import SchemaTooNewError, configuration, migrate
+from retinue.manager.store.postgres.connections import parse_url
+from retinue.manager.store.postgres.database import Database, StoreUnavailable
+from retinue.manager.store.postgres.examination import WrongEncodingError
 from tests.integration.manager.rows import submit
 from tests.support.databases import Postgres
 

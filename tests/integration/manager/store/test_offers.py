@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import text
 
 from retinue.manager.domain.session.attempts import RuntimeStatus
-from retinue.manager.store import agents, nodes
-from retinue.manager.store.database import Database
+from retinue.manager.store.fleet import agents, nodes
+from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.reporting_node import enrol
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

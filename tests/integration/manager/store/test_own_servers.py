@@ -17,13 +17,14 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import text
 
-from retinue.manager.store import cluster, leadership
 from retinue.manager.store.backups.restore import begin_incarnation, violated_invariants
-from retinue.manager.store.database import Database, StoreUnavailable
-from retinue.manager.store.embedded import EmbeddedServer
-from retinue.manager.store.examination import UnfitDatabaseError, examine
-from retinue.manager.store.health import watch_database
+from retinue.manager.store.leadership import leadership
 from retinue.manager.store.migrations import check, migrate, synchronous_engine
+from retinue.manager.store.postgres import cluster
+from retinue.manager.store.postgres.database import Database, StoreUnavailable
+from retinue.manager.store.postgres.embedded import EmbeddedServer
+from retinue.manager.store.postgres.examination import UnfitDatabaseError, examine
+from retinue.manager.store.postgres.health import watch_database
 from tests.support.databases import Postgres, passable_directory
 from tests.support.eventually import NEVER, eventually
 

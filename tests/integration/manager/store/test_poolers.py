@@ -10,12 +10,12 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import text
 
-from retinue.manager.store import leadership
-from retinue.manager.store.database import Database, StoreUnavailable
-from retinue.manager.store.examination import UnfitDatabaseError, examine
-from retinue.manager.store.journal_tail import JournalTail
-from retinue.manager.store.lanes import MAX_CONNECTIONS
+from retinue.manager.store.journal.journal_tail import JournalTail
+from retinue.manager.store.leadership import leadership
 from retinue.manager.store.migrations import migrate
+from retinue.manager.store.postgres.database import Database, StoreUnavailable
+from retinue.manager.store.postgres.examination import UnfitDatabaseError, examine
+from retinue.manager.store.postgres.lanes import MAX_CONNECTIONS
 from tests.support.databases import Postgres, fresh_database
 from tests.support.eventually import NEVER
 from tests.support.pgbouncer import pooler

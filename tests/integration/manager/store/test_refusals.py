@@ -19,10 +19,10 @@ import pytest_asyncio
 from sqlalchemy import text
 
 from retinue.manager.identity.authority import Authority
-from retinue.manager.store.database import Database, StoreUnavailable
-from retinue.manager.store.embedded import EmbeddedServer
-from retinue.manager.store.examination import UnfitDatabaseError, examine
-from retinue.manager.store.faults import Fault
+from retinue.manager.store.postgres.database import Database, StoreUnavailable
+from retinue.manager.store.postgres.embedded import EmbeddedServer
+from retinue.manager.store.postgres.examination import UnfitDatabaseError, examine
+from retinue.manager.store.postgres.faults import Fault
 from tests.support.databases import Postgres, passable_directory
 from tests.support.pgbouncer import pooler
 

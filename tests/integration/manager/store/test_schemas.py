@@ -10,10 +10,11 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import text
 
-from retinue.manager.store import cluster, leadership
-from retinue.manager.store.database import Database
-from retinue.manager.store.examination import UnfitDatabaseError
+from retinue.manager.store.leadership import leadership
 from retinue.manager.store.migrations import check, migrate
+from retinue.manager.store.postgres import cluster
+from retinue.manager.store.postgres.database import Database
+from retinue.manager.store.postgres.examination import UnfitDatabaseError
 from tests.support.databases import Postgres
 from tests.support.eventually import NEVER
 

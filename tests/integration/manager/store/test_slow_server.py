@@ -11,9 +11,9 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
-from retinue.manager.store import connections
-from retinue.manager.store.database import Database
-from retinue.manager.store.embedded import EmbeddedServer
+from retinue.manager.store.postgres import connections
+from retinue.manager.store.postgres.database import Database
+from retinue.manager.store.postgres.embedded import EmbeddedServer
 from tests.support.databases import passable_directory
 
 # Longer than a call waits here for a connection that others use.

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
-from retinue.manager.store.database import Database, Query, Statement, StoreConflict, StoreUnavailable, fetch
+from retinue.manager.store.postgres.database import Database, Query, Statement, StoreConflict, StoreUnavailable, fetch
 
 MAKE = "INSERT INTO project (name) VALUES (:name) RETURNING name"
 COUNT = "SELECT count(*) AS number FROM project WHERE name LIKE :like"

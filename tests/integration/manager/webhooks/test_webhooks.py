@@ -18,7 +18,7 @@ from standardwebhooks import Webhook
 from retinue.manager.domain.session.spec import WebhookSpec
 from retinue.manager.idle.controller import IdleController
 from retinue.manager.session.transaction import terminate
-from retinue.manager.store.database import Database
+from retinue.manager.store.postgres.database import Database
 from retinue.manager.webhooks import post
 from retinue.manager.webhooks.dispatcher import WebhookDispatcher
 from retinue.rpc.core.addresses import PUBLIC_ONLY, AddressPolicy

@@ -27,8 +27,8 @@ from retinue.manager.endpoints.routers.core.table import TableEndpoint
 from retinue.manager.endpoints.routers.messages import endpoint_message
 from retinue.manager.server.errors import InvalidRequest
 from retinue.manager.server.fields import Violations
-from retinue.manager.store.endpoints import SETTINGS
-from retinue.manager.store.recordset import recordset
+from retinue.manager.store.endpoints.endpoints import SETTINGS
+from retinue.manager.store.postgres.recordset import recordset
 from retinue.manager.v1 import endpoint_pb2 as epb
 from retinue.proxy import messages
 from retinue.router import convert

@@ -19,10 +19,10 @@ from retinue.manager.domain.session.states import SessionState, SessionType
 from retinue.manager.endpoints.fleet import EndpointView, rollout_of, view_of
 from retinue.manager.endpoints.routers.core.table import EdgeTable, TableEndpoint, difference
 from retinue.manager.endpoints.routers.messages import endpoint_message
-from retinue.manager.store.endpoint_replicas import ReplicaRecord
-from retinue.manager.store.endpoint_revisions import RevisionRecord
-from retinue.manager.store.endpoint_rollouts import RolloutRecord
-from retinue.manager.store.endpoints import EndpointRecord
+from retinue.manager.store.endpoints.endpoint_replicas import ReplicaRecord
+from retinue.manager.store.endpoints.endpoint_revisions import RevisionRecord
+from retinue.manager.store.endpoints.endpoint_rollouts import RolloutRecord
+from retinue.manager.store.endpoints.endpoints import EndpointRecord
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 SPEC = RevisionSpec(SessionSpec("replica", "default", "default", SessionType.INFERENCE), ReplicaSpec(8000))

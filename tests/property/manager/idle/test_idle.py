@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from retinue.manager.domain.idle.policy import NOTHING, Checker, IdlePolicy, Seen, evaluate
 from retinue.manager.domain.idle.utilization import Window
 from retinue.manager.domain.session.states import SessionType
-from retinue.manager.store.idle import decode_policy, encode_policy
+from retinue.manager.store.sessions.idle import decode_policy, encode_policy
 
 spans = st.none() | st.integers(0, 1000).map(float)
 limits = st.none() | st.integers(1, 1000).map(float)

@@ -30,9 +30,12 @@ from retinue.manager.domain.session.mounts import MountRoot
 from retinue.manager.domain.session.probes import Probe, ProbeKind, PublishedPort
 from retinue.manager.domain.session.spec import KernelSpec, RetryPolicy, SessionSpec
 from retinue.manager.domain.session.states import SessionType
-from retinue.manager.store import agents, attempts, endpoint_revisions, endpoint_rollouts, endpoints, groups, idle
-from retinue.manager.store.documents import Unreadable
-from retinue.manager.store.recordset import recordset
+from retinue.manager.store.endpoints import endpoint_revisions, endpoint_rollouts, endpoints
+from retinue.manager.store.fleet import agents, groups
+from retinue.manager.store.placement import attempts
+from retinue.manager.store.postgres.documents import Unreadable
+from retinue.manager.store.postgres.recordset import recordset
+from retinue.manager.store.sessions import idle
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.manager.store.lease import LEASE_SECONDS, VALID_SECONDS, Lease, NotLeader, Observer, Sighting
+from retinue.manager.store.leadership.lease import LEASE_SECONDS, VALID_SECONDS, Lease, NotLeader, Observer, Sighting
 
 BEGAN = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 delays = st.floats(0.0, 12.0)

@@ -14,8 +14,8 @@ from retinue.manager.agent_rpc.output import Piece, Span
 from retinue.manager.agent_rpc.relay import AgentUnavailableError, AttemptLocation, Forwarder
 from retinue.manager.controllers import log_collector
 from retinue.manager.controllers.log_collector import OutputCollector
-from retinue.manager.store.database import Database
-from retinue.manager.store.outputs import PendingOutput
+from retinue.manager.store.postgres.database import Database
+from retinue.manager.store.sessions.outputs import PendingOutput
 
 ROW = PendingOutput(
     session_id=uuid.UUID(int=1), kernel_id=uuid.UUID(int=2), epoch=1, agent_id="n1", address="127.0.0.1:1", log_size=5

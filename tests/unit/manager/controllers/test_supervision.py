@@ -9,8 +9,8 @@ from prometheus_client import REGISTRY
 
 from retinue.manager import supervision
 from retinue.manager.domain.session.attempts import TermOverError
-from retinue.manager.store.database import StoreUnavailable
-from retinue.manager.store.leadership import NotLeader
+from retinue.manager.store.leadership.leadership import NotLeader
+from retinue.manager.store.postgres.database import StoreUnavailable
 from retinue.manager.supervision import PartInterruptedError, all_or_each, supervise
 from tests.support.eventually import eventually
 

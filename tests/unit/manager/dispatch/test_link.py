@@ -17,7 +17,7 @@ from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.manager.dispatch import convert
 from retinue.manager.domain.session.attempts import NodeReport, TermOverError
 from retinue.manager.domain.session.states import Observed, SessionState
-from retinue.manager.store.database import StoreUnavailable
+from retinue.manager.store.postgres.database import StoreUnavailable
 from retinue.rpc.errors import ApiError
 from tests.link.memory_agent import AGENT
 from tests.link.memory_manager import HEARTBEAT, Leader, MemoryStore

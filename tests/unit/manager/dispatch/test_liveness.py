@@ -19,7 +19,7 @@ from retinue.manager.domain.agents.liveness import verdict, worsened
 from retinue.manager.domain.agents.timers import Timers
 from retinue.manager.domain.scheduling.records import AgentState
 from retinue.manager.domain.session.states import Goal, SessionState
-from retinue.manager.store.nodes import AgentTarget
+from retinue.manager.store.fleet.nodes import AgentTarget
 from tests.support.controllers import Controller, Link, controller_of
 from tests.support.eventually import eventually
 

@@ -18,7 +18,7 @@ from retinue.manager.dispatch.supervisor import Supervisor
 from retinue.manager.domain.agents.mass_loss import Member, held_losses
 from retinue.manager.domain.agents.timers import Timers
 from retinue.manager.domain.scheduling.records import AgentState, LossHold, MassLossRule
-from retinue.manager.store.nodes import AgentTarget
+from retinue.manager.store.fleet.nodes import AgentTarget
 from tests.support.eventually import eventually
 
 # Of a clock that is the test's own, in numbers that add up.

@@ -14,8 +14,8 @@ import pytest
 from retinue.manager.dispatch.reports import ReportQueue
 from retinue.manager.domain.session.attempts import AttemptStatus, ListenerBrokenError, NodeReport
 from retinue.manager.domain.session.states import Observed
-from retinue.manager.store.database import StoreUnavailable
-from retinue.manager.store.leadership import NotLeader
+from retinue.manager.store.leadership.leadership import NotLeader
+from retinue.manager.store.postgres.database import StoreUnavailable
 from tests.link.virtual_time import run
 
 

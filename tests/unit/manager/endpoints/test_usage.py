@@ -10,7 +10,7 @@ from retinue.manager.domain.endpoints import measures
 from retinue.manager.domain.endpoints.scaling import Reading
 from retinue.manager.domain.session.attempts import AttemptUsage
 from retinue.manager.endpoints.usage import FRESH_SECONDS, ReplicaUsage
-from retinue.manager.store.idle import MeasuredKernel
+from retinue.manager.store.sessions.idle import MeasuredKernel
 
 MAIN, SUB = uuid.UUID(int=1), uuid.UUID(int=2)
 SLOTS = {"cpu": 2_000, "mem": 1_000, "cuda.device": 1_000}

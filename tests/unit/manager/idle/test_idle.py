@@ -22,7 +22,7 @@ from retinue.manager.domain.idle.policy import (
 from retinue.manager.domain.idle.utilization import Reading
 from retinue.manager.domain.session.states import SessionType
 from retinue.manager.idle.activity import pace
-from retinue.manager.store.idle import decode_policy, encode_policy
+from retinue.manager.store.sessions.idle import decode_policy, encode_policy
 
 HOUR = 3600.0
 START = 1_000_000.0

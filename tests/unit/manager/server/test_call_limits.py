@@ -21,7 +21,7 @@ from retinue.manager.server.call_limits import (
     Weight,
     weight_of,
 )
-from retinue.manager.store.lanes import POOL_SIZES, Lane
+from retinue.manager.store.postgres.lanes import POOL_SIZES, Lane
 from retinue.manager.v1 import (
     account_service_pb2,
     app_service_pb2,

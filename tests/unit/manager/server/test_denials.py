@@ -6,7 +6,7 @@ import datetime as dt
 from dataclasses import replace
 
 from retinue.manager.server.denials import Denials, minute_of
-from retinue.manager.store.audit import Denial
+from retinue.manager.store.accounts.audit import Denial
 
 NOON = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
 WRONG = Denial(NOON, "", "", "", "10.0.0.7", "/s/GetCaller", "UNAUTHENTICATED", "TOKEN_INVALID")

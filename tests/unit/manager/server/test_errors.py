@@ -10,8 +10,10 @@ import pytest
 from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, PreconditionFailure, RetryInfo
 
 from retinue.manager.server import errors, lower_errors, preconditions
-from retinue.manager.store import agents, journal, leadership, requests
-from retinue.manager.store.database import StoreConflict, StoreUnavailable
+from retinue.manager.store.fleet import agents
+from retinue.manager.store.journal import journal, requests
+from retinue.manager.store.leadership import leadership
+from retinue.manager.store.postgres.database import StoreConflict, StoreUnavailable
 from retinue.manager.v1.error_reason_pb2 import ErrorReason
 from retinue.rpc.errors import MAX_STATUS_BYTES, MAX_VIOLATIONS
 

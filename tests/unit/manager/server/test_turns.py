@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from retinue.manager.server.call_limits import COSTS, DEFAULT_LIMITS, Caller, CallerClass, Weight
 from retinue.manager.server.turn_taking import PLACES
 from retinue.manager.server.turns import ACTIVE_SECONDS, DEFAULT_PACING, Pace, Paces, Turns
-from retinue.manager.store.lanes import POOL_SIZES, Lane
+from retinue.manager.store.postgres.lanes import POOL_SIZES, Lane
 
 ADA, BOB, EVE = (Caller(CallerClass.USER, name) for name in ("ada", "bob", "eve"))
 NODE = Caller(CallerClass.AGENT, "node")

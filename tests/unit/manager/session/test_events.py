@@ -36,7 +36,7 @@ from retinue.manager.domain.session.images import SeenImage
 from retinue.manager.domain.session.new_session import NewKernel, NewSession
 from retinue.manager.domain.session.service_ports import ServicePortSpec
 from retinue.manager.domain.session.states import KernelState, Result, SessionState
-from retinue.manager.store.recordset import recordset
+from retinue.manager.store.postgres.recordset import recordset
 
 ID, NOW = uuid.UUID(int=7), dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 SESSION = NewSession(ID, "n", "ada", "p", "g", "BATCH", "SINGLE_NODE", 1, 10, {"name": "n", "roles": {}}, "")

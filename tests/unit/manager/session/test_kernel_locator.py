@@ -9,7 +9,7 @@ import pytest
 
 from retinue.manager.domain.session.states import KernelState
 from retinue.manager.session.kernel_locator import KernelNotRunningError, location_of
-from retinue.manager.store.attempts import KernelLocationRecord, kernel_location
+from retinue.manager.store.placement.attempts import KernelLocationRecord, kernel_location
 
 KERNEL = uuid.UUID(int=1)
 RUNNING = KernelLocationRecord(KERNEL, KernelState.RUNNING, 2, "n1", "127.0.0.1:7000")

@@ -9,7 +9,7 @@ from retinue.manager.domain.session.states import SessionType
 from retinue.manager.session.admission_quota import exceeded
 from retinue.manager.session.drafts import Draft
 from retinue.manager.session.drafts import draft as make_draft
-from retinue.manager.store.quotas import PROJECT, USER, Limits, Subject
+from retinue.manager.store.placement.quotas import PROJECT, USER, Limits, Subject
 
 
 def draft(name: str, *, project: str = "p", priority: int = 10, kind: SessionType = SessionType.BATCH) -> Draft:

@@ -21,7 +21,7 @@ from retinue.manager.domain.session.spec import (
     role_counts,
 )
 from retinue.manager.domain.session.states import SessionType
-from retinue.manager.store import spec_fields
+from retinue.manager.store.sessions import spec_fields
 
 SESSION = uuid.UUID("00000000-0000-4000-8000-000000000001")
 

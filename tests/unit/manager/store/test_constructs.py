@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import BigInteger, Text, select
 
-from retinue.manager.store.constructs import Construct, columns_of, lists, one_of, table_of, word
-from retinue.manager.store.shares import Difference
+from retinue.manager.store.placement.shares import Difference
+from retinue.manager.store.postgres.constructs import Construct, columns_of, lists, one_of, table_of, word
 from retinue.manager.store.tables import Claim, DrfShare
 
 _claim = table_of(Claim)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
-from retinue.manager.store.connections import hosts_of, parse_url
+from retinue.manager.store.postgres.connections import hosts_of, parse_url
 
 
 def parameters(url: str) -> dict[str, Any]:

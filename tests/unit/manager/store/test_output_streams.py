@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.manager.store.output_streams import MAX_RUNS, StreamRuns
+from retinue.manager.store.sessions.output_streams import MAX_RUNS, StreamRuns
 from retinue.rpc.core.output_stream import Stream
 
 RUNS = st.lists(st.tuples(st.integers(0, 5), st.sampled_from(Stream)))

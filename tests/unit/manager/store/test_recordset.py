@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from retinue.manager.store.recordset import recordset
+from retinue.manager.store.postgres.recordset import recordset
 
 
 class Word(enum.StrEnum):

@@ -15,9 +15,9 @@ from google.protobuf.duration_pb2 import Duration
 from sqlalchemy import text
 
 from retinue.manager.api.admin import accounts as accounts_api
-from retinue.manager.store import accounts as store
-from retinue.manager.store import journal
-from retinue.manager.store.database import Database
+from retinue.manager.store.accounts import accounts as store
+from retinue.manager.store.journal import journal
+from retinue.manager.store.postgres.database import Database
 from retinue.manager.store.tables import Session
 from retinue.manager.v1 import account_service_pb2 as pb
 from retinue.manager.v1 import account_service_pb2_grpc, session_pb2, session_service_pb2, session_service_pb2_grpc

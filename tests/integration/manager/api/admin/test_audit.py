@@ -22,8 +22,9 @@ from retinue.manager.domain.session.states import SessionType
 from retinue.manager.identity.tokens import TOKEN_PREFIX, new_secret
 from retinue.manager.session.drafts import draft
 from retinue.manager.session.submit import create_many
-from retinue.manager.store import accounts, audit, endpoints
-from retinue.manager.store.database import StoreUnavailable
+from retinue.manager.store.accounts import accounts, audit
+from retinue.manager.store.endpoints import endpoints
+from retinue.manager.store.postgres.database import StoreUnavailable
 from retinue.manager.v1 import (
     account_service_pb2 as pb,
 )

@@ -14,7 +14,7 @@ from cryptography import x509
 from sqlalchemy import text
 
 from retinue.manager.identity.tokens import JOIN_TOKEN_PREFIX, new_secret
-from retinue.manager.store import agents
+from retinue.manager.store.fleet import agents
 from retinue.manager.v1 import enrollment_service_pb2 as pb
 from retinue.manager.v1 import enrollment_service_pb2_grpc
 from tests.integration.manager.rig import Failure, Service, failure, key_and_request

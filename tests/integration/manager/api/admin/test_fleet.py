@@ -20,8 +20,9 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from sqlalchemy import text
 
 from retinue.client.scheduling_policy import agent_strategy, session_strategy, strategy_name
-from retinue.manager.store import nodes, orphans, shares
-from retinue.manager.store.orphans import Found
+from retinue.manager.store.fleet import nodes
+from retinue.manager.store.placement import orphans, shares
+from retinue.manager.store.placement.orphans import Found
 from retinue.manager.store.tables import Attempt, Kernel, Session
 from retinue.manager.v1 import fleet_service_pb2 as pb
 from retinue.manager.v1 import fleet_service_pb2_grpc

@@ -15,7 +15,8 @@ import pytest_asyncio
 from retinue.manager.identity.authority import Authority, certificate_fingerprint
 from retinue.manager.identity.principal import Kind
 from retinue.manager.identity.tokens import JOIN_TOKEN_PREFIX, hash_secret, new_secret
-from retinue.manager.store import agents, cluster, routers
+from retinue.manager.store.fleet import agents, routers
+from retinue.manager.store.postgres import cluster
 from retinue.manager.v1 import enrollment_service_pb2 as pb
 from retinue.manager.v1 import enrollment_service_pb2_grpc
 from retinue.rpc.enrollment.identity import KeyRequest, new_key

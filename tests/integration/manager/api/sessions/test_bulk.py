@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from retinue.manager.domain.session.events import SessionCreated
-from retinue.manager.store import journal
+from retinue.manager.store.journal import journal
 from retinue.manager.v1 import session_pb2
 from retinue.manager.v1 import session_service_pb2 as pb
 from tests.integration.manager.api.sessions.ada import Ada, spec

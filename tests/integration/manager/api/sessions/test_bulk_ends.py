@@ -14,7 +14,8 @@ from sqlalchemy import text
 
 from retinue.manager.api.sessions import terminations
 from retinue.manager.domain.session.events import SessionMoved
-from retinue.manager.store import accounts, journal
+from retinue.manager.store.accounts import accounts
+from retinue.manager.store.journal import journal
 from retinue.manager.store.tables import Agent, Attempt
 from retinue.manager.v1 import session_pb2, session_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb

@@ -16,7 +16,8 @@ from retinue.manager.controllers import dependencies
 from retinue.manager.domain.session.dependency_graph import DependencyKind
 from retinue.manager.domain.session.events import SessionMoved
 from retinue.manager.domain.session.states import Result, SessionState
-from retinue.manager.store import changes, journal
+from retinue.manager.store.journal import journal
+from retinue.manager.store.placement import changes
 from retinue.manager.v1 import session_pb2, session_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb
 from tests.integration.manager.api.sessions.ada import Ada, spec

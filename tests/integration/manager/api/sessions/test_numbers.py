@@ -9,7 +9,7 @@ import grpc
 import pytest
 from sqlalchemy import text
 
-from retinue.manager.store import sessions
+from retinue.manager.store.sessions import sessions
 from retinue.manager.v1 import session_pb2
 from retinue.manager.v1 import session_service_pb2 as pb
 from tests.integration.manager.api.sessions.ada import Ada, spec

@@ -14,7 +14,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 from sqlalchemy import text
 
-from retinue.manager.store import accounts
+from retinue.manager.store.accounts import accounts
 from retinue.manager.v1 import session_pb2 as spb
 from retinue.manager.v1 import session_service_pb2 as sessions_pb
 from retinue.manager.v1 import session_service_pb2_grpc, template_service_pb2_grpc

@@ -13,7 +13,8 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import text
 
-from retinue.manager.store import accounts, quotas
+from retinue.manager.store.accounts import accounts
+from retinue.manager.store.placement import quotas
 from retinue.manager.v1 import (
     endpoint_pb2,
     endpoint_service_pb2,

@@ -11,7 +11,8 @@ from sqlalchemy import text
 
 from retinue.manager.domain.session.spec_views import basic
 from retinue.manager.server.pages import MAX_PAGE_BYTES
-from retinue.manager.store import accounts, sessions
+from retinue.manager.store.accounts import accounts
+from retinue.manager.store.sessions import sessions
 from retinue.manager.v1 import session_pb2, session_service_pb2_grpc, template_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb
 from retinue.manager.v1 import template_service_pb2 as template_pb

@@ -35,7 +35,8 @@ from retinue.manager.domain.endpoints.states import ReplicaState
 from retinue.manager.endpoints.routers.edge import RouterEdge
 from retinue.manager.identity.endpoint_tokens import EndpointDomain, EndpointTokenSigner
 from retinue.manager.identity.tokens import JOIN_TOKEN_PREFIX, hash_secret, new_secret
-from retinue.manager.store import agents, endpoint_tokens, routers
+from retinue.manager.store.endpoints import endpoint_tokens
+from retinue.manager.store.fleet import agents, routers
 from retinue.manager.v1 import fleet_service_pb2 as pb
 from retinue.manager.v1 import fleet_service_pb2_grpc
 from tests.integration.manager.rig import Service, bearer, failure

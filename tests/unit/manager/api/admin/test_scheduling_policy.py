@@ -17,7 +17,7 @@ from retinue.manager.domain.session.isolation_policy import IsolationPolicy
 from retinue.manager.scheduling import strategies
 from retinue.manager.server.errors import InvalidRequest
 from retinue.manager.server.fields import Violations
-from retinue.manager.store.groups import GroupPolicy
+from retinue.manager.store.fleet.groups import GroupPolicy
 from retinue.manager.v1 import fleet_service_pb2 as fleet_pb
 from retinue.manager.v1 import scheduling_policy_pb2 as pb
 

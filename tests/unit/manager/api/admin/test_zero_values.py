@@ -28,7 +28,7 @@ from retinue.manager.domain.session.isolation_policy import IsolationPolicy
 from retinue.manager.scheduling import strategies
 from retinue.manager.server.errors import InvalidRequest
 from retinue.manager.server.fields import Violations
-from retinue.manager.store.groups import GroupPolicy
+from retinue.manager.store.fleet.groups import GroupPolicy
 from retinue.manager.v1 import endpoint_pb2, session_pb2
 from tests.unit.manager.contract import methods
 

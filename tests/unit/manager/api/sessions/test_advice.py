@@ -6,7 +6,7 @@ import uuid
 
 from retinue.manager.api.sessions.convert import advice_of
 from retinue.manager.domain.session.states import Result, SessionState
-from retinue.manager.store.dependencies import ParentRecord
+from retinue.manager.store.sessions.dependencies import ParentRecord
 
 
 def parent(name: str, state: SessionState, priority: int) -> ParentRecord:

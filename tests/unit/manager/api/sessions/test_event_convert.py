@@ -11,7 +11,7 @@ import pytest
 
 from retinue.manager.api.sessions.event_convert import event_message
 from retinue.manager.domain.session.events import parse_event
-from retinue.manager.store.journal import Event
+from retinue.manager.store.journal.journal import Event
 from retinue.manager.v1 import session_pb2 as pb
 
 ID = uuid.UUID(int=7)

@@ -6,7 +6,7 @@ import uuid
 
 from retinue.manager.api.sessions.convert import node_message
 from retinue.manager.domain.session.states import Result, SessionState
-from retinue.manager.store.dependencies import GraphNode
+from retinue.manager.store.sessions.dependencies import GraphNode
 from retinue.manager.v1 import session_pb2 as pb
 
 

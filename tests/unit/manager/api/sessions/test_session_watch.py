@@ -18,9 +18,10 @@ from retinue.manager.api.sessions import watch
 from retinue.manager.api.sessions.watch import serve_watch
 from retinue.manager.domain.session.events import SessionMoved, UnreadableEvent
 from retinue.manager.domain.session.states import Result, SessionState
-from retinue.manager.store import journal, sessions
-from retinue.manager.store.journal import Event
-from retinue.manager.store.journal_tail import PORTION
+from retinue.manager.store.journal import journal
+from retinue.manager.store.journal.journal import Event
+from retinue.manager.store.journal.journal_tail import PORTION
+from retinue.manager.store.sessions import sessions
 from retinue.manager.v1 import session_pb2
 from retinue.manager.v1 import session_service_pb2 as pb
 

@@ -15,7 +15,7 @@ from retinue.manager.api.streams.ends import naming_the_end
 from retinue.manager.domain.session.states import KernelState
 from retinue.manager.session import kernel_locator
 from retinue.manager.session.kernel_locator import KernelNotRunningError
-from retinue.manager.store.database import StoreUnavailable
+from retinue.manager.store.postgres.database import StoreUnavailable
 
 LOCATION = AttemptLocation("n1", "192.0.2.1:7443", "a.1")
 PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION

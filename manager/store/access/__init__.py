@@ -1,0 +1,1 @@
+"""Tickets and cookies by which browsers enter ports and the console."""

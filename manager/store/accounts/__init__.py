@@ -1,0 +1,1 @@
+"""Users, projects, their tokens and keys, and what administrators did."""

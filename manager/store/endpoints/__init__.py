@@ -1,0 +1,1 @@
+"""Endpoints: revisions, rollouts, replicas and tokens."""

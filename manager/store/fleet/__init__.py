@@ -1,0 +1,1 @@
+"""Agents, their resource groups, and routers."""

@@ -1,0 +1,1 @@
+"""The journal, its live end, and calls that take effect once."""

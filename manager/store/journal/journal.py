@@ -1,0 +1,318 @@
+"""The journal: what happened, numbered without gaps in the order of the commits.
+
+Numbers come from one row that every appending transaction holds to the end of its commit. So a reader that sees
+revision n sees everything up to n, and a watcher that resumes after n misses nothing. Append last in a transaction:
+the row is every writer's.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import orjson
+from sqlalchemy import text
+from sqlmodel.ext.asyncio.session import AsyncSession
+
+from retinue.manager.domain.endpoints.events import (
+    ENDPOINT_KINDS,
+    ENDPOINT_PREFIX,
+    EndpointHappening,
+    parse_endpoint_event,
+)
+from retinue.manager.domain.session.events import KINDS, Happening, KernelAccess, UnreadableEvent, parse_event
+from retinue.manager.store.postgres.database import APPENDED, Query, Transaction, fetch
+from retinue.manager.store.postgres.recordset import Row, recordset
+
+_KINDS: Mapping[type, str] = {**KINDS, **ENDPOINT_KINDS}
+
+
+class RevisionCompacted(Exception):  # noqa: N818  # an answer to a reader, not a mistake
+    """The journal no longer goes back that far; `oldest` is the lowest revision that reading may resume after."""
+
+    def __init__(self, oldest: int) -> None:
+        """`oldest` is for the reader."""
+        super().__init__(f"the journal goes back to revision {oldest}")
+        self.oldest = oldest
+
+
+class RevisionInFuture(Exception):  # noqa: N818  # an answer to a reader, not a mistake
+    """The journal has not got that far; `newest` is its last revision."""
+
+    def __init__(self, newest: int) -> None:
+        """`newest` is for the reader."""
+        super().__init__(f"the journal ends at revision {newest}")
+        self.newest = newest
+
+
+class RevisionLost(Exception):  # noqa: N818  # an answer to a reader, not a mistake
+    """The revision counts in a history that ended when the database was restored; `incarnation` is the present one."""
+
+    def __init__(self, incarnation: str) -> None:
+        """`incarnation` is for the reader."""
+        super().__init__(f"the database was restored since: its incarnation is {incarnation}")
+        self.incarnation = incarnation
+
+
+class ReaderTooSlow(Exception):  # noqa: N818  # an answer to a reader, not a mistake
+    """A follower fell out of what is kept at hand; `revision` is the last one it was given."""
+
+    def __init__(self, revision: int) -> None:
+        """`revision` is for the reader."""
+        super().__init__(f"the reader fell behind after revision {revision}")
+        self.revision = revision
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Something that happened to a session, or to an endpoint by its id, to be recorded."""
+
+    session_id: uuid.UUID
+    owner: str
+    project: str
+    what: Happening | EndpointHappening
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a session, or to an endpoint by its id, as recorded."""
+
+    revision: int
+    create_time: dt.datetime
+    session_id: uuid.UUID
+    owner: str
+    project: str
+    what: Happening | EndpointHappening | UnreadableEvent
+
+
+class Head(NamedTuple):
+    """The newest revision, the oldest that reading may resume after,
+    and the incarnation of the database that both count in.
+    """
+
+    revision: int
+    oldest: int
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Events, and the journal's `newest` revision and the `oldest` to resume after,
+    all in one snapshot of one incarnation.
+    """
+
+    events: tuple[Event, ...]
+    newest: int
+    oldest: int
+    incarnation: str
+
+
+async def append(tx: Transaction, entries: Sequence[Entry]) -> int:
+    """Records entries with consecutive revisions; returns the first, or the next one when there are no entries."""
+    if not entries:
+        return (await head(tx)).revision + 1
+    query = appending(entries)
+    return appended(tx, entries, (await tx.pipeline(query)).of(query))
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """Where the journal took entries in: the revision of the first, and the time."""
+
+    first: int
+    time: dt.datetime
+
+
+def appending(entries: Sequence[Entry]) -> Query[Numbered]:
+    """Returns `append` as a query among others, for `appended`."""
+    return Query(
+        """
+            WITH counted AS (
+                UPDATE journal_head SET revision = revision + :number WHERE id = 1
+                RETURNING revision - :number AS before, clock_timestamp() AS at
+            ), recorded AS (
+                INSERT INTO journal (revision, create_time, session_id, owner, project, kind, payload)
+                SELECT before + position, at, session_id, owner, project, kind, payload
+                FROM counted, ROWS FROM (jsonb_to_recordset(CAST(:rows AS jsonb)) AS (session_id uuid, owner text, project text, kind text,
+                    payload jsonb)) WITH ORDINALITY AS entry(session_id, owner, project, kind, payload, position)
+            )
+            SELECT before + 1 AS first, at FROM counted
+        """,
+        {"number": len(entries), "rows": _rows(entries)},
+        read=_numbered,
+    )
+
+
+def appending_made(entries: Sequence[Entry]) -> Query[Numbered]:
+    """Does as `appending`, for those entries whose session is there by then."""
+    return Query(
+        """
+            WITH entry AS MATERIALIZED (
+                SELECT *, row_number() OVER (ORDER BY position) AS number
+                FROM ROWS FROM (jsonb_to_recordset(CAST(:rows AS jsonb)) AS (session_id uuid, owner text, project text, kind text,
+                    payload jsonb)) WITH ORDINALITY AS r(session_id, owner, project, kind, payload, position)
+                WHERE EXISTS (SELECT FROM session WHERE session.id = r.session_id)
+            ), counted AS (
+                UPDATE journal_head SET revision = revision + (SELECT count(*) FROM entry) WHERE id = 1
+                RETURNING revision - (SELECT count(*) FROM entry) AS before, clock_timestamp() AS at
+            ), recorded AS (
+                INSERT INTO journal (revision, create_time, session_id, owner, project, kind, payload)
+                SELECT before + number, at, session_id, owner, project, kind, payload FROM counted, entry
+            )
+            SELECT before + 1 AS first, at FROM counted
+        """,
+        {"rows": _rows(entries)},
+        read=_numbered,
+    )
+
+
+def _numbered(rows: Sequence[Row]) -> Numbered:
+    return Numbered(rows[0]["first"], rows[0]["at"])
+
+
+def appended(tx: AsyncSession, entries: Sequence[Entry], numbered: Numbered) -> int:
+    """Passes entries that were appended to the tail, once they are committed; returns the first revision."""
+    tx.info.setdefault(APPENDED, []).extend(
+        Event(numbered.first + number, numbered.time, entry.session_id, entry.owner, entry.project, entry.what)
+        for number, entry in enumerate(entries)
+    )
+    return numbered.first
+
+
+def _rows(entries: Sequence[Entry]) -> str:
+    return recordset(
+        {
+            "session_id": entry.session_id,
+            "owner": entry.owner,
+            "project": entry.project,
+            "kind": _KINDS[type(entry.what)],
+            "payload": entry.what,
+        }
+        for entry in entries
+    )
+
+
+def appended_unseen(tx: AsyncSession) -> None:
+    """Says that a transaction appended, last of all, entries that only the database has seen:
+    the tail reads them after the commit.
+    """
+    tx.info[APPENDED] = ()
+
+
+async def head(tx: AsyncSession) -> Head:
+    """Returns where the journal ends and begins."""
+    return await fetch(tx, heading())
+
+
+def heading() -> Query[Head]:
+    """Returns `head` as a query among others: those after it find at least all that the journal says up to there."""
+    return Query(
+        "SELECT h.revision, h.oldest, c.incarnation FROM journal_head h CROSS JOIN cluster c WHERE h.id = 1", read=_head
+    )
+
+
+def _head(rows: Sequence[Row]) -> Head:
+    return Head(rows[0]["revision"], rows[0]["oldest"], str(rows[0]["incarnation"]))
+
+
+async def read(  # what is read, and by whom
+    tx: AsyncSession,
+    after: int,
+    limit: int,
+    *,
+    session_id: uuid.UUID | None = None,
+    owner: str | None = None,
+    projects: Sequence[str] = (),
+    incarnation: str = "",
+) -> Page:
+    """Up to `limit` events after a revision, in order.
+
+    Of one session when `session_id` is given; when `owner` is given, only the owner's and those of `projects`.
+    Raises RevisionCompacted and RevisionInFuture, and RevisionLost when it is not of `incarnation`,
+    unless that is empty.
+    """
+    rows = await tx.execute(
+        text("""
+            SELECT head.revision AS newest, head.oldest, cluster.incarnation, page.*
+            FROM journal_head head CROSS JOIN cluster LEFT JOIN LATERAL (
+                SELECT revision, create_time, session_id, owner, project, kind, payload::text FROM journal
+                WHERE revision > :after AND (CAST(:session AS uuid) IS NULL OR session_id = :session)
+                    AND (CAST(:owner AS text) IS NULL OR owner = :owner OR project = ANY(:projects))
+                ORDER BY revision LIMIT :limit
+            ) page ON TRUE
+            WHERE head.id = 1 ORDER BY page.revision
+        """),
+        {"after": after, "limit": limit, "session": session_id, "owner": owner, "projects": list(projects)},
+    )
+    found = rows.all()
+    newest, oldest, present = found[0].newest, found[0].oldest, str(found[0].incarnation)
+    if incarnation not in {"", present}:
+        raise RevisionLost(present)
+    if after < oldest:
+        raise RevisionCompacted(oldest)
+    if after > newest:
+        raise RevisionInFuture(newest)
+    events = tuple(
+        Event(row.revision, row.create_time, row.session_id, row.owner, row.project, _parse(row.kind, row.payload))
+        for row in found
+        if row.revision is not None
+    )
+    return Page(events, newest, oldest, present)
+
+
+def _parse(kind: str, stored: str) -> Happening | EndpointHappening | UnreadableEvent:
+    if not kind.startswith(ENDPOINT_PREFIX):
+        return parse_event(kind, stored)
+    return parse_endpoint_event(kind, stored) or UnreadableEvent(kind, "it is not as this version writes it")
+
+
+async def compact(tx: AsyncSession, before: int) -> int:
+    """Forgets everything up to and including a revision; returns how many entries went.
+
+    Reading resumes after it or later. A revision beyond the newest counts as the newest.
+    """
+    row = await tx.execute(
+        text(
+            "UPDATE journal_head SET oldest = least(:before, revision) "
+            "WHERE id = 1 AND oldest < :before RETURNING oldest"
+        ),
+        {"before": before},
+    )
+    oldest = row.scalar_one_or_none()
+    if oldest is None:
+        return 0
+    gone = await tx.execute(
+        text("WITH gone AS (DELETE FROM journal WHERE revision <= :oldest RETURNING 1) SELECT count(*) FROM gone"),
+        {"oldest": oldest},
+    )
+    return int(gone.scalar_one())
+
+
+async def append_access(tx: Transaction, session_id: uuid.UUID, access: KernelAccess, within: float | None) -> bool:
+    """Appends an access to a session's kernels, unless the same one was appended in the last `within` seconds;
+    returns whether it was.
+
+    With None every one is appended. The session is there.
+    """
+    found = await tx.execute(
+        text("""
+            SELECT owner, project, EXISTS (
+                SELECT FROM journal WHERE session_id = :id AND kind = :kind AND payload = CAST(:payload AS jsonb)
+                    AND create_time > clock_timestamp() - make_interval(secs => :within)
+            ) AS known FROM session WHERE id = :id
+        """),
+        {
+            "id": session_id,
+            "kind": KINDS[KernelAccess],
+            "payload": orjson.dumps(access).decode(),
+            "within": within or 0.0,
+        },
+    )
+    owner, project, known = found.one()
+    if known and within is not None:
+        return False
+    await append(tx, [Entry(session_id, owner, project, access)])
+    return True

@@ -1,0 +1,70 @@
+"""Idempotent calls: the first one takes effect, repetitions get its answer."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+from google.protobuf.message import Message
+from sqlalchemy import text
+
+from retinue.manager.store.postgres.database import Query, Statement, Transaction
+
+
+class RequestIdReused(Exception):  # noqa: N818  # an answer to a caller, not a mistake
+    """The request_id was used with another body."""
+
+
+class Repeatable(Protocol):
+    """A request with a `request_id`: a UUID, or empty when it will not be repeated."""
+
+    request_id: str
+
+
+Answer = TypeVar("Answer", bound=Message)
+
+
+async def once(  # noqa: PLR0917  # in the order they are thought of
+    tx: Transaction,
+    principal: str,
+    method: str,
+    request: Repeatable,
+    answer_type: type[Answer],
+    effect: Callable[[], Awaitable[Answer]],
+) -> Answer:
+    """Returns the answer of `effect`, which runs at most once for a principal, a method and a request_id.
+    Ends the transaction.
+
+    The answer is kept in the transaction of the effect: both are there or neither. A repetition that comes while the
+    first is under way waits for its end. Raises RequestIdReused, and ValueError when `request_id` is no UUID.
+    """
+    if not request.request_id:
+        return await effect()
+    key = {"principal": principal, "method": method, "id": uuid.UUID(request.request_id)}
+    body_hash = _hash(request)
+    claim = """
+        INSERT INTO request (principal, method, request_id, body_hash, answer) VALUES (:principal, :method, :id, :hash, '')
+        ON CONFLICT DO NOTHING RETURNING TRUE
+    """
+    claiming = Query(claim, {**key, "hash": body_hash}, read=bool)
+    condition = "WHERE principal = :principal AND method = :method AND request_id = :id"
+    if (await tx.pipeline(claiming)).of(claiming):
+        answer = await effect()
+        keep = f"UPDATE request SET answer = :answer {condition}"  # noqa: S608  # the condition is ours
+        await tx.pipeline(Statement(keep, {**key, "answer": answer.SerializeToString()}), commit=True)
+        return answer
+    kept = (await tx.execute(text(f"SELECT body_hash, answer FROM request {condition}"), key)).one()  # noqa: S608
+    if bytes(kept.body_hash) != body_hash:
+        raise RequestIdReused(f"request_id {request.request_id} was used with another body")
+    return answer_type.FromString(bytes(kept.answer))
+
+
+def _hash(request: Repeatable) -> bytes:
+    """Returns the hash of all but the request_id: a UUID may be written in several ways."""
+    assert isinstance(request, Message)  # noqa: S101  # the protocol cannot say so
+    body = type(request)()
+    body.CopyFrom(request)
+    body.ClearField("request_id")
+    return hashlib.sha256(body.SerializeToString(deterministic=True)).digest()

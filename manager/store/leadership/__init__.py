@@ -1,0 +1,1 @@
+"""Which manager leads, and for how long it may act without renewing that."""

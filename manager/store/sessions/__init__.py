@@ -1,0 +1,1 @@
+"""Sessions and what belongs to one: kernels, dependencies, conditions, output, use, webhooks."""

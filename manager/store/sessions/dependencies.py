@@ -1,0 +1,323 @@
+"""Dependencies: sessions that wait for the success of others, for their failure, or for any end of them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import uuid
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import text
+from sqlmodel.ext.asyncio.session import AsyncSession
+
+from retinue.manager.domain.session.dependency_graph import DependencyKind
+from retinue.manager.domain.session.states import Result, SessionState, SessionType
+from retinue.manager.store.postgres.database import Query, fetch
+from retinue.manager.store.postgres.recordset import Row, fetched
+from retinue.manager.store.sessions.session_records import RESULTS, STATES, TYPES
+
+
+@dataclass(frozen=True, slots=True)
+class Doomed:
+    """A waiting session that depends on one that has had another end than it needs."""
+
+    session_id: uuid.UUID
+    parent_id: uuid.UUID
+    # Empty when it was purged.
+    parent_name: str
+    parent_state: str
+    parent_result: str
+    parent_reason: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedSession:
+    """A session that another one is to depend on."""
+
+    id: uuid.UUID
+    name: str
+    type: SessionType | None
+    state: SessionState | None
+    result: Result | None
+
+
+@dataclass(frozen=True, slots=True)
+class ParentRecord:
+    """A session that another one depends on; without name, state and result when it was purged."""
+
+    id: uuid.UUID
+    number: int
+    name: str
+    is_purged: bool
+    state: SessionState | None
+    result: Result | None
+    priority: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GraphNode:
+    """A session among those that are connected by dependencies."""
+
+    id: uuid.UUID
+    number: int
+    name: str
+    state: SessionState | None
+    result: Result | None
+    reason: str
+    retries: int
+    start_time: dt.datetime | None
+    end_time: dt.datetime | None
+    depends_on: Sequence[uuid.UUID]
+
+
+# The number of the first session of the array that a session `s` is of; 0 when its labels do not say.
+_FIRST = """
+    coalesce(s.number - CASE WHEN s.spec->'labels'->>'array.offset' ~ '^[0-9]{1,9}$' THEN (s.spec->'labels'->>'array.offset')::bigint END, 0)
+"""
+
+
+async def resolve(
+    tx: AsyncSession, owner: str, references: Collection[tuple[str, str]]
+) -> dict[tuple[str, str], list[ResolvedSession]]:
+    """Returns the owner's sessions that (project, reference) refer to: an id, a number, or a name; of an array all, in
+    their order. Of several with the name, the live one counts, before a number, else the newest; a name of none is that
+    of the newest array. They are locked until the commit.
+    """
+    found = await tx.execute(
+        text(f"""
+            WITH wanted AS (
+                SELECT DISTINCT project, reference,
+                    CASE WHEN reference ~ '^[0-9a-f]{{8}}-([0-9a-f]{{4}}-){{3}}[0-9a-f]{{12}}$' THEN reference::uuid END AS id,
+                    CASE WHEN reference ~ '^[1-9][0-9]{{0,17}}$' THEN reference::bigint END AS number,
+                    CASE WHEN reference ~ '^[1-9][0-9]{{0,17}}_[0-9]{{1,9}}$' THEN split_part(reference, '_', 1)::bigint END AS of_array,
+                    split_part(reference, '_', 2) AS index
+                FROM unnest(CAST(:projects AS text[]), CAST(:references AS text[])) AS r(project, reference)
+            ), single AS MATERIALIZED (
+                SELECT w.project, w.reference, s.id, FALSE AS by_number FROM wanted w JOIN session s ON s.id = w.id AND s.owner = :owner
+                UNION
+                SELECT w.project, w.reference, named.id, rank = 1 FROM wanted w CROSS JOIN LATERAL (
+                    (SELECT s.id, 0 AS rank FROM session s
+                    WHERE w.id IS NULL AND s.owner = :owner AND s.project = w.project AND s.name = w.reference
+                        AND s.state NOT IN ('TERMINATED', 'CANCELLED'))
+                    UNION ALL
+                    (SELECT s.id, 1 FROM session s WHERE s.owner = :owner AND s.number = w.number)
+                    UNION ALL
+                    (SELECT s.id, 2 FROM session s
+                    WHERE w.id IS NULL AND s.owner = :owner AND s.project = w.project AND s.name = w.reference
+                        AND s.state IN ('TERMINATED', 'CANCELLED')
+                    ORDER BY s.number DESC LIMIT 1)
+                    ORDER BY rank LIMIT 1
+                ) named
+            ), of_array AS (
+                SELECT w.project, w.reference, f.spec->'labels'->>'array' AS name, f.number AS first, w.of_array IS NULL AS whole, w.index
+                FROM wanted w JOIN session f ON f.owner = :owner AND f.spec->'labels'->>'array.offset' = '0'
+                    AND (f.number = w.of_array OR f.id = (SELECT id FROM single o
+                        WHERE o.project = w.project AND o.reference = w.reference AND o.by_number))
+                UNION ALL
+                SELECT w.project, w.reference, w.reference, newest.first, TRUE, '' FROM wanted w CROSS JOIN LATERAL (
+                    SELECT max({_FIRST}) AS first FROM session s
+                    WHERE s.owner = :owner AND s.project = w.project AND s.spec->'labels'->>'array' = w.reference
+                ) newest
+                WHERE NOT EXISTS (SELECT FROM single o WHERE o.project = w.project AND o.reference = w.reference)
+            ), meant AS (
+                SELECT project, reference, id FROM single
+                UNION
+                SELECT a.project, a.reference, s.id FROM of_array a JOIN session s ON s.owner = :owner
+                    AND s.spec->'labels'->>'array' = a.name AND {_FIRST} = a.first AND (a.whole OR s.spec->'labels'->>'array.index' = a.index)
+            )
+            SELECT m.project AS wanted_project, m.reference, s.number, s.id, s.name, s.type, s.state, s.result
+            FROM meant m JOIN session s ON s.id = m.id ORDER BY s.id FOR SHARE OF s
+        """),  # noqa: S608  # our own words
+        {
+            "owner": owner,
+            "projects": [project for project, _ in references],
+            "references": [reference for _, reference in references],
+        },
+    )
+    resolved: dict[tuple[str, str], list[ResolvedSession]] = {}
+    for row in sorted(fetched(found), key=lambda row: int(row["number"])):
+        resolved.setdefault((row["wanted_project"], row["reference"]), []).append(_resolved(row))
+    return resolved
+
+
+def _resolved(row: Row) -> ResolvedSession:
+    return ResolvedSession(
+        row["id"], row["name"], TYPES.get(row["type"]), STATES.get(row["state"]), RESULTS.get(row["result"])
+    )
+
+
+async def live_with_labels(
+    tx: AsyncSession, owner: str, labels: Collection[tuple[str, str, str]]
+) -> dict[tuple[str, str, str], list[ResolvedSession]]:
+    """Returns the owner's live batch sessions that have a label, by (project, key, value), in their order. Others that
+    ask for the same wait until the commit: what one creates the next one finds.
+    """
+    columns = dict(zip(("projects", "keys", "values"), map(list, zip(*sorted(labels), strict=True)), strict=True))
+    await tx.execute(
+        text("SELECT pg_advisory_xact_lock(number) FROM unnest(CAST(:numbers AS bigint[])) AS l(number)"),
+        {"numbers": sorted(_lock_number(owner, *label) for label in labels)},
+    )
+    found = await tx.execute(
+        text("""
+            SELECT r.project AS of_project, r.key, r.value, s.id, s.name, s.type, s.state, s.result
+            FROM unnest(CAST(:projects AS text[]), CAST(:keys AS text[]), CAST(:values AS text[])) AS r(project, key, value)
+            JOIN session s ON s.owner = :owner AND s.project = r.project AND s.type = 'BATCH'
+                AND s.state NOT IN ('TERMINATED', 'CANCELLED') AND s.spec->'labels'->>r.key = r.value
+            ORDER BY s.number
+        """),
+        {"owner": owner, **columns},
+    )
+    live: dict[tuple[str, str, str], list[ResolvedSession]] = {}
+    for row in fetched(found):
+        live.setdefault((row["of_project"], row["key"], row["value"]), []).append(_resolved(row))
+    return live
+
+
+def _lock_number(*words: str) -> int:
+    return int.from_bytes(hashlib.sha256("\0".join(words).encode()).digest()[:8], signed=True)
+
+
+async def insert(tx: AsyncSession, rows: Iterable[tuple[uuid.UUID, uuid.UUID, int, bool, DependencyKind]]) -> None:
+    """Writes dependencies: (child, parent, position among the child's, whether it is settled already, kind)."""
+    columns = list(zip(*rows, strict=True)) or [(), (), (), (), ()]
+    await tx.execute(
+        text("""
+            INSERT INTO session_dependency (child_id, parent_id, position, settled, kind)
+            SELECT * FROM unnest(CAST(:children AS uuid[]), CAST(:parents AS uuid[]), CAST(:positions AS int[]), CAST(:settled AS boolean[]),
+                CAST(:kinds AS text[]))
+        """),
+        dict(zip(("children", "parents", "positions", "settled", "kinds"), map(list, columns), strict=True)),
+    )
+
+
+# Of a dependency `d` on the session `p`, which may be gone: its end has come, and is not the one that is needed.
+_UNMEETABLE = """
+    d.kind <> 'END' AND (p.id IS NULL OR (p.state IN ('TERMINATED', 'CANCELLED')
+        AND (p.state = 'TERMINATED' AND p.result = 'SUCCESS') <> (d.kind = 'SUCCESS')))
+"""
+
+
+def settling() -> Query[int]:
+    """Marks dependencies on sessions that have ended as it takes; finds how many.
+    Costs as much as there are open dependencies.
+    """
+    sql = """
+        UPDATE session_dependency d SET settled = TRUE FROM session_dependency o LEFT JOIN session p ON p.id = o.parent_id
+        WHERE NOT d.settled AND NOT o.settled AND d.child_id = o.child_id AND d.parent_id = o.parent_id AND (
+            (d.kind = 'END' AND p.id IS NULL)
+            OR (p.state IN ('TERMINATED', 'CANCELLED')
+                AND (d.kind = 'END' OR (p.state = 'TERMINATED' AND p.result = 'SUCCESS') = (d.kind = 'SUCCESS')))
+        ) RETURNING d.child_id
+    """
+    return Query(sql, read=len)
+
+
+def finding_doomed() -> Query[list[Doomed]]:
+    """Finds waiting sessions with a dependency, direct or not, that had another end than it needs or was purged; each
+    once, with one that it depends on.
+    """
+    # A session that is cancelled for this is a failure to those that wait for one.
+    sql = f"""
+        WITH RECURSIVE doomed(id) AS (
+            SELECT d.child_id FROM session_dependency d LEFT JOIN session p ON p.id = d.parent_id
+            WHERE NOT d.settled AND {_UNMEETABLE}
+            UNION
+            SELECT d.child_id FROM doomed JOIN session_dependency d ON d.parent_id = doomed.id AND NOT d.settled AND d.kind = 'SUCCESS'
+        ), members AS (
+            SELECT s.id FROM doomed JOIN session s ON s.id = doomed.id AND s.state = 'PENDING'
+        )
+        SELECT m.id AS session_id, cause.* FROM members m CROSS JOIN LATERAL (
+            SELECT d.parent_id, coalesce(p.name, '') AS parent_name, coalesce(p.state, '') AS parent_state,
+                coalesce(p.result, '') AS parent_result, coalesce(p.reason, '') AS parent_reason, d.kind
+            FROM session_dependency d LEFT JOIN session p ON p.id = d.parent_id
+            WHERE d.child_id = m.id AND NOT d.settled
+              AND ({_UNMEETABLE} OR (d.kind = 'SUCCESS' AND p.id IN (SELECT id FROM members)))
+            ORDER BY p.id IS NULL DESC, p.state IN ('TERMINATED', 'CANCELLED') DESC, d.position LIMIT 1
+        ) cause
+    """  # noqa: S608  # our own words
+    return Query(sql, read=lambda rows: [Doomed(**row) for row in rows])
+
+
+async def read(
+    tx: AsyncSession, session_ids: Collection[uuid.UUID], *, unsettled: bool = False, limit: int | None = None
+) -> dict[uuid.UUID, list[ParentRecord]]:
+    """Returns, by session, those it depends on in the order asked for."""
+    return await fetch(tx, reading(session_ids, unsettled=unsettled, limit=limit))
+
+
+def reading(
+    session_ids: Collection[uuid.UUID], *, unsettled: bool = False, limit: int | None = None
+) -> Query[dict[uuid.UUID, list[ParentRecord]]]:
+    """Returns `read` as a query among others."""
+    return Query(
+        """
+            SELECT d.child_id, d.parent_id, coalesce(p.number, 0) AS number, coalesce(p.name, '') AS name,
+                coalesce(p.state, '') AS state, coalesce(p.result, '') AS result, p.priority
+            FROM session_dependency d LEFT JOIN session p ON p.id = d.parent_id
+            WHERE d.child_id = ANY(:ids) AND NOT (:unsettled AND d.settled)
+            ORDER BY d.child_id, d.position LIMIT :limit
+        """,
+        {"ids": list(session_ids), "unsettled": unsettled, "limit": limit},
+        read=_parents,
+    )
+
+
+def _parents(rows: Iterable[Row]) -> dict[uuid.UUID, list[ParentRecord]]:
+    dependencies: dict[uuid.UUID, list[ParentRecord]] = {}
+    for row in rows:
+        parent = ParentRecord(
+            row["parent_id"],
+            row["number"],
+            row["name"],
+            not row["state"],
+            STATES.get(row["state"]),
+            RESULTS.get(row["result"]),
+            row["priority"],
+        )
+        dependencies.setdefault(row["child_id"], []).append(parent)
+    return dependencies
+
+
+async def read_graph(tx: AsyncSession, session_id: uuid.UUID, nodes: int, edges: int) -> tuple[list[GraphNode], bool]:
+    """Returns sessions that are connected with one by dependencies, in order of arrival, at most so many with at most
+    so many dependencies, and whether there are more.
+    """
+    found = await tx.execute(
+        text("""
+            WITH RECURSIVE reach(id) AS (
+                SELECT CAST(:id AS uuid)
+                UNION
+                SELECT next.id FROM reach CROSS JOIN LATERAL (
+                    SELECT parent_id AS id FROM session_dependency WHERE child_id = reach.id
+                    UNION ALL SELECT child_id FROM session_dependency WHERE parent_id = reach.id
+                ) next
+            ), members AS (SELECT id FROM reach LIMIT :nodes + 1), node AS (
+                SELECT s.id, s.number, s.name, s.state, s.result, s.reason, s.retries, s.start_time, s.end_time,
+                    ARRAY(SELECT d.parent_id FROM session_dependency d WHERE d.child_id = s.id ORDER BY d.position) AS depends_on
+                FROM members JOIN session s ON s.id = members.id
+            )
+            SELECT * FROM (
+                SELECT *, count(*) OVER () AS found, sum(cardinality(depends_on)) OVER (ORDER BY number) AS edges FROM node
+            ) n WHERE edges <= :edges ORDER BY number LIMIT :nodes
+        """),
+        {"id": session_id, "nodes": nodes, "edges": edges},
+    )
+    rows = fetched(found)
+    found_nodes = [
+        GraphNode(
+            row["id"],
+            row["number"],
+            row["name"],
+            STATES.get(row["state"]),
+            RESULTS.get(row["result"]),
+            row["reason"],
+            row["retries"],
+            row["start_time"],
+            row["end_time"],
+            row["depends_on"],
+        )
+        for row in rows
+    ]
+    return found_nodes, bool(rows) and rows[0]["found"] > len(rows)
