@@ -97,4 +97,6 @@ class LongestFirst(LoadFileScheduling):  # type: ignore[misc]  # xdist publishes
             super()._reschedule(node)
 
     def _waits(self, node: WorkerController) -> bool:
-        return bool(int(node.gateway.id.removeprefix("gw")) >= self.numnodes - self._waiting)
+        # The numbers of those that stand in for one that crashed come after these.
+        number = int(str(node.gateway.id).removeprefix("gw"))
+        return bool(self.numnodes - self._waiting <= number < self.numnodes)

@@ -21,7 +21,7 @@ _JOIN = re.compile(r"on the node, as root: (retinue-agent join .* --join-token (
 # Packages are here already; test_partial_installs.py has environments with a part of them each.
 INSTALLED = {
     "apt-get install postgresql python3-venv",
-    "apt-get install bubblewrap iproute2 nftables python3-venv",
+    "apt-get install bubblewrap iproute2 nftables e2fsprogs python3-venv",
     "python3 -m venv /opt/retinue && /opt/retinue/bin/pip install '.[manager]'",
     "python3 -m venv /opt/retinue && /opt/retinue/bin/pip install '.[agent]'",
     "python3 -m venv ~/retinue && ~/retinue/bin/pip install .",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
+import errno
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,11 +14,14 @@ from retinue.manager.domain.session.secrets import SessionSecrets
 from retinue.manager.identity.authority import Authority
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from retinue.agent.kernel.core.ssh import SshFiles
     from retinue.client.aio import Session
     from retinue.devtools.cluster import Cluster
+
+# Bytes of what `st_blocks` counts.
+_BLOCK = 512
 
 
 class Keys:
@@ -50,7 +55,26 @@ def host_keys(files: Iterable[Path]) -> set[bytes]:
 
 
 def _content(path: Path) -> bytes:
+    """Returns what a file holds, without its holes: that of a file system is as large as a disk."""
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            if status.st_blocks * _BLOCK >= status.st_size:
+                return file.read()
+            return b"".join(_parts(file.fileno()))
     except OSError:
         return b""
+
+
+def _parts(descriptor: int) -> Iterator[bytes]:
+    offset = 0
+    while True:
+        try:
+            begin = os.lseek(descriptor, offset, os.SEEK_DATA)
+        except OSError as error:
+            # Nothing but a hole is left.
+            if error.errno == errno.ENXIO:
+                return
+            raise
+        offset = os.lseek(descriptor, begin, os.SEEK_HOLE)
+        yield os.pread(descriptor, offset - begin, begin)
