@@ -41,6 +41,7 @@ VALUES: dict[str, Any] = {
     "Span": 1.0,
     "bytes | memoryview": b"x",
     "Sequence[str]": ["true"],
+    "Iterable[str]": ["true"],
     "Mapping[int, int]": {1: 100},
     "tuple[int, int] | None": None,
     "pb.RolloutAction.ValueType": 1,

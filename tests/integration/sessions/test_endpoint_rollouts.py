@@ -45,7 +45,8 @@ async def test_all_requests_move_at_once_when_a_blue_green_rollout_is_promoted(c
             await eventually(endpoint.get, lambda found: shares(found) == {2: 100})
             # Kept for a while, so that going back is at once.
             assert len(await endpoint.states()) == 4
-            # What was begun before may end after.
+            await eventually(lambda: answering(endpoint), {"green"}.__eq__)
+            # From then on, all; what was begun before may end after.
             async with endpoint.load() as begun_after:
                 assert set(await names_after(begun_after, 100)) == {"green"}
             assert begun_after.lost == []
@@ -55,6 +56,12 @@ async def test_all_requests_move_at_once_when_a_blue_green_rollout_is_promoted(c
             async with endpoint.load() as begun_after:
                 assert set(await names_after(begun_after, 50)) == {"blue"}
         assert load.lost == begun_after.lost == []
+
+
+async def answering(endpoint: Deployed) -> set[str]:
+    """Returns who answers requests that begin now. Routers follow the manager's shares a moment later."""
+    async with endpoint.load() as load:
+        return set(await names_after(load, 20))
 
 
 def shares(endpoint: epb.Endpoint) -> dict[int, int]:
