@@ -100,7 +100,7 @@ $(CONSOLE): $(NODEJS) $(STUBS) scripts/build-console $(shell git ls-files consol
 docs: $(DEV) $(STUBS) ## the pages in docs/reference, from protos, tables and commands
 	$(PY) -m docs.generator
 
-check: $(DEV) $(STUBS) ## ruff, mypy --strict (tests too), pyright and basedpyright on a user's program, buf, width, words, exports, asserts of tests, import rules, the console's code
+check: $(DEV) $(STUBS) ## ruff, mypy --strict (tests too), pyright and basedpyright on a user's program, buf, width, words, asserts of tests, import rules, the console's code
 	@$(MAKE) --no-print-directory --output-sync --keep-going --jobs $(shell nproc) $(CHECKS)
 
 check-types:
@@ -122,7 +122,6 @@ check-rest:
 	$(VENV)/bin/buf format --diff --exit-code
 	scripts/check-width
 	scripts/check-words
-	scripts/check-exports
 	scripts/check-asserts
 	$(PY) scripts/generate-sync-client --check
 
