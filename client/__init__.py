@@ -12,9 +12,6 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from retinue.client.attachment import Printed
-    from retinue.client.backoff import RetryBudget
-    from retinue.client.code import CodeResult
     from retinue.client.completed import Completed
     from retinue.client.errors import (
         Aborted,
@@ -38,7 +35,9 @@ if TYPE_CHECKING:
         UsageError,
         WaitTimeout,
     )
-    from retinue.client.local_files import Copied
+    from retinue.client.kernel.attachment import Printed
+    from retinue.client.kernel.code import CodeResult
+    from retinue.client.kernel.local_files import Copied
     from retinue.client.logs import LogChunk
     from retinue.client.session_view import fold
     from retinue.client.settings import Settings
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from retinue.client.sync.files import Files
     from retinue.client.sync.port import PortConnection
     from retinue.client.sync.session import Session
+    from retinue.client.transport.backoff import RetryBudget
 
 _MODULES = {
     "Aborted": "retinue.client.errors",
@@ -58,9 +58,9 @@ _MODULES = {
     "Client": "retinue.client.sync.client",
     "ClientClosed": "retinue.client.errors",
     "Code": "retinue.client.sync.code",
-    "CodeResult": "retinue.client.code",
+    "CodeResult": "retinue.client.kernel.code",
     "Completed": "retinue.client.completed",
-    "Copied": "retinue.client.local_files",
+    "Copied": "retinue.client.kernel.local_files",
     "DeadlineExceeded": "retinue.client.errors",
     "FailedPrecondition": "retinue.client.errors",
     "FieldViolation": "retinue.client.errors",
@@ -71,10 +71,10 @@ _MODULES = {
     "OutOfRange": "retinue.client.errors",
     "PermissionDenied": "retinue.client.errors",
     "PortConnection": "retinue.client.sync.port",
-    "Printed": "retinue.client.attachment",
+    "Printed": "retinue.client.kernel.attachment",
     "ResourceExhausted": "retinue.client.errors",
     "RetinueError": "retinue.client.errors",
-    "RetryBudget": "retinue.client.backoff",
+    "RetryBudget": "retinue.client.transport.backoff",
     "ServerFault": "retinue.client.errors",
     "Session": "retinue.client.sync.session",
     "SessionEnded": "retinue.client.errors",

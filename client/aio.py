@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from retinue.client.attachment import Attachment, Printed
-from retinue.client.backoff import RetryBudget
 from retinue.client.client import Client
-from retinue.client.code import Code, CodeResult
 from retinue.client.completed import Completed
 from retinue.client.errors import (
     Aborted,
@@ -29,14 +26,17 @@ from retinue.client.errors import (
     UsageError,
     WaitTimeout,
 )
-from retinue.client.files import Files
-from retinue.client.local_files import Copied
+from retinue.client.kernel.attachment import Attachment, Printed
+from retinue.client.kernel.code import Code, CodeResult
+from retinue.client.kernel.files import Files
+from retinue.client.kernel.local_files import Copied
+from retinue.client.kernel.port import PortConnection
 from retinue.client.logs import LogChunk
-from retinue.client.port import PortConnection
 from retinue.client.session import Session
 from retinue.client.session_view import fold
 from retinue.client.settings import Settings
 from retinue.client.spec import SessionOptions, session_spec
+from retinue.client.transport.backoff import RetryBudget
 
 __all__ = [
     "Aborted",

@@ -7,13 +7,13 @@ import os
 from functools import cached_property
 from typing import TYPE_CHECKING, Self, Unpack
 
-from retinue.client.backoff import RetryBudget
-from retinue.client.channel import open_channel
 from retinue.client.completed import Completed, run_to_completion
 from retinue.client.errors import UsageError
-from retinue.client.lazy_channel import running_loop
 from retinue.client.sessions import Sessions
 from retinue.client.settings import Settings, read_ca, resolve
+from retinue.client.transport.backoff import RetryBudget
+from retinue.client.transport.channel import open_channel
+from retinue.client.transport.lazy_channel import running_loop
 from retinue.client.words import seconds_of
 
 if TYPE_CHECKING:
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
     import grpc.aio
 
-    from retinue.client.accounts import Audit, IdleOverrides, Projects, SshKeys, Tokens, Users
+    from retinue.client.admin.accounts import Audit, IdleOverrides, Projects, SshKeys, Tokens, Users
+    from retinue.client.admin.fleet import Agents, ResourceGroups, Routers
+    from retinue.client.admin.quotas import Quotas
+    from retinue.client.admin.templates import Templates
     from retinue.client.endpoints import Endpoints
-    from retinue.client.fleet import Agents, ResourceGroups, Routers
     from retinue.client.logs import LogChunk
-    from retinue.client.quotas import Quotas
     from retinue.client.spec import SessionOptions
-    from retinue.client.templates import Templates
     from retinue.client.words import Span
 
 
@@ -51,7 +51,7 @@ class Client:
     @cached_property
     def templates(self) -> Templates:
         """Templates of sessions."""
-        from retinue.client.templates import Templates  # noqa: PLC0415  # few programs need it
+        from retinue.client.admin.templates import Templates  # noqa: PLC0415  # few programs need it
 
         return Templates(self._channel)
 
@@ -65,70 +65,70 @@ class Client:
     @cached_property
     def agents(self) -> Agents:
         """Agents of the cluster."""
-        from retinue.client.fleet import Agents  # noqa: PLC0415  # few programs need it
+        from retinue.client.admin.fleet import Agents  # noqa: PLC0415  # few programs need it
 
         return Agents(self._channel)
 
     @cached_property
     def routers(self) -> Routers:
         """Routers of endpoints."""
-        from retinue.client.fleet import Routers  # noqa: PLC0415  # few programs need it
+        from retinue.client.admin.fleet import Routers  # noqa: PLC0415  # few programs need it
 
         return Routers(self._channel)
 
     @cached_property
     def resource_groups(self) -> ResourceGroups:
         """Resource groups."""
-        from retinue.client.fleet import ResourceGroups  # noqa: PLC0415  # few programs need it
+        from retinue.client.admin.fleet import ResourceGroups  # noqa: PLC0415  # few programs need it
 
         return ResourceGroups(self._channel)
 
     @cached_property
     def projects(self) -> Projects:
         """Projects."""
-        from retinue.client.accounts import Projects  # noqa: PLC0415  # few programs need it
+        from retinue.client.admin.accounts import Projects  # noqa: PLC0415  # few programs need it
 
         return Projects(self._channel)
 
     @cached_property
     def users(self) -> Users:
         """Users."""
-        from retinue.client.accounts import Users  # noqa: PLC0415  # few programs need it
+        from retinue.client.admin.accounts import Users  # noqa: PLC0415  # few programs need it
 
         return Users(self._channel)
 
     @cached_property
     def tokens(self) -> Tokens:
         """Tokens of users."""
-        from retinue.client.accounts import Tokens  # noqa: PLC0415  # few programs need it
+        from retinue.client.admin.accounts import Tokens  # noqa: PLC0415  # few programs need it
 
         return Tokens(self._channel)
 
     @cached_property
     def ssh_keys(self) -> SshKeys:
         """Public keys of users."""
-        from retinue.client.accounts import SshKeys  # noqa: PLC0415  # few programs need it
+        from retinue.client.admin.accounts import SshKeys  # noqa: PLC0415  # few programs need it
 
         return SshKeys(self._channel)
 
     @cached_property
     def quotas(self) -> Quotas:
         """Quotas of users and projects."""
-        from retinue.client.quotas import Quotas  # noqa: PLC0415  # few programs need it
+        from retinue.client.admin.quotas import Quotas  # noqa: PLC0415  # few programs need it
 
         return Quotas(self._channel)
 
     @cached_property
     def idle_overrides(self) -> IdleOverrides:
         """Exceptions from idle policies."""
-        from retinue.client.accounts import IdleOverrides  # noqa: PLC0415  # few programs need it
+        from retinue.client.admin.accounts import IdleOverrides  # noqa: PLC0415  # few programs need it
 
         return IdleOverrides(self._channel)
 
     @cached_property
     def audit(self) -> Audit:
         """What administrators did, what was done with accounts, and what was denied."""
-        from retinue.client.accounts import Audit  # noqa: PLC0415  # few programs need it
+        from retinue.client.admin.accounts import Audit  # noqa: PLC0415  # few programs need it
 
         return Audit(self._channel)
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from retinue.client.backoff import RetryBudget
-from retinue.client.calls import call, resumed
-from retinue.client.pages import paged
 from retinue.client.time_spans import as_duration
+from retinue.client.transport.backoff import RetryBudget
+from retinue.client.transport.calls import call, resumed
+from retinue.client.transport.pages import paged
 from retinue.manager.v1 import endpoint_pb2 as epb
 from retinue.manager.v1 import endpoint_service_pb2 as pb
 from retinue.manager.v1 import endpoint_service_pb2_grpc

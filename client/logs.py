@@ -6,7 +6,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from retinue.client.calls import resumed
+from retinue.client.transport.calls import resumed
 from retinue.manager.v1 import kernel_service_pb2
 from retinue.types.v1 import log_stream_pb2
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import AsyncGenerator
 
-    from retinue.client.backoff import RetryBudget
     from retinue.client.errors import CallError
+    from retinue.client.transport.backoff import RetryBudget
     from retinue.client.words import LogStream
     from retinue.manager.v1 import kernel_service_pb2_grpc
 

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
-    from retinue.client.attachment import Attachment
-    from retinue.client.code import Code
-    from retinue.client.files import Files
+    from retinue.client.kernel.attachment import Attachment
+    from retinue.client.kernel.code import Code
+    from retinue.client.kernel.files import Files
+    from retinue.client.kernel.port import PortConnection
     from retinue.client.logs import LogChunk
-    from retinue.client.port import PortConnection
     from retinue.client.sessions import Sessions
     from retinue.client.words import SessionResult, SessionState, Span
     from retinue.manager.v1 import kernel_service_pb2, session_pb2, session_service_pb2

@@ -8,17 +8,17 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Unpack
 
 from retinue.client import enum_names
-from retinue.client.attachment import Attachment, attach_start
-from retinue.client.backoff import RetryBudget
-from retinue.client.calls import call, resumed
 from retinue.client.errors import OutOfRange
+from retinue.client.kernel.attachment import Attachment, attach_start
 from retinue.client.logs import LogChunk, stream_logs
-from retinue.client.pages import paged
 from retinue.client.session import Session
 from retinue.client.session_view import fold
 from retinue.client.shared_watch import SharedWatch
 from retinue.client.spec import SessionOptions, session_spec
 from retinue.client.time_spans import as_duration
+from retinue.client.transport.backoff import RetryBudget
+from retinue.client.transport.calls import call, resumed
+from retinue.client.transport.pages import paged
 from retinue.manager.v1 import (
     app_service_pb2,
     app_service_pb2_grpc,
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
     import grpc.aio
 
-    from retinue.client.code import Code
-    from retinue.client.files import Files
-    from retinue.client.port import PortConnection
+    from retinue.client.kernel.code import Code
+    from retinue.client.kernel.files import Files
+    from retinue.client.kernel.port import PortConnection
     from retinue.client.words import Span
 MAX_AT_ONCE = 10_000
 """Sessions that one request may name."""
@@ -390,7 +390,7 @@ class Sessions:
 
         `hostname` is for other kernels of system sessions.
         """
-        from retinue.client.port import PortConnection, open_port_method  # noqa: PLC0415  # few programs need it
+        from retinue.client.kernel.port import PortConnection, open_port_method  # noqa: PLC0415  # few programs need it
 
         return PortConnection(open_port_method(self._channel), session, str(port), hostname, direct=direct)
 
@@ -423,13 +423,13 @@ class Sessions:
         """Runs of code in `main1` of an interactive session, in a language it has a Jupyter
         kernel for (default `python`).
         """
-        from retinue.client.code import Code  # noqa: PLC0415  # few programs need it
+        from retinue.client.kernel.code import Code  # noqa: PLC0415  # few programs need it
 
         return Code(self._kernels, session, language)
 
     def files(self, session: str, hostname: str = "") -> Files:
         """Returns the files in the work directory of a running kernel (default `main1`)."""
-        from retinue.client.files import Files  # noqa: PLC0415  # few programs need it
+        from retinue.client.kernel.files import Files  # noqa: PLC0415  # few programs need it
 
         return Files(self._kernels, session, hostname, self._retry_budget)
 

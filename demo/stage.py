@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from retinue.client import enum_names
-from retinue.client.command.printable import safe
-from retinue.client.command.progress import open_progress, outcome
+from retinue.client.command.shell.printable import safe
+from retinue.client.command.show.progress import open_progress, outcome
 from retinue.manager.v1 import session_pb2
 
 if TYPE_CHECKING:

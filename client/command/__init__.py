@@ -12,7 +12,7 @@ __all__ = ["main"]
 def main() -> None:
     """Runs the command line and ends the process: the entry point."""
     # Before the rest is loaded: an interrupt may come at any moment.
-    from retinue.client.command.interrupts import end_at_interrupts  # noqa: PLC0415
+    from retinue.client.command.shell.interrupts import end_at_interrupts  # noqa: PLC0415
 
     end_at_interrupts()
     from retinue.client.command.application import main as run  # noqa: PLC0415

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from retinue.client.command import completed_names, streams
-from retinue.client.command.connection import Connection
-from retinue.client.command.exit_codes import ExitCode, of_error
-from retinue.client.command.print_error import connection_in_use, print_error, verbose
-from retinue.client.command.printable import safe
+from retinue.client.command.shell import completed_names, streams
+from retinue.client.command.shell.connection import Connection
+from retinue.client.command.shell.exit_codes import ExitCode, of_error
+from retinue.client.command.shell.print_error import connection_in_use, print_error, verbose
+from retinue.client.command.shell.printable import safe
 from retinue.client.errors import RetinueError
 from retinue.rpc.version import LazyVersion
 
@@ -25,42 +25,42 @@ if TYPE_CHECKING:
 # By section of the help, each command and its module, which is imported when the command is used.
 _SECTIONS = {
     "Sessions": {
-        "run": "run",
-        "submit": "submit",
-        "apply": "apply",
-        "template": "templates",
-        "ls": "listing",
-        "get": "sessions",
-        "describe": "history",
-        "history": "history",
-        "explain": "sessions",
-        "graph": "graph",
-        "watch": "following",
-        "wait": "following",
-        "logs": "logs",
-        "top": "top",
-        "rename": "updates",
-        "priority": "updates",
-        "hold": "updates",
-        "release": "updates",
-        "extend": "idle",
-        "restart": "history",
-        "rm": "sessions",
-        "endpoint": "endpoints",
+        "run": "sessions.run",
+        "submit": "sessions.submit",
+        "apply": "sessions.apply",
+        "template": "sessions.templates",
+        "ls": "sessions.listing",
+        "get": "sessions.sessions",
+        "describe": "sessions.history",
+        "history": "sessions.history",
+        "explain": "sessions.sessions",
+        "graph": "sessions.graph",
+        "watch": "sessions.following",
+        "wait": "sessions.following",
+        "logs": "sessions.logs",
+        "top": "sessions.top",
+        "rename": "sessions.updates",
+        "priority": "sessions.updates",
+        "hold": "sessions.updates",
+        "release": "sessions.updates",
+        "extend": "sessions.idle",
+        "restart": "sessions.history",
+        "rm": "sessions.sessions",
+        "endpoint": "endpoints.endpoints",
     },
     "In a session": {
-        "exec": "exec",
-        "attach": "exec",
-        "code": "code",
-        "ssh": "ssh",
-        "cp": "files",
-        "files": "files",
-        "sftp": "sftp",
-        "port-forward": "port_forward",
-        "ssh-config": "sftp",
-        "app": "app",
-        "open": "open",
-        "sftp-mount": "sftp",
+        "exec": "inside.exec",
+        "attach": "inside.exec",
+        "code": "inside.code",
+        "ssh": "inside.ssh",
+        "cp": "inside.files",
+        "files": "inside.files",
+        "sftp": "inside.sftp",
+        "port-forward": "inside.port_forward",
+        "ssh-config": "inside.sftp",
+        "app": "inside.app",
+        "open": "inside.open",
+        "sftp-mount": "inside.sftp",
     },
     "Slurm": {
         "sbatch": "slurm.sbatch",
@@ -73,32 +73,32 @@ _SECTIONS = {
         "slurm-commands": "slurm.slurm_commands",
     },
     "Accounts": {
-        "projects": "accounts",
-        "users": "accounts",
-        "tokens": "accounts",
-        "keys": "keys",
-        "quotas": "quotas",
-        "idle-overrides": "idle",
+        "projects": "admin.accounts",
+        "users": "admin.accounts",
+        "tokens": "admin.accounts",
+        "keys": "admin.keys",
+        "quotas": "admin.quotas",
+        "idle-overrides": "sessions.idle",
         "sacctmgr": "slurm.accounting",
         "sshare": "slurm.accounting",
     },
     "Cluster": {
-        "agents": "agents",
-        "routers": "routers",
-        "groups": "groups",
-        "shares": "groups",
-        "audit": "audit",
-        "admin": "admin",
+        "agents": "admin.agents",
+        "routers": "admin.routers",
+        "groups": "admin.groups",
+        "shares": "admin.groups",
+        "audit": "admin.audit",
+        "admin": "admin.admin",
     },
     "This machine": {
-        "contexts": "contexts",
-        "console": "console",
-        "dev": "dev",
-        "doctor": "doctor",
-        "completion": "about",
-        "version": "about",
-        "protos": "about",
-        "help": "about",
+        "contexts": "machine.contexts",
+        "console": "machine.console",
+        "dev": "retinue.devtools.dev_command",
+        "doctor": "retinue.devtools.doctor_command",
+        "completion": "machine.about",
+        "version": "machine.about",
+        "protos": "machine.about",
+        "help": "machine.about",
     },
 }
 _COMMANDS = {name: module for section in _SECTIONS.values() for name, module in section.items()}
@@ -215,9 +215,8 @@ class _Commands(click.Group):
         module = _COMMANDS.get(name)
         if module is None:
             return None
-        found = getattr(
-            importlib.import_module(f"retinue.client.command.{module}"), f"{name.replace('-', '_')}_command"
-        )
+        path = module if module.startswith("retinue.") else f"retinue.client.command.{module}"
+        found = getattr(importlib.import_module(path), f"{name.replace('-', '_')}_command")
         assert isinstance(found, click.Command)  # noqa: S101  # the table above is ours
         _keep_whole(found)
         return found

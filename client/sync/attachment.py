@@ -1,4 +1,4 @@
-"""The form of `retinue.client.attachment` for callers that block.
+"""The form of `retinue.client.kernel.attachment` for callers that block.
 
 Written by scripts/generate-sync-client; do not edit it.
 """
@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retinue.client import attachment as aio_attachment
 from retinue.client.blocking import iterate, run
+from retinue.client.kernel import attachment as aio_attachment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
     from typing import TYPE_CHECKING, Self
 
-    from retinue.client.attachment import Printed
+    from retinue.client.kernel.attachment import Printed
 
 
 class Attachment:

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import TYPE_CHECKING, Self, Unpack
 
-    from retinue.client.backoff import RetryBudget
     from retinue.client.completed import Completed
     from retinue.client.logs import LogChunk
     from retinue.client.settings import Settings
     from retinue.client.spec import SessionOptions
+    from retinue.client.transport.backoff import RetryBudget
     from retinue.client.words import Span
 
 

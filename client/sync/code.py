@@ -1,4 +1,4 @@
-"""The form of `retinue.client.code` for callers that block.
+"""The form of `retinue.client.kernel.code` for callers that block.
 
 Written by scripts/generate-sync-client; do not edit it.
 """
@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retinue.client import code as aio_code
 from retinue.client.blocking import iterate, run
+from retinue.client.kernel import code as aio_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
     from typing import TYPE_CHECKING, Self
 
-    from retinue.client.code import CodeResult
+    from retinue.client.kernel.code import CodeResult
     from retinue.client.words import Span
     from retinue.types.v1 import code_pb2
 

@@ -1,4 +1,4 @@
-"""The form of `retinue.client.files` for callers that block.
+"""The form of `retinue.client.kernel.files` for callers that block.
 
 Written by scripts/generate-sync-client; do not edit it.
 """
@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retinue.client import files as aio_files
 from retinue.client.blocking import run
+from retinue.client.kernel import files as aio_files
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
     from typing import TYPE_CHECKING
 
-    from retinue.client.local_files import (
+    from retinue.client.kernel.local_files import (
         Copied,
         Progress,
     )

@@ -1,4 +1,4 @@
-"""The form of `retinue.client.fleet` for callers that block.
+"""The form of `retinue.client.admin.fleet` for callers that block.
 
 Written by scripts/generate-sync-client; do not edit it.
 """
@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retinue.client import fleet as aio_fleet
+from retinue.client.admin import fleet as aio_fleet
 from retinue.client.blocking import iterate, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import TYPE_CHECKING, Unpack
 
-    from retinue.client.fleet import GroupPolicy
+    from retinue.client.admin.fleet import GroupPolicy
     from retinue.client.words import Span
     from retinue.manager.v1 import fleet_service_pb2 as pb
 

@@ -1,4 +1,4 @@
-"""The form of `retinue.client.port` for callers that block.
+"""The form of `retinue.client.kernel.port` for callers that block.
 
 Written by scripts/generate-sync-client; do not edit it.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retinue.client import port as aio_port
 from retinue.client.blocking import iterate, run
+from retinue.client.kernel import port as aio_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The form of `retinue.client.templates` for callers that block.
+"""The form of `retinue.client.admin.templates` for callers that block.
 
 Written by scripts/generate-sync-client; do not edit it.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retinue.client import templates as aio_templates
+from retinue.client.admin import templates as aio_templates
 from retinue.client.blocking import iterate, run
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import retinue.manager.main
 import retinue.router.main
 from docs.generator.markdown import line, table
 from retinue.client.command.application import cli
-from retinue.client.command.exit_codes import ExitCode
+from retinue.client.command.shell.exit_codes import ExitCode
 
 _CODE = re.compile(r"^\b$", re.MULTILINE)
 

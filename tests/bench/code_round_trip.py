@@ -18,7 +18,7 @@ from jupyter_client.asynchronous.client import AsyncKernelClient
 
 from retinue.agent.kernel.code_launcher import PORTS
 from retinue.agent.kernel.python_runtime import build_runtime
-from retinue.client.code import Code
+from retinue.client.kernel.code import Code
 from retinue.devtools.cluster import Cluster, ClusterOptions
 
 ROUNDS = 100

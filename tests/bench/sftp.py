@@ -25,13 +25,13 @@ from pathlib import Path
 from urllib.parse import quote
 
 from retinue.client.aio import Client
-from retinue.client.channel import parse_endpoint
 from retinue.client.session import Session
 from retinue.client.settings import ssh_directory
+from retinue.client.transport.channel import parse_endpoint
 from retinue.devtools.cluster import Cluster, ClusterOptions
 from retinue.manager.v1 import fleet_service_pb2
 from tests.bench.tunnel import environment
-from tests.integration.client.command.sftp_sessions import listener
+from tests.integration.client.command.inside.sftp_sessions import listener
 
 MEGABYTES = 256
 ROUNDS = 5

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from retinue.client.aio import Client
-from retinue.client.local_files import Copied
+from retinue.client.kernel.local_files import Copied
 from retinue.devtools.cluster import Cluster
 from retinue.devtools.process import ChildProcess
 from tests.faults.counting import agent_of

@@ -21,7 +21,7 @@ from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import session_pb2 as pb
 from tests.faults.counting import agent_of
 from tests.faults.sftp_clients import children, kill, launch, paused, pid_of, pipes, printed, serving, start
-from tests.integration.client.command.sftp_sessions import companions, listener
+from tests.integration.client.command.inside.sftp_sessions import companions, listener
 from tests.support.eventually import NEVER, eventually
 from tests.support.postmaster import kill_database
 

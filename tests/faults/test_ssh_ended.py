@@ -18,7 +18,7 @@ from retinue.client.aio import Client
 from retinue.client.session import Session
 from retinue.devtools.cluster import Cluster
 from tests.faults.sftp_clients import PROGRAM, children, kill, paused, pid_of, printed, serving
-from tests.integration.client.command.sftp_sessions import listener
+from tests.integration.client.command.inside.sftp_sessions import listener
 from tests.support.eventually import NEVER, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from retinue.client.aio import Client
 from retinue.client.errors import CallError, Unavailable
-from retinue.client.port import LocalPort, PortConnection
+from retinue.client.kernel.port import LocalPort, PortConnection
 from retinue.client.session import Session
 from retinue.devtools.cluster import Cluster
 from tests.faults.counting import agent_of

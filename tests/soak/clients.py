@@ -22,7 +22,7 @@ from retinue.client.errors import (
     SessionEnded,
     Unavailable,
 )
-from retinue.client.port import PortConnection
+from retinue.client.kernel.port import PortConnection
 from retinue.client.session import Session
 from retinue.devtools.cluster import Cluster
 from tests.support.eventually import NEVER

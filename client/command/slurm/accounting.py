@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from retinue.client.command.connection import Connection, asynchronous, pass_connection
-from retinue.client.command.exit_codes import ExitCode
-from retinue.client.command.printable import safe
+from retinue.client.command.shell.connection import Connection, asynchronous, pass_connection
+from retinue.client.command.shell.exit_codes import ExitCode
+from retinue.client.command.shell.printable import safe
 from retinue.client.command.slurm.finding import split_words, user_names
 from retinue.client.command.slurm.layout import Field, Layout, by_sacct
 from retinue.client.command.slurm.slurm_command import LEFT_OUT, SlurmCommand, version_option

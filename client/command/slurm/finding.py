@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from retinue.client.command.selecting import selected, term
+from retinue.client.command.shell.selecting import selected, term
 from retinue.client.command.slurm.job import ARRAY_LABEL, INDEX_LABEL, OFFSET_LABEL, Job, jobs_of
 from retinue.client.errors import UsageError
 

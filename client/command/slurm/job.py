@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from retinue.client import enum_names
-from retinue.client.command.slurm.hostlist import compress
-from retinue.client.command.slurm.sbatch_meaning import JOB_NAME_LABEL
+from retinue.client.command.slurm_scripts.hostlist import compress
+from retinue.client.command.slurm_scripts.sbatch_meaning import JOB_NAME_LABEL
 from retinue.manager.v1 import session_pb2
 from retinue.rpc.core.amounts import MEMORY, AmountError, parse_amount
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from retinue.client.command.connection import Connection, asynchronous, pass_connection
-from retinue.client.command.exit_codes import ExitCode
-from retinue.client.command.printable import safe
+from retinue.client.command.shell.connection import Connection, asynchronous, pass_connection
+from retinue.client.command.shell.exit_codes import ExitCode
+from retinue.client.command.shell.printable import safe
 from retinue.client.command.slurm.finding import (
     BATCH,
     JobId,
@@ -22,12 +22,12 @@ from retinue.client.command.slurm.finding import (
     split_words,
     user_names,
 )
-from retinue.client.command.slurm.hostlist import expand
 from retinue.client.command.slurm.job import Job, JobState, megabytes
 from retinue.client.command.slurm.layout import Field, by_sacct
 from retinue.client.command.slurm.slurm_command import LEFT_OUT, SlurmCommand, version_option
 from retinue.client.command.slurm.squeue import as_document, parse_states
-from retinue.client.command.slurm.times import long_span, moment_text, parse_moment
+from retinue.client.command.slurm_scripts.hostlist import expand
+from retinue.client.command.slurm_scripts.times import long_span, moment_text, parse_moment
 from retinue.client.errors import UsageError
 from retinue.manager.v1 import session_pb2
 

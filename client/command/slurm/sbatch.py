@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from retinue.client.command import submit
-from retinue.client.command.connection import Connection, asynchronous, pass_connection
-from retinue.client.command.exit_codes import ExitCode
-from retinue.client.command.printable import safe
-from retinue.client.command.script_options import read_script
-from retinue.client.command.slurm import sbatch_grammar
+from retinue.client.command.sessions import submit
+from retinue.client.command.sessions.script_options import read_script
+from retinue.client.command.shell.connection import Connection, asynchronous, pass_connection
+from retinue.client.command.shell.exit_codes import ExitCode
+from retinue.client.command.shell.printable import safe
+from retinue.client.command.shell.text_files import decode, read_file
 from retinue.client.command.slurm.slurm_command import OwnGrammarCommand, version_option
-from retinue.client.command.slurm.submitting_machine import exported, is_mounted, shared_mounts
-from retinue.client.command.text_files import decode, read_file
+from retinue.client.command.slurm_scripts import sbatch_grammar
+from retinue.client.command.slurm_scripts.submitting_machine import exported, is_mounted, shared_mounts
 from retinue.client.errors import UsageError
 
 if TYPE_CHECKING:

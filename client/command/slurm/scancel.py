@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
-from retinue.client.command.connection import Connection, asynchronous, pass_connection
-from retinue.client.command.exit_codes import ExitCode
-from retinue.client.command.printable import safe
-from retinue.client.command.selecting import end_sessions
+from retinue.client.command.shell.connection import Connection, asynchronous, pass_connection
+from retinue.client.command.shell.exit_codes import ExitCode
+from retinue.client.command.shell.printable import safe
+from retinue.client.command.shell.selecting import end_sessions
 from retinue.client.command.slurm.finding import (
     BATCH,
     jobs_of_ids,
@@ -21,10 +21,10 @@ from retinue.client.command.slurm.finding import (
     split_words,
     user_names,
 )
-from retinue.client.command.slurm.hostlist import expand
-from retinue.client.command.slurm.sbatch_meaning import signal_name
 from retinue.client.command.slurm.slurm_command import LEFT_OUT, SlurmCommand, lines_of, version_option
 from retinue.client.command.slurm.squeue import parse_states
+from retinue.client.command.slurm_scripts.hostlist import expand
+from retinue.client.command.slurm_scripts.sbatch_meaning import signal_name
 from retinue.client.errors import CallError, RetinueError, UsageError
 
 if TYPE_CHECKING:

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from retinue.client.command.connection import Connection, asynchronous, pass_connection
-from retinue.client.command.exit_codes import ExitCode
-from retinue.client.command.printable import safe
-from retinue.client.command.script_options import SCRIPT_VARIABLE
+from retinue.client.command.sessions.script_options import SCRIPT_VARIABLE
+from retinue.client.command.shell.connection import Connection, asynchronous, pass_connection
+from retinue.client.command.shell.exit_codes import ExitCode
+from retinue.client.command.shell.printable import safe
 from retinue.client.command.slurm.finding import find, jobs_of_ids, list_jobs, parse_id, split_ids, split_words
-from retinue.client.command.slurm.hostlist import compress, expand
 from retinue.client.command.slurm.job import Job
 from retinue.client.command.slurm.node import Node, Partition, partitions_of
 from retinue.client.command.slurm.scontrol_texts import config_text, is_shown, job_text, node_text, partition_text
 from retinue.client.command.slurm.slurm_command import LEFT_OUT, NO_SUCH_JOB, SlurmCommand, fail, version_option
+from retinue.client.command.slurm_scripts.hostlist import compress, expand
 from retinue.client.errors import NotFound, UsageError
 
 if TYPE_CHECKING:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from retinue.client.command.slurm import job_start
-from retinue.client.command.slurm.hostlist import compress
 from retinue.client.command.slurm.job import NULL, Job, JobState, megabytes
 from retinue.client.command.slurm.node import DEFAULT_GROUP, Node, Partition
 from retinue.client.command.slurm.squeue import MIN_JOB_AGE
-from retinue.client.command.slurm.times import long_span, moment_text
+from retinue.client.command.slurm_scripts import job_start
+from retinue.client.command.slurm_scripts.hostlist import compress
+from retinue.client.command.slurm_scripts.times import long_span, moment_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from retinue.client.command.connection import Connection, asynchronous, pass_connection
-from retinue.client.command.exit_codes import ExitCode
-from retinue.client.command.printable import safe
+from retinue.client.command.shell.connection import Connection, asynchronous, pass_connection
+from retinue.client.command.shell.exit_codes import ExitCode
+from retinue.client.command.shell.printable import safe
 from retinue.client.command.slurm.finding import split_words
-from retinue.client.command.slurm.hostlist import compress, expand
 from retinue.client.command.slurm.job import NULL
 from retinue.client.command.slurm.layout import Field, Layout, by_letters, by_names
 from retinue.client.command.slurm.node import SHORT_STATES, Node, Partition, partitions_of
 from retinue.client.command.slurm.slurm_command import LEFT_OUT, SlurmCommand, version_option
-from retinue.client.command.slurm.times import moment_text
+from retinue.client.command.slurm_scripts.hostlist import compress, expand
+from retinue.client.command.slurm_scripts.times import moment_text
 from retinue.client.errors import UsageError
 
 if TYPE_CHECKING:

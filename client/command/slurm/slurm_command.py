@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from retinue.client.command.printable import safe
+from retinue.client.command.shell.printable import safe
 from retinue.client.errors import CallError, RetinueError
 
 if TYPE_CHECKING:

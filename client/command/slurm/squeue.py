@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from retinue.client.command.connection import Connection, asynchronous, pass_connection
-from retinue.client.command.exit_codes import ExitCode
-from retinue.client.command.printable import safe
+from retinue.client.command.shell.connection import Connection, asynchronous, pass_connection
+from retinue.client.command.shell.exit_codes import ExitCode
+from retinue.client.command.shell.printable import safe
 from retinue.client.command.slurm.finding import jobs_of_ids, list_jobs, split_ids, split_words, user_names
-from retinue.client.command.slurm.hostlist import expand, ranges
 from retinue.client.command.slurm.job import NULL, Job, JobState, megabytes
 from retinue.client.command.slurm.layout import Field, Layout, by_letters, by_names
 from retinue.client.command.slurm.slurm_command import LEFT_OUT, NO_SUCH_JOB, SlurmCommand, fail, version_option
-from retinue.client.command.slurm.times import moment_text, short_span
+from retinue.client.command.slurm_scripts.hostlist import expand, ranges
+from retinue.client.command.slurm_scripts.times import moment_text, short_span
 from retinue.client.errors import UsageError
 
 if TYPE_CHECKING:

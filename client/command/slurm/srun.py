@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from retinue.client.command import submit
-from retinue.client.command.exec import exec_command
-from retinue.client.command.run import run_command
-from retinue.client.command.slurm import sbatch_grammar
+from retinue.client.command.inside.exec import exec_command
+from retinue.client.command.sessions import submit
+from retinue.client.command.sessions.run import run_command
 from retinue.client.command.slurm.finding import parse_id
-from retinue.client.command.slurm.sbatch_grammar import Given
-from retinue.client.command.slurm.sbatch_meaning import SbatchOptions, UnsupportedError
 from retinue.client.command.slurm.slurm_command import OwnGrammarCommand, version_option
-from retinue.client.command.slurm.submitting_machine import exported
+from retinue.client.command.slurm_scripts import sbatch_grammar
+from retinue.client.command.slurm_scripts.sbatch_grammar import Given
+from retinue.client.command.slurm_scripts.sbatch_meaning import SbatchOptions, UnsupportedError
+from retinue.client.command.slurm_scripts.submitting_machine import exported
 from retinue.client.errors import UsageError
 
 if TYPE_CHECKING:

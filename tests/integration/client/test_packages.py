@@ -97,7 +97,7 @@ def test_an_installed_client_runs_without_warnings(programs: Path, tmp_path: Pat
         run(programs / "retinue", "--version", cwd=tmp_path),
     )
     assert "Sessions" in run(programs / "retinue", "--help", cwd=tmp_path)
-    imports = "import retinue.client.aio, retinue.client, retinue.client.client, retinue.client.command.run"
+    imports = "import retinue.client.aio, retinue.client, retinue.client.client, retinue.client.command.sessions.run"
     assert run(programs / "python", "-W", "error", "-c", imports, cwd=tmp_path) == ""
     refused = run(programs / "retinue", "--endpoint", "x y", "ls", cwd=tmp_path, code=2)
     assert "Traceback" not in refused

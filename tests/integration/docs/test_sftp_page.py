@@ -55,7 +55,7 @@ retinue rm --wait home
 wait
 """
 
-# tests/integration/client/command/test_ssh_hosts.py and tests/programs/test_ssh_programs.py do what these do.
+# tests/integration/client/command/inside/test_ssh_hosts.py and tests/programs/test_ssh_programs.py do what these do.
 OF_GANGS = {
     "retinue run -d -n training --type interactive --size 2 --mode multi-node",
     "retinue ssh-config training --write",

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 from typing import Any
 
-from retinue.client.attachment import Attachment
 from retinue.client.errors import CallError
+from retinue.client.kernel.attachment import Attachment
 from retinue.client.session import Session
 from tests.support.eventually import NEVER
 

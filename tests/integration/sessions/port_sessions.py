@@ -10,7 +10,7 @@ from typing import Any
 
 from retinue.client.client import Client
 from retinue.client.errors import CallError
-from retinue.client.port import MAX_MESSAGE_BYTES, PortConnection
+from retinue.client.kernel.port import MAX_MESSAGE_BYTES, PortConnection
 from retinue.client.session import Session
 from tests.integration.sessions import port_server
 from tests.integration.sessions.inside import until_printed

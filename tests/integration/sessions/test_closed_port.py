@@ -13,11 +13,11 @@ import pytest
 
 from retinue.client import enum_names
 from retinue.client.aio import Client
-from retinue.client.attachment import Attachment
-from retinue.client.backoff import RetryBudget
 from retinue.client.errors import Unavailable
+from retinue.client.kernel.attachment import Attachment
 from retinue.client.logs import LogChunk
 from retinue.client.session import Session
+from retinue.client.transport.backoff import RetryBudget
 from retinue.devtools.cluster import AGENT_PORT, Cluster, LocalAgent
 from retinue.manager.agent_rpc.dialer import IDLE_SECONDS
 from retinue.manager.v1 import fleet_service_pb2

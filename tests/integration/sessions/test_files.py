@@ -14,10 +14,10 @@ import pytest
 import pytest_asyncio
 
 from retinue.client.aio import Client
-from retinue.client.bidi_stream import BidiStream
 from retinue.client.errors import CallError, FailedPrecondition, InvalidRequest, NotFound, OutOfRange, ResourceExhausted
-from retinue.client.rpc_errors import from_rpc
 from retinue.client.session import Session
+from retinue.client.transport.bidi_stream import BidiStream
+from retinue.client.transport.rpc_errors import from_rpc
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.rpc.bidi_call import BidiCall

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from retinue.client.aio import Client
-from retinue.client.port import LocalPort
+from retinue.client.kernel.port import LocalPort
 from retinue.types.v1 import app_pb2 as service_pb
 from tests.integration.sessions.browser import Page, page
 from tests.support.eventually import NEVER, eventually

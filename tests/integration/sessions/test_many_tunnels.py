@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from retinue.client.errors import CallError
-from retinue.client.port import DEFAULT_MESSAGE_BYTES, MAX_MESSAGE_BYTES, PortConnection
+from retinue.client.kernel.port import DEFAULT_MESSAGE_BYTES, MAX_MESSAGE_BYTES, PortConnection
 from retinue.client.session import Session
 from retinue.devtools.cluster import Cluster
 from retinue.manager.agent_rpc.data_sizes import LARGE_AFTER_BYTES, MAX_LARGE_TUNNELS_PER_USER

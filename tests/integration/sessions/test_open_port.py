@@ -15,9 +15,9 @@ import pytest_asyncio
 
 from retinue.client.aio import Client
 from retinue.client.errors import Aborted, CallError, FailedPrecondition, InvalidRequest, NotFound, Unauthenticated
-from retinue.client.port import LocalPort, PortConnection
-from retinue.client.rpc_errors import from_rpc
+from retinue.client.kernel.port import LocalPort, PortConnection
 from retinue.client.session import Session
+from retinue.client.transport.rpc_errors import from_rpc
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.rpc.bidi_call import BidiCall

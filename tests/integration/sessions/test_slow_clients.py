@@ -15,9 +15,9 @@ import pytest
 import pytest_asyncio
 from yarl import URL
 
-from retinue.client.port import LocalPort
+from retinue.client.command.inside.tunnelled_port import TunnelledPort
+from retinue.client.kernel.port import LocalPort
 from retinue.client.session import Session
-from retinue.client.tunnelled_port import TunnelledPort
 from retinue.devtools.cluster import Cluster
 from tests.integration.proxy import slow_clients
 from tests.integration.proxy.edges import Edge

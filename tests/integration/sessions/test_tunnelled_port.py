@@ -16,11 +16,11 @@ import pytest
 import pytest_asyncio
 
 from retinue.client.aio import Client
+from retinue.client.command.inside.tunnelled_port import TunnelledPort
 from retinue.client.errors import CallError, FailedPrecondition
-from retinue.client.port import LocalPort, PortConnection
+from retinue.client.kernel.port import LocalPort, PortConnection
+from retinue.client.kernel.tunnel import TunnelConnection
 from retinue.client.session import Session
-from retinue.client.tunnel import TunnelConnection
-from retinue.client.tunnelled_port import TunnelledPort
 from retinue.devtools.cluster import Cluster
 from tests.integration.sessions import port_server
 from tests.integration.sessions.http_sessions import Lose, agent_of, delete, revoke, stopped

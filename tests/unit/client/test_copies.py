@@ -11,7 +11,7 @@ import pytest
 import retinue.client
 from retinue.client import errors
 from retinue.client.aio import Completed, Copied, FieldViolation, LogChunk, Printed, RetinueError, SessionEnded
-from retinue.client.code import CodeResult
+from retinue.client.kernel.code import CodeResult
 from tests.unit.client.journal import session
 
 _CALL = {

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from retinue.client import Completed, LogChunk, Settings
 from retinue.client import Session as BlockingSession
-from retinue.client.code import CodeResult
+from retinue.client.kernel.code import CodeResult
 from retinue.client.notebooks import as_html
 from retinue.client.session import Session
 from retinue.manager.v1 import session_pb2 as pb

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from google.protobuf import json_format
 
-from retinue.client.command.options import override, template_version
+from retinue.client.command.shell.options import override, template_version
 from retinue.client.errors import UsageError
 from retinue.client.manifest import read_specs, read_templates
 from retinue.client.overriding import locate, set_field

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from retinue.client import UsageError, session_spec
-from retinue.client.fleet import ResourceGroups
+from retinue.client.admin.fleet import ResourceGroups
 
 
 @pytest.mark.parametrize(

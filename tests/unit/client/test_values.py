@@ -7,7 +7,7 @@ import pytest
 
 from retinue.client import enum_names
 from retinue.client.aio import ResourceExhausted, Unavailable, UsageError, session_spec
-from retinue.client.backoff import Backoff, RetryBudget
+from retinue.client.transport.backoff import Backoff, RetryBudget
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.types.v1 import isolation_pb2
 

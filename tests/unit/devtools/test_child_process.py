@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from retinue.client.command import dev
-from retinue.client.command.dev import exit_notice
+from retinue.devtools import dev_command as dev
+from retinue.devtools.dev_command import exit_notice
 from retinue.devtools.process import ChildProcess, how_it_ended
 from tests.support.eventually import NEVER, eventually
 

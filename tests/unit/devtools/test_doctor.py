@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from retinue.client.command.doctor import doctor_command
 from retinue.devtools.doctor import (
     ERROR,
     LINKS,
@@ -26,6 +25,7 @@ from retinue.devtools.doctor import (
     engine_configuration,
     evaluate,
 )
+from retinue.devtools.doctor_command import doctor_command
 from retinue.devtools.node_network import EgressPath, VxlanPort
 
 GOOD = Facts(

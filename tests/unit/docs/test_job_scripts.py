@@ -6,8 +6,8 @@ import re
 import shlex
 from pathlib import Path
 
-from retinue.client.command import submit
-from retinue.client.command.script_options import read_script
+from retinue.client.command.sessions import submit
+from retinue.client.command.sessions.script_options import read_script
 from retinue.client.errors import UsageError
 
 ROOT = Path(__file__).parents[3]

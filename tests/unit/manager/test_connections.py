@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc.aio
 
-from retinue.client import channel
+from retinue.client.transport import channel
 from retinue.manager.listeners import IDLE_SECONDS, SERVER_OPTIONS
 from tests.support.eventually import NEVER, eventually
 

@@ -14,8 +14,8 @@ import pytest_asyncio
 
 from retinue.agent.kernel.python_runtime import build_runtime
 from retinue.client.aio import Client
-from retinue.client.code import Code, gathered
 from retinue.client.errors import FailedPrecondition, InvalidRequest, NotFound, Unavailable
+from retinue.client.kernel.code import Code, gathered
 from retinue.client.session import Session
 from retinue.devtools.cluster import Cluster
 from retinue.types.v1 import code_pb2

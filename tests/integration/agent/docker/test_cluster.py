@@ -34,7 +34,7 @@ from tests.support.eventually import NEVER, eventually
 
 if TYPE_CHECKING:
     from retinue.client.aio import Session
-    from retinue.client.port import PortConnection
+    from retinue.client.kernel.port import PortConnection
     from tests.integration.agent.docker.cluster import DockerCluster
 
 NAMES = ("main1", "sub1", "sub2")

@@ -24,8 +24,8 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.authorization_v1 import SelfSubjectAccessReview
 from lightkube.resources.core_v1 import ResourceQuota
 
-from retinue.client.command.doctor import doctor_command
 from retinue.devtools.doctor import ERROR, OK, WARNING
+from retinue.devtools.doctor_command import doctor_command
 from retinue.devtools.pod_doctor import NEEDED
 from tests.integration.agent.kubernetes.kube_cluster import MANIFESTS, NODE, KubeCluster
 from tests.integration.agent.kubernetes.kube_files import NAMESPACE

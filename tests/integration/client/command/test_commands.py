@@ -13,8 +13,8 @@ import yaml
 from click.shell_completion import ShellComplete
 
 from retinue.client.aio import session_spec
-from retinue.client.command import completed_names
 from retinue.client.command.application import cli
+from retinue.client.command.shell import completed_names
 from retinue.client.errors import CallError
 from retinue.manager.v1 import fleet_service_pb2
 from tests.integration.client.command.conftest import Program, line_with

@@ -14,7 +14,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.timestamp_pb2 import Timestamp
 from sqlalchemy import text
 
-from retinue.client.scheduling_policy import agent_strategy, session_strategy
+from retinue.client.admin.scheduling_policy import agent_strategy, session_strategy
 from retinue.manager.v1 import account_service_pb2 as ac
 from retinue.manager.v1 import account_service_pb2_grpc, fleet_service_pb2_grpc
 from retinue.manager.v1 import fleet_service_pb2 as fl

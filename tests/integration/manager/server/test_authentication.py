@@ -18,7 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from sqlalchemy import text
 
-from retinue.client.rpc_errors import from_rpc
+from retinue.client.transport.rpc_errors import from_rpc
 from retinue.manager.gateway.core.rules import ACCESS_PREFIX, TICKET_PREFIX
 from retinue.manager.identity.tokens import (
     CONSOLE_TICKET_PREFIX,

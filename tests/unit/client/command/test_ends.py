@@ -48,7 +48,7 @@ def environment(tmp_path: Path, ca_file: Path) -> dict[str, str]:
     [
         "retinue.client.command.application",
         "click",
-        "retinue.client.command.listing",
+        "retinue.client.command.sessions.listing",
         "asyncio",
         "google.protobuf.message",
         "grpc",
@@ -192,7 +192,7 @@ _PRINTED = "a\u2026 \u251c\u2500 \u2514\u2500 \u00e9 \udcff \U0001f600"
     ],
 )
 def test_any_text_can_be_printed_in_any_encoding(encoding: str, expected: bytes) -> None:
-    program = f"from retinue.client.command import streams; streams.prepare(); print({_PRINTED!a})"
+    program = f"from retinue.client.command.shell import streams; streams.prepare(); print({_PRINTED!a})"
     ended = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,

@@ -10,7 +10,7 @@ import grpc.aio
 import pytest
 from click.testing import CliRunner
 
-import retinue.client.channel
+import retinue.client.transport.channel
 from retinue.client.command.application import cli
 
 if TYPE_CHECKING:
@@ -242,7 +242,7 @@ def test_the_option_changes_the_request(
 
     def asked(words: list[str]) -> tuple[list[tuple[str, bytes]], str]:
         recorder = _Recorder()
-        monkeypatch.setattr(retinue.client.channel, "open_channel", lambda *_: recorder)
+        monkeypatch.setattr(retinue.client.transport.channel, "open_channel", lambda *_: recorder)
         line = [new for word in COMMANDS[name].split() for new in (words if word == "@" else [word])]
         line = [{"FILE": str(script), "KEYS": str(keys), "VARIABLES": str(variables)}.get(word, word) for word in line]
         result = CliRunner(env={"RETINUE_ENDPOINT": "127.0.0.1:1", "RETINUE_TOKEN": "t"}).invoke(cli, line)

@@ -131,12 +131,12 @@ def test_a_list_loads_nothing_that_only_others_need() -> None:
     program = """
 import asyncio, sys
 from retinue.client.client import Client
-from retinue.client.command import listing
+from retinue.client.command.sessions import listing
 async def made():
     async with Client.connect("127.0.0.1:1", token="x") as client:
         client.sessions.list()
 asyncio.run(made())
-others = ("yaml", "rich.console", "rich.live", "tenacity", "retinue.client.endpoints", "retinue.client.fleet", "retinue.client.files")
+others = ("yaml", "rich.console", "rich.live", "tenacity", "retinue.client.endpoints", "retinue.client.admin.fleet", "retinue.client.kernel.files")
 print([name for name in others if name in sys.modules], file=sys.stderr)
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=NEVER)

@@ -12,17 +12,17 @@ import pytest
 import yaml
 
 from retinue.client import errors
-from retinue.client.command import options
+from retinue.client.command.admin.groups import share_text
 from retinue.client.command.application import run
-from retinue.client.command.exit_codes import of_error, of_session
-from retinue.client.command.following import event_line
-from retinue.client.command.groups import share_text
-from retinue.client.command.logs import HostLines
-from retinue.client.command.output import print_message, table
-from retinue.client.command.print_error import print_error
-from retinue.client.command.printable import safe
-from retinue.client.command.progress import changes, kernel_counts, outcome, summary
-from retinue.client.command.text import amounts, since, span
+from retinue.client.command.sessions.following import event_line
+from retinue.client.command.sessions.logs import HostLines
+from retinue.client.command.shell import options
+from retinue.client.command.shell.exit_codes import of_error, of_session
+from retinue.client.command.shell.print_error import print_error
+from retinue.client.command.shell.printable import safe
+from retinue.client.command.shell.text import amounts, since, span
+from retinue.client.command.show.output import print_message, table
+from retinue.client.command.show.progress import changes, kernel_counts, outcome, summary
 from retinue.client.logs import LogChunk
 from retinue.client.session_view import fold
 from retinue.manager.v1 import fleet_service_pb2

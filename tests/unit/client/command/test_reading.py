@@ -11,16 +11,16 @@ import yaml
 from click.testing import CliRunner
 from google.rpc import error_details_pb2
 
-from retinue.client.command import top
 from retinue.client.command.application import cli, run
-from retinue.client.command.apply import print_refusals
-from retinue.client.command.interrupts import said_when_cancelled
-from retinue.client.command.output import fitted, table
-from retinue.client.command.print_error import print_error
-from retinue.client.command.selecting import say_none
-from retinue.client.command.sessions import session_columns, session_facts
-from retinue.client.command.spec_options import option_of
-from retinue.client.command.text import amounts, size
+from retinue.client.command.sessions import top
+from retinue.client.command.sessions.apply import print_refusals
+from retinue.client.command.sessions.sessions import session_columns, session_facts
+from retinue.client.command.sessions.spec_options import option_of
+from retinue.client.command.shell.interrupts import said_when_cancelled
+from retinue.client.command.shell.print_error import print_error
+from retinue.client.command.shell.selecting import say_none
+from retinue.client.command.shell.text import amounts, size
+from retinue.client.command.show.output import fitted, table
 from retinue.client.errors import FieldViolation, InvalidRequest, NotFound
 from retinue.client.settings import Settings, write_context
 from retinue.client.spec import session_spec
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from retinue.client.command.output import Column
+    from retinue.client.command.show.output import Column
 
 
 def _width(columns: Sequence[Column[Any]], items: Sequence[Any], terminal: int) -> int:

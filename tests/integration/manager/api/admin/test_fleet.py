@@ -19,7 +19,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 from sqlalchemy import text
 
-from retinue.client.scheduling_policy import agent_strategy, session_strategy, strategy_name
+from retinue.client.admin.scheduling_policy import agent_strategy, session_strategy, strategy_name
 from retinue.manager.store.fleet import nodes
 from retinue.manager.store.placement import orphans, shares
 from retinue.manager.store.placement.orphans import Found

@@ -15,7 +15,7 @@ import pytest_asyncio
 from google.rpc.error_details_pb2 import QuotaFailure
 from grpc_status import rpc_status
 
-from retinue.client.rpc_errors import from_status
+from retinue.client.transport.rpc_errors import from_status
 from retinue.manager.v1 import account_service_pb2 as pb
 from retinue.manager.v1 import (
     account_service_pb2_grpc,

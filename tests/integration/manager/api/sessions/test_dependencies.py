@@ -11,7 +11,7 @@ import grpc
 import pytest
 from sqlalchemy import text
 
-from retinue.client.rpc_errors import from_status
+from retinue.client.transport.rpc_errors import from_status
 from retinue.manager.controllers import dependencies
 from retinue.manager.domain.session.dependency_graph import DependencyKind
 from retinue.manager.domain.session.events import SessionMoved

@@ -1,0 +1,1 @@
+"""Accounts, the fleet, quotas, scheduling policies and templates."""

@@ -1,0 +1,1 @@
+"""Commands on accounts and on the cluster."""

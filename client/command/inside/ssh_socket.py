@@ -1,0 +1,199 @@
+"""Gives OpenSSH's clients a socket that leads to a server of a session, and stays beside it: their `ProxyUseFdpass`.
+
+The socket is connected to the node itself where that can be reached, else to the manager, which leads there: no byte
+passes this program or gRPC then. Else it is the end of a pair whose bytes the stream carries. A client waits until the
+program that gave it the socket has ended, but the stream has to last as long as the connection:
+it stays with a process in the background, which ends with either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import stat
+import time
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from retinue.client.kernel.port import PortConnection, carry_socket
+from retinue.client.settings import ssh_directory
+from retinue.client.transport.channel import parse_endpoints
+from retinue.rpc import direct_port, memory
+from retinue.types.v1 import port_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SUPPORTED = hasattr(socket, "send_fds") and hasattr(os, "fork")
+"""Whether clients here can be given a socket."""
+CONNECT_SECONDS = 1.0
+"""What reaching a node may take: its kernel accepts connections, however busy the agent is. Then the stream is used."""
+ADMIT_SECONDS = 5.0
+"""What a node that was reached may take to answer the ticket: its agent may be busy."""
+SILENT_SECONDS = 60.0
+"""For so long, a node that has not answered is not connected to again."""
+
+
+class Giver:
+    """Gives a socket to the client that has started this program, which waits for it and sends nothing before."""
+
+    def __init__(self, given: int, client: int = 1) -> None:
+        """`given` is the pipe by which the process that was started learns that it is done.
+
+        `client` is the descriptor of the socket that leads to the client.
+        """
+        self._given = given
+        self._client = client
+        self._client_gone = False
+
+    def __call__(self, connection: socket.socket) -> None:
+        """Gives it, once; called on an event loop. Raises OSError."""
+        asyncio.get_running_loop().remove_reader(self._client)
+        with socket.socket(fileno=os.dup(self._client)) as client:
+            socket.send_fds(client, [b"\0"], [connection.fileno()])
+        # Otherwise a reader of the client's output would wait for this process.
+        null = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(null, descriptor)
+        os.close(null)
+        os.write(self._given, b"1")
+        os.close(self._given)
+
+    @contextlib.contextmanager
+    def client_waits(self) -> Iterator[None]:
+        """Ends the block, without an error, when the client goes before it has its socket.
+
+        What the block waits for may take long, as a manager that does not answer.
+        """
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+
+        def end() -> None:
+            loop.remove_reader(self._client)
+            self._client_gone = True
+            if task is not None:
+                task.cancel()
+
+        loop.add_reader(self._client, end)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self._client_gone:
+                raise
+        finally:
+            loop.remove_reader(self._client)
+
+
+def fork_giver() -> Giver | None:
+    """Continues in a process in the background, and returns how that gives a socket away;
+    None when the client takes none.
+
+    The process that was started ends as soon as the socket is given, or as the one in the background does before that.
+    """
+    if not SUPPORTED or not _takes_socket():
+        return None
+    given, giving = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(giving)
+        # With os._exit: what is there to clean up belongs to the other process.
+        if os.read(given, 1):
+            os._exit(0)
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF)
+    os.close(given)
+    os.setsid()
+    return Giver(giving)
+
+
+def _takes_socket() -> bool:
+    """Returns whether standard input and output are one Unix socket:
+    clients that know no ProxyUseFdpass have two pipes there.
+    """
+    source, sink = os.fstat(0), os.fstat(1)
+    return stat.S_ISSOCK(source.st_mode) and (source.st_dev, source.st_ino) == (sink.st_dev, sink.st_ino)
+
+
+async def lead(remote: PortConnection, give: Giver, endpoint: str) -> None:
+    """Gives away a socket that leads to a port, and returns when its connection has ended. Raises CallError, OSError.
+
+    `endpoint` is where the manager is reached.
+    """
+    direct = await connect(remote, endpoint)
+    if direct is not None:
+        with direct:
+            direct.setblocking(True)
+            give(direct)
+        await remote.finish()
+        return
+    here, there = _socket_pair()
+    memory.reuse_freed()
+    with here:
+        with there:
+            give(there)
+        here.setblocking(False)
+        await carry_socket(here, remote)
+
+
+async def connect(remote: PortConnection, endpoint: str) -> socket.socket | None:
+    """Returns a connection past the stream, which does not block: to the node,
+    else to the manager that is reached at the endpoint.
+
+    None: the stream carries the data. Raises CallError.
+    """
+    if remote.direct_port is None:
+        return None
+    directory, ports = ssh_directory(os.environ), [remote.direct_port]
+    if (relay := remote.relay_port) is not None:
+        # Of several managers, one knows the ticket.
+        hosts = dict.fromkeys(host for host, _ in parse_endpoints(endpoint))
+        ports += [port_pb2.DirectPort(host=host, port=relay.port, ticket=relay.ticket) for host in hosts]
+    for port in ports:
+        if (connection := await connect_to(port, directory)) is not None:
+            return connection
+    await remote.refuse_direct()
+    return None
+
+
+async def connect_to(port: port_pb2.DirectPort, directory: Path) -> socket.socket | None:
+    """Returns a connection to a direct port; None when none is made in time,
+    which a file in the directory keeps for a minute.
+    """
+    silent = directory / f"silent-{quote(f'{port.host}:{port.port}', safe='')}"
+    if _is_recent(silent):
+        return None
+    try:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(CONNECT_SECONDS) as limit:
+            return await direct_port.connect(port, on_reached=lambda: limit.reschedule(loop.time() + ADMIT_SECONDS))
+    except TimeoutError:
+        with contextlib.suppress(OSError):
+            silent.touch()
+    except OSError:
+        pass
+    return None
+
+
+def _is_recent(file: Path) -> bool:
+    try:
+        return 0 <= time.time() - file.stat().st_mtime < SILENT_SECONDS
+    except OSError:
+        return False
+
+
+def _socket_pair() -> tuple[socket.socket, socket.socket]:
+    """Returns two connected sockets.
+
+    They are of TCP where that can be: it lets as much be under way as one transfer has, in fewer and larger messages.
+    """
+    with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", 0), backlog=1) as listening:
+        here = socket.create_connection(listening.getsockname(), CONNECT_SECONDS)
+        there, address = listening.accept()
+        if address == here.getsockname():
+            here.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return here, there
+        # Another program of this machine was faster.
+        here.close()
+        there.close()
+    return socket.socketpair()

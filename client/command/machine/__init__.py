@@ -1,0 +1,1 @@
+"""Commands on this machine's contexts, its browser, and the program itself."""

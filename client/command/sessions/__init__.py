@@ -1,0 +1,1 @@
+"""Commands that start, list, follow, change and end sessions."""

@@ -1,0 +1,354 @@
+"""`retinue run`: creates a session, shows its progress and output, and exits with its exit code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+
+from retinue.client.command.inside.exec import NOT_FOUND, hinted
+from retinue.client.command.sessions.attached_run import AttachedRun
+from retinue.client.command.sessions.sessions import session_facts
+from retinue.client.command.sessions.spec_options import named_options
+from retinue.client.command.shell import completed_names, options
+from retinue.client.command.shell.connection import Connection, asynchronous, pass_connection
+from retinue.client.command.shell.exit_codes import ExitCode
+from retinue.client.command.shell.printable import safe
+from retinue.client.command.shell.text_files import TextFile
+from retinue.client.command.shell.variables import env_options
+from retinue.client.command.show.output import output_option, print_one
+from retinue.client.command.show.session_follower import SessionFollower
+from retinue.client.errors import UsageError
+from retinue.client.spec import session_spec
+from retinue.manager.v1 import session_service_pb2
+
+if TYPE_CHECKING:
+    from retinue.manager.v1 import session_pb2
+
+
+_TYPES = ("batch", "interactive", "inference", "system")
+
+
+@click.command("run", context_settings={"allow_interspersed_args": False})
+@click.option("-i", "--stdin", "interactive", is_flag=True, help="Run COMMAND in an interactive session, with stdin.")
+@click.option("-t", "--tty", is_flag=True, help="The same on a terminal: -it without COMMAND is a shell.")
+@click.option("--keep", is_flag=True, help="With -i and -t: the session continues after COMMAND.")
+@click.option(
+    "--type",
+    "kind",
+    type=click.Choice(_TYPES),
+    help="Default: batch with a command or an image; a system session serves its mounts over SFTP.",
+)
+@click.option("-n", "--name", default="", help="Default: generated.")
+@click.option("--size", type=click.IntRange(1), help="Number of kernels.  [default: 1]")
+@click.option(
+    "--template",
+    default="",
+    metavar="NAME[@VERSION]",
+    shell_complete=completed_names.templates,
+    help="Made from a template; all else overrides it.",
+)
+@options.set_option
+@options.unset_option
+@click.option("--mode", type=click.Choice(["single-node", "multi-node"]), help="Where the kernels may be.")
+@click.option("--slots", multiple=True, callback=options.slots, metavar="cpu=2,mem=1g", help="Amounts for each kernel.")
+@click.option("--main-slots", multiple=True, callback=options.slots, metavar="…", help="Amounts for main1 instead.")
+@click.option("--sub-slots", multiple=True, callback=options.slots, metavar="…", help="Amounts for subs instead.")
+@click.option("--shared-memory", default="", metavar="SIZE", help="Of /dev/shm, as 1g; a part of mem.")
+@env_options
+@click.option("--label", multiple=True, callback=options.labels, metavar="NAME=VALUE", help="Label of the session.")
+@click.option("--image", default="", help="Default: the root of the agent's own host, read-only.")
+@click.option(
+    "-w",
+    "--workdir",
+    default="",
+    metavar="PATH",
+    help="Where the command starts.  [default: as the image says, else /home/work]",
+)
+@click.option(
+    "--pull",
+    type=options.PULL_POLICIES,
+    help="When nodes ask the image's registry.  [default: as the resource group says, else missing]",
+)
+@click.option(
+    "--isolation",
+    type=options.ISOLATIONS,
+    help="How kernels are isolated.  [default: as the resource group says, else a container with an image]",
+)
+@click.option("--sub-isolation", type=options.ISOLATIONS, help="How subs are isolated instead.")
+@click.option(
+    "--mount",
+    multiple=True,
+    callback=options.mounts,
+    metavar="SRC:DST[:rw]",
+    help="Directory of the nodes, in every kernel; read-only unless `rw`.",
+)
+@click.option(
+    "-p",
+    "--port",
+    "ports",
+    multiple=True,
+    callback=options.ports,
+    metavar="NAME:[PROTOCOL:]NUMBER[:host=localhost]",
+    help="Port of main1 that clients reach; the protocol is tcp or http. With `host=localhost`, an http program takes "
+    "requests through the gateway for its own machine's.",
+)
+@click.option(
+    "--app",
+    "apps",
+    multiple=True,
+    callback=options.apps,
+    metavar="NAME[='COMMAND {port}']",
+    help="Program that `retinue app start` starts at the port NAME; one of `retinue app ls` has command and port.",
+)
+@click.option(
+    "--preopen",
+    multiple=True,
+    callback=options.port_ranges,
+    metavar="FIRST[-LAST]",
+    help="Ports of main1 that clients reach by number.",
+)
+@click.option("--sub-command", callback=options.words, metavar="'sh -c …'", help="What subs run.  [default: idle]")
+@click.option("--group", default="", shell_complete=completed_names.groups, help="Resource group.")
+@click.option("--project", default="", help="Project.")
+@click.option("--priority", type=click.IntRange(0, 100), help="0 is last, 100 first.")
+@click.option("--grace", callback=options.span, metavar="TIME", help="Between the polite and the final stop signal.")
+@click.option(
+    "--stop-signal", default="", metavar="NAME", help="The polite stop signal.  [default: the image's, or TERM]"
+)
+@click.option(
+    "--signal",
+    "time_warning",
+    callback=options.time_warning,
+    metavar="[started:]NAME@TIME",
+    help="Signal before the time limit, to the command or to what it has started.",
+)
+@click.option("--time-limit", callback=options.span, metavar="TIME", help="Longest time it may run; then it is ended.")
+@click.option(
+    "--agent",
+    "agents",
+    multiple=True,
+    metavar="ID",
+    shell_complete=completed_names.agents,
+    help="Agent to run on if it has room; may be repeated.",
+)
+@click.option("--strict-agents", is_flag=True, help="Run on no other agents than those.")
+@click.option("--arch", default="", help="Architecture that the agents must have.")
+@click.option("--endpoint", default="", help="Endpoint that it is a replica of.")
+@click.option("--replicas", type=click.Choice(["spread", "pack"]), help="Where the endpoint's replicas go.")
+@click.option("--preemptible", is_flag=True, help="May be preempted by sessions of higher priority.")
+@click.option("--hold", is_flag=True, help="Wait until `retinue release`.")
+@click.option(
+    "--depends-on",
+    multiple=True,
+    callback=options.listed,
+    metavar="SESSION,…",
+    shell_complete=completed_names.sessions,
+    help="Runs after their success; an array is all of its sessions. May be repeated.",
+)
+@click.option(
+    "--after",
+    multiple=True,
+    callback=options.listed,
+    metavar="SESSION,…",
+    shell_complete=completed_names.sessions,
+    help="Runs after their end, with any result; may be repeated.",
+)
+@click.option(
+    "--after-failure",
+    multiple=True,
+    callback=options.listed,
+    metavar="SESSION,…",
+    shell_complete=completed_names.sessions,
+    help="Runs after they ended without success; may be repeated.",
+)
+@click.option(
+    "--after-label",
+    default="",
+    metavar="NAME",
+    help="Runs after your earlier sessions with the same value of this label.",
+)
+@click.option(
+    "--earliest-start-time", callback=options.future, metavar="TIME", help="Not before: 30m from now, or RFC 3339."
+)
+@click.option("--retry", type=click.IntRange(1, 100), metavar="TRIES", help="Runs again when it is lost with its node.")
+@click.option("--retry-on-failure", is_flag=True, help="With --retry: also when it failed.")
+@click.option("--retry-backoff", callback=options.span, metavar="TIME", help="Before the second try; then doubled.")
+@click.option(
+    "--authorized-keys", type=TextFile(), metavar="FILE", help="Public keys that a system session lets in, too."
+)
+@click.option(
+    "--max-file-size",
+    callback=options.size,
+    metavar="SIZE",
+    help="Of files that are written through a system session, as 20g.",
+)
+@click.option("--umask", default="", metavar="022", help="Permissions that new files in a system session do not get.")
+@click.option("--bootstrap", type=TextFile(), metavar="FILE", help="Script that every kernel runs first.")
+@click.option("-d", "--detach", is_flag=True, help="Only ask for it; print its id.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress on standard error, only what is wrong.")
+@click.option("--fail-fast", is_flag=True, help="End with 6 if it can never fit as things are configured.")
+@click.option(
+    "--dry-run", "--validate-only", is_flag=True, help="Only check the request, and report where it would be placed."
+)
+@output_option
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@pass_connection
+@asynchronous
+async def run_command(
+    connection: Connection,
+    /,
+    *,
+    interactive: bool,
+    tty: bool,
+    keep: bool,
+    detach: bool,
+    dry_run: bool,
+    fail_fast: bool,
+    quiet: bool,
+    output: str,
+    **given: Any,
+) -> int:
+    """Start a session that runs COMMAND, and follow it to its end.
+
+    Without COMMAND, a batch session runs the ENTRYPOINT and CMD of its image.
+
+    A batch session's output comes on standard output and error as it was printed there, its progress on standard error
+    (on no terminal only start, end and what is wrong), and its exit code becomes that of this program. An interactive
+    session is left alone once it runs. The first Ctrl-C ends the session; on a terminal it asks. With -i or -t, COMMAND
+    runs as by `retinue exec`, and the session ends with it.
+
+    \b
+      retinue run -- echo hello
+      retinue run -it --slots cpu=2,mem=4g
+      retinue run --size 3 --mode multi-node --slots cpu=2 \\
+          --sub-command 'sleep 60' -- ssh sub1 hostname
+    """
+    command = given["command"]
+    if interactive or tty:
+        given |= _attached(given, tty=tty, detach=detach)
+    elif keep:
+        raise click.UsageError("--keep goes with -i and -t; other sessions are ended by `retinue rm`")
+    spec = request(given)
+    with named_options(spec):
+        async with connection.client() as client:
+            if dry_run:
+                checked = await client.sessions.check_from(spec)
+                facts = [*session_facts(checked.session), ("would go to", _preview_text(checked.preview))]
+                print_one(output, checked, facts, safe(checked.session.spec.name))
+                never = fail_fast and checked.preview.tier == session_service_pb2.REASON_TIER_CONFIGURATION
+                return ExitCode.UNSCHEDULABLE if never else ExitCode.OK
+            if interactive or tty:
+                run = AttachedRun(client.sessions, spec, fail_fast=fail_fast, keep=keep, quiet=quiet)
+                return hinted(await run(command, interactive=interactive, tty=tty), command)
+            session = await client.sessions.create_from(spec)
+            if detach:
+                hinted(NOT_FOUND, command)
+                if output in ("table", "wide"):
+                    click.echo(session.id)
+                else:
+                    print_one(output, session.view, session_facts(session.view), session.id)
+                return ExitCode.OK
+            console = Console(stderr=True)
+            if not quiet:
+                console.print(f"{safe(session.name)}: {session.id}", markup=False, highlight=False, soft_wrap=True)
+            return hinted(await SessionFollower(session, console, fail_fast=fail_fast, quiet=quiet).follow(), command)
+
+
+def _attached(given: dict[str, Any], *, tty: bool, detach: bool) -> dict[str, Any]:
+    """Returns the options of the session in which the command is attached. Raises UsageError."""
+    if tty and given["command"][:1] and given["command"][0] in _TYPES:
+        raise click.UsageError(f"-t asks for a terminal: write --type {given['command'][0]}")
+    if given["kind"] not in {None, "interactive"}:
+        raise click.UsageError(f"-i and -t are for interactive sessions, not for {given['kind']} ones")
+    if detach:
+        raise click.UsageError("--detach goes with neither -i nor -t: --keep leaves the session after COMMAND")
+    return {"kind": "interactive", "command": ()}
+
+
+def _preview_text(preview: session_service_pb2.PlacementPreview) -> str:
+    if preview.kernels:
+        return ", ".join(f"{safe(kernel.hostname)} on {safe(kernel.agent)}" for kernel in preview.kernels)
+    return "nowhere yet"
+
+
+def request(given: dict[str, Any]) -> session_pb2.SessionSpec:
+    """Returns the session that the command's options ask for. Raises UsageError."""
+    command = list(given["command"])
+    template, version = options.template_version(given["template"])
+    # An image has a command of its own.
+    kind = given["kind"] or ("" if template else "batch" if command or given["image"] else "interactive")
+    if kind == "batch" and not command and not template and not given["image"]:
+        raise UsageError("a batch session needs a command: retinue run -- COMMAND…")
+    spec = session_spec(
+        type=options.chosen_word(kind),
+        name=given["name"],
+        project=given["project"],
+        resource_group=given["group"],
+        cluster_size=given["size"] or (0 if template else 1),
+        cluster_mode=options.chosen_word(given["mode"]),
+        image=given["image"],
+        command=command,
+        environment=given["env"],
+        slots=given["slots"],
+        shared_memory=given["shared_memory"],
+        working_directory=given["workdir"],
+        pull_policy=options.chosen_word(given["pull"]),
+        isolation=options.chosen_word(given["isolation"]),
+        sub_isolation=options.chosen_word(given["sub_isolation"]),
+        main_slots=given["main_slots"],
+        sub_slots=given["sub_slots"],
+        sub_command=given["sub_command"] or [],
+        labels=given["label"],
+        mounts=given["mount"],
+        ports=given["ports"],
+        preopen_ports=given["preopen"],
+        apps=given["apps"],
+        agents=given["agents"],
+        agent_choice=options.chosen_word("strict" if given["strict_agents"] else None),
+        architecture=given["arch"],
+        endpoint=given["endpoint"],
+        replica_placement=options.chosen_word(given["replicas"]),
+        preemptible=given["preemptible"],
+        hold=given["hold"],
+        authorized_keys=_lines(given["authorized_keys"]) if given["authorized_keys"] is not None else (),
+        max_file_bytes=given["max_file_size"] or 0,
+        umask=given["umask"],
+        template=template,
+        template_version=version,
+    )
+    if given["time_limit"] is not None:
+        spec.time_limit.FromNanoseconds(round(given["time_limit"] * 1e9))
+    _add_batch_options(spec, given)
+    if given["priority"] is not None:
+        spec.priority = given["priority"]
+    if given["grace"] is not None:
+        spec.termination_grace.FromNanoseconds(round(given["grace"] * 1e9))
+    spec.stop_signal = given["stop_signal"]
+    if given["time_warning"] is not None:
+        spec.time_warning.CopyFrom(given["time_warning"])
+    options.override(spec, given["assignments"], given["unset"])
+    return spec
+
+
+def _lines(text: str) -> list[str]:
+    return [line for line in map(str.strip, text.splitlines()) if line and not line.startswith("#")]
+
+
+def _add_batch_options(spec: session_pb2.SessionSpec, given: dict[str, Any]) -> None:
+    spec.depends_on.extend(given["depends_on"])
+    spec.runs_after.extend(given["after"])
+    spec.runs_after_failure.extend(given["after_failure"])
+    spec.runs_after_label = given["after_label"]
+    if given["earliest_start_time"] is not None:
+        spec.earliest_start_time.FromDatetime(given["earliest_start_time"])
+    if given["bootstrap"] is not None:
+        spec.bootstrap_script = given["bootstrap"]
+    if given["retry"] is None:
+        if given["retry_on_failure"] or given["retry_backoff"] is not None:
+            raise UsageError("--retry-on-failure and --retry-backoff need --retry")
+        return
+    spec.retry.max_attempts, spec.retry.on_failure = given["retry"], given["retry_on_failure"]
+    if given["retry_backoff"] is not None:
+        spec.retry.backoff.FromNanoseconds(round(given["retry_backoff"] * 1e9))

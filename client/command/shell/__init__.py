@@ -1,0 +1,1 @@
+"""What commands share: options, the connection, the terminal, signals and exit codes."""

@@ -1,0 +1,1 @@
+"""Output: tables, documents, and progress on a terminal."""

@@ -1,0 +1,1 @@
+"""Access to a running kernel: attached commands, code, files and ports."""
