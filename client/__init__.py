@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from retinue.client.sync.code import Code
     from retinue.client.sync.files import Files
     from retinue.client.sync.port import PortConnection
-    from retinue.client.sync.session import Session
+    from retinue.client.sync.sessions import Session
     from retinue.client.transport.backoff import RetryBudget
 
 _MODULES = {
@@ -76,7 +76,7 @@ _MODULES = {
     "RetinueError": "retinue.client.errors",
     "RetryBudget": "retinue.client.transport.backoff",
     "ServerFault": "retinue.client.errors",
-    "Session": "retinue.client.sync.session",
+    "Session": "retinue.client.sync.sessions",
     "SessionEnded": "retinue.client.errors",
     "SessionOptions": "retinue.client.spec",
     "Settings": "retinue.client.settings",

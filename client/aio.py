@@ -32,8 +32,8 @@ from retinue.client.kernel.files import Files
 from retinue.client.kernel.local_files import Copied
 from retinue.client.kernel.port import PortConnection
 from retinue.client.logs import LogChunk
-from retinue.client.session import Session
 from retinue.client.session_view import fold
+from retinue.client.sessions import Session
 from retinue.client.settings import Settings
 from retinue.client.spec import SessionOptions, session_spec
 from retinue.client.transport.backoff import RetryBudget

@@ -12,7 +12,8 @@ from rich.console import Console
 
 from retinue.client import enum_names
 from retinue.client.command.shell.printable import safe
-from retinue.client.command.show.progress import open_progress, outcome
+from retinue.client.command.show.progress import open_progress
+from retinue.client.command.show.session_texts import outcome
 from retinue.manager.v1 import session_pb2
 
 if TYPE_CHECKING:

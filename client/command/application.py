@@ -98,7 +98,7 @@ _SECTIONS = {
         "completion": "machine.about",
         "version": "machine.about",
         "protos": "machine.about",
-        "help": "machine.about",
+        "help": "application",
     },
 }
 _COMMANDS = {name: module for section in _SECTIONS.values() for name, module in section.items()}
@@ -243,7 +243,7 @@ class _Commands(click.Group):
             formatter.write_dl([(title, " ".join(section)) for title, section in _SECTIONS.items()])
 
 
-def summaries(root: click.Context) -> str:
+def _summaries(root: click.Context) -> str:
     """Returns a page of all commands by section, each with its first sentence, and of the exit codes."""
     formatter = root.make_formatter()
     for title, section in _SECTIONS.items():
@@ -287,6 +287,25 @@ def cli(
     if no_color or os.environ.get("NO_COLOR"):
         os.environ["NO_COLOR"] = "1"
         context.color = False
+
+
+@click.command("help")
+@click.argument("command", nargs=-1)
+@click.pass_context
+def help_command(context: click.Context, command: tuple[str, ...]) -> None:
+    """Describe every command, or one: `retinue help endpoint create`."""
+    root = context.find_root()
+    if not command:
+        click.echo(_summaries(root))
+        return
+    described: click.Command = root.command
+    inner = root
+    for name in command:
+        following = described.get_command(inner, name) if isinstance(described, click.Group) else None
+        if following is None:
+            raise click.UsageError(f"no such command: {' '.join(command)}")
+        described, inner = following, click.Context(following, parent=inner, info_name=following.name)
+    click.echo(described.get_help(inner))
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 
 from retinue.client.aio import Client
 from retinue.client.errors import CallError
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from retinue.devtools.cluster import Cluster, ClusterOptions
 from tests.bench.inference import bare_envoy, cpu_seconds
 from tests.bench.tunnel import free_port, wait_listening

@@ -23,7 +23,7 @@ import docker
 import docker.errors
 
 from retinue.client.aio import Client
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from tests.bench import report
 from tests.bench.network import round_trip, throughput
 from tests.integration.agent.docker.cluster import DockerCluster

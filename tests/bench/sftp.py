@@ -25,7 +25,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from retinue.client.aio import Client
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from retinue.client.settings import ssh_directory
 from retinue.client.transport.channel import parse_endpoint
 from retinue.devtools.cluster import Cluster, ClusterOptions

@@ -21,7 +21,7 @@ from retinue.client.errors import (
     SessionEnded,
     Unavailable,
 )
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from retinue.devtools.cluster import Cluster
 from tests.integration.sessions.replicas import manifest
 from tests.support.eventually import eventually

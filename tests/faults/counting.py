@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from retinue.client.aio import Client
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import session_pb2
 from tests.support.eventually import NEVER, eventually

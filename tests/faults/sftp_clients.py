@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from retinue.client.aio import Client
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from retinue.devtools.process import ChildProcess
 from tests.support.eventually import NEVER
 

@@ -16,7 +16,7 @@ import pytest_asyncio
 
 from retinue.client.aio import Client
 from retinue.client.errors import Unavailable
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from retinue.devtools.cluster import Cluster
 from retinue.manager.console.core.limits import MAX_SOCKETS
 from retinue.manager.v1 import kernel_service_pb2, session_pb2

@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from retinue.client.aio import Client
 from retinue.client.errors import Unavailable
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from retinue.devtools.cluster import Cluster
 from retinue.devtools.threads import in_thread
 from tests.faults.counting import agent_of, count_on, start_counting, work_directory

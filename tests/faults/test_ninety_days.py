@@ -21,7 +21,7 @@ import pytest_asyncio
 from retinue.client.aio import Client
 from retinue.client.errors import Unavailable
 from retinue.client.kernel.attachment import Attachment
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from retinue.devtools.cluster import Cluster, ClusterOptions
 from retinue.manager.v1 import fleet_service_pb2
 from retinue.rpc.enrollment.identity import IdentityStore

@@ -16,7 +16,7 @@ import pytest
 
 from retinue.client.aio import Client
 from retinue.client.errors import Unavailable
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import session_pb2 as pb
 from tests.faults.counting import agent_of

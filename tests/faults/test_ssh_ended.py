@@ -15,7 +15,7 @@ import pytest
 
 from retinue.agent.kernel.paths import SERVER
 from retinue.client.aio import Client
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from retinue.devtools.cluster import Cluster
 from tests.faults.sftp_clients import PROGRAM, children, kill, paused, pid_of, printed, serving
 from tests.integration.client.command.inside.sftp_sessions import listener

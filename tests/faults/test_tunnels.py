@@ -13,7 +13,7 @@ import pytest_asyncio
 from retinue.client.aio import Client
 from retinue.client.errors import CallError, Unavailable
 from retinue.client.kernel.port import LocalPort, PortConnection
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from retinue.devtools.cluster import Cluster
 from tests.faults.counting import agent_of
 from tests.support.eventually import NEVER, eventually

@@ -23,7 +23,7 @@ from retinue.client.errors import (
     Unavailable,
 )
 from retinue.client.kernel.port import PortConnection
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from retinue.devtools.cluster import Cluster
 from tests.support.eventually import NEVER
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from retinue.client import enum_names
-from retinue.client.command.machine.about import copy_files
 from retinue.client.command.shell.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.shell.exit_codes import ExitCode
+from retinue.client.command.shell.package_files import copy_files
 from retinue.client.command.shell.printable import safe
 from retinue.client.command.shell.text import or_dash
 from retinue.client.command.show.output import Column, list_output_option, print_list

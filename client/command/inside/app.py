@@ -21,7 +21,7 @@ from retinue.types.v1 import app_pb2 as pb
 
 if TYPE_CHECKING:
     from retinue.client.client import Client
-    from retinue.client.session import Session
+    from retinue.client.sessions import Session
 
 _STATE = pb.AppState.DESCRIPTOR
 

@@ -25,7 +25,7 @@ from retinue.client.transport.channel import open_channel
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from retinue.client.session import Session
+    from retinue.client.sessions import Session
 
 
 _PORTS = range(65_536)

@@ -22,7 +22,7 @@ from retinue.manager.v1 import session_pb2
 
 if TYPE_CHECKING:
     from retinue.client.aio import Client
-    from retinue.client.session import Session
+    from retinue.client.sessions import Session
 
 _PROVIDED_AT_A_TIME = 16
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from retinue.client.kernel.port import PortConnection, Remote
-    from retinue.client.session import Session
+    from retinue.client.sessions import Session
 
 _READ = 256 << 10
 _PORTS = range(65_536)

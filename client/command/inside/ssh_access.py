@@ -21,7 +21,7 @@ from retinue.client.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from retinue.client.session import Session
+    from retinue.client.sessions import Session
 
 PORT = "sftp"
 USER = "work"

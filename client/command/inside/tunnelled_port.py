@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from retinue.client.kernel.port import PortConnection
-    from retinue.client.session import Session
+    from retinue.client.sessions import Session
 
 # For a tunnel and a connection through it, and after none was to be had.
 _TRY_SECONDS, _PAUSE_SECONDS = 2.0, 10.0

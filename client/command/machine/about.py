@@ -1,4 +1,4 @@
-"""`retinue version`, `protos`, `completion` and `help`."""
+"""`retinue version`, `protos` and `completion`."""
 
 from __future__ import annotations
 
@@ -6,17 +6,12 @@ import importlib.metadata
 import platform
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import get_completion_class
 
-from retinue.client.command.application import summaries
+from retinue.client.command.shell.package_files import copy_files
 from retinue.rpc.version import software_version
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from importlib.resources.abc import Traversable
 
 
 @click.command("version")
@@ -41,18 +36,6 @@ def protos_command(directory: Path) -> None:
         raise click.ClickException(f"cannot write {error.filename}: {error.strerror}") from error
 
 
-def copy_files(source: Traversable, target: Path, suffix: str) -> Iterator[Path]:
-    """Copies the files with a suffix, in directories as there, and returns the copies. Raises OSError."""
-    for entry in source.iterdir():
-        path = target / entry.name
-        if entry.is_dir():
-            yield from copy_files(entry, path, suffix)
-        elif path.suffix == suffix:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(entry.read_bytes())
-            yield path
-
-
 @click.command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
@@ -67,22 +50,3 @@ def completion_command(context: click.Context, shell: str) -> None:
     if found is None:
         raise click.UsageError(f"there is no completion for {shell}")
     click.echo(found(context.find_root().command, {}, "retinue", "_RETINUE_COMPLETE").source())
-
-
-@click.command("help")
-@click.argument("command", nargs=-1)
-@click.pass_context
-def help_command(context: click.Context, command: tuple[str, ...]) -> None:
-    """Describe every command, or one: `retinue help endpoint create`."""
-    root = context.find_root()
-    if not command:
-        click.echo(summaries(root))
-        return
-    found: click.Command = root.command
-    inner = root
-    for name in command:
-        following = found.get_command(inner, name) if isinstance(found, click.Group) else None
-        if following is None:
-            raise click.UsageError(f"no such command: {' '.join(command)}")
-        found, inner = following, click.Context(following, parent=inner, info_name=following.name)
-    click.echo(found.get_help(inner))

@@ -18,8 +18,7 @@ from retinue.client.errors import CallError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from retinue.client.session import Session
-    from retinue.client.sessions import Sessions
+    from retinue.client.sessions import Session, Sessions
     from retinue.manager.v1 import session_pb2
 
 

@@ -17,13 +17,14 @@ from retinue.client.command.shell.exit_codes import ExitCode, of_session
 from retinue.client.command.shell.printable import safe
 from retinue.client.command.shell.text import short_id
 from retinue.client.command.show.output import plain
-from retinue.client.command.show.progress import changes, open_progress
+from retinue.client.command.show.progress import open_progress
+from retinue.client.command.show.session_texts import changes
 from retinue.client.errors import SessionEnded, UsageError
 from retinue.manager.v1 import session_pb2
 
 if TYPE_CHECKING:
     from retinue.client.client import Client
-    from retinue.client.session import Session
+    from retinue.client.sessions import Session
 
 
 @click.command("watch")

@@ -18,9 +18,6 @@ from retinue.client.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-SCRIPT_VARIABLE = "JOB_SCRIPT"
-"""The variable in which a script travels to where it runs."""
-
 _OURS, _SLURM = "#RETINUE", "#SBATCH"
 _MAX_ELEMENTS = 10_000
 _RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")

@@ -11,7 +11,6 @@ import click
 
 from retinue.client import enum_names
 from retinue.client.command.sessions.idle import check_facts
-from retinue.client.command.sessions.script_options import SCRIPT_VARIABLE
 from retinue.client.command.shell import completed_names, options
 from retinue.client.command.shell.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.shell.exit_codes import ExitCode, of_error
@@ -28,7 +27,8 @@ from retinue.client.command.show.output import (
     print_one,
     table,
 )
-from retinue.client.command.show.progress import kernel_counts, outcome, pull_text, reason_text
+from retinue.client.command.show.session_texts import kernel_counts, outcome, pull_text, reason_text
+from retinue.client.command.slurm_scripts.job_start import SCRIPT_VARIABLE
 from retinue.client.errors import CallError
 from retinue.manager.v1 import session_pb2
 from retinue.rpc.core.amounts import MEMORY, AmountError, format_amount, parse_amount
@@ -36,7 +36,7 @@ from retinue.rpc.core.amounts import MEMORY, AmountError, format_amount, parse_a
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from retinue.client.session import Session
+    from retinue.client.sessions import Session
 
 
 _NANOSECONDS, _THOUSANDTHS = 1_000_000_000, 1_000

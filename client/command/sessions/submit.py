@@ -17,7 +17,6 @@ import click
 from retinue.client.command.sessions.apply import print_refusals
 from retinue.client.command.sessions.run import request, run_command
 from retinue.client.command.sessions.script_options import (
-    SCRIPT_VARIABLE,
     Array,
     ScriptOptions,
     parse_array,
@@ -33,7 +32,7 @@ from retinue.client.command.shell.selecting import term
 from retinue.client.command.shell.text_files import read_file
 from retinue.client.command.slurm_scripts.hostlist import expand
 from retinue.client.command.slurm_scripts.job_files import is_shown, job_files
-from retinue.client.command.slurm_scripts.job_start import ARRAY_OFFSET, START
+from retinue.client.command.slurm_scripts.job_start import ARRAY_OFFSET, SCRIPT_VARIABLE, START
 from retinue.client.command.slurm_scripts.job_variables import job_variables
 from retinue.client.command.slurm_scripts.sbatch_grammar import BY_NAME, Given, long_name, take
 from retinue.client.command.slurm_scripts.sbatch_meaning import JOB_NAME_LABEL

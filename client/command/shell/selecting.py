@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from retinue.client.errors import CallError
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from retinue.client.transport.rpc_errors import from_status
 from retinue.manager.v1 import session_pb2
 

@@ -15,7 +15,7 @@ from retinue.client.command.shell.printable import safe
 from retinue.client.command.shell.terminal import in_foreground
 from retinue.client.command.shell.text import span
 from retinue.client.command.show.live_view import LiveView
-from retinue.client.command.show.progress import (
+from retinue.client.command.show.session_texts import (
     SHOWN_KERNELS,
     changes,
     elapsed,

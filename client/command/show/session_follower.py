@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from retinue.client.logs import LogChunk
-    from retinue.client.session import Session
+    from retinue.client.sessions import Session
 
 _EXPLAIN_SECONDS = 2.0
 # How long the rest of the output may take after the session's end.

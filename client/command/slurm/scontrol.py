@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from retinue.client.command.sessions.script_options import SCRIPT_VARIABLE
 from retinue.client.command.shell.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.shell.exit_codes import ExitCode
 from retinue.client.command.shell.printable import safe
@@ -20,6 +19,7 @@ from retinue.client.command.slurm.node import Node, Partition, partitions_of
 from retinue.client.command.slurm.scontrol_texts import config_text, is_shown, job_text, node_text, partition_text
 from retinue.client.command.slurm.slurm_command import LEFT_OUT, NO_SUCH_JOB, SlurmCommand, fail, version_option
 from retinue.client.command.slurm_scripts.hostlist import compress, expand
+from retinue.client.command.slurm_scripts.job_start import SCRIPT_VARIABLE
 from retinue.client.errors import NotFound, UsageError
 
 if TYPE_CHECKING:

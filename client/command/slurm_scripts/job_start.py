@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from retinue.client.command.sessions.script_options import SCRIPT_VARIABLE
-
+SCRIPT_VARIABLE = "JOB_SCRIPT"
+"""The variable in which a script travels to where it runs."""
 OUTPUT, ERROR, INPUT, OPEN_MODE = "JOB_OUTPUT", "JOB_ERROR", "JOB_INPUT", "JOB_OPEN_MODE"
 """Variables with the patterns of a job's files, as absolute paths, and `append` or `truncate`."""
 ARRAY_OFFSET = "JOB_ARRAY_OFFSET"

@@ -14,7 +14,7 @@ import pytest_asyncio
 from google.protobuf.duration_pb2 import Duration
 
 from retinue.client.aio import Client
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import fleet_service_pb2
 from retinue.manager.v1 import idle_pb2 as pb

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from retinue.client.aio import Client
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import fleet_service_pb2
 from tests.faults.counting import agent_of, count_on, start_counting

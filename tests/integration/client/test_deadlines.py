@@ -23,8 +23,8 @@ from google.protobuf.message import Message
 
 import retinue.client
 from retinue.client import DeadlineExceeded, Unavailable, aio
-from retinue.client.session import Session
-from retinue.client.sync.session import Session as BlockingSession
+from retinue.client.sessions import Session
+from retinue.client.sync.sessions import Session as BlockingSession
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import endpoint_pb2, session_pb2, session_service_pb2
 

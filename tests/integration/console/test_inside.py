@@ -14,7 +14,7 @@ import pytest_asyncio
 from playwright.async_api import Page, expect
 
 from retinue.client.aio import Client
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import session_pb2
 from tests.integration.console.conftest import Visitor

@@ -9,7 +9,7 @@ from playwright.async_api import Page, expect
 
 from retinue.client.aio import Client
 from retinue.client.errors import CallError
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from tests.integration.console.conftest import Visitor
 from tests.support.eventually import eventually
 

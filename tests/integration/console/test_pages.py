@@ -11,7 +11,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
 from retinue.client.aio import Client
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from retinue.devtools.cluster import Cluster
 from tests.integration.console.conftest import Visitor, visiting
 

@@ -10,7 +10,7 @@ import pytest_asyncio
 from playwright.async_api import expect
 
 from retinue.client.aio import Client
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from tests.integration.console.conftest import Visitor
 from tests.support.eventually import eventually
 

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 
 from retinue.client.client import Client
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from retinue.devtools.cluster import Cluster
 from tests.integration.sessions import http_server
 from tests.integration.sessions.inside import until_printed

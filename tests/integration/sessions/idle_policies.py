@@ -12,7 +12,7 @@ import psycopg
 from google.protobuf.duration_pb2 import Duration
 
 from retinue.client.client import Client
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import idle_pb2 as pb
 from retinue.manager.v1 import session_pb2

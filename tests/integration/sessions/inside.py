@@ -8,7 +8,7 @@ from typing import Any
 
 from retinue.client.errors import CallError
 from retinue.client.kernel.attachment import Attachment
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from tests.support.eventually import NEVER
 
 # The main kernel of a batch session ends all others with it: it waits until `finish`.

@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 from retinue.client import enum_names
 from retinue.client.client import Client
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 
 
 async def accesses(client: Client, session: Session) -> list[tuple[str, str, str, int]]:

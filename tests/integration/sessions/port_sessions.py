@@ -11,7 +11,7 @@ from typing import Any
 from retinue.client.client import Client
 from retinue.client.errors import CallError
 from retinue.client.kernel.port import MAX_MESSAGE_BYTES, PortConnection
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from tests.integration.sessions import port_server
 from tests.integration.sessions.inside import until_printed
 from tests.support.eventually import NEVER

@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from retinue.client.aio import Client
 from retinue.client.errors import FailedPrecondition, InvalidRequest, NotFound, Unavailable
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import app_service_pb2, session_pb2
 from retinue.types.v1 import app_pb2 as pb

@@ -21,7 +21,7 @@ from retinue.client.errors import (
     ResourceExhausted,
     Unauthenticated,
 )
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.types.v1 import terminal_pb2

@@ -16,7 +16,7 @@ from retinue.client.aio import Client
 from retinue.client.errors import Unavailable
 from retinue.client.kernel.attachment import Attachment
 from retinue.client.logs import LogChunk
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from retinue.client.transport.backoff import RetryBudget
 from retinue.devtools.cluster import AGENT_PORT, Cluster, LocalAgent
 from retinue.manager.agent_rpc.dialer import IDLE_SECONDS

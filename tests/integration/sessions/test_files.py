@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from retinue.client.aio import Client
 from retinue.client.errors import CallError, FailedPrecondition, InvalidRequest, NotFound, OutOfRange, ResourceExhausted
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from retinue.client.transport.bidi_stream import BidiStream
 from retinue.client.transport.rpc_errors import from_rpc
 from retinue.devtools.cluster import Cluster

@@ -18,7 +18,7 @@ import pytest_asyncio
 
 from retinue.client.aio import Client
 from retinue.client.errors import FailedPrecondition, InvalidRequest, NotFound
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from retinue.devtools.cluster import Cluster
 from tests.integration.sessions import http_server
 from tests.integration.sessions.http_sessions import engines, log_of, opened, serving, status

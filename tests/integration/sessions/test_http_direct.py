@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from retinue.client.aio import Client
 from retinue.client.errors import CallError
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from retinue.devtools.cluster import Cluster
 from retinue.manager.gateway.core.connections import access_name
 from retinue.manager.identity.tokens import hash_secret

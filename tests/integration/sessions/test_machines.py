@@ -17,7 +17,7 @@ import pytest_asyncio
 from retinue.agent.kernel.python_runtime import build_runtime
 from retinue.client.aio import Client
 from retinue.client.errors import CallError
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from retinue.devtools.cluster import Cluster
 from tests.integration.sessions import port_server
 from tests.integration.sessions.inside import read, until_printed

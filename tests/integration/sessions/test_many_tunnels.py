@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from retinue.client.errors import CallError
 from retinue.client.kernel.port import DEFAULT_MESSAGE_BYTES, MAX_MESSAGE_BYTES, PortConnection
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from retinue.devtools.cluster import Cluster
 from retinue.manager.agent_rpc.data_sizes import LARGE_AFTER_BYTES, MAX_LARGE_TUNNELS_PER_USER
 from tests.integration.sessions.inside import until_printed

@@ -16,7 +16,7 @@ import pytest_asyncio
 from retinue.client.aio import Client
 from retinue.client.errors import Aborted, CallError, FailedPrecondition, InvalidRequest, NotFound, Unauthenticated
 from retinue.client.kernel.port import LocalPort, PortConnection
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from retinue.client.transport.rpc_errors import from_rpc
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import kernel_service_pb2 as pb

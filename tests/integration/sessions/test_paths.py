@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from retinue.client.aio import Client
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from retinue.devtools.cluster import Cluster, LocalAgent
 from retinue.manager.v1 import fleet_service_pb2
 from tests.support.eventually import NEVER, eventually

@@ -17,7 +17,7 @@ from tests.support.eventually import NEVER, eventually
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from retinue.client.session import Session
+    from retinue.client.sessions import Session
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

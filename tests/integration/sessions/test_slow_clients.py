@@ -17,7 +17,7 @@ from yarl import URL
 
 from retinue.client.command.inside.tunnelled_port import TunnelledPort
 from retinue.client.kernel.port import LocalPort
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from retinue.devtools.cluster import Cluster
 from tests.integration.proxy import slow_clients
 from tests.integration.proxy.edges import Edge

@@ -20,7 +20,7 @@ from retinue.client.command.inside.tunnelled_port import TunnelledPort
 from retinue.client.errors import CallError, FailedPrecondition
 from retinue.client.kernel.port import LocalPort, PortConnection
 from retinue.client.kernel.tunnel import TunnelConnection
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from retinue.devtools.cluster import Cluster
 from tests.integration.sessions import port_server
 from tests.integration.sessions.http_sessions import Lose, agent_of, delete, revoke, stopped

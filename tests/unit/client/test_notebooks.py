@@ -8,7 +8,7 @@ from retinue.client import Completed, LogChunk, Settings
 from retinue.client import Session as BlockingSession
 from retinue.client.kernel.code import CodeResult
 from retinue.client.notebooks import as_html
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from retinue.manager.v1 import session_pb2 as pb
 
 VIEW = pb.Session(

@@ -8,7 +8,7 @@ from typing import Any
 import grpc.aio
 
 from retinue.client.aio import Client
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.manager.v1 import session_service_pb2 as service_pb
 from retinue.manager.v1 import session_service_pb2_grpc as service_grpc

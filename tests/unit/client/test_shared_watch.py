@@ -14,8 +14,7 @@ import pytest
 
 from retinue.client import shared_watch as sharing
 from retinue.client.aio import Client, Unavailable
-from retinue.client.session import Session
-from retinue.client.sessions import OWN_STREAMS
+from retinue.client.sessions import OWN_STREAMS, Session
 from retinue.client.shared_watch import SharedWatch
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.manager.v1 import session_service_pb2 as service_pb

@@ -16,7 +16,7 @@ from retinue.agent.kernel.python_runtime import build_runtime
 from retinue.client.aio import Client
 from retinue.client.errors import FailedPrecondition, InvalidRequest, NotFound, Unavailable
 from retinue.client.kernel.code import Code, gathered
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from retinue.devtools.cluster import Cluster
 from retinue.types.v1 import code_pb2
 from tests.support.eventually import NEVER, eventually

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from retinue.client.aio import Client
-from retinue.client.session import Session
+from retinue.client.sessions import Session
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from tests.integration.manager.console.page import PROTOCOL, Page, abort, ended, stalled

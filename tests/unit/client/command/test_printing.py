@@ -22,7 +22,7 @@ from retinue.client.command.shell.print_error import print_error
 from retinue.client.command.shell.printable import safe
 from retinue.client.command.shell.text import amounts, since, span
 from retinue.client.command.show.output import print_message, table
-from retinue.client.command.show.progress import changes, kernel_counts, outcome, summary
+from retinue.client.command.show.session_texts import changes, kernel_counts, outcome, summary
 from retinue.client.logs import LogChunk
 from retinue.client.session_view import fold
 from retinue.manager.v1 import fleet_service_pb2

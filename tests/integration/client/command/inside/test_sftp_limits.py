@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from retinue.client.client import Client
-    from retinue.client.session import Session
+    from retinue.client.sessions import Session
     from retinue.devtools.cluster import Cluster
     from tests.integration.client.command.conftest import Program
 

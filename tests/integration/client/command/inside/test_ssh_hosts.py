@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from retinue.client.aio import Client
-    from retinue.client.session import Session
+    from retinue.client.sessions import Session
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

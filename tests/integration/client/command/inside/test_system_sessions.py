@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from retinue.client.client import Client
-    from retinue.client.session import Session
+    from retinue.client.sessions import Session
     from retinue.devtools.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

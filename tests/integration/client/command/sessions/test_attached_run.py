@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from retinue.client.aio import Client
-    from retinue.client.session import Session
+    from retinue.client.sessions import Session
     from retinue.devtools.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

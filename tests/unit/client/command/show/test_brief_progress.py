@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from retinue.client.command.show.progress import brief_changes, summary
+from retinue.client.command.show.session_texts import brief_changes, summary
 from retinue.manager.v1 import session_pb2 as pb
 
 _P, _S, _R = pb.SESSION_STATE_PENDING, pb.SESSION_STATE_SCHEDULED, pb.SESSION_STATE_RUNNING
