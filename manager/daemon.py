@@ -169,8 +169,8 @@ class Leading:
 async def serve(settings: Settings, stop: asyncio.Event, ready: Callable[[Ready], None]) -> None:
     """Runs a manager until `stop` is set; `ready` is called once it serves.
 
-    Raises BusyError, MismatchError, EmbeddedServerError, SchemaTooNewError, UnfitDatabaseError, StoreUnavailable when
-    it cannot start, and OSError when a port is taken.
+    Raises BusyError, MismatchError, EmbeddedServerError, SchemaTooNewError, SchemaTooOldError, UnfitDatabaseError,
+    StoreUnavailable when it cannot start, and OSError when a port is taken.
     """
     directory = settings.data_directory
     prepare_directory(directory)

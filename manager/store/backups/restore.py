@@ -16,7 +16,7 @@ from retinue.manager.store.accounts.audit import recording_command
 from retinue.manager.store.backups import rows
 from retinue.manager.store.backups.archive import Archive
 from retinue.manager.store.backups.rows import Connection
-from retinue.manager.store.migrations import check_known, locked, upgrade
+from retinue.manager.store.migrations import known, locked, upgrade
 from retinue.manager.store.postgres.cluster import BEGIN_INCARNATION
 
 _CLOSING_SECONDS, _LOOK_SECONDS = 1.0, 0.05
@@ -57,16 +57,16 @@ def restore(engine: sqlalchemy.Engine, archive: Archive, *, replace: bool = Fals
     """Restores a backup into a database that is empty or, with `replace`, holds the same cluster.
     Returns the new incarnation.
 
-    Raises OccupiedError, SchemaTooNewError, and sqlalchemy.exc.DBAPIError or psycopg.Error when the database fails;
-    then it is as it was.
+    Raises OccupiedError, SchemaTooNewError, SchemaTooOldError, and sqlalchemy.exc.DBAPIError or psycopg.Error when the
+    database fails; then it is as it was.
     """
     with engine.connect() as connection, locked(connection):
-        check_known(archive.manifest.schema)
+        schema = known(archive.manifest.schema)
         driver = _driver(connection)
         with connection.begin():
             _refuse_managers(driver)
             _clear(driver, MigrationContext.configure(connection).get_current_revision(), archive, replace=replace)
-            upgrade(connection, archive.manifest.schema)
+            upgrade(connection, schema)
             rows.copy_in(driver, archive)
             upgrade(connection, "head")
             incarnation = _begin_incarnation(driver)

@@ -1,10 +1,16 @@
-"""The schema's history, and the way from any older schema to this program's."""
+"""The schema's history, and the way from an older schema to this program's.
+
+A revision is named as its file in `versions`; a file that was published never changes. `versions/0001_first` is the
+whole schema as it was then, tables and triggers. A later revision may use Alembic's operations:
+`alembic revision --autogenerate` drafts them from the classes in `manager/store/tables`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +30,9 @@ from retinue.rpc.version import software_version
 _log = logging.getLogger(__name__)
 # "migrate" in ASCII. Managers that start together migrate one after the other.
 _LOCK = 0x6D696772617465
+_FIRST = "0001_first"
+# Before the first release, revisions were plain numbers. The last of them made the schema that the first one makes now.
+_NUMBER, _LAST_NUMBER = re.compile(r"\d{4}"), "0055"
 
 
 class SchemaTooNewError(Exception):
@@ -31,7 +40,7 @@ class SchemaTooNewError(Exception):
 
 
 class SchemaTooOldError(Exception):
-    """The database was not migrated yet; only a manager that serves does that."""
+    """The database was not migrated yet, which only a manager that serves does; or it is so old that none can."""
 
 
 class NoDatabaseError(Exception):
@@ -43,7 +52,7 @@ async def migrate(url: str) -> None:
     """Brings the schema to this program's revision; nothing happens when it is there already.
 
     Each revision is one transaction. What will go wrong with the server is logged. Raises SchemaTooNewError,
-    UnfitDatabaseError, StoreUnavailable.
+    SchemaTooOldError, UnfitDatabaseError, StoreUnavailable.
     """
     for warning in (await examine(url)).warnings:
         _log.warning("%s", warning)
@@ -68,11 +77,12 @@ async def check(url: str) -> None:
 @failpoints.awaited("schema", OSError)
 async def revisions(url: str) -> tuple[str | None, str]:
     """Returns the revision of the schema in a database, None of an empty one, and the one that this program brings it
-    to. Raises SchemaTooNewError, StoreUnavailable.
+    to. Raises SchemaTooNewError, SchemaTooOldError, StoreUnavailable.
     """
     current = await asyncio.to_thread(_current, url)
-    check_known(current)
-    return current, str(ScriptDirectory.from_config(configuration()).get_current_head())
+    if current is not None:
+        known(current)
+    return current, _head()
 
 
 @failpoints.awaited("schema", OSError)
@@ -115,16 +125,23 @@ def upgrade(connection: sqlalchemy.Connection, revision: str, *, log_steps: bool
     command.upgrade(config, revision)
 
 
-def check_known(revision: str | None) -> None:
-    """Raises SchemaTooNewError unless this program knows the revision of a schema;
-    None is that of an empty database.
-    """
+def known(revision: str) -> str:
+    """Returns the revision of this history that a schema is at. Raises SchemaTooNewError, SchemaTooOldError."""
+    if revision == _LAST_NUMBER:
+        return _FIRST
+    if _NUMBER.fullmatch(revision) and revision < _LAST_NUMBER:
+        raise SchemaTooOldError(
+            f"the database is older than this program can upgrade: its schema is at revision {revision} of the time before the "
+            f"first release, of which {software_version()} takes {_LAST_NUMBER} only. Start the newest program with that revision "
+            "once, or give an empty database for a new cluster"
+        )
     script = ScriptDirectory.from_config(configuration())
-    if revision is not None and revision not in {known.revision for known in script.walk_revisions()}:
+    if revision not in {each.revision for each in script.walk_revisions()}:
         raise SchemaTooNewError(
             f"the database is newer than this program: its schema is at revision {revision}, and {software_version()} knows "
             f"those up to {script.get_current_head()}: start a program at least as new as the one that migrated it"
         )
+    return revision
 
 
 def _current(url: str) -> str | None:
@@ -147,7 +164,7 @@ def _check(url: str) -> None:
         raise NoDatabaseError(
             "the database holds no cluster: is it the right one? `retinue-manager serve` makes one in it"
         )
-    check_known(current)
+    known(current)
     if current != (head := _head()):
         raise SchemaTooOldError(
             f"the database's schema is at revision {current}, that of this program is {head}: start a manager of this version first"
@@ -177,10 +194,14 @@ def _migrate(url: str) -> None:
     try:
         with engine.connect() as connection, locked(connection):
             current = MigrationContext.configure(connection).get_current_revision()
-            check_known(current)
+            same = None if current is None else known(current)
             server = connection.execute(sqlalchemy.text("SHOW server_version")).scalar_one()
             connection.rollback()
-            _upgrade_to_head(connection, current)
+            if same != current:
+                connection.execute(sqlalchemy.text("UPDATE alembic_version SET version_num = :same"), {"same": same})
+                connection.commit()
+                _log.info("the schema of revision %s is that of %s", current, same)
+            _upgrade_to_head(connection, same)
             _log.info("the database is PostgreSQL %s, its schema at revision %s", server, _head())
     except sqlalchemy.exc.DBAPIError as error:
         raised = translate(error)

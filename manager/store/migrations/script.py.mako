@@ -15,8 +15,3 @@ depends_on = None
 def upgrade() -> None:
     """Goes to this revision."""
     ${upgrades if upgrades else "pass"}
-
-
-def downgrade() -> None:
-    """Goes back."""
-    ${downgrades if downgrades else "pass"}

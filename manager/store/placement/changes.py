@@ -9,7 +9,7 @@ else by its key alone (the row is read again as it is by then).
 Only what a scheduling pass itself writes is not marked (`UNMARKED`): the leader knows it already.
 
 Whatever `read_waiting` reads must be marked when it changes. A table added to it needs a
-trigger like those of migration 0011.
+trigger like those in `scheduling_changes.sql` of the first migration.
 """
 
 from __future__ import annotations

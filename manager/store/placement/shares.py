@@ -1,7 +1,8 @@
 """Dominant shares in the database: always the sums of live claims, changed by differences in
 the commit that changes those.
 
-What exists in a group is in the group's row, which triggers keep equal to its agents (migration 0012).
+What exists in a group is in the group's row, which triggers keep equal to its agents (`group_capacity.sql` of the
+first migration).
 `ledger` recomputes both.
 """
 

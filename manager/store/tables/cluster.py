@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Boolean, Column, Index, LargeBinary, SmallInteger, Table, Text, text
 from sqlmodel import Field, SQLModel
 
-from retinue.manager.store.tables.columns import json_column, time_column
+from retinue.manager.store.tables.columns import json_column, one_row, time_column
 
 
 class Cluster(SQLModel, table=True):
@@ -18,6 +18,7 @@ class Cluster(SQLModel, table=True):
     """
 
     __tablename__ = "cluster"
+    __table_args__ = (one_row("cluster"),)
 
     id: int = Field(default=1, sa_column=Column(SmallInteger, primary_key=True, autoincrement=False))
     cluster_id: uuid.UUID
@@ -133,4 +134,6 @@ scheduling_change = Table(
     Column("slot", Text),
     Column("amount", BigInteger),
     prefixes=["UNLOGGED"],
+    # Everything in it is soon deleted.
+    postgresql_with={"autovacuum_vacuum_scale_factor": 0, "autovacuum_vacuum_threshold": 5000},
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Column, DateTime, text
+from sqlalchemy import CheckConstraint, Column, DateTime, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlmodel import Field
 
@@ -19,6 +19,16 @@ def time_column(*, nullable: bool = True, default_now: bool = False) -> Any:
     )
 
 
+def one_row(table: str) -> CheckConstraint:
+    """Keeps a table to the row whose `id` is 1."""
+    return CheckConstraint("id = 1", name=f"{table}_one_row")
+
+
 def json_column(default: str = "{}") -> Any:
     """JSON, never null; `default` is JSON, too."""
     return Field(sa_column=Column(JSONB, nullable=False, server_default=text(f"'{default}'::jsonb")))
+
+
+# Half of each page stays free for new versions of rows: rows that move through states often find room on theirs, and no
+# index is written (HOT updates).
+OFTEN_UPDATED = {"postgresql_with": {"fillfactor": 50}}

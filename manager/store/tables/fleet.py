@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Boolean, Column, Computed, LargeBinary, SmallInteger, text
 from sqlmodel import Field, SQLModel
 
-from retinue.manager.store.tables.columns import json_column, time_column
+from retinue.manager.store.tables.columns import json_column, one_row, time_column
 
 # When an agent's `blocked` is true.
 BLOCKED = """reported_conditions @> '[{"blocks": true}]' OR found_conditions @> '[{"blocks": true}]'"""
@@ -30,6 +30,7 @@ class LeadershipLease(SQLModel, table=True):
     """The one row that the leader changes each second, apart from the term, which its writes hold locks on."""
 
     __tablename__ = "leadership_lease"
+    __table_args__ = (one_row("leadership_lease"),)
 
     id: int = Field(default=1, sa_column=Column(SmallInteger, primary_key=True, autoincrement=False))
     renewal: int = Field(sa_column=Column(BigInteger, nullable=False))
@@ -118,7 +119,9 @@ class Agent(SQLModel, table=True):
     reported_conditions: list[dict[str, Any]] = json_column("[]")
     found_conditions: list[dict[str, Any]] = json_column("[]")
     # Whether any of them blocks placements.
-    blocked: bool | None = Field(default=None, sa_column=Column(Boolean, Computed(BLOCKED), nullable=False))
+    blocked: bool | None = Field(
+        default=None, sa_column=Column(Boolean, Computed(BLOCKED, persisted=True), nullable=False)
+    )
     # Of the database, when the agent last said what it runs; null before the first time.
     incarnation: uuid.UUID | None = None
     version: int = 1

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Column, Computed, Identity, Index, Integer, LargeBinary, text
 from sqlmodel import Field, SQLModel
 
-from retinue.manager.store.tables.columns import json_column, time_column
+from retinue.manager.store.tables.columns import OFTEN_UPDATED, json_column, time_column
 
 
 class Session(SQLModel, table=True):
@@ -126,7 +126,7 @@ class Kernel(SQLModel, table=True):
     """A kernel. The main kernel's id is its session's. `agent_id` and `epoch` are those of its newest attempt."""
 
     __tablename__ = "kernel"
-    __table_args__ = (Index("kernel_place", "session_id", "local_rank", unique=True),)
+    __table_args__ = (Index("kernel_place", "session_id", "local_rank", unique=True), OFTEN_UPDATED)
 
     id: uuid.UUID = Field(primary_key=True)
     session_id: uuid.UUID = Field(foreign_key="session.id", ondelete="CASCADE")
@@ -157,6 +157,7 @@ class Attempt(SQLModel, table=True):
     __table_args__ = (
         Index("attempt_live_agent", "agent_id", postgresql_where=text("end_time IS NULL OR log_pending")),
         Index("attempt_live_session", "session_id", postgresql_where=text("end_time IS NULL")),
+        OFTEN_UPDATED,
     )
 
     # Goes with the kernel, from whose row it is made: by a trigger, not by a reference.

@@ -181,7 +181,7 @@ async def test_no_second_cluster_is_made_for_a_data_directory(postgres: Postgres
 
 async def test_an_older_schema_is_left_to_a_manager(database: Database, database_url: str, tmp_path: Path) -> None:
     async with database.transaction() as tx:
-        await tx.execute(text("UPDATE alembic_version SET version_num = '0001'"))
+        await tx.execute(text("UPDATE alembic_version SET version_num = '0055'"))
     with pytest.raises(SchemaTooOldError, match="start a manager of this version first"):
         async with existing_database(tmp_path, database_url):
             pass

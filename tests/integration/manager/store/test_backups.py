@@ -23,8 +23,9 @@ from retinue.manager.store.backups import rows
 from retinue.manager.store.backups.archive import Archive, BadBackupError, opened, writing
 from retinue.manager.store.backups.restore import OccupiedError, begin_incarnation, restore, violated_invariants
 from retinue.manager.store.backups.rows import Connection, NoClusterError
-from retinue.manager.store.migrations import SchemaTooNewError, configuration, synchronous_engine, upgrade
+from retinue.manager.store.migrations import SchemaTooNewError, SchemaTooOldError, configuration, synchronous_engine
 from retinue.manager.store.postgres.database import Database
+from tests.integration.manager.store.revisions import add_later_revision, make_former
 from tests.support.databases import Postgres
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -143,16 +144,6 @@ async def test_all_rows_are_of_one_moment(
     assert found == {name: len(lines) for name, lines in before.items()}
 
 
-def at_revision(url: str, revision: str) -> None:
-    """Makes a cluster with the schema of a former version."""
-    engine = synchronous_engine(url)
-    try:
-        with engine.connect() as connection, connection.begin():
-            upgrade(connection, revision)
-    finally:
-        engine.dispose()
-
-
 def revision_of(url: str) -> str | None:
     engine = synchronous_engine(url)
     try:
@@ -163,25 +154,46 @@ def revision_of(url: str) -> str | None:
 
 
 async def test_a_backup_of_a_former_version_is_brought_to_this_one(
+    database: Database, database_url: str, empty_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    former = await asyncio.to_thread(revision_of, database_url)
+    assert former is not None
+    await asyncio.to_thread(back_up, database_url, tmp_path / "backup")
+    with opened(tmp_path / "backup") as archive:
+        # One of a version to come is refused.
+        future = Archive(None, replace(archive.manifest, schema="9999_later"))  # type: ignore[arg-type]  # not read
+        with pytest.raises(SchemaTooNewError):
+            await asyncio.to_thread(bring_back, empty_url, future)
+        add_later_revision(monkeypatch, tmp_path)
+        assert archive.manifest.schema == former
+        await asyncio.to_thread(bring_back, empty_url, archive)
+    assert await asyncio.to_thread(revision_of, empty_url) == "9999_later"
+    with psycopg.connect(empty_url) as connection:
+        assert connection.execute("SELECT count(*) FROM later").fetchone() == (0,)
+
+
+async def test_a_backup_of_before_the_first_release_is_brought_to_this_one(
     postgres: Postgres, empty_url: str, tmp_path: Path
 ) -> None:
-    head, former = [script.revision for script in ScriptDirectory.from_config(configuration()).walk_revisions()][:2]
+    head = ScriptDirectory.from_config(configuration()).get_current_head()
     name = f"test_{uuid.uuid4().hex}"
     await postgres.execute(f"CREATE DATABASE {name}")
     try:
         url = postgres.url_of(name)
-        await asyncio.to_thread(at_revision, url, former)
+        await asyncio.to_thread(make_former, url)
         await asyncio.to_thread(back_up, url, tmp_path / "backup")
     finally:
         await postgres.execute(f"DROP DATABASE {name} WITH (FORCE)")
     with opened(tmp_path / "backup") as archive:
-        assert archive.manifest.schema == former
+        assert archive.manifest.schema == "0055"
+        older = Archive(None, replace(archive.manifest, schema="0054"))  # type: ignore[arg-type]  # not read
+        with pytest.raises(SchemaTooOldError, match="takes 0055 only"):
+            await asyncio.to_thread(bring_back, empty_url, older)
         await asyncio.to_thread(bring_back, empty_url, archive)
-        # One of a version to come is refused.
-        future = Archive(None, replace(archive.manifest, schema="9999"))  # type: ignore[arg-type]  # not read
-        with pytest.raises(SchemaTooNewError):
-            await asyncio.to_thread(bring_back, empty_url, future, replace=True)
     assert await asyncio.to_thread(revision_of, empty_url) == head
+    with psycopg.connect(empty_url) as connection:
+        assert connection.execute("SELECT name, number, spec_bytes > 0 FROM session").fetchall() == [("old", 1, True)]
+        assert violated_invariants(connection) == []
 
 
 async def test_a_table_that_the_schema_lacks_is_no_small_matter(

@@ -6,26 +6,35 @@ import asyncio
 import logging
 import re
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
+from pathlib import Path
 
+import psycopg
 import pytest
 import pytest_asyncio
 import sqlalchemy
-from alembic import command
 from alembic.autogenerate import compare_metadata
-from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlmodel import SQLModel
 
 from retinue.manager.store import tables
-from retinue.manager.store.migrations import SchemaTooNewError, configuration, migrate
+from retinue.manager.store.migrations import (
+    SchemaTooNewError,
+    SchemaTooOldError,
+    check,
+    configuration,
+    migrate,
+    revisions,
+)
 from retinue.manager.store.postgres.connections import parse_url
 from retinue.manager.store.postgres.database import Database, StoreUnavailable
 from retinue.manager.store.postgres.examination import WrongEncodingError
 from tests.integration.manager.rows import submit
+from tests.integration.manager.store.revisions import add_later_revision, make_former
 from tests.support.databases import Postgres
 
+LOGGER = "retinue.manager.store.migrations"
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
@@ -44,6 +53,44 @@ def differences(url: str) -> list[object]:
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
         return list(compare_metadata(context, SQLModel.metadata))
+
+
+def create_all(url: str) -> None:
+    engine = sqlalchemy.create_engine(parse_url(url), poolclass=sqlalchemy.NullPool)
+    SQLModel.metadata.create_all(engine)
+
+
+# What tables are made of, in no order: columns, constraints, indexes, settings.
+CATALOG = """
+    SELECT concat_ws(' ', attrelid::regclass || ': COLUMN', attname, format_type(atttypid, atttypmod), attnotnull, attgenerated,
+        attidentity, pg_get_expr(adbin, adrelid))
+    FROM pg_attribute LEFT JOIN pg_attrdef ON (adrelid, adnum) = (attrelid, attnum)
+    WHERE attrelid IN (SELECT oid FROM ours) AND attnum > 0 AND NOT attisdropped
+    UNION ALL SELECT concat_ws(' ', conrelid::regclass || ': CONSTRAINT', conname, pg_get_constraintdef(oid))
+    FROM pg_constraint WHERE conrelid IN (SELECT oid FROM ours) AND contype <> 'n'
+    UNION ALL SELECT pg_get_indexdef(indexrelid) FROM pg_index WHERE indrelid IN (SELECT oid FROM ours)
+    UNION ALL SELECT concat_ws(' ', relname || ': TABLE', relpersistence, reloptions::text) FROM ours
+"""
+ROUTINES = """
+    SELECT oid::regprocedure || regexp_replace(prosrc, '\\s', '', 'g') FROM pg_proc WHERE pronamespace = 'public'::regnamespace
+    UNION ALL SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE tgrelid IN (SELECT oid FROM ours) AND NOT tgisinternal
+"""
+
+
+def catalog(url: str, query: str = CATALOG) -> set[str]:
+    with psycopg.connect(url) as connection:
+        ours = "SELECT * FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace AND relname <> 'alembic_version'"
+        found = {row[0] for row in connection.execute(f"WITH ours AS ({ours}) {query}".encode())}
+    assert found
+    return found
+
+
+def routines(url: str) -> set[str]:
+    return catalog(url, ROUTINES)
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == LOGGER]
 
 
 def execute(url: str, statement: str) -> object:
@@ -70,103 +117,70 @@ async def test_many_managers_start_at_once(empty_url: str) -> None:
     assert await asyncio.to_thread(execute, empty_url, seeds) == "1,1,0"
 
 
-async def test_down_and_up_again(database_url: str) -> None:
-    def down() -> None:
-        engine = sqlalchemy.create_engine(parse_url(database_url), poolclass=sqlalchemy.NullPool)
-        with engine.connect() as connection:
-            config = configuration()
-            config.attributes["connection"] = connection
-            command.downgrade(config, "base")
-            connection.commit()
-
-    await asyncio.to_thread(down)
-    count = "SELECT count(*) FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'alembic_version'"
-    assert await asyncio.to_thread(execute, database_url, count) == 0
-    await migrate(database_url)
-    assert await asyncio.to_thread(differences, database_url) == []
+async def test_the_classes_make_the_tables_that_migrations_make(database_url: str, empty_url: str) -> None:
+    await asyncio.to_thread(create_all, empty_url)
+    made = await asyncio.to_thread(catalog, empty_url)
+    assert "cluster: CONSTRAINT cluster_one_row CHECK ((id = 1))" in made
+    assert made == await asyncio.to_thread(catalog, database_url)
 
 
-def go(url: str, step: Callable[[Config, str], None], revision: str) -> None:
-    engine = sqlalchemy.create_engine(parse_url(url), poolclass=sqlalchemy.NullPool)
-    with engine.connect() as connection:
-        config = configuration()
-        config.attributes["connection"] = connection
-        step(config, revision)
-        connection.commit()
+async def test_revisions_are_named_as_their_files() -> None:
+    for script in ScriptDirectory.from_config(configuration()).walk_revisions():
+        assert script.revision == Path(script.path).stem
+        # The column that has it takes no more.
+        assert len(script.revision) <= 32
 
 
-async def test_results_keep_what_was_renamed(database_url: str) -> None:
-    database = Database(database_url)
+async def test_a_cluster_of_before_the_first_release_is_upgraded(
+    database_url: str, empty_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await asyncio.to_thread(make_former, empty_url)
+    with pytest.raises(SchemaTooOldError, match="start a manager of this version first"):
+        await check(empty_url)
+    with caplog.at_level(logging.INFO, LOGGER):
+        await migrate(empty_url)
+    assert "the schema of revision 0055 is that of 0001_first" in logged(caplog)
+    await check(empty_url)
+    for look in (catalog, routines):
+        assert await asyncio.to_thread(look, empty_url) == await asyncio.to_thread(look, database_url)
+    database = Database(empty_url)
     try:
-        await submit(database, "ann", "old")
+        # Triggers and sequences work.
+        await submit(database, "ann", "new")
     finally:
         await database.dispose()
-    await asyncio.to_thread(go, database_url, command.downgrade, "0042")
-    ended = """
-        UPDATE session SET state = 'TERMINATED', result = 'FAILURE';
-        INSERT INTO journal (revision, session_id, owner, project, kind, payload)
-        SELECT revision + 1, session_id, owner, project, 'SESSION_MOVED', '{"to_state": "TERMINATED", "result": "FAILURE"}' FROM journal
-    """
-    await asyncio.to_thread(execute, database_url, ended)
-    await asyncio.to_thread(go, database_url, command.upgrade, "head")
-    results = "SELECT string_agg(result, ',') || ',' || (SELECT payload->>'result' FROM journal WHERE kind = 'SESSION_MOVED') FROM session"
-    assert await asyncio.to_thread(execute, database_url, results) == "FAILED,FAILED"
+    names = "SELECT string_agg(name || number, ',' ORDER BY number) FROM session"
+    assert await asyncio.to_thread(execute, empty_url, names) == "old1,new2"
+    marked = "SELECT count(DISTINCT key) FROM scheduling_change WHERE kind = 'session'"
+    assert await asyncio.to_thread(execute, empty_url, marked) == 2
 
 
-async def test_sessions_that_are_there_get_numbers(database_url: str) -> None:
-    database = Database(database_url)
-    try:
-        for name in ("a", "b"):
-            await submit(database, "ann", name)
-        await asyncio.to_thread(go, database_url, command.downgrade, "0047")
-        recorded = "SELECT count(*) FROM journal WHERE payload->'session' ? 'number'"
-        assert await asyncio.to_thread(execute, database_url, recorded) == 0
-        await asyncio.to_thread(go, database_url, command.upgrade, "head")
-        await submit(database, "ann", "c")
-    finally:
-        await database.dispose()
-    named = "SELECT string_agg(name || number, ',' ORDER BY number) FROM session"
-    assert await asyncio.to_thread(execute, database_url, named) == "a1,b2,c3"
-    told = "SELECT string_agg(payload->'session'->>'number', ',' ORDER BY revision) FROM journal"
-    assert await asyncio.to_thread(execute, database_url, told) == "1,2,3"
+@pytest.mark.parametrize("revision", ["0001", "0054"])
+async def test_an_older_cluster_is_left_alone(empty_url: str, revision: str) -> None:
+    await asyncio.to_thread(make_former, empty_url)
+    await asyncio.to_thread(execute, empty_url, f"UPDATE alembic_version SET version_num = '{revision}'")  # noqa: S608  # our own
+    for refuse in (migrate, check, revisions):
+        with pytest.raises(SchemaTooOldError, match=rf"at revision {revision} .* takes 0055 only"):
+            await refuse(empty_url)
+    assert await asyncio.to_thread(execute, empty_url, "SELECT version_num FROM alembic_version") == revision
 
 
-async def test_requests_keep_what_was_renamed(database_url: str) -> None:
-    database = Database(database_url)
-    try:
-        await submit(database, "ann", "old", earliest_start_time=1e9)
-    finally:
-        await database.dispose()
-    await asyncio.to_thread(go, database_url, command.downgrade, "0028")
-    keys = "SELECT spec ?& ARRAY['starts_at', 'services'] AND NOT spec ?| ARRAY['earliest_start_time', 'apps'] FROM session"
-    assert await asyncio.to_thread(execute, database_url, keys) is True
-    await asyncio.to_thread(go, database_url, command.upgrade, "head")
-    assert (
-        await asyncio.to_thread(execute, database_url, "SELECT spec ? 'apps' AND NOT spec ? 'services' FROM session")
-        is True
-    )
-    value = "SELECT (spec->>'earliest_start_time')::float8 FROM session"
-    assert await asyncio.to_thread(execute, database_url, value) == 1e9
-
-
-async def test_what_is_migrated_is_logged_once(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    head = ScriptDirectory.from_config(configuration()).get_current_head()
-    await asyncio.to_thread(go, database_url, command.downgrade, "0048")
-    name = "retinue.manager.store.migrations"
-
-    def logged() -> list[str]:
-        return [record.getMessage() for record in caplog.records if record.name == name]
-
-    with caplog.at_level(logging.INFO, name):
+async def test_what_is_migrated_is_logged_once(
+    database_url: str, caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = ScriptDirectory.from_config(configuration()).get_current_head()
+    add_later_revision(monkeypatch, tmp_path)
+    with caplog.at_level(logging.INFO, LOGGER):
         await migrate(database_url)
-        steps = logged()
-        assert steps[0] == f"migrating the database from 0048 to {head}"
-        assert steps[1] == "migrated to 0049"
-        assert re.fullmatch(rf"migrated the database from 0048 to {head} in \d+\.\d s", steps[-2])
-        assert re.fullmatch(rf"the database is PostgreSQL \d+\.\d+.*, its schema at revision {head}", steps[-1])
+        steps = logged(caplog)
+        assert steps[0] == f"migrating the database from {before} to 9999_later"
+        assert steps[1] == "migrated to 9999_later"
+        assert re.fullmatch(rf"migrated the database from {before} to 9999_later in \d+\.\d s", steps[2])
+        assert re.fullmatch(r"the database is PostgreSQL \d+\.\d+.*, its schema at revision 9999_later", steps[3])
         caplog.clear()
         await migrate(database_url)
-        assert logged() == steps[-1:]
+        assert logged(caplog) == steps[3:]
+    assert await asyncio.to_thread(execute, database_url, "SELECT count(*) FROM later") == 0
 
 
 async def test_a_newer_schema_is_left_alone(database_url: str) -> None:
@@ -213,33 +227,3 @@ async def test_a_database_that_cannot_keep_every_text_is_refused(postgres: Postg
             await migrate(postgres.url_of(name))
     finally:
         await postgres.execute(f"DROP DATABASE {name} WITH (FORCE)")
-
-
-async def test_what_agents_offer_when_a_manager_is_upgraded_is_what_they_have_ever_offered(database_url: str) -> None:
-    def revision(change: Callable[[Config, str], None], number: str) -> None:
-        engine = sqlalchemy.create_engine(parse_url(database_url), poolclass=sqlalchemy.NullPool)
-        with engine.connect() as connection:
-            config = configuration()
-            config.attributes["connection"] = connection
-            change(config, number)
-            connection.commit()
-
-    await asyncio.to_thread(revision, command.downgrade, "0041")
-    await asyncio.to_thread(
-        execute,
-        database_url,
-        """
-            INSERT INTO agent (id, resource_group, state, drained, revoked, address, instance, architecture,
-                software_version, underlay_address, underlay_mtu, boot_id, version, generation, capacity, backends)
-            SELECT id, 'default', 'ALIVE', FALSE, FALSE, '', '', '', '', '', 0, '', 1, 1, capacity::jsonb, backends::jsonb
-            FROM (VALUES ('a', '{"cpu": 1000, "gpu": 1000}', '["docker", "process"]'), ('new', '{}', '[]'), ('odd', '{}', '8'))
-                AS row (id, capacity, backends)
-        """,
-    )
-    await asyncio.to_thread(revision, command.upgrade, "0042")
-    offers = "SELECT jsonb_agg(jsonb_build_array(past_slots, past_backends) ORDER BY id) FROM agent"
-    assert await asyncio.to_thread(execute, database_url, offers) == [
-        [["cpu", "gpu"], ["docker", "process"]],
-        [[], []],
-        [[], []],
-    ]
