@@ -27,6 +27,7 @@ from retinue.manager.api.sessions.servicer import SessionServicer
 from retinue.manager.api.sessions.templates import TemplateServicer
 from retinue.manager.api.streams.apps import AppServicer
 from retinue.manager.api.streams.kernel_service import KernelServicer
+from retinue.manager.domain import errors
 from retinue.manager.domain.endpoints.hosts import OwnHosts
 from retinue.manager.domain.session.pending_limit import DEFAULT_MAX_PENDING
 from retinue.manager.domain.session.secrets import SessionSecrets
@@ -34,7 +35,7 @@ from retinue.manager.endpoints.controller import EndpointController
 from retinue.manager.identity.authority import MANAGER_DNS, Authority
 from retinue.manager.identity.endpoint_tokens import EndpointTokenSigner
 from retinue.manager.identity.own_certificate import OwnCertificate
-from retinue.manager.server import errors, reflection
+from retinue.manager.server import reflection
 from retinue.manager.server.auditing import Auditor
 from retinue.manager.server.authentication import Authenticator
 from retinue.manager.server.connection_watch import ConnectionCalls, watching

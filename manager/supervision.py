@@ -8,8 +8,8 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
+from retinue.manager.domain.errors import ReaderTooSlow
 from retinue.manager.domain.session.attempts import ListenerBrokenError, TermOverError
-from retinue.manager.store.journal.journal import ReaderTooSlow
 from retinue.manager.store.leadership.leadership import NotLeader
 from retinue.manager.store.postgres.database import StoreUnavailable
 from retinue.rpc.cancellation import UnrequestedCancellationError, cancellable

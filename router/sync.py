@@ -19,10 +19,11 @@ from retinue.router.serving import Serving
 from retinue.router.tables import Tables
 from retinue.router.v1 import router_service_pb2 as pb
 from retinue.router.v1 import router_service_pb2_grpc
+from retinue.rpc.core.errors import ApiError, Code
 from retinue.rpc.core.reasons import ErrorReason
 from retinue.rpc.core.terms import StaleIncarnationError, StaleTermError
 from retinue.rpc.enrollment.peers import is_manager
-from retinue.rpc.errors import ApiError
+from retinue.rpc.errors import grpc_code, status_of
 from retinue.rpc.retrying import Retrying
 
 _log = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ _MIN_HEARTBEAT, _MAX_HEARTBEAT = 0.05, 60.0
 class RouterError(ApiError):
     """An error of any code and reason."""
 
-    def __init__(self, code: grpc.StatusCode, reason: str, message: str) -> None:
+    def __init__(self, code: Code, reason: str, message: str) -> None:
         super().__init__(message)
         self.code = code
         self.reason = reason
@@ -79,26 +80,24 @@ class SyncServicer(router_service_pb2_grpc.RouterServiceServicer):
                 async for response in responses:
                     yield response
         except ApiError as error:
-            status = error.status()
+            status = status_of(error)
             details = (("grpc-status-details-bin", status.SerializeToString()),)
-            await context.abort(error.code, str(error), details)
+            await context.abort(grpc_code(error.code), str(error), details)
 
     async def _serve(self, requests: AsyncIterator[pb.SyncRequest], peer: Any) -> AsyncGenerator[pb.SyncResponse, None]:
         if not is_manager(peer):
-            raise RouterError(
-                grpc.StatusCode.PERMISSION_DENIED, ErrorReason.METHOD_DENIED, "only a manager may call this"
-            )
+            raise RouterError(Code.PERMISSION_DENIED, ErrorReason.METHOD_DENIED, "only a manager may call this")
         hello = await _first(requests)
         welcome = await self._welcome()
         if hello.router_id != welcome.router_id:
             message = f"this is router {welcome.router_id}"
-            raise RouterError(grpc.StatusCode.PERMISSION_DENIED, ErrorReason.METHOD_DENIED, message)
+            raise RouterError(Code.PERMISSION_DENIED, ErrorReason.METHOD_DENIED, message)
         try:
             await self._tables.accept(hello.incarnation, hello.term)
         except StaleIncarnationError as error:
-            raise RouterError(grpc.StatusCode.FAILED_PRECONDITION, ErrorReason.STALE_INCARNATION, str(error)) from error
+            raise RouterError(Code.FAILED_PRECONDITION, ErrorReason.STALE_INCARNATION, str(error)) from error
         except StaleTermError as error:
-            raise RouterError(grpc.StatusCode.FAILED_PRECONDITION, ErrorReason.STALE_TERM, str(error)) from error
+            raise RouterError(Code.FAILED_PRECONDITION, ErrorReason.STALE_TERM, str(error)) from error
         except OSError as error:
             self._keeping.fail(f"the leader's term: {error}")
         welcome.revision = self._tables.revision
@@ -107,7 +106,7 @@ class SyncServicer(router_service_pb2_grpc.RouterServiceServicer):
         )
         if self._current is not None:
             self._current.cut(
-                RouterError(grpc.StatusCode.ABORTED, ErrorReason.UNAVAILABLE, "another stream took this one's place")
+                RouterError(Code.ABORTED, ErrorReason.UNAVAILABLE, "another stream took this one's place")
             )
         self._current = stream
         self._idle.clear()
@@ -212,18 +211,12 @@ class _Stream:
             self._closed = True
             self._wake.set()
         except TimeoutError:
-            self.cut(
-                RouterError(grpc.StatusCode.UNAVAILABLE, ErrorReason.UNAVAILABLE, "nothing was received for too long")
-            )
+            self.cut(RouterError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, "nothing was received for too long"))
         except TableError as error:
-            self.cut(RouterError(grpc.StatusCode.INVALID_ARGUMENT, ErrorReason.INVALID_FIELD, str(error)))
+            self.cut(RouterError(Code.INVALID_ARGUMENT, ErrorReason.INVALID_FIELD, str(error)))
         except Exception:  # noqa: BLE001 - logged whole; the next stream begins from the start
             _log.exception("the stream of a manager failed")
-            self.cut(
-                RouterError(
-                    grpc.StatusCode.INTERNAL, ErrorReason.INTERNAL, "the router has a defect; look into its log"
-                )
-            )
+            self.cut(RouterError(Code.INTERNAL, ErrorReason.INTERNAL, "the router has a defect; look into its log"))
 
     async def _take(self, request: pb.SyncRequest) -> None:
         step = request.WhichOneof("step")
@@ -256,7 +249,7 @@ async def _first(requests: AsyncIterator[pb.SyncRequest]) -> pb.Hello:
         async with asyncio.timeout(_HELLO_SECONDS):
             request = await anext(requests)
     except (StopAsyncIteration, TimeoutError) as error:
-        raise RouterError(grpc.StatusCode.INVALID_ARGUMENT, ErrorReason.INVALID_FIELD, "hello did not come") from error
+        raise RouterError(Code.INVALID_ARGUMENT, ErrorReason.INVALID_FIELD, "hello did not come") from error
     if request.WhichOneof("step") != "hello":
-        raise RouterError(grpc.StatusCode.INVALID_ARGUMENT, ErrorReason.INVALID_FIELD, "the first step is not hello")
+        raise RouterError(Code.INVALID_ARGUMENT, ErrorReason.INVALID_FIELD, "the first step is not hello")
     return request.hello

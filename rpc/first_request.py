@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf.message import Message
 
-from retinue.rpc.errors import InvalidRequest
+from retinue.rpc.core.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable

@@ -15,10 +15,12 @@ import grpc
 import grpc.aio
 from grpc_status import rpc_status
 
+from retinue.rpc.errors import status_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from retinue.rpc.errors import ApiError
+    from retinue.rpc.core.errors import ApiError
 
 
 class CallEndedError(Exception):
@@ -75,7 +77,7 @@ class OpenCall:
 
     async def fail(self, error: ApiError) -> NoReturn:
         """Ends the call with an error and its details. Raises what `abort` raises."""
-        status = rpc_status.to_status(error.status())
+        status = rpc_status.to_status(status_of(error))
         await self.abort(status.code, status.details, status.trailing_metadata)
 
     def requests(self, request: Any) -> Any:

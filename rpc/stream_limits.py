@@ -6,7 +6,7 @@ import contextlib
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from retinue.rpc.errors import StreamLimit
+from retinue.rpc.core.errors import StreamLimit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

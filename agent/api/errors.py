@@ -5,12 +5,10 @@ from __future__ import annotations
 import logging
 import uuid
 
-import grpc
-
 from retinue.agent.errors import PausedError, WorkDirectoryMissingError
 from retinue.agent.node_faults import fault_of
+from retinue.rpc.core.errors import ApiError, Code
 from retinue.rpc.core.reasons import ErrorReason
-from retinue.rpc.errors import ApiError
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +16,7 @@ log = logging.getLogger(__name__)
 class AgentError(ApiError):
     """An error of any code and reason."""
 
-    def __init__(self, code: grpc.StatusCode, reason: str, message: str, **metadata: str) -> None:
+    def __init__(self, code: Code, reason: str, message: str, **metadata: str) -> None:
         """Takes the values of the message again in `metadata`, for programs."""
         super().__init__(message, metadata)
         self.code = code
@@ -27,13 +25,13 @@ class AgentError(ApiError):
 
 def invalid(field: str, message: str) -> ApiError:
     """Returns INVALID_ARGUMENT for a field of the request."""
-    return AgentError(grpc.StatusCode.INVALID_ARGUMENT, ErrorReason.INVALID_FIELD, f"{field}: {message}", field=field)
+    return AgentError(Code.INVALID_ARGUMENT, ErrorReason.INVALID_FIELD, f"{field}: {message}", field=field)
 
 
 def unknown_attempt(attempt_id: str) -> ApiError:
     """Returns NOT_FOUND for an attempt that is not on this node."""
     message = f"there is no attempt {attempt_id} here"
-    return AgentError(grpc.StatusCode.NOT_FOUND, ErrorReason.NOT_FOUND, message, kind="attempt", id=attempt_id)
+    return AgentError(Code.NOT_FOUND, ErrorReason.NOT_FOUND, message, kind="attempt", id=attempt_id)
 
 
 def not_running(attempt_id: str, error: Exception) -> ApiError:
@@ -41,7 +39,7 @@ def not_running(attempt_id: str, error: Exception) -> ApiError:
     work directory, is of no `kind`: managers wait for reports of an attempt that has ended.
     """
     ended = {} if isinstance(error, PausedError | WorkDirectoryMissingError) else {"kind": "attempt", "id": attempt_id}
-    return AgentError(grpc.StatusCode.FAILED_PRECONDITION, ErrorReason.STATE_FORBIDS, str(error), **ended)
+    return AgentError(Code.FAILED_PRECONDITION, ErrorReason.STATE_FORBIDS, str(error), **ended)
 
 
 def answer_of(error: ApiError) -> ApiError:
@@ -49,7 +47,7 @@ def answer_of(error: ApiError) -> ApiError:
     they are.
     """
     fault = fault_of(error)
-    if fault is None or not isinstance(error, AgentError) or error.code is not grpc.StatusCode.UNAVAILABLE:
+    if fault is None or not isinstance(error, AgentError) or error.code is not Code.UNAVAILABLE:
         return error
     log.error("a call failed: %s", error)
     return AgentError(error.code, error.reason, f"{error}: {fault}", **error.metadata)
@@ -63,7 +61,7 @@ def unforeseen(error: Exception) -> ApiError:
     if fault is None:
         return internal()
     log.error("a call failed: %s", error)
-    return AgentError(grpc.StatusCode.UNAVAILABLE, ErrorReason.UNAVAILABLE, str(fault))
+    return AgentError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, str(fault))
 
 
 def internal() -> ApiError:
@@ -73,4 +71,4 @@ def internal() -> ApiError:
     incident = uuid.uuid4().hex[:12]
     log.exception("incident %s", incident)
     message = f"the agent has a defect; look for incident {incident} in its log"
-    return AgentError(grpc.StatusCode.INTERNAL, ErrorReason.INTERNAL, message, incident=incident)
+    return AgentError(Code.INTERNAL, ErrorReason.INTERNAL, message, incident=incident)

@@ -8,15 +8,13 @@ import hashlib
 import stat
 from typing import TYPE_CHECKING
 
-import grpc
-
 from retinue.agent.api.errors import AgentError, invalid, unknown_attempt
 from retinue.agent.errors import KernelRuntimeError, NotRunningError, UnknownAttemptError, WorkDirectoryMissingError
 from retinue.agent.inside import upload as uploads
 from retinue.agent.inside.workdir import MissingError, PathError, RefusedError
 from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.rpc.core.errors import ApiError, Code
 from retinue.rpc.core.reasons import ErrorReason
-from retinue.rpc.errors import ApiError
 from retinue.rpc.stream_limits import OpenStreams
 from retinue.types.v1 import file_pb2
 
@@ -164,7 +162,7 @@ async def _sent(files: WorkDirectory, wanted: file_pb2.FileRange) -> AsyncGenera
         offset = wanted.offset if wanted.version in {"", entry.version} else 0
         if offset > entry.size:
             size, message = str(entry.size), f"{wanted.path} ends at {entry.size}"
-            raise AgentError(grpc.StatusCode.OUT_OF_RANGE, ErrorReason.OFFSET_PAST_END, message, size=size)
+            raise AgentError(Code.OUT_OF_RANGE, ErrorReason.OFFSET_PAST_END, message, size=size)
         yield pb.DownloadFilesResponse(begin=file_pb2.FileBegin(entry=_entry(entry), offset=offset))
         digest, position = hashlib.sha256(), 0
         while position < entry.size:
@@ -198,7 +196,7 @@ def _entry(entry: Entry) -> file_pb2.FileEntry:
 @contextlib.contextmanager
 def to_api_errors(attempt_id: str, path: Callable[[], str]) -> Iterator[None]:
     """Maps errors to those of the API; `path` is that of the current file."""
-    code = grpc.StatusCode
+    code = Code
     try:
         yield
     except UnknownAttemptError as error:
@@ -225,4 +223,4 @@ def to_api_errors(attempt_id: str, path: Callable[[], str]) -> Iterator[None]:
 
 
 def _unavailable(message: str) -> ApiError:
-    return AgentError(grpc.StatusCode.UNAVAILABLE, ErrorReason.UNAVAILABLE, message)
+    return AgentError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, message)

@@ -12,7 +12,6 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import grpc
 from prometheus_client import Gauge
 
 from retinue.agent.api.convert import (
@@ -28,9 +27,9 @@ from retinue.agent.api.status_diff import SentStatus, StatusDiff, Trouble
 from retinue.agent.network.errors import InvalidNetworkError
 from retinue.agent.v1 import agent_service_pb2
 from retinue.rpc import failpoints
+from retinue.rpc.core.errors import ApiError, Code
 from retinue.rpc.core.reasons import ErrorReason
 from retinue.rpc.core.terms import StaleIncarnationError, StaleTermError
-from retinue.rpc.errors import ApiError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -132,7 +131,7 @@ class SyncService:
         agent_id = self.about.agent_id
         if hello.agent_id != agent_id:
             message = f"this is agent {agent_id}"
-            raise AgentError(grpc.StatusCode.PERMISSION_DENIED, ErrorReason.METHOD_DENIED, message, agent_id=agent_id)
+            raise AgentError(Code.PERMISSION_DENIED, ErrorReason.METHOD_DENIED, message, agent_id=agent_id)
         try:
             await self.terms.accept(_incarnation(hello.incarnation), hello.term)
         except StaleIncarnationError as error:
@@ -140,19 +139,17 @@ class SyncService:
                 f"a manager of the later incarnation {error.current} was here: its database was restored from a backup"
             )
             raise AgentError(
-                grpc.StatusCode.FAILED_PRECONDITION, ErrorReason.STALE_INCARNATION, message, incarnation=error.current
+                Code.FAILED_PRECONDITION, ErrorReason.STALE_INCARNATION, message, incarnation=error.current
             ) from error
         except StaleTermError as error:
             term = str(error.highest)
             message = f"a leader of term {term} was here before"
-            raise AgentError(grpc.StatusCode.FAILED_PRECONDITION, ErrorReason.STALE_TERM, message, term=term) from error
+            raise AgentError(Code.FAILED_PRECONDITION, ErrorReason.STALE_TERM, message, term=term) from error
         if self._stopping:
             raise _unavailable()
         stream = _Stream(self, hello)
         if self._current is not None:
-            self._current.cut(
-                AgentError(grpc.StatusCode.ABORTED, ErrorReason.UNAVAILABLE, "another stream took this one's place")
-            )
+            self._current.cut(AgentError(Code.ABORTED, ErrorReason.UNAVAILABLE, "another stream took this one's place"))
         self._current = stream
         self._idle.clear()
         _CONNECTED.set(1)
@@ -177,7 +174,7 @@ async def _pass(direction: str, kind: str | None) -> None:
 
 
 def _broken(text: str) -> AgentError:
-    return AgentError(grpc.StatusCode.UNAVAILABLE, ErrorReason.UNAVAILABLE, text)
+    return AgentError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, text)
 
 
 class _Stream:
@@ -258,9 +255,7 @@ class _Stream:
                 if _offer(self._service.runtimes(), self._service.capacity()) != self._offer:
                     # A Docker engine that came up after the agent, or other amounts that its cluster leaves:
                     # only a welcome carries them, and a new stream begins with one.
-                    raise AgentError(
-                        grpc.StatusCode.UNAVAILABLE, ErrorReason.UNAVAILABLE, "what this agent can run has changed"
-                    )
+                    raise AgentError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, "what this agent can run has changed")
                 until = min(
                     spoke + self._interval,
                     reported + ACK_TIMEOUT if waits else due,
@@ -290,9 +285,7 @@ class _Stream:
             self._closed = True
             self._wake.set()
         except TimeoutError:
-            self.cut(
-                AgentError(grpc.StatusCode.UNAVAILABLE, ErrorReason.UNAVAILABLE, "nothing was received for too long")
-            )
+            self.cut(AgentError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, "nothing was received for too long"))
         except ApiError as error:
             self.cut(error)
         except InvalidNetworkError as error:
@@ -518,4 +511,4 @@ def _incarnation(text: str) -> str:
 
 
 def _unavailable() -> ApiError:
-    return AgentError(grpc.StatusCode.UNAVAILABLE, ErrorReason.UNAVAILABLE, "the agent is stopping")
+    return AgentError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, "the agent is stopping")

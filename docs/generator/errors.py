@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import retinue.manager.server.preconditions  # noqa: F401 - defines classes, as does what it imports
+import retinue.manager.domain.preconditions  # noqa: F401 - defines classes, as does what it imports
 from docs.generator.markdown import line, table
 from docs.generator.protos import Contract
-from retinue.rpc.errors import DOMAIN, MAX_VIOLATIONS, ApiError
+from retinue.rpc.core.errors import ApiError
+from retinue.rpc.errors import DOMAIN, MAX_VIOLATIONS
 
 _PREFIX = "ERROR_REASON_"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 
+from retinue.manager.domain import errors, preconditions
 from retinue.manager.domain.session import features
 from retinue.manager.domain.session.events import AccessMethod, KernelAccess
 from retinue.manager.domain.session.features import Feature
 from retinue.manager.domain.session.spec_views import SpecView
-from retinue.manager.server import errors, preconditions
 from retinue.manager.server.interceptors import current_address, current_principal
 from retinue.manager.session import access_log
 from retinue.manager.store.postgres.database import Transaction

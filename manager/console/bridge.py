@@ -22,8 +22,8 @@ from retinue.manager.console.core.address import ConsoleAddress
 from retinue.manager.console.core.frames import End
 from retinue.manager.console.core.limits import OpenSockets
 from retinue.manager.console.stream import CLOSE_SECONDS, Stream, end_of
+from retinue.manager.domain.errors import ApiError, TokenInvalid, TooManyWrongTokens, Unavailable
 from retinue.manager.server.authentication import Authenticator
-from retinue.manager.server.errors import ApiError, TokenInvalid, TooManyWrongTokens, Unavailable
 from retinue.manager.server.wrong_tokens import WrongTokens
 from retinue.manager.store.postgres.database import StoreUnavailable
 from retinue.manager.v1 import (
@@ -35,6 +35,7 @@ from retinue.manager.v1 import (
     session_service_pb2,
     template_service_pb2,
 )
+from retinue.rpc.errors import status_of
 
 
 def _methods(*files: FileDescriptor) -> Mapping[str, bool]:
@@ -166,7 +167,7 @@ def _metadata(secret: str) -> tuple[tuple[str, str], ...]:
 
 
 def _end(error: ApiError) -> End:
-    return End(error.code.value[0], str(error), error.status().SerializeToString())
+    return End(error.code, str(error), status_of(error).SerializeToString())
 
 
 def _answered(body: bytes) -> web.Response:

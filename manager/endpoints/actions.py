@@ -35,7 +35,7 @@ from retinue.manager.domain.endpoints.states import FINISHED_ROLLOUTS, SERVING, 
 from retinue.manager.domain.reasons import SessionReason
 from retinue.manager.domain.session.events import Condition
 from retinue.manager.domain.session.pending_limit import DEFAULT_MAX_PENDING, PendingLimit
-from retinue.manager.domain.session.refusals import Refused, words
+from retinue.manager.domain.session.refusals import Refused
 from retinue.manager.domain.session.states import SessionState
 from retinue.manager.endpoints.fleet import EndpointView, view_of
 from retinue.manager.identity.principal import Kind, Membership, Principal
@@ -48,7 +48,7 @@ from retinue.manager.store.journal import journal
 from retinue.manager.store.leadership import leadership
 from retinue.manager.store.placement import attempts
 from retinue.manager.store.postgres.database import Database, Transaction
-from retinue.rpc.errors import MAX_TEXT, printable
+from retinue.rpc.core.errors import MAX_TEXT, printable
 
 _log = logging.getLogger(__name__)
 
@@ -194,7 +194,7 @@ class Actions:
         await endpoint_replicas.insert(tx, record.id, number, made)
         if found := _found(view, number):
             await endpoint_replicas.pin_images(tx, made, found)
-        return next((words(item.reason) for item in submission.outcomes if isinstance(item, Refused)), "")
+        return next((str(item.error) for item in submission.outcomes if isinstance(item, Refused)), "")
 
     async def note_conditions(self, view: EndpointView, refused: Mapping[str, str], now: dt.datetime) -> EndpointView:
         """Writes what is noteworthy now, where it differs; ends the deletion of an endpoint whose replicas are gone.

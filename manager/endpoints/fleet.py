@@ -18,6 +18,7 @@ from retinue.manager.domain.endpoints.rollout import Rollout, RolloutPolicy, eff
 from retinue.manager.domain.endpoints.scaling import Metric, ScalingPolicy
 from retinue.manager.domain.endpoints.spec import EndpointSettings, ReplicaSpec, RevisionSpec, default_target
 from retinue.manager.domain.endpoints.states import SERVING, Lifecycle, ReplicaState
+from retinue.manager.domain.preconditions import StateForbids
 from retinue.manager.domain.session.states import SessionState
 from retinue.manager.store.endpoints.endpoint_replicas import ReplicaRecord
 from retinue.manager.store.endpoints.endpoint_rollouts import RolloutRecord
@@ -32,10 +33,13 @@ _UNKNOWN_REPLICA = ReplicaSpec(1)
 _T = TypeVar("_T", EndpointSettings, RevisionSpec, RolloutPolicy)
 
 
-class UnreadableEndpointError(Exception):
+class UnreadableEndpointError(StateForbids):
     """A stored endpoint, revision or rollout that this version cannot read: another version wrote it,
     or it is damaged.
     """
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"{why}: another version of the manager wrote it, or it is damaged", "endpoint")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from retinue.manager.agent_rpc.relay import AttemptLocation
+from retinue.manager.domain.errors import RevisionCompacted, RevisionInFuture, RevisionLost
 from retinue.manager.domain.session.events import SessionMoved
 from retinue.manager.domain.session.states import SessionState
 from retinue.manager.gateway.core.rules import Target
@@ -17,7 +18,6 @@ from retinue.manager.identity.tokens import hash_secret
 from retinue.manager.session import kernel_locator
 from retinue.manager.store.access import port_access
 from retinue.manager.store.access.port_access import PortAccessRecord
-from retinue.manager.store.journal.journal import RevisionCompacted, RevisionInFuture, RevisionLost
 from retinue.manager.store.journal.journal_tail import JournalTail
 from retinue.manager.store.postgres.database import Database, StoreUnavailable
 from retinue.manager.supervision import supervise

@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from retinue.manager.server import errors
+from retinue.manager.domain import errors
 from retinue.manager.server.call_limits import Caller, CallerClass
 
 # Those of one caller that arrive at a time.

@@ -21,7 +21,7 @@ from google.protobuf.message import Message
 
 from retinue.manager.identity.principal import Kind, Principal
 from retinue.manager.server.fields import parse_uuid
-from retinue.rpc.errors import printable
+from retinue.rpc.core.errors import printable
 from retinue.rpc.fields import is_map
 
 MAX_NAME, MAX_SUMMARY = 128, 512

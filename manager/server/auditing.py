@@ -22,8 +22,9 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError, Message
 
+from retinue.manager.domain import errors
 from retinue.manager.identity.principal import Principal
-from retinue.manager.server import audit_rules, errors, lower_errors
+from retinue.manager.server import audit_rules, lower_errors
 from retinue.manager.server.audit_rules import Parser, Recorded, Rule
 from retinue.manager.server.calls import Call, HandlerAbortedError
 from retinue.manager.server.denials import Denials, minute_of
@@ -41,7 +42,7 @@ WRITE_SECONDS = 5.0
 _CLOSE_SECONDS = 2.0
 # Of one statement.
 _ROWS = 500
-_DENIED = frozenset({grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED})
+_DENIED = frozenset({errors.Code.PERMISSION_DENIED, errors.Code.UNAUTHENTICATED})
 
 
 class Auditor:
@@ -204,8 +205,8 @@ def _outcome(error: BaseException) -> tuple[str, str]:
         # Its caller has gone, its deadline has passed, or its manager stops.
         return grpc.StatusCode.CANCELLED.name, ""
     found = lower_errors.to_api_error(error)
-    code = grpc.StatusCode.INTERNAL if found is None else found.code
-    return code.name, errors.Internal.reason if found is None else str(found.reason)
+    kind = errors.Internal if found is None else found
+    return kind.code.name, str(kind.reason)
 
 
 async def _first(requests: AsyncIterator[Any], parser: Parser | None) -> tuple[Message | None, AsyncIterator[Any]]:

@@ -8,11 +8,11 @@ import datetime as dt
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from retinue.manager.domain.errors import AgentRevoked, CredentialsMissing, TokenInvalid
 from retinue.manager.identity.authority import certificate_fingerprint, parse_node_uri
 from retinue.manager.identity.principal import Kind, Membership, Principal
 from retinue.manager.identity.tokens import TOKEN_PREFIX, hash_secret, is_secret, same_hash
 from retinue.manager.server.calls import Call
-from retinue.manager.server.errors import AgentRevoked, CredentialsMissing, TokenInvalid
 from retinue.manager.store.accounts import accounts
 from retinue.manager.store.accounts.accounts import Bearer
 from retinue.manager.store.fleet import agents, routers

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum, auto
 
+from retinue.manager.domain.errors import MethodDenied
 from retinue.manager.identity.principal import Kind, Principal
-from retinue.manager.server.errors import MethodDenied
 
 
 class Access(Enum):

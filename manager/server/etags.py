@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from retinue.manager.server.errors import EtagMismatch
+from retinue.manager.domain.errors import EtagMismatch
 
 
 def etag(version: int) -> str:

@@ -12,7 +12,7 @@ from google.protobuf.descriptor import EnumDescriptor
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from retinue.manager.server.errors import InvalidRequest, Violation
+from retinue.manager.domain.errors import InvalidRequest, Violation
 
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _HOST = re.compile(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 
-from retinue.manager.server.errors import InvalidRequest
+from retinue.manager.domain.errors import InvalidRequest
 
 # Field, `=` or `!=`, and value.
 Term = tuple[str, str, str]

@@ -21,8 +21,9 @@ import grpc
 import grpc.aio
 from prometheus_client import Counter, Histogram
 
+from retinue.manager.domain import errors
 from retinue.manager.identity.principal import Kind, Principal
-from retinue.manager.server import errors, lower_errors
+from retinue.manager.server import lower_errors
 from retinue.manager.server.arrivals import Arrivals
 from retinue.manager.server.auditing import Auditor
 from retinue.manager.server.authentication import Authenticator, node_of

@@ -1,46 +1,31 @@
-"""Translates errors of lower layers and of agents into errors of the API: here and nowhere else."""
+"""Translates errors of the database and of agents into errors of the API: here and nowhere else."""
 
 from __future__ import annotations
 
 from retinue.manager.agent_rpc import relay
-from retinue.manager.endpoints import fleet
-from retinue.manager.server import errors, preconditions
-from retinue.manager.session import kernel_locator, transaction
-from retinue.manager.store.fleet import agents
-from retinue.manager.store.journal import journal, requests
+from retinue.manager.domain import errors, preconditions
 from retinue.manager.store.leadership import leadership
 from retinue.manager.store.postgres.database import StoreBusy, StoreUnavailable
 from retinue.rpc.core.reasons import ErrorReason
 
 
 def to_api_error(error: Exception) -> errors.ApiError | None:
-    """Returns the API error for an error of a lower layer; None for an unexpected one."""
+    """Returns the API error for an error that a call met; None for an unexpected one."""
     match error:
         case errors.ApiError():
             return error
         case StoreBusy():
-            found: errors.ApiError = errors.Unavailable("too many calls wait for the database: try again in a moment")
+            return errors.Unavailable("too many calls wait for the database: try again in a moment")
         case StoreUnavailable() | leadership.NotLeader():
-            found = errors.Unavailable(_of_database(error))
-        case journal.RevisionCompacted():
-            found = errors.RevisionCompacted(error.oldest)
-        case journal.RevisionInFuture():
-            found = errors.RevisionInFuture(error.newest)
-        case journal.RevisionLost():
-            found = errors.RevisionLost(error.incarnation)
-        case journal.ReaderTooSlow():
-            found = errors.ReaderTooSlow(error.revision)
-        case requests.RequestIdReused():
-            found = errors.RequestIdReused("the request_id was used with another body")
-        case agents.JoinRefused():
-            found = errors.JoinTokenInvalid()
-        case agents.AgentIdInUse():
-            found = errors.AgentIdInUse(str(error))
-        case agents.AgentRevoked():
-            found = errors.AgentRevoked()
+            return errors.Unavailable(_of_database(error))
+        case relay.AgentUnavailableError():
+            found = {"agent": error.agent_id, "cause": error.cause, "hostname": error.hostname}
+            kind = errors.AgentNotReached if error.cause else errors.Unavailable
+            return kind(str(error), {key: value for key, value in found.items() if value})
+        case relay.AgentRefusedError():
+            return _agent_error(error)
         case _:
-            return _stored_error(error)
-    return found
+            return None
 
 
 def _of_database(error: StoreUnavailable | leadership.NotLeader) -> str:
@@ -48,37 +33,6 @@ def _of_database(error: StoreUnavailable | leadership.NotLeader) -> str:
     if fault is None or fault.passes:
         return "the database is out of reach for a moment"
     return f"the database cannot work, {fault.summary}: an administrator has to act"
-
-
-def _stored_error(error: Exception) -> errors.ApiError | None:
-    """Translates what is stored and cannot be read."""
-    match error:
-        case transaction.UnreadableSessionError():
-            return preconditions.StateForbids(str(error), f"session/{error.session_id}")
-        case fleet.UnreadableEndpointError():
-            why = f"{error}: another version of the manager wrote it, or it is damaged"
-            return preconditions.StateForbids(why, "endpoint")
-        case _:
-            return _kernel_error(error)
-
-
-def _kernel_error(error: Exception) -> errors.ApiError | None:
-    """Translates errors of one session, on the way to its kernels."""
-    match error:
-        case relay.AgentUnavailableError():
-            found = {"agent": error.agent_id, "cause": error.cause, "hostname": error.hostname}
-            kind = errors.AgentNotReached if error.cause else errors.Unavailable
-            return kind(str(error), {key: value for key, value in found.items() if value})
-        case relay.AgentRefusedError():
-            return _agent_error(error)
-        case kernel_locator.KernelUnknownError():
-            return errors.InvalidRequest([("hostname", "is not the name of a kernel of this session")])
-        case kernel_locator.KernelNotRunningError():
-            return preconditions.StateForbids(str(error), f"kernel/{error.hostname}", {"state": error.state})
-        case kernel_locator.KernelRestartedError():
-            return preconditions.StateForbids(str(error), f"kernel/{error.hostname}")
-        case _:
-            return None
 
 
 def _agent_error(error: relay.AgentRefusedError) -> errors.ApiError | None:

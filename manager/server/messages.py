@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from retinue.manager.server import errors
+from retinue.manager.domain import errors
 from retinue.rpc.fields import is_map, leaves
 
 MAX_VIOLATIONS = 100

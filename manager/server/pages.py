@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
+from retinue.manager.domain.errors import InvalidPage, InvalidRequest
 from retinue.manager.identity.sealing import Sealer
 from retinue.manager.server.call_limits import ROW_COST
-from retinue.manager.server.errors import InvalidPage, InvalidRequest
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.turn_taking import charge
 

@@ -6,20 +6,20 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from retinue.manager.domain.errors import (
+    ApiError,
+    ImageNotAllowed,
+    InvalidRequest,
+    MountNotAllowed,
+    ProjectDenied,
+    QuotaExceeded,
+)
+from retinue.manager.domain.preconditions import EndpointManaged
 from retinue.manager.domain.session.image_references import registry_of
 from retinue.manager.domain.session.image_registries import denied_image
 from retinue.manager.domain.session.mounts import NotGranted, granted
 from retinue.manager.domain.session.pending_limit import PendingLimit
-from retinue.manager.domain.session.refusals import (
-    EndpointManaged,
-    ImageNotAllowed,
-    InvalidFields,
-    MountNotAllowed,
-    ProjectDenied,
-    QuotaExceeded,
-    Reason,
-    Refused,
-)
+from retinue.manager.domain.session.refusals import Refused
 from retinue.manager.domain.session.runtime_features import (
     features_by_path,
     missing_feature,
@@ -123,20 +123,20 @@ async def _check_references(tx: Transaction, owner: str, candidates: Candidates,
         frozenset(slots[position] for position in answers.of(unknown)) if slots else frozenset(),
         frozenset(features[position] for position in answers.of(missing)) if features else frozenset(),
     )
-    reasons: dict[int, Reason] = {}
+    reasons: dict[int, ApiError] = {}
     for n, draft in drafts.items():
         if draft.session.project not in projects:
             reasons[n] = ProjectDenied(draft.session.project)
         elif (policy := policies.get(group := draft.session.resource_group)) is None:
-            reasons[n] = InvalidFields((("spec.resource_group", await _no_group(tx, group)),))
+            reasons[n] = InvalidRequest((("spec.resource_group", await _no_group(tx, group)),))
         elif policy.types and draft.spec.type not in policy.types:
             words = f"resource group {group} takes {' and '.join(policy.types).lower()} sessions only"
-            reasons[n] = InvalidFields((("spec.type", words),))
+            reasons[n] = InvalidRequest((("spec.type", words),))
         elif draft.spec.grace_seconds > policy.max_grace_seconds:
             words = f"must be at most {policy.max_grace_seconds} s in resource group {group}"
-            reasons[n] = InvalidFields((("spec.termination_grace", words),))
+            reasons[n] = InvalidRequest((("spec.termination_grace", words),))
         elif wrong := policy.isolation.violations(draft.spec, group):
-            reasons[n] = InvalidFields(tuple(wrong))
+            reasons[n] = InvalidRequest(tuple(wrong))
         elif (isolations := policy.isolation.resolve(draft.spec)) != draft.spec.isolations:
             candidates.drafts[n] = draft.with_isolations(isolations)
         if n not in reasons and policies[draft.session.resource_group].pull_policy:
@@ -161,7 +161,7 @@ async def _check_agents(tx: Transaction, candidates: Candidates) -> None:
     if not asking:
         return
     group_of = await agents.groups_of(tx, {agent for draft in asking.values() for agent in draft.spec.agents})
-    reasons: dict[int, Reason] = {}
+    reasons: dict[int, ApiError] = {}
     for n, draft in asking.items():
         group = draft.session.resource_group
         wrong = tuple(
@@ -170,7 +170,7 @@ async def _check_agents(tx: Transaction, candidates: Candidates) -> None:
             if group_of.get(agent) != group
         )
         if wrong:
-            reasons[n] = InvalidFields(wrong)
+            reasons[n] = InvalidRequest(wrong)
     candidates.refuse(reasons)
 
 
@@ -179,12 +179,12 @@ async def _check_slots(tx: Transaction, candidates: Candidates, absent: frozense
     if not absent:
         return
     names = await agents.slot_names(tx)
-    reasons: dict[int, Reason] = {}
+    reasons: dict[int, ApiError] = {}
     for n, draft in candidates.drafts.items():
         group = draft.session.resource_group
         slots = frozenset(slot for name, slot in absent if name == group)
         if wrong := unknown_slots(draft.spec, slots, names):
-            reasons[n] = InvalidFields(tuple(wrong))
+            reasons[n] = InvalidRequest(tuple(wrong))
     candidates.refuse(reasons)
 
 
@@ -199,7 +199,7 @@ async def _check_runtimes(tx: Transaction, candidates: Candidates, asked: _Asked
     if not missing:
         return
     words = {(group, bit): await _no_runtime(tx, group, bit) for group, bit in missing}
-    reasons: dict[int, Reason] = {}
+    reasons: dict[int, ApiError] = {}
     for n, draft in candidates.drafts.items():
         group = draft.session.resource_group
         wrong = [
@@ -209,7 +209,7 @@ async def _check_runtimes(tx: Transaction, candidates: Candidates, asked: _Asked
             if (group, bit) in words
         ]
         if wrong:
-            reasons[n] = InvalidFields(tuple(wrong))
+            reasons[n] = InvalidRequest(tuple(wrong))
     candidates.refuse(reasons)
 
 
@@ -248,7 +248,7 @@ async def _check_images(tx: Transaction, candidates: Candidates) -> None:
     if not asking:
         return
     allowed = await groups.read_image_registries(tx, {draft.session.resource_group for draft, _ in asking.values()})
-    reasons: dict[int, Reason] = {}
+    reasons: dict[int, ApiError] = {}
     for n, (draft, images) in asking.items():
         group = draft.session.resource_group
         if image := denied_image(images, allowed[group]):
@@ -266,13 +266,13 @@ async def _check_mounts(tx: Transaction, candidates: Candidates) -> None:
     roots = await groups.read_mount_roots(tx, {draft.session.resource_group for draft in asking.values()})
     owners = {draft.session.owner for draft in asking.values()}
     numbers = {owner: await accounts.file_owner(tx, owner) for owner in owners}
-    reasons: dict[int, Reason] = {}
+    reasons: dict[int, ApiError] = {}
     for n, draft in asking.items():
         of_group, owner = roots[draft.session.resource_group], draft.session.owner
         found = granted(draft.spec.mounts, of_group, draft.session.project, owner, numbers[owner])
         if isinstance(found, NotGranted):
             mount, whose = found.mount, owner if found.without_owner else ""
-            reasons[n] = MountNotAllowed(mount.source, mount.writable, whose)
+            reasons[n] = MountNotAllowed(mount.source, writable=mount.writable, without_owner=whose)
         else:
             candidates.drafts[n] = draft.with_mounts(found)
     candidates.refuse(reasons)

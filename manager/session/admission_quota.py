@@ -10,9 +10,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.domain.errors import QuotaExceeded
 from retinue.manager.domain.session.new_session import NewSession
 from retinue.manager.domain.session.quota_subjects import words
-from retinue.manager.domain.session.refusals import QuotaExceeded
 from retinue.manager.domain.session.states import SessionType
 from retinue.manager.session.drafts import Draft
 from retinue.manager.store.placement import quotas

@@ -8,15 +8,10 @@ from dataclasses import dataclass
 
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.domain.errors import ApiError, InvalidRequest, NameTaken, Violation
+from retinue.manager.domain.preconditions import DependencyRefused
 from retinue.manager.domain.session.admission import MAX_DEPENDENCIES
 from retinue.manager.domain.session.dependency_graph import DependencyKind, dependents, find_cycles, path_text
-from retinue.manager.domain.session.refusals import (
-    DependencyRefused,
-    InvalidFields,
-    NameTaken,
-    Reason,
-    Violation,
-)
 from retinue.manager.domain.session.spec import SessionSpec
 from retinue.manager.domain.session.states import SessionType
 from retinue.manager.session.drafts import Candidates, Draft, Parent
@@ -61,11 +56,13 @@ async def refuse_taken(tx: AsyncSession, owner: str, candidates: Candidates) -> 
     """Refuses sessions whose name a live session of the owner has, or an earlier one of these."""
     keys = {n: (draft.session.project, draft.session.name) for n, draft in candidates.drafts.items()}
     taken = await sessions.names_taken(tx, owner, list(keys.values()))
-    reasons: dict[int, Reason] = {}
+    reasons: dict[int, ApiError] = {}
     earlier = set[tuple[str, str]]()
     for n, key in keys.items():
         if key in taken or key in earlier:
-            reasons[n] = NameTaken(key[1], within=key not in taken)
+            reasons[n] = NameTaken(
+                "session", key[1], "" if key in taken else "an earlier session of the request has it"
+            )
         earlier.add(key)
     candidates.refuse(reasons)
 
@@ -119,7 +116,7 @@ async def link(tx: AsyncSession, owner: str, candidates: Candidates) -> Links:
                 inside.setdefault(n, []).append(position)
     earlier = _earlier_with_label(candidates)
     text = f"is for at most {MAX_ALIKE} sessions of a request: have those of an array run one at a time by %1"
-    too_many: Reason = InvalidFields((("spec.runs_after_label", text),))
+    too_many: ApiError = InvalidRequest((("spec.runs_after_label", text),))
     candidates.refuse({n: too_many for n, others in earlier.items() if len(others) >= MAX_ALIKE})
     names = {n: draft.session.name for n, draft in candidates.drafts.items()}
     links = Links(inside, names | {n: item.name for n, item in candidates.refused.items()})
@@ -142,7 +139,7 @@ async def link(tx: AsyncSession, owner: str, candidates: Candidates) -> Links:
             if len(linked) > MAX_DEPENDENCIES:
                 path = references[0].path if references else "spec.runs_after_label"
                 text = f"stands for more sessions than the {MAX_DEPENDENCIES:,} that a session may wait for"
-                candidates.refuse({n: InvalidFields(((path, text),))})
+                candidates.refuse({n: InvalidRequest(((path, text),))})
             else:
                 candidates.drafts[n] = asking.with_parents(linked)
         else:
@@ -171,15 +168,15 @@ def _earlier_with_label(candidates: Candidates) -> dict[int, list[int]]:
     return earlier
 
 
-def _cycles(parents: Mapping[int, Sequence[int]], of: Mapping[int, str]) -> dict[int, Reason]:
-    reasons: dict[int, Reason] = {}
+def _cycles(parents: Mapping[int, Sequence[int]], of: Mapping[int, str]) -> dict[int, ApiError]:
+    reasons: dict[int, ApiError] = {}
     for cycle in find_cycles(parents):
         # It is spelled out once, where the first of them is asked for.
         first = cycle.index(min(cycle))
         names = [of[n] for n in (*cycle[first:], *cycle[:first])]
         for n in cycle:
             text = f"is a cycle: {path_text(names)}" if n == cycle[first] else f"is in the cycle of {names[0]}"
-            reasons[n] = InvalidFields((("spec.depends_on", text),))
+            reasons[n] = InvalidRequest((("spec.depends_on", text),))
     return reasons
 
 
@@ -189,10 +186,10 @@ def _parents(
     candidates: Candidates,
     position_of: Callable[[_Key], int | None],
     found: Mapping[_Key, Sequence[ResolvedSession]],
-) -> list[Parent] | Reason:
+) -> list[Parent] | ApiError:
     """Returns the sessions that a draft names to depend on, or why it cannot."""
     wrong: list[Violation] = []
-    failed: Reason | None = None
+    failed: ApiError | None = None
     parents: dict[uuid.UUID, Parent] = {}
     named: set[uuid.UUID] = set()
     for reference in references:
@@ -222,5 +219,5 @@ def _parents(
         # An array and one of its sessions may be given.
         named |= {parent.id for parent in several} if len(several) == 1 else set()
     if wrong:
-        return InvalidFields(tuple(wrong))
+        return InvalidRequest(tuple(wrong))
     return failed or list(parents.values())

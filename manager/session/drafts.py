@@ -6,20 +6,15 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
+from retinue.manager.domain.errors import ApiError, InvalidRequest, ProjectDenied
+from retinue.manager.domain.preconditions import FeatureUnavailable
 from retinue.manager.domain.session.admission import admit, is_other_system, wrong_name
 from retinue.manager.domain.session.dependency_graph import DependencyKind
 from retinue.manager.domain.session.features import FEATURES
 from retinue.manager.domain.session.images import PullPolicy
 from retinue.manager.domain.session.isolation import Isolation
 from retinue.manager.domain.session.new_session import NewKernel, NewSession
-from retinue.manager.domain.session.refusals import (
-    FeatureUnavailable,
-    InvalidFields,
-    ProjectDenied,
-    Reason,
-    Refused,
-    no_project,
-)
+from retinue.manager.domain.session.refusals import Refused, no_project
 from retinue.manager.domain.session.spec import MountSpec, SessionSpec, SftpSpec, kernel_id, kernel_plans
 from retinue.manager.identity.principal import Principal
 from retinue.rpc.core.amounts import parse_amount
@@ -130,7 +125,7 @@ def prepare(requests: Sequence[Request | Refused], owner: Principal) -> list[Dra
 def _admitted(spec: SessionSpec, owner: Principal) -> SessionSpec | Refused:
     if not spec.project:
         violation = ("spec.project", no_project(owner.name, owner.projects))
-        return Refused(spec.name, InvalidFields((violation,)))
+        return Refused(spec.name, InvalidRequest((violation,)))
     if spec.project not in owner.projects:
         return Refused(spec.name, ProjectDenied(spec.project, owner.projects))
     if is_other_system(spec) and not owner.is_admin:
@@ -138,9 +133,9 @@ def _admitted(spec: SessionSpec, owner: Principal) -> SessionSpec | Refused:
         spec = replace(spec, sftp=SftpSpec())
     admitted, violations = admit(spec)
     if violations:
-        return Refused(spec.name, InvalidFields(tuple(violations)))
+        return Refused(spec.name, InvalidRequest(tuple(violations)))
     for feature in sorted(admitted.features() - FEATURES[admitted.type]):
-        return Refused(spec.name, FeatureUnavailable(admitted.type.lower(), feature.name, feature))
+        return Refused(spec.name, FeatureUnavailable.of_type(admitted.type, feature))
     return admitted
 
 
@@ -196,7 +191,7 @@ class Candidates:
         self.drafts = {n: item for n, item in enumerate(prepared) if isinstance(item, Draft)}
         self.refused = {n: item for n, item in enumerate(prepared) if isinstance(item, Refused)}
 
-    def refuse(self, reasons: Mapping[int, Reason]) -> None:
+    def refuse(self, reasons: Mapping[int, ApiError]) -> None:
         """Refuses drafts by their positions."""
         for n, reason in reasons.items():
             self.refused[n] = Refused(self.drafts.pop(n).session.name, reason)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.agent_rpc.relay import AttemptLocation
+from retinue.manager.domain.errors import InvalidRequest
+from retinue.manager.domain.preconditions import StateForbids
 from retinue.manager.domain.session.apps import AppSpec
 from retinue.manager.domain.session.attempts import attempt_id
 from retinue.manager.domain.session.service_ports import Reachable
@@ -21,11 +23,14 @@ MAIN_HOSTNAME = f"{MAIN}1"
 _BEFORE_RUNNING = {KernelState.PENDING, KernelState.SCHEDULED, KernelState.PULLING, KernelState.CREATING}
 
 
-class KernelUnknownError(Exception):
+class KernelUnknownError(InvalidRequest):
     """The session has no kernel of that name."""
 
+    def __init__(self) -> None:
+        super().__init__([("hostname", "is not the name of a kernel of this session")])
 
-class KernelNotRunningError(Exception):
+
+class KernelNotRunningError(StateForbids):
     """The kernel does not run: not yet, or no longer. `state` is its state,
     UNKNOWN for one that only another version of the manager knows.
     """
@@ -37,16 +42,18 @@ class KernelNotRunningError(Exception):
         self.state = state or "UNKNOWN"
         why = ", ".join(word for word in (reason, "" if exit_code is None else f"exit code {exit_code}") if word)
         advice = "" if state is None or state not in _BEFORE_RUNNING else "; wait until it is RUNNING"
-        super().__init__(f"kernel {hostname} does not run: it is {self.state}{why and f' ({why})'}{advice}")
+        words = f"kernel {hostname} does not run: it is {self.state}{why and f' ({why})'}{advice}"
+        super().__init__(words, f"kernel/{hostname}", {"state": self.state})
 
 
-class KernelRestartedError(Exception):
+class KernelRestartedError(StateForbids):
     """The kernel runs again, in another attempt than that of a stream."""
 
     def __init__(self, hostname: str) -> None:
         self.hostname = hostname
         super().__init__(
-            f"kernel {hostname} was restarted: what ran in it has ended, and its variables are lost; open another stream"
+            f"kernel {hostname} was restarted: what ran in it has ended, and its variables are lost; open another stream",
+            f"kernel/{hostname}",
         )
 
 
@@ -54,7 +61,7 @@ async def locate(tx: AsyncSession, session_id: uuid.UUID, hostname: str) -> Atte
     """Returns where a kernel runs. Raises KernelUnknownError, KernelNotRunningError."""
     kernel = await attempts.read_newest(tx, session_id, hostname)
     if kernel is None:
-        raise KernelUnknownError(hostname)
+        raise KernelUnknownError
     return location_of(kernel, hostname)
 
 

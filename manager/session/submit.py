@@ -10,12 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from retinue.manager.domain.errors import NameTaken
+from retinue.manager.domain.preconditions import BatchRefused
 from retinue.manager.domain.reasons import SessionReason
 from retinue.manager.domain.session.dependency_graph import dependents
 from retinue.manager.domain.session.events import SessionCreated
 from retinue.manager.domain.session.new_session import NewKernel, NewSession
 from retinue.manager.domain.session.pending_limit import PendingLimit
-from retinue.manager.domain.session.refusals import BatchRefused, NameTaken, Refused
+from retinue.manager.domain.session.refusals import Refused
 from retinue.manager.session import acceptance
 from retinue.manager.session.dependency_links import refuse_taken
 from retinue.manager.session.drafts import Draft
@@ -105,7 +107,7 @@ def _outcome(draft: Draft, created: Created, *, validate_only: bool) -> Outcome:
     # Names are free when the request has dependencies among its own sessions, unless another request was faster.
     if inserted is not None:
         return Accepted(draft, inserted.number, inserted.create_time)
-    return Accepted(draft, 0, None) if validate_only else Refused(session.name, NameTaken(session.name))
+    return Accepted(draft, 0, None) if validate_only else Refused(session.name, NameTaken("session", session.name))
 
 
 async def create_many(tx: Transaction, drafts: Sequence[Draft]) -> Created:

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from retinue.manager.domain.preconditions import StateForbids
 from retinue.manager.domain.reasons import SessionReason
 from retinue.manager.domain.session.attempts import LayerReport
 from retinue.manager.domain.session.events import (
@@ -44,11 +45,12 @@ _log = logging.getLogger(__name__)
 _BACKOFF_SECONDS = (1.0, 5.0, 20.0, 60.0)
 
 
-class UnreadableSessionError(Exception):
+class UnreadableSessionError(StateForbids):
     """This version cannot read a session, and so does not move it."""
 
     def __init__(self, session_id: uuid.UUID) -> None:
-        super().__init__(f"session {session_id} was written by another version of the manager, and cannot be read")
+        words = f"session {session_id} was written by another version of the manager, and cannot be read"
+        super().__init__(words, f"session/{session_id}")
         self.session_id = session_id
 
 

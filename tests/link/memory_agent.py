@@ -12,8 +12,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-import grpc
-
 from retinue.agent.api.errors import AgentError
 from retinue.agent.api.sync import SyncService
 from retinue.agent.api.terms import Terms
@@ -26,6 +24,7 @@ from retinue.agent.resources.sampler import Reader, Sampler
 from retinue.agent.runtime.contract import RuntimeStatus
 from retinue.agent.state.damaged import DamagedFiles
 from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.rpc.core.errors import Code
 from tests.unit.agent.runtime.fake_runtime import FakeRuntime, State
 
 AGENT = "n1"
@@ -166,7 +165,7 @@ class MemoryAgent:
     async def serve(self, requests: AsyncIterator[pb.SyncRequest]) -> AsyncGenerator[pb.SyncResponse, None]:
         """Serves one stream."""
         if self.sync is None:
-            raise AgentError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", "nothing listens")
+            raise AgentError(Code.UNAVAILABLE, "UNAVAILABLE", "nothing listens")
         async with contextlib.aclosing(self.sync.serve(requests)) as responses:
             async for response in responses:
                 yield response

@@ -15,7 +15,8 @@ import grpc
 import grpc.aio
 
 from retinue.agent.v1 import agent_service_pb2 as pb
-from retinue.rpc.errors import ApiError
+from retinue.rpc.core.errors import ApiError
+from retinue.rpc.errors import grpc_code
 
 ROOM = 8
 """Messages of one direction that wait unread before their sender has to wait: the window of a stream."""
@@ -215,7 +216,7 @@ class Stream:
         except BrokenStreamError:
             return
         except ApiError as error:
-            self._error = self._error or _rpc_error(error.code, f"{error.reason}: {error}")
+            self._error = self._error or _rpc_error(grpc_code(error.code), f"{error.reason}: {error}")
         except Exception as error:  # noqa: BLE001 - as a server does; tests look at it
             self.failure = error
             self._error = self._error or _rpc_error(grpc.StatusCode.INTERNAL, repr(error))

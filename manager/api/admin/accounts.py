@@ -16,12 +16,7 @@ from retinue.manager.api.admin.quota_convert import KINDS, checked_limits, quota
 from retinue.manager.api.admin.ssh_keys import add_ssh_key, list_ssh_keys, remove_ssh_key
 from retinue.manager.api.sessions.idle_convert import checked_override, override_message
 from retinue.manager.api.streams.gateway_access import create_console_ticket
-from retinue.manager.domain.idle.policy import NOTHING
-from retinue.manager.domain.session.mounts import FileOwner, check_file_owner
-from retinue.manager.identity.principal import ADMIN, USER, Principal
-from retinue.manager.identity.tokens import MAX_TOKENS, TOKEN_PREFIX, hash_secret, new_secret
-from retinue.manager.server.authentication import Authenticator
-from retinue.manager.server.errors import (
+from retinue.manager.domain.errors import (
     MAX_NAMES,
     InvalidRequest,
     MethodDenied,
@@ -31,11 +26,16 @@ from retinue.manager.server.errors import (
     QuotaExceeded,
     TokenInvalid,
 )
+from retinue.manager.domain.idle.policy import NOTHING
+from retinue.manager.domain.preconditions import InUse
+from retinue.manager.domain.session.mounts import FileOwner, check_file_owner
+from retinue.manager.identity.principal import ADMIN, USER, Principal
+from retinue.manager.identity.tokens import MAX_TOKENS, TOKEN_PREFIX, hash_secret, new_secret
+from retinue.manager.server.authentication import Authenticator
 from retinue.manager.server.etags import check_etag
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.pages import open_page
-from retinue.manager.server.preconditions import InUse
 from retinue.manager.server.revisions import with_revision
 from retinue.manager.store.accounts import accounts
 from retinue.manager.store.accounts.accounts import MembershipRecord, ProjectRecord, TokenRecord, UserRecord

@@ -10,11 +10,11 @@ from typing import Any
 
 import grpc.aio
 
+from retinue.manager.domain.errors import AgentRevoked, InvalidRequest, JoinTokenInvalid, MethodDenied
 from retinue.manager.identity.authority import Authority, BadCertificateRequest, Certificate, certificate_fingerprint
 from retinue.manager.identity.principal import Kind
 from retinue.manager.identity.recovery import Recoveries, Recovery
 from retinue.manager.identity.tokens import JOIN_TOKEN_PREFIX, hash_secret, is_secret
-from retinue.manager.server.errors import AgentRevoked, InvalidRequest, JoinTokenInvalid, MethodDenied
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.store.fleet import agents, routers

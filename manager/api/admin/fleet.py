@@ -29,16 +29,16 @@ from retinue.manager.api.admin.fleet_convert import (
 from retinue.manager.api.admin.group_policy import changed_policy, new_policy
 from retinue.manager.dispatch.agent_values import attempt_key
 from retinue.manager.domain.agents.agent_conditions import OUT_OF_BOUNDS, with_found, with_loss_confirmed
+from retinue.manager.domain.errors import MAX_NAMES, InvalidRequest, NameTaken, NotFound
+from retinue.manager.domain.preconditions import InUse
 from retinue.manager.domain.session.attempts import attempt_id
 from retinue.manager.identity.authority import Authority
 from retinue.manager.identity.tokens import JOIN_TOKEN_PREFIX, hash_secret, new_secret
-from retinue.manager.server.errors import MAX_NAMES, InvalidRequest, NameTaken, NotFound
 from retinue.manager.server.etags import check_etag
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.filters import parse_filter
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.pages import open_page
-from retinue.manager.server.preconditions import InUse
 from retinue.manager.server.revisions import with_revision
 from retinue.manager.session.transaction import UnreadableSessionError, terminate
 from retinue.manager.store.accounts import ssh_keys

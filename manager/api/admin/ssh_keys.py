@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from retinue.manager.domain.errors import InvalidRequest, MethodDenied, NameTaken, NotFound, QuotaExceeded
 from retinue.manager.domain.session.events import AccessMethod, KernelAccess
 from retinue.manager.domain.session.ssh_keys import MAX_COMMENT, parse_public_key
-from retinue.manager.server.errors import InvalidRequest, MethodDenied, NameTaken, NotFound, QuotaExceeded
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.pages import open_page
 from retinue.manager.server.revisions import with_revision

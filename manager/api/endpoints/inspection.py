@@ -20,6 +20,7 @@ from retinue.manager.api.endpoints.convert import (
 )
 from retinue.manager.api.endpoints.requests import find_endpoint, read_endpoint, shown_endpoint
 from retinue.manager.api.visibility import full_view
+from retinue.manager.domain import errors
 from retinue.manager.domain.endpoints import measures
 from retinue.manager.domain.endpoints.model import EndpointTraffic, RevisionTraffic
 from retinue.manager.domain.endpoints.replicas import ready_counts
@@ -28,7 +29,6 @@ from retinue.manager.domain.endpoints.states import ReplicaState
 from retinue.manager.domain.session.spec_views import SpecView
 from retinue.manager.endpoints.controller import EndpointController
 from retinue.manager.endpoints.fleet import EndpointView, UnreadableEndpointError
-from retinue.manager.server import errors
 from retinue.manager.server.fields import Violations
 from retinue.manager.store.endpoints import endpoint_replicas, endpoints
 from retinue.manager.store.leadership import leadership

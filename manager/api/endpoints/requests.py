@@ -12,18 +12,17 @@ from google.protobuf.field_mask_pb2 import FieldMask
 
 from retinue.manager.api.endpoints.convert import endpoint_message
 from retinue.manager.api.endpoints.settings_convert import Reader
-from retinue.manager.api.sessions.refusal_convert import to_error
 from retinue.manager.api.sessions.spec_convert import MAX_SPEC_BYTES, to_spec
 from retinue.manager.api.sessions.template_rendering import render
 from retinue.manager.api.visibility import caller_visibility, full_view
+from retinue.manager.domain import errors
 from retinue.manager.domain.endpoints.hosts import OwnHosts, refusal
 from retinue.manager.domain.endpoints.spec import ReplicaSpec, RevisionSpec
 from retinue.manager.domain.reasons import ConditionType
 from retinue.manager.domain.session.pending_limit import PendingLimit
-from retinue.manager.domain.session.refusals import InvalidFields, NameTaken, QuotaExceeded, Refused, no_project
+from retinue.manager.domain.session.refusals import Refused, no_project
 from retinue.manager.domain.session.spec_views import SpecView
 from retinue.manager.endpoints.fleet import EndpointView, UnreadableEndpointError, view_of
-from retinue.manager.server import errors
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.session.drafts import Request, prepare
@@ -84,7 +83,7 @@ async def read_revision_spec(
         raise _session_error(prepared, path)
     submission = await submit(tx, caller.name, [prepared], pending, validate_only=True, replicas=True)
     (outcome,) = submission.outcomes
-    if isinstance(outcome, Refused) and not isinstance(outcome.reason, QuotaExceeded | NameTaken):
+    if isinstance(outcome, Refused) and not isinstance(outcome.error, errors.QuotaExceeded | errors.NameTaken):
         raise _session_error(outcome, path)
     # Of the revision's own: its replicas stay what they are when the group's default changes.
     policy = (await groups.read_isolation_policies(tx, [prepared.spec.resource_group]))[prepared.spec.resource_group]
@@ -111,10 +110,8 @@ def checked_revision(message: pb.RevisionSpec, path: str) -> tuple[ReplicaSpec, 
 
 
 def _session_error(refused: Refused, path: str) -> errors.ApiError:
-    reason = refused.reason
-    if isinstance(reason, InvalidFields):
-        reason = InvalidFields(tuple((_inner(path, field), text) for field, text in reason.violations))
-    return to_error(reason)
+    error = refused.error
+    return error.with_paths(lambda field: _inner(path, field)) if isinstance(error, errors.InvalidRequest) else error
 
 
 def _inner(path: str, field: str) -> str:

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 from retinue.manager.api.endpoints.requests import read_revision_spec
 from retinue.manager.api.endpoints.settings_convert import Reader
+from retinue.manager.domain import errors, preconditions
 from retinue.manager.domain.endpoints.events import EndpointHappening, RevisionDeployed, RolloutMoved, TrafficChanged
 from retinue.manager.domain.endpoints.rollout import Rolling
 from retinue.manager.domain.endpoints.states import FINISHED_ROLLOUTS, RolloutState
 from retinue.manager.domain.session.pending_limit import PendingLimit
 from retinue.manager.endpoints.actions import entry
 from retinue.manager.endpoints.fleet import EndpointView, readable
-from retinue.manager.server import errors, preconditions
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.store.endpoints import endpoint_revisions, endpoint_rollouts, endpoints

@@ -37,6 +37,7 @@ from retinue.manager.api.endpoints.settings_convert import Reader
 from retinue.manager.api.endpoints.tokens import create_token, list_tokens, revoke_token
 from retinue.manager.api.endpoints.watch import serve_endpoint_watch
 from retinue.manager.api.visibility import caller_visibility, full_view
+from retinue.manager.domain import errors, preconditions
 from retinue.manager.domain.endpoints.events import (
     EndpointCreated,
     EndpointEnded,
@@ -51,7 +52,6 @@ from retinue.manager.endpoints.actions import entry
 from retinue.manager.endpoints.controller import EndpointController
 from retinue.manager.endpoints.fleet import EndpointView
 from retinue.manager.identity.endpoint_tokens import EndpointTokenSigner
-from retinue.manager.server import errors, preconditions
 from retinue.manager.server.etags import check_etag
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal

@@ -6,8 +6,8 @@ import datetime as dt
 import uuid
 
 from retinue.manager.api.endpoints.requests import find_endpoint, find_id
+from retinue.manager.domain import errors, preconditions
 from retinue.manager.identity.endpoint_tokens import EndpointTokenSigner
-from retinue.manager.server import errors, preconditions
 from retinue.manager.server.fields import Violations, parse_uuid
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.pages import open_page

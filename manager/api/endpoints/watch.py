@@ -10,9 +10,9 @@ from retinue.manager.api.endpoints.convert import decision_message
 from retinue.manager.api.endpoints.requests import find_id
 from retinue.manager.api.sessions.watch import portions
 from retinue.manager.api.visibility import caller_visibility
+from retinue.manager.domain import errors
 from retinue.manager.domain.endpoints import events
 from retinue.manager.endpoints.fleet import UnreadableEndpointError, reading
-from retinue.manager.server import errors
 from retinue.manager.store.journal import journal
 from retinue.manager.store.journal.journal_tail import JournalTail
 from retinue.manager.store.postgres.database import Database

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from retinue.manager.server.errors import InvalidRequest
+from retinue.manager.domain.errors import InvalidRequest
 from retinue.manager.server.filters import Term, parse_filter
 from retinue.manager.store.sessions.sessions import as_number
 

@@ -8,10 +8,10 @@ import uuid
 
 from retinue.manager.api.sessions.idle_convert import check_messages
 from retinue.manager.api.visibility import find_session
+from retinue.manager.domain import preconditions
 from retinue.manager.domain.idle import policy as idle
 from retinue.manager.domain.session.states import SessionState, SessionType
 from retinue.manager.idle.controller import Policies, seen_in
-from retinue.manager.server import preconditions
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.store.postgres.database import Transaction

@@ -9,8 +9,8 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from retinue.manager.domain.errors import InvalidRequest, Violation
 from retinue.manager.domain.session.overrides import Overrides, Path
-from retinue.manager.server.errors import InvalidRequest, Violation
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.rpc.fields import fields_of, is_map, leaves, split_path
 

@@ -9,14 +9,14 @@ from typing import TypeVar
 
 from retinue.manager.agent_rpc.output import Span
 from retinue.manager.api.sessions.convert import preview_message
-from retinue.manager.api.sessions.refusal_convert import to_error
+from retinue.manager.domain import errors
 from retinue.manager.domain.session.admission import MAX_CLUSTER_SIZE, MAX_DEPENDENCIES
-from retinue.manager.domain.session.refusals import InvalidFields, Refused
+from retinue.manager.domain.session.refusals import Refused
 from retinue.manager.scheduler.preview import Preview
-from retinue.manager.server import errors
 from retinue.manager.session.submit import Outcome
 from retinue.manager.v1 import kernel_service_pb2, session_pb2
 from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.rpc.errors import short_status, status_of
 
 MAX_SPECS = 10_000
 # A few bytes may ask for a thousand kernels.
@@ -104,12 +104,10 @@ def result_message(
 ) -> pb.BatchCreateSessionsResult:
     """Returns what became of the request at a position among many; paths of fields include the position."""
     if isinstance(outcome, Refused):
-        reason = outcome.reason
-        if isinstance(reason, InvalidFields):
-            reason = InvalidFields(
-                tuple((f"specs[{position}]{path.removeprefix('spec')}", text) for path, text in reason.violations)
-            )
-        return pb.BatchCreateSessionsResult(refused=to_error(reason).status())
+        error = outcome.error
+        if isinstance(error, errors.InvalidRequest):
+            error = error.with_paths(lambda path: f"specs[{position}]{path.removeprefix('spec')}")
+        return pb.BatchCreateSessionsResult(refused=status_of(error))
     session = outcome.draft.session
     accepted = pb.AcceptedSession(id=str(session.id) if shown_id else "", name=session.name, number=outcome.number)
     if session.id in previews:
@@ -129,7 +127,7 @@ def bounded(results: Iterable[_Result]) -> list[_Result]:
         total += result.ByteSize()
         if total > MAX_RESULT_BYTES:
             if result.HasField("refused"):
-                result.refused.CopyFrom(errors.short_status(result.refused))
+                result.refused.CopyFrom(short_status(result.refused))
             elif isinstance(result, pb.BatchCreateSessionsResult) and result.accepted.HasField("preview"):
                 preview = result.accepted.preview
                 result.accepted.preview.CopyFrom(pb.PlacementPreview(reason=preview.reason, tier=preview.tier))

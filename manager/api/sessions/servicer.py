@@ -22,7 +22,6 @@ from retinue.manager.api.sessions.convert import (
 )
 from retinue.manager.api.sessions.filters import session_terms
 from retinue.manager.api.sessions.idle import extend_session, show_checks
-from retinue.manager.api.sessions.refusal_convert import to_error
 from retinue.manager.api.sessions.requests import bounded, result_message, sessions_of, wrong_array, wrong_number
 from retinue.manager.api.sessions.spec_convert import MANY_DIGITS, to_requests
 from retinue.manager.api.sessions.template_rendering import Rendered, render
@@ -30,13 +29,14 @@ from retinue.manager.api.sessions.terminations import terminate_sessions
 from retinue.manager.api.sessions.updates import check_restart, check_update, restart_session, update_session
 from retinue.manager.api.sessions.watch import serve_watch
 from retinue.manager.api.visibility import caller_visibility, find_session, full_view
+from retinue.manager.domain import errors
 from retinue.manager.domain.session.pending_limit import DEFAULT_MAX_PENDING, PendingLimit
-from retinue.manager.domain.session.refusals import InvalidFields, Refused
+from retinue.manager.domain.session.refusals import Refused
 from retinue.manager.domain.session.spec_views import SpecView
 from retinue.manager.domain.session.states import SessionState
 from retinue.manager.identity.principal import Principal
 from retinue.manager.scheduler import preview
-from retinue.manager.server import errors, fields, pages
+from retinue.manager.server import fields, pages
 from retinue.manager.server.call_limits import BULK_ROW_COST, ROW_COST
 from retinue.manager.server.etags import check_etag
 from retinue.manager.server.interceptors import current_principal
@@ -100,7 +100,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
                 submission = await submit(tx, caller.name, drafts, self._pending, validate_only=request.validate_only)
                 (outcome,) = submission.outcomes
                 if isinstance(outcome, Refused):
-                    raise to_error(outcome.reason)
+                    raise outcome.error
                 session_id = outcome.draft.session.id
                 parents: Sequence[dependencies.ParentRecord] = ()
                 if outcome.draft.parents and not request.validate_only:
@@ -354,13 +354,13 @@ async def _prepare_templated(
 
 def _raise_invalid(prepared: Sequence[Draft | Refused], wrong: Sequence[errors.Violation]) -> None:
     """Raises the error of a single request that is refused before the database is asked, with all wrong fields."""
-    reason = next((item.reason for item in prepared if isinstance(item, Refused)), None)
-    if isinstance(reason, InvalidFields):
-        raise errors.InvalidRequest([*reason.violations, *wrong])
+    error = next((item.error for item in prepared if isinstance(item, Refused)), None)
+    if isinstance(error, errors.InvalidRequest):
+        raise errors.InvalidRequest([*error.violations, *wrong])
     if wrong:
         raise errors.InvalidRequest(wrong)
-    if reason is not None:
-        raise to_error(reason)
+    if error is not None:
+        raise error
 
 
 def _page_key(session: SessionRecord) -> list[str]:

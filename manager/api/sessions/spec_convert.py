@@ -11,8 +11,9 @@ from google.protobuf.duration_pb2 import Duration
 
 from retinue.manager.api.sessions.isolation_convert import ISOLATIONS, isolation_number
 from retinue.manager.api.sessions.pull_policy_convert import PULL_POLICIES, pull_policy_number
+from retinue.manager.domain.errors import InvalidRequest
 from retinue.manager.domain.session.apps import AppSpec
-from retinue.manager.domain.session.refusals import InvalidFields, Refused
+from retinue.manager.domain.session.refusals import Refused
 from retinue.manager.domain.session.service_ports import TCP, PortRange, ServicePortSpec
 from retinue.manager.domain.session.spec import (
     DEFAULT_GRACE_SECONDS,
@@ -73,8 +74,8 @@ def to_requests(
     return requests
 
 
-def _wrong(path: str, text: str) -> InvalidFields:
-    return InvalidFields(((path, text),))
+def _wrong(path: str, text: str) -> InvalidRequest:
+    return InvalidRequest(((path, text),))
 
 
 def _nameless(message: pb.SessionSpec) -> bytes:

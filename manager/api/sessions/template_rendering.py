@@ -11,9 +11,9 @@ from google.protobuf import json_format
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.api.sessions.override_convert import overrides_of, spec_of
+from retinue.manager.domain import errors
 from retinue.manager.domain.session.overrides import Overrides
-from retinue.manager.domain.session.refusals import InvalidFields, ProjectDenied, Reason, Refused, TemplateNotFound
-from retinue.manager.server import errors
+from retinue.manager.domain.session.refusals import Refused
 from retinue.manager.server.fields import parse_uuid
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.store.sessions import templates
@@ -79,7 +79,7 @@ async def render(tx: AsyncSession, messages: Sequence[session_pb2.SessionSpec]) 
 
     Raises InvalidRequest when there is too much of it.
     """
-    found: dict[_Key, TemplateRecord | Reason] = {}
+    found: dict[_Key, TemplateRecord | errors.ApiError] = {}
     for message in messages:
         if message.HasField("template") and (key := _key(message)) not in found:
             if len(found) == MAX_TEMPLATES:
@@ -93,29 +93,31 @@ def _key(message: session_pb2.SessionSpec) -> _Key:
     return reference.name, reference.project or message.project, reference.version
 
 
-async def _look_up(tx: AsyncSession, message: session_pb2.SessionSpec) -> TemplateRecord | Reason:
+async def _look_up(tx: AsyncSession, message: session_pb2.SessionSpec) -> TemplateRecord | errors.ApiError:
     name, project, version = _key(message)
     if not name:
-        return InvalidFields((("spec.template.name", "is required"),))
+        return errors.InvalidRequest((("spec.template.name", "is required"),))
     try:
         return await find_template(tx, name, project, version=version)
     except errors.InvalidRequest as error:
-        return InvalidFields(tuple((f"spec.template.{path}", text) for path, text in error.violations))
-    except errors.ProjectDenied:
-        return ProjectDenied(project, current_principal().projects)
+        return error.with_paths(lambda path: f"spec.template.{path}")
+    except errors.ProjectDenied as error:
+        return error
     except errors.NotFound:
-        return TemplateNotFound(name, version)
+        return errors.NotFound("template", name if version == 0 else f"{name} in version {version}")
 
 
 def _render_all(
-    messages: Sequence[session_pb2.SessionSpec], found: Mapping[_Key, TemplateRecord | Reason]
+    messages: Sequence[session_pb2.SessionSpec], found: Mapping[_Key, TemplateRecord | errors.ApiError]
 ) -> list[Rendered]:
     bases: dict[_Key, tuple[Overrides, int]] = {}
-    unreadable: dict[_Key, Reason] = {}
+    unreadable: dict[_Key, errors.ApiError] = {}
     for key, template in found.items():
         if isinstance(template, TemplateRecord):
             if (spec := stored_spec(template)) is None:
-                unreadable[key] = InvalidFields((("spec.template", "cannot be read: another version wrote it"),))
+                unreadable[key] = errors.InvalidRequest(
+                    (("spec.template", "cannot be read: another version wrote it"),)
+                )
                 continue
             bases[key] = overrides_of(spec, "spec"), spec.ByteSize()
     sizes = (bases[_key(message)][1] for message in messages if message.HasField("template") and _key(message) in bases)
@@ -133,7 +135,7 @@ def _render_all(
         try:
             rendered.append(_rendered(template, bases[_key(message)][0], message))
         except errors.InvalidRequest as error:
-            rendered.append(Refused(message.name, InvalidFields(tuple(error.violations))))
+            rendered.append(Refused(message.name, error))
     return rendered
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from retinue.manager.api.sessions.override_convert import mask_paths, overrides_of, spec_of
 from retinue.manager.api.sessions.spec_convert import to_spec
+from retinue.manager.domain import errors, preconditions
 from retinue.manager.domain.session.admission import admit, completed
 from retinue.manager.domain.session.features import FEATURES
 from retinue.manager.domain.session.overrides import Overrides
-from retinue.manager.server import errors, preconditions
 from retinue.manager.server.fields import Violations
 from retinue.manager.v1 import session_pb2
 from retinue.manager.v1 import template_service_pb2 as pb
@@ -47,10 +47,7 @@ def check_content(template: pb.Template, violations: Violations) -> None:
         violations.add(f"template.{path}", text)
     if spec.type:
         for feature in sorted(partial.features() - FEATURES[partial.type]):
-            kind = partial.type.lower()
-            raise preconditions.FeatureUnavailable(
-                f"a session of type {kind} cannot have {feature}", f"session_type/{kind}", {"feature": feature.name}
-            )
+            raise preconditions.FeatureUnavailable.of_type(partial.type, feature)
 
 
 def updated(request: pb.UpdateTemplateRequest, description: str, spec: session_pb2.SessionSpec) -> pb.Template:

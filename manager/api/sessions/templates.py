@@ -9,11 +9,10 @@ import grpc.aio
 from google.protobuf import json_format
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.api.sessions.refusal_convert import to_error
 from retinue.manager.api.sessions.template_rendering import find_template, render, scope, stored_spec
 from retinue.manager.api.sessions.template_requests import check_content, updated
+from retinue.manager.domain import errors
 from retinue.manager.domain.session.refusals import Refused, no_project
-from retinue.manager.server import errors
 from retinue.manager.server.etags import check_etag, etag
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal
@@ -147,7 +146,7 @@ class TemplateServicer(template_service_pb2_grpc.TemplateServiceServicer):
         async with self._database.transaction() as tx:
             (made,) = await render(tx, [request.spec])
         if isinstance(made, Refused):
-            raise to_error(made.reason)
+            raise made.error
         return pb.RenderTemplateResponse(spec=made)
 
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 from retinue.manager.api.sessions.convert import session_state
 from retinue.manager.api.sessions.requests import bounded, wrong_references
 from retinue.manager.api.visibility import find_sessions
-from retinue.manager.server import errors, lower_errors
+from retinue.manager.domain import errors
 from retinue.manager.server.call_limits import BULK_ROW_COST
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.turn_taking import charge
@@ -18,6 +18,7 @@ from retinue.manager.store.journal import journal
 from retinue.manager.store.postgres.database import Database
 from retinue.manager.store.sessions import sessions
 from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.rpc.errors import status_of
 
 # Records are read and made into text on the event loop, some milliseconds at a time; and reports of agents wait for
 # sessions that are locked.
@@ -51,7 +52,7 @@ async def terminate_sessions(
         committed()
         became |= {session_id: _result(work, session_id, named[session_id]) for session_id in ids}
     results = (
-        became[meant] if isinstance(meant, uuid.UUID) else pb.BatchTerminateSessionsResult(refused=meant.status())
+        became[meant] if isinstance(meant, uuid.UUID) else pb.BatchTerminateSessionsResult(refused=status_of(meant))
         for meant in (found[reference] for reference in request.sessions)
     )
     return pb.BatchTerminateSessionsResponse(results=bounded(results), revision=at.revision, incarnation=at.incarnation)
@@ -60,10 +61,9 @@ async def terminate_sessions(
 def _result(work: WorkingSet, session_id: uuid.UUID, reference: str) -> pb.BatchTerminateSessionsResult:
     """Returns what became of a session; one may have been purged since it was found."""
     if session_id not in work.records:
-        return pb.BatchTerminateSessionsResult(refused=errors.NotFound("session", reference).status())
+        return pb.BatchTerminateSessionsResult(refused=status_of(errors.NotFound("session", reference)))
     if session_id in work.unreadable:
-        refused = lower_errors.to_api_error(UnreadableSessionError(session_id))
-        return pb.BatchTerminateSessionsResult(refused=None if refused is None else refused.status())
+        return pb.BatchTerminateSessionsResult(refused=status_of(UnreadableSessionError(session_id)))
     record, session = work.records[session_id], work.machines[session_id].session
     terminated = pb.TerminatedSession(
         id=str(session_id), name=record.name, number=record.number, state=session_state(session.state)

@@ -7,11 +7,11 @@ import uuid
 from dataclasses import dataclass
 
 from retinue.manager.api.visibility import find_session
+from retinue.manager.domain import errors, preconditions
 from retinue.manager.domain.session.admission import MAX_PRIORITY, wrong_name
 from retinue.manager.domain.session.events import SessionUpdated
 from retinue.manager.domain.session.spec import UnreadableSpecError
 from retinue.manager.domain.session.states import ENDED_KERNEL_STATES, LIVE_SESSION_STATES, SessionState
-from retinue.manager.server import errors, preconditions
 from retinue.manager.server.etags import check_etag
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal
@@ -61,8 +61,10 @@ async def update_session(tx: Transaction, request: pb.UpdateSessionRequest) -> u
     _log.info("%s changes session %s from %s to %s", caller.name, session_id, before, after)
     try:
         await sessions.change(tx, session_id, after.name, after.priority, hold=after.hold)
-    except sessions.LiveNameTaken as error:
-        by = "" if session.owner == caller.name else f"{session.owner} has a session of this name that has not ended"
+    except errors.NameTaken as error:
+        if session.owner == caller.name:
+            raise
+        by = f"{session.owner} has a session of this name that has not ended"
         raise errors.NameTaken("session", after.name, by) from error
     updated = SessionUpdated(after.name, after.priority, after.hold, caller.name)
     await journal.append(tx, [journal.Entry(session_id, session.owner, session.project, updated)])

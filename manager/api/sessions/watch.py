@@ -11,10 +11,10 @@ from contextlib import aclosing
 from retinue.manager.api.sessions.event_convert import event_message
 from retinue.manager.api.sessions.filters import session_terms
 from retinue.manager.api.visibility import caller_visibility
+from retinue.manager.domain import errors
 from retinue.manager.domain.endpoints.events import ENDPOINT_PREFIX, HAPPENINGS
 from retinue.manager.domain.session.events import SessionMoved, UnreadableEvent
 from retinue.manager.domain.session.states import ENDED_SESSION_STATES
-from retinue.manager.server import errors
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.filters import Term
 from retinue.manager.server.pages import fitting

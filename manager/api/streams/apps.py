@@ -14,13 +14,13 @@ from google.protobuf.duration_pb2 import Duration
 from retinue.agent.v1 import agent_service_pb2 as agent_pb
 from retinue.manager.agent_rpc.relay import Forwarder
 from retinue.manager.api.visibility import find_session, record_access, require_feature
+from retinue.manager.domain import errors
 from retinue.manager.domain.session.admission import wrong_command, wrong_environment
 from retinue.manager.domain.session.apps import AppSpec
 from retinue.manager.domain.session.events import AccessMethod
 from retinue.manager.domain.session.features import Feature
 from retinue.manager.domain.session.service_ports import Addresses, local_address
 from retinue.manager.domain.session.spec import MAIN
-from retinue.manager.server import errors
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.session import kernel_locator
 from retinue.manager.session.kernel_locator import MainKernel

@@ -10,9 +10,9 @@ from retinue.agent.v1 import agent_service_pb2 as agent_pb
 from retinue.manager.agent_rpc.dialer import Purpose
 from retinue.manager.agent_rpc.relay import AttemptLocation, Forwarder
 from retinue.manager.api.visibility import find_session, record_access, require_feature
+from retinue.manager.domain import errors
 from retinue.manager.domain.session.events import AccessMethod
 from retinue.manager.domain.session.features import Feature
-from retinue.manager.server import errors
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.session import kernel_locator
 from retinue.manager.store.postgres.database import Database

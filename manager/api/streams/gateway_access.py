@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from retinue.manager.api.visibility import find_session, record_access
+from retinue.manager.domain import errors, preconditions
 from retinue.manager.domain.session.events import AccessMethod
 from retinue.manager.domain.session.service_ports import TCP
 from retinue.manager.gateway.core.rules import (
@@ -23,7 +24,6 @@ from retinue.manager.gateway.core.rules import (
     wrong_path,
 )
 from retinue.manager.identity.tokens import CONSOLE_TICKET_PREFIX, hash_secret, new_secret
-from retinue.manager.server import errors, preconditions
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.revisions import with_revision
 from retinue.manager.session import kernel_locator

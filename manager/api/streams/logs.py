@@ -13,7 +13,7 @@ from retinue.manager.agent_rpc.relay import AgentUnavailableError, Forwarder
 from retinue.manager.api.sessions.requests import log_span
 from retinue.manager.api.visibility import find_session
 from retinue.manager.controllers.log_collector import read_output
-from retinue.manager.server import errors
+from retinue.manager.domain import errors
 from retinue.manager.store.postgres.database import Database
 from retinue.manager.store.sessions import sessions
 from retinue.manager.v1 import kernel_service_pb2 as pb

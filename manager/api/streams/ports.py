@@ -22,10 +22,10 @@ from retinue.manager.agent_rpc.data_sizes import LARGE_AFTER_BYTES, SMALL_BYTES,
 from retinue.manager.agent_rpc.dialer import Purpose
 from retinue.manager.agent_rpc.relay import AttemptLocation, Forwarder
 from retinue.manager.api.visibility import find_session, record_access, require_feature
+from retinue.manager.domain import errors
 from retinue.manager.domain.session.events import AccessMethod
 from retinue.manager.domain.session.features import Feature
 from retinue.manager.domain.session.service_ports import sftp_connections, ssh_port
-from retinue.manager.server import errors
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.messages import read
 from retinue.manager.session import kernel_locator

@@ -11,6 +11,7 @@ from sqlalchemy import text
 from sqlmodel import col, select
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.domain.errors import AgentIdInUse, AgentRevoked, JoinTokenInvalid
 from retinue.manager.domain.session.attempts import AgentCondition, RuntimeStatus
 from retinue.manager.identity.recovery import Registration
 from retinue.manager.store.placement import shares
@@ -65,18 +66,6 @@ class AgentRecord:
     version: int
     create_time: dt.datetime
     heartbeat_time: dt.datetime | None
-
-
-class JoinRefused(Exception):  # noqa: N818  # an answer to a node, not a mistake
-    """The join token is unknown, expired, used up, or for another agent."""
-
-
-class AgentIdInUse(Exception):  # noqa: N818  # an answer to a node, not a mistake
-    """Another agent has the id."""
-
-
-class AgentRevoked(Exception):  # noqa: N818  # an answer to a node, not a mistake
-    """The agent is unknown or was revoked: its certificate is worth nothing."""
 
 
 async def get(tx: AsyncSession, agent_id: str, *, lock: bool = False) -> AgentRecord | None:
@@ -270,10 +259,10 @@ async def is_join_token(tx: AsyncSession, secret_hash: bytes) -> bool:
 async def enrol(tx: AsyncSession, secret_hash: bytes, agent_id: str) -> int:
     """Uses a join token up by one and records the agent in the token's group; returns the generation of this enrolment.
 
-    Raises JoinRefused and AgentIdInUse; then nothing may be committed. A token that names the agent also lets a node
-    back in under its old id, when it is lost, never opened a stream, or was revoked and has nothing left that it could
-    run: what it ran when it was revoked is given up first, as another node may be what comes in under the id. One that
-    was not revoked stays drained if it was. Certificates of former generations are worth nothing from then on.
+    Raises JoinTokenInvalid and AgentIdInUse; then nothing may be committed. A token that names the agent also lets a
+    node back in under its old id, when it is lost, never opened a stream, or was revoked and has nothing left that it
+    could run: what it ran when it was revoked is given up first, as another node may be what comes in under the id. One
+    that was not revoked stays drained if it was. Certificates of former generations are worth nothing from then on.
     """
     used = await tx.execute(
         text("""
@@ -285,7 +274,7 @@ async def enrol(tx: AsyncSession, secret_hash: bytes, agent_id: str) -> int:
     )
     token = used.one_or_none()
     if token is None:
-        raise JoinRefused("the join token is not valid")
+        raise JoinTokenInvalid
     made = await tx.execute(
         text("""
             INSERT INTO agent (id, resource_group, state, drained, revoked, address, instance, architecture,
@@ -324,7 +313,7 @@ async def renew(tx: AsyncSession, agent_id: str, generation: int, certificate: s
     """
     agent = await get(tx, agent_id, lock=True)
     if agent is None or generation < agent.generation:
-        raise AgentRevoked(f"agent {agent_id} is not enrolled")
+        raise AgentRevoked
     before = agent.certificate
     await tx.execute(
         text("UPDATE agent SET certificate = :certificate, former_certificate = :shown WHERE id = :id"),
@@ -344,7 +333,7 @@ async def announce(
     """
     agent = await get(tx, agent_id, lock=True)
     if agent is None:
-        raise AgentRevoked(f"agent {agent_id} is not enrolled")
+        raise AgentRevoked
     changed = agent.address != address
     if agent.instance not in ("", instance):
         raise AgentIdInUse(

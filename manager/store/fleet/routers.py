@@ -10,8 +10,8 @@ from enum import StrEnum
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.domain.errors import AgentIdInUse, AgentRevoked, JoinTokenInvalid
 from retinue.manager.identity.recovery import Registration
-from retinue.manager.store.fleet.agents import AgentIdInUse, AgentRevoked, JoinRefused
 
 LIVE_SECONDS = 15
 """A router that was not heard for longer is lost."""
@@ -50,8 +50,8 @@ class RouterTarget:
 async def enrol(tx: AsyncSession, secret_hash: bytes, router_id: str) -> int:
     """Uses a join token up by one and records the router; returns the generation of this enrolment.
 
-    Raises JoinRefused and AgentIdInUse; then nothing may be committed. A token that names the router lets it back in
-    under its old id: certificates of former generations are worth nothing from then on.
+    Raises JoinTokenInvalid and AgentIdInUse; then nothing may be committed. A token that names the router lets it back
+    in under its old id: certificates of former generations are worth nothing from then on.
     """
     used = await tx.execute(
         text("""
@@ -64,7 +64,7 @@ async def enrol(tx: AsyncSession, secret_hash: bytes, router_id: str) -> int:
     )
     token = used.one_or_none()
     if token is None:
-        raise JoinRefused("the join token is not valid")
+        raise JoinTokenInvalid
     made = await tx.execute(
         text("""
             INSERT INTO router (id, generation) VALUES (:id, extract(epoch FROM now())::bigint)
@@ -102,7 +102,7 @@ async def renew(tx: AsyncSession, router_id: str, generation: int, certificate: 
     )
     before: str | None = rows.scalar_one_or_none()
     if before is None:
-        raise AgentRevoked(f"router {router_id} is not enrolled")
+        raise AgentRevoked
     await tx.execute(
         text("UPDATE router SET certificate = :certificate, former_certificate = :shown WHERE id = :id"),
         {"id": router_id, "certificate": certificate, "shown": shown},
@@ -123,7 +123,7 @@ async def announce(
     )
     found = rows.one_or_none()
     if found is None:
-        raise AgentRevoked(f"router {router_id} is not enrolled")
+        raise AgentRevoked
     if found.instance not in {"", instance}:
         raise AgentIdInUse(f"router {router_id} is enrolled with another data directory: a copy is refused")
     await tx.execute(

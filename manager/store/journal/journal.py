@@ -23,47 +23,12 @@ from retinue.manager.domain.endpoints.events import (
     EndpointHappening,
     parse_endpoint_event,
 )
+from retinue.manager.domain.errors import RevisionCompacted, RevisionInFuture, RevisionLost
 from retinue.manager.domain.session.events import KINDS, Happening, KernelAccess, UnreadableEvent, parse_event
 from retinue.manager.store.postgres.database import APPENDED, Query, Transaction, fetch
 from retinue.manager.store.postgres.recordset import Row, recordset
 
 _KINDS: Mapping[type, str] = {**KINDS, **ENDPOINT_KINDS}
-
-
-class RevisionCompacted(Exception):  # noqa: N818  # an answer to a reader, not a mistake
-    """The journal no longer goes back that far; `oldest` is the lowest revision that reading may resume after."""
-
-    def __init__(self, oldest: int) -> None:
-        """`oldest` is for the reader."""
-        super().__init__(f"the journal goes back to revision {oldest}")
-        self.oldest = oldest
-
-
-class RevisionInFuture(Exception):  # noqa: N818  # an answer to a reader, not a mistake
-    """The journal has not got that far; `newest` is its last revision."""
-
-    def __init__(self, newest: int) -> None:
-        """`newest` is for the reader."""
-        super().__init__(f"the journal ends at revision {newest}")
-        self.newest = newest
-
-
-class RevisionLost(Exception):  # noqa: N818  # an answer to a reader, not a mistake
-    """The revision counts in a history that ended when the database was restored; `incarnation` is the present one."""
-
-    def __init__(self, incarnation: str) -> None:
-        """`incarnation` is for the reader."""
-        super().__init__(f"the database was restored since: its incarnation is {incarnation}")
-        self.incarnation = incarnation
-
-
-class ReaderTooSlow(Exception):  # noqa: N818  # an answer to a reader, not a mistake
-    """A follower fell out of what is kept at hand; `revision` is the last one it was given."""
-
-    def __init__(self, revision: int) -> None:
-        """`revision` is for the reader."""
-        super().__init__(f"the reader fell behind after revision {revision}")
-        self.revision = revision
 
 
 @dataclass(frozen=True, slots=True)

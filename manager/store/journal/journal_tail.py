@@ -10,15 +10,8 @@ from typing import Any
 
 import psycopg
 
-from retinue.manager.store.journal.journal import (
-    Event,
-    ReaderTooSlow,
-    RevisionCompacted,
-    RevisionInFuture,
-    RevisionLost,
-    head,
-    read,
-)
+from retinue.manager.domain.errors import ReaderTooSlow, RevisionCompacted, RevisionInFuture, RevisionLost
+from retinue.manager.store.journal.journal import Event, head, read
 from retinue.manager.store.postgres.database import Database, StoreUnavailable
 from retinue.manager.store.postgres.dedicated import execute
 from retinue.manager.store.postgres.repeats import Repeats

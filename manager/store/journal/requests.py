@@ -10,11 +10,8 @@ from typing import Protocol, TypeVar
 from google.protobuf.message import Message
 from sqlalchemy import text
 
+from retinue.manager.domain.errors import RequestIdReused
 from retinue.manager.store.postgres.database import Query, Statement, Transaction
-
-
-class RequestIdReused(Exception):  # noqa: N818  # an answer to a caller, not a mistake
-    """The request_id was used with another body."""
 
 
 class Repeatable(Protocol):
@@ -57,7 +54,7 @@ async def once(  # noqa: PLR0917  # in the order they are thought of
         return answer
     kept = (await tx.execute(text(f"SELECT body_hash, answer FROM request {condition}"), key)).one()  # noqa: S608
     if bytes(kept.body_hash) != body_hash:
-        raise RequestIdReused(f"request_id {request.request_id} was used with another body")
+        raise RequestIdReused
     return answer_type.FromString(bytes(kept.answer))
 
 

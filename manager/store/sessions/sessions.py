@@ -13,6 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.domain.errors import NameTaken
 from retinue.manager.domain.reasons import ConditionType
 from retinue.manager.domain.session.events import PulledBytes
 from retinue.manager.domain.session.images import SeenImage
@@ -521,13 +522,9 @@ def update_statements(
     return of_sessions, of_kernels
 
 
-class LiveNameTaken(Exception):  # noqa: N818  # an answer to a caller, not a mistake
-    """A live session of the owner in the project has the name."""
-
-
 async def change(tx: AsyncSession, session_id: uuid.UUID, name: str, priority: int, *, hold: bool) -> None:
     """Gives a locked session these; one that is released begins to wait.
-    Raises LiveNameTaken, and then the transaction has failed.
+    Raises NameTaken, and then the transaction has failed.
     """
     # Absent where it is not held: see `SessionSpec.to_json`.
     spec = {"name": name, "priority": priority, **({"hold": True} if hold else {})}
@@ -542,7 +539,7 @@ async def change(tx: AsyncSession, session_id: uuid.UUID, name: str, priority: i
             {"id": session_id, "name": name, "priority": priority, "hold": hold, "spec": orjson.dumps(spec).decode()},
         )
     except IntegrityError as error:
-        raise LiveNameTaken(name) from error
+        raise NameTaken("session", name) from error
 
 
 def pull_statement(session_ids: Collection[uuid.UUID]) -> Statement:

@@ -20,11 +20,11 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from retinue.manager.domain.errors import TokenInvalid
 from retinue.manager.identity.principal import Kind, Principal
 from retinue.manager.listeners import SERVER_OPTIONS
 from retinue.manager.server.authentication import Authenticator
 from retinue.manager.server.connection_watch import ConnectionCalls, watching
-from retinue.manager.server.errors import TokenInvalid
 from retinue.manager.server.interceptors import CallInterceptor
 from retinue.manager.store.postgres.database import Database
 

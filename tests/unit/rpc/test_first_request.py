@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from retinue.manager.v1 import kernel_service_pb2 as pb
-from retinue.rpc import errors, first_request
+from retinue.rpc import first_request
+from retinue.rpc.core import errors
 
 
 async def coming(*requests: pb.AttachRequest) -> AsyncIterator[pb.AttachRequest]:

@@ -9,7 +9,7 @@ import pytest
 from retinue.manager.identity.principal import Kind, Membership, Principal
 from retinue.manager.server.authorization import METHODS
 from retinue.manager.server.call_limits import STREAM_LIMITS
-from retinue.rpc.errors import StreamLimit
+from retinue.rpc.core.errors import StreamLimit
 from retinue.rpc.stream_limits import OpenStreams
 
 

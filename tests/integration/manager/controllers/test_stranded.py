@@ -16,6 +16,7 @@ from sqlalchemy import text
 
 from retinue.manager.controllers import deadlines
 from retinue.manager.dispatch.reports import Reports
+from retinue.manager.domain import errors
 from retinue.manager.domain.scheduling.records import AgentState
 from retinue.manager.domain.session.admission import admit
 from retinue.manager.domain.session.attempts import ListenerBrokenError
@@ -196,7 +197,7 @@ async def test_a_revoked_node_comes_back_only_once_what_it_ran_is_given_up(datab
     async with database.transaction() as tx:
         assert await agents.revoke(tx, name)
         await agents.create_join_token(tx, hashed, group="default", agent_id=name, uses=1, ttl=dt.timedelta(minutes=1))
-    with pytest.raises(agents.AgentIdInUse, match="not given up yet"):
+    with pytest.raises(errors.AgentIdInUse, match="not given up yet"):
         async with database.transaction() as tx:
             await agents.enrol(tx, hashed, name)
     await world.reports.liveness_changed(name, AgentState.LOST, None)

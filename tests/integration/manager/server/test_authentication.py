@@ -19,6 +19,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from sqlalchemy import text
 
 from retinue.client.transport.rpc_errors import from_rpc
+from retinue.manager.domain.errors import AgentRevoked, TokenInvalid
 from retinue.manager.gateway.core.rules import ACCESS_PREFIX, TICKET_PREFIX
 from retinue.manager.identity.tokens import (
     CONSOLE_TICKET_PREFIX,
@@ -31,7 +32,6 @@ from retinue.manager.listeners import SERVICES
 from retinue.manager.server import authentication, wrong_tokens
 from retinue.manager.server.authentication import Authenticator
 from retinue.manager.server.calls import Call
-from retinue.manager.server.errors import AgentRevoked, TokenInvalid
 from retinue.manager.store.accounts import accounts
 from retinue.manager.store.fleet import agents
 from retinue.manager.store.postgres.database import Database, StoreUnavailable

@@ -18,11 +18,12 @@ import grpc.aio
 import pytest
 import pytest_asyncio
 
-from retinue.manager.server import errors, interceptors
+from retinue.manager.domain import errors
+from retinue.manager.domain.errors import ReaderTooSlow
+from retinue.manager.server import interceptors
 from retinue.manager.server.authentication import Authenticator
 from retinue.manager.server.connection_watch import ConnectionCalls
 from retinue.manager.server.interceptors import CallInterceptor, current_principal
-from retinue.manager.store.journal.journal import ReaderTooSlow
 from retinue.manager.store.postgres.database import StoreUnavailable
 from retinue.rpc.logs import TextFormatter
 from tests.integration.manager.rig import Service, bearer, failure, taken_apart

@@ -13,16 +13,10 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 from sqlalchemy import text
 
+from retinue.manager.domain.errors import ReaderTooSlow, RevisionCompacted, RevisionInFuture, RevisionLost
 from retinue.manager.domain.session.events import ReasonChanged
 from retinue.manager.store.journal import journal
-from retinue.manager.store.journal.journal import (
-    Entry,
-    Event,
-    ReaderTooSlow,
-    RevisionCompacted,
-    RevisionInFuture,
-    RevisionLost,
-)
+from retinue.manager.store.journal.journal import Entry, Event
 from retinue.manager.store.journal.journal_tail import PORTION, JournalTail
 from retinue.manager.store.postgres import cluster
 from retinue.manager.store.postgres.database import Database, StoreUnavailable

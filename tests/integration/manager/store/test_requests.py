@@ -9,9 +9,9 @@ import uuid
 import pytest
 from sqlalchemy import text
 
+from retinue.manager.domain.errors import RequestIdReused
 from retinue.manager.store.accounts import accounts
 from retinue.manager.store.journal import requests
-from retinue.manager.store.journal.requests import RequestIdReused
 from retinue.manager.store.postgres.database import Database
 from retinue.manager.v1 import account_service_pb2 as pb
 

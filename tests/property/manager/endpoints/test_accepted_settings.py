@@ -23,9 +23,9 @@ from retinue.manager.api.endpoints.settings_convert import Reader
 from retinue.manager.domain.endpoints.bounds import checked
 from retinue.manager.domain.endpoints.model import RoutedEndpoint
 from retinue.manager.domain.endpoints.spec import EndpointSettings
+from retinue.manager.domain.errors import InvalidRequest
 from retinue.manager.endpoints.routers.core.table import TableEndpoint
 from retinue.manager.endpoints.routers.messages import endpoint_message
-from retinue.manager.server.errors import InvalidRequest
 from retinue.manager.server.fields import Violations
 from retinue.manager.store.endpoints.endpoints import SETTINGS
 from retinue.manager.store.postgres.recordset import recordset

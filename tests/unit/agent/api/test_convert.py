@@ -25,7 +25,7 @@ from retinue.agent.probes.prober import Health, RoutedStatus
 from retinue.agent.runtime.contract import RuntimeStatus
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.rpc.core.amounts import parse_amount
-from retinue.rpc.errors import ApiError
+from retinue.rpc.core.errors import ApiError
 from retinue.types.v1 import isolation_pb2, probe_pb2
 
 HOSTILE = ["a\0b", "\x1b[2J", "\udcff", "\u202eabc", "line\nline", "x" * 100_000]

@@ -8,14 +8,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import grpc
 import pytest
 
 from retinue.agent.api.code import MAX_UNREAD, CodeService
 from retinue.agent.code.core.events import Completions, Finished, InputRequest, RunRequest
 from retinue.agent.code.runs import Run
 from retinue.agent.v1 import agent_service_pb2 as pb
-from retinue.rpc.errors import ApiError
+from retinue.rpc.core.errors import ApiError, Code
 from retinue.types.v1 import code_pb2
 
 STREAMS = 300
@@ -104,4 +103,4 @@ async def test_a_step_that_fails_ends_the_stream_behind_what_came_before_it() ->
         service: Any = CodeService(Workspaces(chance))  # type: ignore[arg-type]  # as much of one as is used
         with pytest.raises(ApiError) as caught:
             await read(service, asked(chance, 2, wrong=True), 20)
-        assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
+        assert caught.value.code is Code.INVALID_ARGUMENT

@@ -8,18 +8,19 @@ import pytest
 
 from retinue.agent.api.errors import AgentError
 from retinue.manager.agent_rpc.relay import AgentRefusedError, AgentUnavailableError, translated
-from retinue.rpc.errors import ApiError, InvalidRequest
+from retinue.rpc.core.errors import ApiError, Code, InvalidRequest
+from retinue.rpc.errors import grpc_code, status_of
 
 
 def received(error: ApiError, *, reverse: bool = False) -> grpc.aio.AioRpcError:
     """Returns an agent's error as its caller receives it, with its details in either order."""
-    status = error.status()
+    status = status_of(error)
     if reverse:
         details_before = list(status.details)
         del status.details[:]
         status.details.extend(reversed(details_before))
     details = grpc.aio.Metadata(("grpc-status-details-bin", status.SerializeToString()))
-    return grpc.aio.AioRpcError(error.code, grpc.aio.Metadata(), details, str(error))
+    return grpc.aio.AioRpcError(grpc_code(error.code), grpc.aio.Metadata(), details, str(error))
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -32,7 +33,7 @@ def test_an_error_about_a_field_names_the_field_and_what_is_wrong_with_it(revers
 
 
 def test_an_error_keeps_its_reason_and_values() -> None:
-    sent = AgentError(grpc.StatusCode.FAILED_PRECONDITION, "PORT_CLOSED", "nothing listens on port 80", port="80")
+    sent = AgentError(Code.FAILED_PRECONDITION, "PORT_CLOSED", "nothing listens on port 80", port="80")
     error = translated("n1", received(sent))
     assert isinstance(error, AgentRefusedError)
     assert (error.reason, error.metadata, str(error)) == ("PORT_CLOSED", {"port": "80"}, "nothing listens on port 80")

@@ -10,7 +10,6 @@ import itertools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeAlias
 
-import grpc
 import pytest
 
 from retinue.agent.v1 import agent_service_pb2 as pb
@@ -18,7 +17,7 @@ from retinue.manager.dispatch import convert
 from retinue.manager.domain.session.attempts import NodeReport, TermOverError
 from retinue.manager.domain.session.states import Observed, SessionState
 from retinue.manager.store.postgres.database import StoreUnavailable
-from retinue.rpc.errors import ApiError
+from retinue.rpc.core.errors import ApiError, Code
 from tests.link.memory_agent import AGENT
 from tests.link.memory_manager import HEARTBEAT, Leader, MemoryStore
 from tests.link.virtual_time import run
@@ -289,7 +288,7 @@ def test_an_agent_that_says_nothing_is_dialled_again() -> None:
 
 def test_an_agent_that_follows_another_leader_is_sent_nothing() -> None:
     class StaleTermError(ApiError):
-        code, reason = grpc.StatusCode.FAILED_PRECONDITION, "STALE_TERM"
+        code, reason = Code.FAILED_PRECONDITION, "STALE_TERM"
 
     async def refusing_term(_: Requests) -> AsyncGenerator[pb.SyncResponse, None]:
         raise StaleTermError("a leader of term 4 was here before")

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from retinue.manager.domain.errors import CredentialsMissing
 from retinue.manager.identity.authority import Authority, BadCertificateRequest
 from retinue.manager.identity.principal import Kind
 from retinue.manager.identity.tokens import (
@@ -23,7 +24,6 @@ from retinue.manager.identity.tokens import (
     same_hash,
 )
 from retinue.manager.server.authentication import bearer_of, node_of
-from retinue.manager.server.errors import CredentialsMissing
 
 NOW = dt.datetime(2026, 5, 1, 12, tzinfo=dt.UTC)
 PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from google.protobuf import descriptor_pool
 
+from retinue.manager.domain.errors import MethodDenied
 from retinue.manager.identity.principal import Kind, Principal
 from retinue.manager.listeners import SERVICES
 from retinue.manager.server.authorization import METHODS, Access, access_to, authorise
-from retinue.manager.server.errors import MethodDenied
 
 USER = Principal(Kind.USER, "ada")
 ADMIN = Principal(Kind.USER, "root", role="ADMIN")

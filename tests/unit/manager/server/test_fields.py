@@ -8,7 +8,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from retinue.manager.server.errors import InvalidRequest
+from retinue.manager.domain.errors import InvalidRequest
 from retinue.manager.server.fields import Violations, parse_uuid
 from retinue.manager.v1 import account_service_pb2 as pb
 

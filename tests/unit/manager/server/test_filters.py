@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.manager.server.errors import InvalidRequest
+from retinue.manager.domain.errors import InvalidRequest
 from retinue.manager.server.filters import MAX_LENGTH, parse_filter
 
 FIELDS = frozenset({"state", "name"})

@@ -10,8 +10,8 @@ from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
+from retinue.manager.domain.errors import InvalidRequest
 from retinue.manager.listeners import SERVICES
-from retinue.manager.server.errors import InvalidRequest
 from retinue.manager.server.messages import read
 from retinue.manager.v1 import kernel_service_pb2
 from retinue.manager.v1 import session_service_pb2 as pb

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from retinue.manager.api.sessions.watch import split
+from retinue.manager.domain.errors import InvalidPage, InvalidRequest
 from retinue.manager.identity.principal import Kind, Principal
 from retinue.manager.server import interceptors
-from retinue.manager.server.errors import InvalidPage, InvalidRequest
 from retinue.manager.server.pages import MAX_PAGE_BYTES, fitting, open_page
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.manager.v1 import session_service_pb2 as service_pb

@@ -31,7 +31,7 @@ def draft_all(messages: Sequence[session_pb2.SessionSpec]) -> list[Draft | Refus
 def shown(item: Draft | Refused) -> object:
     """What does not depend on chance."""
     if isinstance(item, Refused):
-        return item.reason
+        return item.error
     session_id, name = item.session.id, item.session.name
     assert item.session.spec["name"] == name
     named = name if not name.startswith("s-") else "random"

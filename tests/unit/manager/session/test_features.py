@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from retinue.manager.api.sessions.spec_convert import to_requests
+from retinue.manager.domain.errors import InvalidRequest
+from retinue.manager.domain.preconditions import FeatureUnavailable
 from retinue.manager.domain.session.features import FEATURES, Feature
-from retinue.manager.domain.session.refusals import FeatureUnavailable, InvalidFields, Refused
+from retinue.manager.domain.session.refusals import Refused
 from retinue.manager.domain.session.states import SessionType
 from retinue.manager.identity.principal import Kind, Membership, Principal
 from retinue.manager.session.drafts import Draft, prepare
@@ -61,9 +63,9 @@ def test_what_a_request_may_ask_for(kind: str, feature: Feature) -> None:
         assert isinstance(made, Refused)
         # Ports of its own are wrong in a system session before the apps behind them are.
         ports = kind == SYSTEM and feature is Feature.APPS
-        assert isinstance(made.reason, InvalidFields if ports else FeatureUnavailable), made
+        assert isinstance(made.error, InvalidRequest if ports else FeatureUnavailable), made
         if not ports:
-            assert made.reason == FeatureUnavailable(kind.lower(), feature.name, feature)
+            assert made.error == FeatureUnavailable.of_type(SessionType(kind), feature)
 
 
 def test_service_ports() -> None:
@@ -102,8 +104,8 @@ def test_amounts_that_quotas_do_not_count_are_bounded(slots: dict[str, str], clu
     made = drafted(SYSTEM, kernel=session_pb2.KernelSpec(slots=slots), cluster_size=cluster_size)
     if field:
         assert isinstance(made, Refused)
-        assert isinstance(made.reason, InvalidFields)
-        assert [path for path, _ in made.reason.violations] == [field]
+        assert isinstance(made.error, InvalidRequest)
+        assert [path for path, _ in made.error.violations] == [field]
     else:
         assert isinstance(made, Draft)
     roles = [session_pb2.RoleSpec(role="sub", kernel=session_pb2.KernelSpec(slots=slots))]
@@ -114,7 +116,7 @@ def test_programs_in_system_sessions_are_for_administrators() -> None:
     for kernel in (session_pb2.KernelSpec(command=["serve"]), session_pb2.KernelSpec(image="server")):
         refused, made = drafted(SYSTEM, kernel=kernel), drafted(SYSTEM, ADMIN, kernel=kernel, service_ports=[PORT])
         assert isinstance(refused, Refused)
-        assert isinstance(refused.reason, InvalidFields)
+        assert isinstance(refused.error, InvalidRequest)
         assert isinstance(made, Draft)
         assert (made.spec.sftp, [port.name for port in made.spec.service_ports]) == (None, ["web"])
         both = drafted(SYSTEM, ADMIN, kernel=kernel, system=session_pb2.SystemSpec(sftp=session_pb2.SftpSpec()))

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.manager.api.sessions.override_convert import mask_paths, overrides_of, spec_of
+from retinue.manager.domain.errors import InvalidRequest
 from retinue.manager.domain.session.overrides import NOTHING, Overrides
-from retinue.manager.server.errors import InvalidRequest
 from retinue.manager.v1 import session_pb2 as pb
 
 PATHS = [("a",), ("m",), ("m", "x"), ("m", "y"), ("r", "w", "s", "c"), ("r", "w", "s", "d"), ("r", "v", "n")]

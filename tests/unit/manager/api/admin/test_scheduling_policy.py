@@ -12,10 +12,10 @@ from google.protobuf.json_format import ParseDict
 
 from retinue.manager.api.admin.group_policy import changed_policy
 from retinue.manager.api.admin.scheduling_policy import FIELDS, merge, to_message, to_policy
+from retinue.manager.domain.errors import InvalidRequest
 from retinue.manager.domain.scheduling.policy import Policy
 from retinue.manager.domain.session.isolation_policy import IsolationPolicy
 from retinue.manager.scheduling import strategies
-from retinue.manager.server.errors import InvalidRequest
 from retinue.manager.server.fields import Violations
 from retinue.manager.store.fleet.groups import GroupPolicy
 from retinue.manager.v1 import fleet_service_pb2 as fleet_pb

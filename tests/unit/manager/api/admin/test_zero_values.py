@@ -23,10 +23,10 @@ from retinue.manager.api.sessions.idle_convert import checked_override
 from retinue.manager.api.sessions.requests import sessions_of
 from retinue.manager.api.sessions.spec_convert import to_spec
 from retinue.manager.api.sessions.template_requests import check_content, updated
+from retinue.manager.domain.errors import InvalidRequest
 from retinue.manager.domain.scheduling.policy import Policy
 from retinue.manager.domain.session.isolation_policy import IsolationPolicy
 from retinue.manager.scheduling import strategies
-from retinue.manager.server.errors import InvalidRequest
 from retinue.manager.server.fields import Violations
 from retinue.manager.store.fleet.groups import GroupPolicy
 from retinue.manager.v1 import endpoint_pb2, session_pb2

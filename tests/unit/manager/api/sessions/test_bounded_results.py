@@ -8,15 +8,16 @@ from google.rpc.error_details_pb2 import ErrorInfo
 from google.rpc.status_pb2 import Status
 
 from retinue.manager.api.sessions.requests import MAX_SPECS, bounded
-from retinue.manager.server.errors import InvalidRequest
+from retinue.manager.domain.errors import InvalidRequest
 from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.rpc.errors import status_of
 
 CLIENT_BYTES = 4 * 1024 * 1024
 
 
 def refused() -> pb.BatchCreateSessionsResult:
     error = InvalidRequest([("s" * 128, "d" * 200)] * 20)
-    return pb.BatchCreateSessionsResult(refused=error.status())
+    return pb.BatchCreateSessionsResult(refused=status_of(error))
 
 
 def reason_of(status: Status) -> str:

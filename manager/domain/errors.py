@@ -11,8 +11,8 @@
         StreamLimit, TooManyCalls, TooManyWrongTokens, NoSpace
         Unavailable, DeadlineExceeded, Internal
 
-Raised anywhere below a servicer; one interceptor turns them into `google.rpc.Status` with an
-ErrorInfo and what else applies.
+Pure values, raised where a request fails, in the store as in a servicer; one interceptor sends them
+(`rpc/errors.py`). What a request does not cause is an exception of its layer, no error of the API.
 """
 
 # ruff: noqa: N818  # each name says what the caller learns, and is raised as such
@@ -22,38 +22,25 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import grpc
-from google.protobuf.duration_pb2 import Duration
-from google.protobuf.message import Message
-from google.rpc.error_details_pb2 import (
-    ErrorInfo,
-    QuotaFailure,
-    RetryInfo,
+from retinue.rpc.core.errors import (
+    MAX_VALUE,
+    ApiError,
+    Code,
+    Detail,
+    InvalidRequest,
+    QuotaViolations,
+    RetryDelay,
+    StreamLimit,
+    Violation,
+    printable,
+    printable_violations,
 )
-from google.rpc.status_pb2 import Status
-
-from retinue.rpc import errors as shared
 from retinue.rpc.core.reasons import ErrorReason
-from retinue.rpc.errors import MAX_TEXT, MAX_VALUE, MAX_VIOLATIONS, printable
+
+__all__ = ["ApiError", "Code", "InvalidRequest", "StreamLimit", "Violation"]
 
 # One more than are told.
 MAX_NAMES = 17
-
-# Named here too, beside the other errors of the manager.
-ApiError = shared.ApiError
-InvalidRequest = shared.InvalidRequest
-StreamLimit = shared.StreamLimit
-Violation = shared.Violation
-
-
-def short_status(status: Status) -> Status:
-    """Returns code and reason of an error that is sent."""
-    short = Status(code=status.code)
-    for detail in status.details:
-        information = ErrorInfo()
-        if detail.Unpack(information):
-            short.details.add().Pack(ErrorInfo(reason=information.reason, domain=information.domain))
-    return short
 
 
 class InvalidPage(InvalidRequest):
@@ -66,13 +53,16 @@ class InvalidPage(InvalidRequest):
 class RequestIdReused(ApiError):
     """The request_id was used with another body."""
 
-    code, reason = grpc.StatusCode.INVALID_ARGUMENT, ErrorReason.REQUEST_ID_REUSED
+    code, reason = Code.INVALID_ARGUMENT, ErrorReason.REQUEST_ID_REUSED
+
+    def __init__(self) -> None:
+        super().__init__("the request_id was used with another body")
 
 
 class TrafficSum(ApiError):
     """The shares of an endpoint's revisions are not 100 in all."""
 
-    code, reason = grpc.StatusCode.INVALID_ARGUMENT, ErrorReason.TRAFFIC_SUM
+    code, reason = Code.INVALID_ARGUMENT, ErrorReason.TRAFFIC_SUM
 
     def __init__(self, found: int) -> None:
         super().__init__(f"the shares of the revisions must be 100 in all, and are {found}")
@@ -81,13 +71,13 @@ class TrafficSum(ApiError):
 class CredentialsMissing(ApiError):
     """No credentials, or malformed ones."""
 
-    code, reason = grpc.StatusCode.UNAUTHENTICATED, ErrorReason.CREDENTIALS_MISSING
+    code, reason = Code.UNAUTHENTICATED, ErrorReason.CREDENTIALS_MISSING
 
 
 class TokenInvalid(ApiError):
     """The token is unknown, expired or revoked. Who has the whole secret of one that was valid learns which."""
 
-    code, reason = grpc.StatusCode.UNAUTHENTICATED, ErrorReason.TOKEN_INVALID
+    code, reason = Code.UNAUTHENTICATED, ErrorReason.TOKEN_INVALID
 
     def __init__(self, why: str = "is not valid") -> None:
         super().__init__(f"the token {why}")
@@ -96,16 +86,16 @@ class TokenInvalid(ApiError):
 class JoinTokenInvalid(ApiError):
     """The join token is unknown, expired, used up or for another agent; the caller does not learn which."""
 
-    code, reason = grpc.StatusCode.UNAUTHENTICATED, ErrorReason.JOIN_TOKEN_INVALID
+    code, reason = Code.UNAUTHENTICATED, ErrorReason.JOIN_TOKEN_INVALID
 
     def __init__(self) -> None:
         super().__init__("the join token is not valid")
 
 
 class AgentRevoked(ApiError):
-    """The agent is not enrolled any more."""
+    """The agent, or the router, is unknown or was revoked: its certificate is worth nothing."""
 
-    code, reason = grpc.StatusCode.UNAUTHENTICATED, ErrorReason.AGENT_REVOKED
+    code, reason = Code.UNAUTHENTICATED, ErrorReason.AGENT_REVOKED
 
     def __init__(self) -> None:
         super().__init__("the agent was revoked, or has enrolled again since its certificate was made")
@@ -114,13 +104,13 @@ class AgentRevoked(ApiError):
 class MethodDenied(ApiError):
     """The caller's role does not include the method, or not for this target."""
 
-    code, reason = grpc.StatusCode.PERMISSION_DENIED, ErrorReason.METHOD_DENIED
+    code, reason = Code.PERMISSION_DENIED, ErrorReason.METHOD_DENIED
 
 
 class ProjectDenied(ApiError):
     """The caller may not use the project; the caller does not learn whether it exists."""
 
-    code, reason = grpc.StatusCode.PERMISSION_DENIED, ErrorReason.PROJECT_DENIED
+    code, reason = Code.PERMISSION_DENIED, ErrorReason.PROJECT_DENIED
 
     def __init__(self, project: str, own: Sequence[str] = ()) -> None:
         """`own` are the projects of the caller, as far as they are known."""
@@ -131,7 +121,7 @@ class ProjectDenied(ApiError):
 class MountNotAllowed(ApiError):
     """No root of the resource group grants the mount to the session's project, or the account has no numbers."""
 
-    code, reason = grpc.StatusCode.PERMISSION_DENIED, ErrorReason.MOUNT_NOT_ALLOWED
+    code, reason = Code.PERMISSION_DENIED, ErrorReason.MOUNT_NOT_ALLOWED
 
     def __init__(self, source: str, *, writable: bool, without_owner: str = "") -> None:
         how = "to be written to" if writable else "at all"
@@ -147,7 +137,7 @@ class MountNotAllowed(ApiError):
 class ImageNotAllowed(ApiError):
     """The resource group lets no images come from the registry."""
 
-    code, reason = grpc.StatusCode.PERMISSION_DENIED, ErrorReason.IMAGE_NOT_ALLOWED
+    code, reason = Code.PERMISSION_DENIED, ErrorReason.IMAGE_NOT_ALLOWED
 
     def __init__(self, image: str, registry: str, group: str) -> None:
         super().__init__(
@@ -159,7 +149,7 @@ class ImageNotAllowed(ApiError):
 class NotFound(ApiError):
     """No such thing, or none that the caller may read."""
 
-    code, reason = grpc.StatusCode.NOT_FOUND, ErrorReason.NOT_FOUND
+    code, reason = Code.NOT_FOUND, ErrorReason.NOT_FOUND
 
     def __init__(self, kind: str, name: str, hint: str = "") -> None:
         super().__init__(f"no such {kind.replace('_', ' ')}{hint and ': '}{hint}", {"kind": kind, "id": name})
@@ -175,7 +165,7 @@ class NotFound(ApiError):
 class NameTaken(ApiError):
     """Another thing of the kind has the name."""
 
-    code, reason = grpc.StatusCode.ALREADY_EXISTS, ErrorReason.NAME_TAKEN
+    code, reason = Code.ALREADY_EXISTS, ErrorReason.NAME_TAKEN
 
     def __init__(self, kind: str, name: str, by: str = "") -> None:
         """`by` says what has taken it, where that is neither one of the caller's nor what exists already."""
@@ -188,7 +178,7 @@ class NameTaken(ApiError):
 class NameRetired(ApiError):
     """A thing of the kind that was deleted had the name; what it left behind still bears it."""
 
-    code, reason = grpc.StatusCode.ALREADY_EXISTS, ErrorReason.NAME_RETIRED
+    code, reason = Code.ALREADY_EXISTS, ErrorReason.NAME_RETIRED
 
     def __init__(self, kind: str, name: str) -> None:
         super().__init__(
@@ -199,13 +189,13 @@ class NameRetired(ApiError):
 class AgentIdInUse(ApiError):
     """Another agent has the id."""
 
-    code, reason = grpc.StatusCode.ALREADY_EXISTS, ErrorReason.AGENT_ID_IN_USE
+    code, reason = Code.ALREADY_EXISTS, ErrorReason.AGENT_ID_IN_USE
 
 
 class EtagMismatch(ApiError):
     """The thing has changed since its etag was read."""
 
-    code, reason = grpc.StatusCode.ABORTED, ErrorReason.ETAG_MISMATCH
+    code, reason = Code.ABORTED, ErrorReason.ETAG_MISMATCH
 
     def __init__(self, current: str) -> None:
         super().__init__("it has changed since the etag was read: read it again", {"etag": current})
@@ -214,83 +204,78 @@ class EtagMismatch(ApiError):
 class ConnectionReset(ApiError):
     """The program in the kernel has broken the connection off."""
 
-    code, reason = grpc.StatusCode.ABORTED, ErrorReason.CONNECTION_RESET
+    code, reason = Code.ABORTED, ErrorReason.CONNECTION_RESET
 
 
 class RevisionCompacted(ApiError):
-    """The journal no longer goes back that far."""
+    """The journal no longer goes back that far; `oldest` is the lowest revision that reading may resume after."""
 
-    code, reason = grpc.StatusCode.OUT_OF_RANGE, ErrorReason.REVISION_COMPACTED
+    code, reason = Code.OUT_OF_RANGE, ErrorReason.REVISION_COMPACTED
 
     def __init__(self, oldest: int) -> None:
         super().__init__(f"the journal goes back to revision {oldest}: list again", {"oldest": str(oldest)})
+        self.oldest = oldest
 
 
 class RevisionInFuture(ApiError):
-    """The journal has not got that far."""
+    """The journal has not got that far; `newest` is its last revision."""
 
-    code, reason = grpc.StatusCode.OUT_OF_RANGE, ErrorReason.REVISION_IN_FUTURE
+    code, reason = Code.OUT_OF_RANGE, ErrorReason.REVISION_IN_FUTURE
 
     def __init__(self, newest: int) -> None:
         super().__init__(f"the journal ends at revision {newest}", {"newest": str(newest)})
+        self.newest = newest
 
 
 class RevisionLost(ApiError):
-    """The revision counts in a history that ended when the database was restored."""
+    """The revision counts in a history that ended when the database was restored; `incarnation` is the present one."""
 
-    code, reason = grpc.StatusCode.OUT_OF_RANGE, ErrorReason.REVISION_LOST
+    code, reason = Code.OUT_OF_RANGE, ErrorReason.REVISION_LOST
 
     def __init__(self, incarnation: str) -> None:
         message = "the database was restored from a backup since that revision: list again"
         super().__init__(message, {"incarnation": incarnation})
+        self.incarnation = incarnation
 
 
 class OffsetPastEnd(ApiError):
     """The offset is past the end of the output."""
 
-    code, reason = grpc.StatusCode.OUT_OF_RANGE, ErrorReason.OFFSET_PAST_END
+    code, reason = Code.OUT_OF_RANGE, ErrorReason.OFFSET_PAST_END
 
     def __init__(self, size: int | str) -> None:
         super().__init__("the offset is past the end of the output", {"size": str(size)})
 
 
 class ReaderTooSlow(ApiError):
-    """The reader fell too far behind."""
+    """The reader fell out of what is kept at hand; `revision` is the last one it was given."""
 
-    code, reason = grpc.StatusCode.RESOURCE_EXHAUSTED, ErrorReason.READER_TOO_SLOW
+    code, reason = Code.RESOURCE_EXHAUSTED, ErrorReason.READER_TOO_SLOW
 
     def __init__(self, revision: int) -> None:
         super().__init__("the reader fell too far behind: resume where it stopped", {"revision": str(revision)})
+        self.revision = revision
 
 
 class QuotaExceeded(ApiError):
     """Quotas are in the way."""
 
-    code, reason = grpc.StatusCode.RESOURCE_EXHAUSTED, ErrorReason.QUOTA_EXCEEDED
+    code, reason = Code.RESOURCE_EXHAUSTED, ErrorReason.QUOTA_EXCEEDED
 
     def __init__(self, violations: Sequence[Violation]) -> None:
         """`violations` are whose quotas they are and what is wrong there, with amounts, at least one."""
         super().__init__("; ".join(text for _, text in violations))
-        self.violations = [
-            (printable(subject, MAX_VALUE), printable(text, MAX_TEXT // 2)) for subject, text in violations
-        ]
+        self.violations = printable_violations(violations)
 
-    def details(self) -> Sequence[Message]:
+    def details(self) -> Sequence[Detail]:
         """Returns every violation."""
-        return (
-            QuotaFailure(
-                violations=[
-                    QuotaFailure.Violation(subject=subject, description=text)
-                    for subject, text in self.violations[:MAX_VIOLATIONS]
-                ]
-            ),
-        )
+        return (QuotaViolations(tuple(self.violations)),)
 
 
 class TooManyCalls(ApiError):
     """The caller has too many calls of this kind running, or has made too many in a short time. Nothing was done."""
 
-    code, reason = grpc.StatusCode.RESOURCE_EXHAUSTED, ErrorReason.TOO_MANY_CALLS
+    code, reason = Code.RESOURCE_EXHAUSTED, ErrorReason.TOO_MANY_CALLS
 
     def __init__(self, subject: str, description: str, seconds: float) -> None:
         """`subject` is who is limited, as `users/ann`; `seconds` are to pass before it is tried again."""
@@ -298,33 +283,30 @@ class TooManyCalls(ApiError):
         self.retry_seconds = seconds
         self.subject = printable(subject, MAX_VALUE)
 
-    def details(self) -> Sequence[Message]:
+    def details(self) -> Sequence[Detail]:
         """Returns the limit, and when to try again."""
-        delay = Duration()
-        delay.FromMilliseconds(math.ceil(1000 * self.retry_seconds))
-        violation = QuotaFailure.Violation(subject=self.subject, description=str(self))
-        return (RetryInfo(retry_delay=delay), QuotaFailure(violations=[violation]))
+        return (RetryDelay(self.retry_seconds), QuotaViolations(((self.subject, str(self)),)))
 
 
 class TooManyWrongTokens(ApiError):
     """The token is not valid either, and the caller's address has sent too many that were not."""
 
-    code, reason = grpc.StatusCode.RESOURCE_EXHAUSTED, ErrorReason.TOO_MANY_WRONG_TOKENS
+    code, reason = Code.RESOURCE_EXHAUSTED, ErrorReason.TOO_MANY_WRONG_TOKENS
 
     def __init__(self, seconds: float) -> None:
         """`seconds` are to pass before it is tried again."""
         self.retry_seconds = math.ceil(seconds)
         super().__init__(f"too many wrong tokens came from your address: try again in {self.retry_seconds} s")
 
-    def details(self) -> Sequence[Message]:
+    def details(self) -> Sequence[Detail]:
         """Returns when to try again."""
-        return (RetryInfo(retry_delay=Duration(seconds=self.retry_seconds)),)
+        return (RetryDelay(self.retry_seconds),)
 
 
 class NoSpace(ApiError):
     """The node has no space for a file."""
 
-    code, reason = grpc.StatusCode.RESOURCE_EXHAUSTED, ErrorReason.NO_SPACE
+    code, reason = Code.RESOURCE_EXHAUSTED, ErrorReason.NO_SPACE
 
     def __init__(self, path: str, message: str) -> None:
         super().__init__(message, {"path": path})
@@ -333,12 +315,12 @@ class NoSpace(ApiError):
 class Unavailable(ApiError):
     """It may work in a moment, here or at another replica."""
 
-    code, reason = grpc.StatusCode.UNAVAILABLE, ErrorReason.UNAVAILABLE
+    code, reason = Code.UNAVAILABLE, ErrorReason.UNAVAILABLE
     retry_seconds = 1
 
-    def details(self) -> Sequence[Message]:
+    def details(self) -> Sequence[Detail]:
         """Returns when to try again."""
-        return (RetryInfo(retry_delay=Duration(seconds=self.retry_seconds)),)
+        return (RetryDelay(self.retry_seconds),)
 
 
 class AgentNotReached(Unavailable):
@@ -351,13 +333,13 @@ class AgentNotReached(Unavailable):
 class DeadlineExceeded(ApiError):
     """The call took longer than the server allows."""
 
-    code, reason = grpc.StatusCode.DEADLINE_EXCEEDED, ErrorReason.DEADLINE
+    code, reason = Code.DEADLINE_EXCEEDED, ErrorReason.DEADLINE
 
 
 class Internal(ApiError):
     """A bug; `incident` finds it in the log."""
 
-    code, reason = grpc.StatusCode.INTERNAL, ErrorReason.INTERNAL
+    code, reason = Code.INTERNAL, ErrorReason.INTERNAL
 
     def __init__(self, incident: str) -> None:
         super().__init__(f"internal error, incident {incident}", {"incident": incident})

@@ -6,28 +6,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import grpc
-from google.protobuf.message import Message
-from google.rpc.error_details_pb2 import PreconditionFailure
-
-from retinue.manager.server.errors import ApiError
+from retinue.manager.domain.errors import ApiError, Code
+from retinue.manager.domain.session.features import Feature
+from retinue.manager.domain.session.states import SessionType
+from retinue.rpc.core.errors import MAX_VALUE, Detail, UnmetPrecondition, printable
 from retinue.rpc.core.reasons import ErrorReason
-from retinue.rpc.errors import MAX_VALUE, printable
 
 
 class _Precondition(ApiError):
     """Something about the state of things is in the way."""
 
-    code = grpc.StatusCode.FAILED_PRECONDITION
+    code = Code.FAILED_PRECONDITION
 
     def __init__(self, message: str, subject: str, metadata: Mapping[str, str] | None = None) -> None:
         super().__init__(message, metadata)
         self.subject = printable(subject, MAX_VALUE)
 
-    def details(self) -> Sequence[Message]:
+    def details(self) -> Sequence[Detail]:
         """Returns the object and what is wrong with it."""
-        violation = PreconditionFailure.Violation(type=self.reason, subject=self.subject, description=str(self))
-        return (PreconditionFailure(violations=[violation]),)
+        return (UnmetPrecondition(self.subject),)
 
 
 class InUse(_Precondition):
@@ -105,6 +102,12 @@ class FeatureUnavailable(_Precondition):
     """A session of this type does not have the feature."""
 
     reason = ErrorReason.FEATURE_UNAVAILABLE
+
+    @classmethod
+    def of_type(cls, session_type: SessionType, feature: Feature) -> FeatureUnavailable:
+        """Returns the error for a feature that a request asks for."""
+        kind = session_type.lower()
+        return cls(f"a session of type {kind} cannot have {feature}", f"session_type/{kind}", {"feature": feature.name})
 
 
 class LanguageUnavailable(_Precondition):
