@@ -2,10 +2,11 @@
 VENV := .venv
 PY := $(VENV)/bin/python
 STUBS := gen/.stamp
+SYNC := client/sync/.stamp
 PLUGINS := .cache/stubs/.installed
 LEFT_OUT := .cache/clients/left-out
 CONSOLE := manager/console/static/index.html
-# What is installed, in parts. Clusters on this machine need the first two, with $(STUBS); `make check` and `make unit`
+# What is installed, in parts. Clusters on this machine need the first two, with $(SYNC); `make check` and `make unit`
 # the second and fourth; all other tests everything.
 NODE := $(VENV)/.node
 RUNTIME := $(VENV)/.runtime
@@ -42,7 +43,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-install: $(NODE) $(RUNTIME) $(STUBS) ## what clusters on this machine need: Debian packages and a virtual environment
+install: $(NODE) $(RUNTIME) $(SYNC) ## what clusters on this machine need: Debian packages and a virtual environment
 	@echo "Installed. Next, for a cluster on this machine until Ctrl-C:"
 	@echo "    . $(VENV)/bin/activate"
 	@echo "    retinue dev"
@@ -68,7 +69,7 @@ $(TOOLCHAINS): $(DEV) scripts/build-clients
 	scripts/install toolchains $(VENV)
 	@touch $@
 
-$(INSTALLED): $(DEV) $(STUBS) $(TOOLCHAINS)
+$(INSTALLED): $(DEV) $(SYNC) $(TOOLCHAINS)
 	scripts/install packages test
 	scripts/install jupyterlab
 	scripts/install model
@@ -76,11 +77,16 @@ $(INSTALLED): $(DEV) $(STUBS) $(TOOLCHAINS)
 	scripts/install slurm
 	@touch $(NODE) $@
 
-proto: $(STUBS) ## the gRPC stubs, into gen/
+proto: $(SYNC) ## the gRPC stubs, into gen/, and the blocking client, into client/sync
 
 # The hook of the build writes them; the commands of the project are installed beside.
 $(STUBS): $(RUNTIME) hatch_build.py $(shell find protos -name '*.proto')
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# The hook of the build does so, too; here it follows the modules that it is made from.
+$(SYNC): $(STUBS) scripts/generate-sync-client $(wildcard client/*.py client/admin/*.py client/kernel/*.py)
+	$(PY) scripts/generate-sync-client
 	@touch $@
 
 stubs: $(PLUGINS) ## stubs for Go, Java, TypeScript and Python, into stubs/; needs go, mvn and npm
@@ -97,10 +103,10 @@ $(CONSOLE): $(NODEJS) $(STUBS) scripts/build-console $(shell git ls-files consol
 		$(addprefix console/,*.html *.json vite.config.ts src) -- $(PY) scripts/build-console
 	@touch $@
 
-docs: $(DEV) $(STUBS) ## the pages in docs/reference, from protos, tables and commands
+docs: $(DEV) $(SYNC) ## the pages in docs/reference, from protos, tables and commands
 	$(PY) -m docs.generator
 
-check: $(DEV) $(STUBS) ## ruff, mypy --strict (tests too), pyright and basedpyright on a user's program, buf, width, words, asserts of tests, import rules, the console's code
+check: $(DEV) $(SYNC) ## ruff, mypy --strict (tests too), pyright and basedpyright on a user's program, buf, width, words, asserts of tests, import rules, the console's code
 	@$(MAKE) --no-print-directory --output-sync --keep-going --jobs $(shell nproc) $(CHECKS)
 
 check-types:
@@ -123,7 +129,6 @@ check-rest:
 	scripts/check-width
 	scripts/check-words
 	scripts/check-asserts
-	$(PY) scripts/generate-sync-client --check
 
 format: $(DEV) ## lay out Python, protos and Markdown
 	$(PY) docs/generator/wrapping.py $$(git ls-files '*.md')
@@ -134,7 +139,7 @@ format: $(DEV) ## lay out Python, protos and Markdown
 programs: $(INSTALLED) ## what is put inside kernels, built once: ssh for every image, and Linux for virtual machines; needs root
 	$(VENV)/bin/retinue-agent build programs ssh python linux
 
-unit: $(DEV) $(STUBS) ## the tests that start nothing, as any user
+unit: $(DEV) $(SYNC) ## the tests that start nothing, as any user
 	@rm -f $(UNSTABLE)
 	$(VENV)/bin/pytest -n auto $(SECOND_RUN) $(if $(filter 0,$(shell id -u)),,-m 'not root') $(PURE)
 
@@ -183,7 +188,7 @@ soak: programs ## short calls, then impatient clients beside random kills for MI
 	$(PY) -m tests.soak.short_calls
 	$(PY) -m tests.soak --minutes $(or $(MINUTES),30)
 
-demo: $(NODE) $(STUBS) ## the main job on two nodes of this machine; needs root
+demo: $(NODE) $(SYNC) ## the main job on two nodes of this machine; needs root
 	$(VENV)/bin/retinue-agent build programs python
 	$(PY) -m demo
 
@@ -192,4 +197,4 @@ bench: $(INSTALLED) ## every figure as a ratio, and the table in docs/performanc
 	$(PY) -m tests.bench $(if $(QUICK),--quick,--write)
 
 clean: ## what the targets made, but not what is installed
-	rm -rf gen dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf gen client/sync dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

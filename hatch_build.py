@@ -1,5 +1,5 @@
-"""Builds the gRPC stubs from `protos/` into `gen/` whenever the project is built or installed, and the web console
-when a package is built, which also records what it was built from.
+"""Builds the gRPC stubs from `protos/` into `gen/` and the blocking client into `client/sync` whenever the project is
+built or installed, and the web console when a package is built, which also records what it was built from.
 """
 
 from __future__ import annotations
@@ -51,6 +51,11 @@ def generate(root: Path = ROOT) -> None:
     target.rename(root / "gen")
     for name in PARTS:
         _link(root / name / "v1", Path("../gen/retinue") / name / "v1")
+
+
+def generate_sync_client(root: Path = ROOT) -> None:
+    """Writes `client/sync`, the library for callers that block, from the asynchronous one."""
+    runpy.run_path(str(root / "scripts/generate-sync-client"))["generate"](root)
 
 
 def _copy_well_known(source: Path, target: Path) -> None:
@@ -140,7 +145,7 @@ def _git(root: Path, *arguments: str) -> str | None:
 
 
 class StubsHook(BuildHookInterface[Any]):
-    """Generates the stubs, and the console, before files are collected."""
+    """Generates the stubs, the blocking client and the console before files are collected."""
 
     def dependencies(self) -> list[str]:
         """Returns what the build needs besides: Node, unless the console is there, as in a source distribution."""
@@ -150,6 +155,7 @@ class StubsHook(BuildHookInterface[Any]):
         """Prepares the build; called by hatchling. `version` is `editable` or `standard`."""
         root = Path(self.root)
         generate(root)
+        generate_sync_client(root)
         if version == "standard":
             # It makes all of it one package; a checkout is joined from two folders instead.
             build_data["force_include"][str(root / "gen/installed.package")] = "retinue"
@@ -163,3 +169,4 @@ class StubsHook(BuildHookInterface[Any]):
 
 if __name__ == "__main__":
     generate()
+    generate_sync_client()

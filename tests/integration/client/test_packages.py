@@ -9,9 +9,10 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -88,6 +89,18 @@ def test_the_wheel_has_the_console(wheel: Path) -> None:
     assert {Path(name).name for name in static} >= {"index.html", "terminal.html", "output.html"}
     scripts = {name for name in static if name.endswith(".js")}
     assert {f"{name}.br" for name in scripts} | {f"{name}.gz" for name in scripts} <= set(static)
+
+
+def test_packages_have_the_blocking_client(wheel: Path) -> None:
+    """It is made when they are built, and in no repository."""
+    made = {path.name for path in (ROOT / "client/sync").glob("*.py")}
+    (source,) = wheel.parent.glob("*.tar.gz")
+    with zipfile.ZipFile(wheel) as archive, tarfile.open(source) as sources:
+        packed = [PurePosixPath(name) for name in archive.namelist()]
+        carried = [PurePosixPath(name) for name in sources.getnames()]
+    assert {path.name for path in packed if str(path.parent) == "retinue/client/sync"} == made
+    assert {path.name for path in carried if path.match("*/client/sync/*.py")} == made
+    assert {"__init__.py", "client.py", "sessions.py"} <= made
 
 
 def test_an_installed_client_runs_without_warnings(programs: Path, tmp_path: Path) -> None:

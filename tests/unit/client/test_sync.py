@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_the_modules_are_what_the_generator_writes() -> None:
+    """`make proto` writes them anew."""
     subprocess.run([sys.executable, ROOT / "scripts/generate-sync-client", "--check"], check=True)
 
 
