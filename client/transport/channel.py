@@ -8,7 +8,7 @@ import ipaddress
 import os
 import re
 import socket
-from importlib import resources
+from pathlib import Path
 
 import grpc
 import grpc.aio
@@ -35,7 +35,8 @@ def service_config() -> str:
     UNAVAILABLE is tried again for reads, for calls that say so, and for creating calls, which carry a request_id. A
     repetition of any other could do its work twice, or answer that the work is done already as if it were an error.
     """
-    return resources.files("retinue.client").joinpath("service_config.json").read_text()
+    # `importlib.resources` would load what reads archives, for each command.
+    return Path(__file__).parent.with_name("service_config.json").read_text()
 
 
 def parse_endpoint(endpoint: str) -> tuple[str, int]:

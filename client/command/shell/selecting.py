@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from retinue.client.errors import CallError
-from retinue.client.sessions import Session
-from retinue.client.transport.rpc_errors import from_status
 from retinue.manager.v1 import session_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from retinue.client.client import Client
+    from retinue.client.sessions import Session
     from retinue.manager.v1 import session_service_pb2
 
 _Command = TypeVar("_Command", bound="Callable[..., object]")
@@ -47,6 +46,10 @@ async def end_sessions(client: Client, sessions: Sequence[str], *, force: bool) 
             return [await client.sessions.terminate(sessions[0], force=force)]
         except CallError as error:
             return [error]
+    # With gRPC, which help does without.
+    from retinue.client.sessions import Session  # noqa: PLC0415
+    from retinue.client.transport.rpc_errors import from_status  # noqa: PLC0415
+
     answer = await client.sessions.terminate_many(sessions, force=force)
     return [
         from_status(result.refused)

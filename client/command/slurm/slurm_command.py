@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -103,7 +102,9 @@ def fail(name: str, lines: Sequence[str]) -> NoReturn:
 def _version(context: click.Context, _parameter: click.Parameter, value: bool) -> None:  # click's
     if value:
         # The version of Slurm whose options and words these are.
-        click.echo(f"slurm 22.05.8 (retinue {importlib.metadata.version('retinue')})")
+        from importlib import metadata  # noqa: PLC0415  # other calls do without
+
+        click.echo(f"slurm 22.05.8 (retinue {metadata.version('retinue')})")
         context.exit()
 
 

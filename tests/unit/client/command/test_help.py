@@ -121,7 +121,20 @@ def test_the_first_page_loads_neither_grpc_nor_messages() -> None:
 import sys
 from retinue.client.command.application import run
 run(["--help"])
-print([name for name in ("grpc", "google.protobuf", "yaml", "rich", "asyncio") if name in sys.modules], file=sys.stderr)
+others = ("grpc", "google.protobuf", "yaml", "rich", "asyncio", "importlib.metadata", "hashlib")
+print([name for name in others if name in sys.modules], file=sys.stderr)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=NEVER)
+    assert ended.stderr == "[]\n"
+
+
+@pytest.mark.parametrize("command", ["ls", "get", "rm", "logs", "run", "exec", "squeue"])
+def test_the_help_of_a_command_loads_no_grpc(command: str) -> None:
+    program = f"""
+import sys
+from retinue.client.command.application import run
+run(["{command}", "--help"])
+print([name for name in ("grpc", "importlib.metadata", "zipfile") if name in sys.modules], file=sys.stderr)
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=NEVER)
     assert ended.stderr == "[]\n"
@@ -136,7 +149,10 @@ async def made():
     async with Client.connect("127.0.0.1:1", token="x") as client:
         client.sessions.list()
 asyncio.run(made())
-others = ("yaml", "rich.console", "rich.live", "tenacity", "retinue.client.endpoints", "retinue.client.admin.fleet", "retinue.client.kernel.files")
+others = (
+    "html", "zipfile", "importlib.metadata", "yaml", "rich.console", "rich.live", "tenacity",
+    "retinue.client.endpoints", "retinue.client.admin.fleet", "retinue.client.kernel.files",
+)
 print([name for name in others if name in sys.modules], file=sys.stderr)
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=NEVER)
