@@ -57,7 +57,8 @@ def read_by_the_build() -> list[str]:
     """Every place that the build of a wheel reads, as pyproject.toml says."""
     wheel = project()["tool"]["hatch"]["build"]["targets"]["wheel"]
     places = [place for place in wheel["only-include"] if not place.startswith("gen/")]
-    return [*places, *wheel["force-include"], "pyproject.toml", "hatch_build.py", "README.md", "LICENSE", *CONSOLE]
+    hook = ["hatch_build.py", "scripts/generate-sync-client"]
+    return [*places, *wheel["force-include"], "pyproject.toml", *hook, "README.md", "LICENSE", *CONSOLE]
 
 
 @pytest.mark.parametrize(("dockerfile", "without"), [("Dockerfile.manager", ()), ("Dockerfile.agent", CONSOLE)])
