@@ -10,6 +10,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from retinue.router.core.table import Access, Algorithm, Common, Cors, Endpoint, Picker, Replica, Revision, Routing
 from retinue.router.v1 import router_service_pb2 as pb
+from retinue.rpc import times
 from retinue.types.v1 import cors_pb2
 
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -167,6 +168,6 @@ def _network(text: str) -> str:
 
 
 def _seconds(value: Duration) -> float:
-    length = value.seconds + value.nanos / 1e9
+    length = times.seconds(value)
     _check(math.isfinite(length) and 0 <= length <= _MAX_SECONDS, f"{length} s is no limit of time")
     return length

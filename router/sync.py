@@ -19,6 +19,7 @@ from retinue.router.serving import Serving
 from retinue.router.tables import Tables
 from retinue.router.v1 import router_service_pb2 as pb
 from retinue.router.v1 import router_service_pb2_grpc
+from retinue.rpc import times
 from retinue.rpc.core.errors import ApiError, Code
 from retinue.rpc.core.reasons import ErrorReason
 from retinue.rpc.core.terms import StaleIncarnationError, StaleTermError
@@ -143,7 +144,7 @@ class _Stream:
         self._serving = serving
         self._tables = tables
         self._traffic = traffic
-        interval = hello.heartbeat_interval.seconds + hello.heartbeat_interval.nanos / 1e9
+        interval = times.seconds(hello.heartbeat_interval)
         self._interval = min(_MAX_HEARTBEAT, max(_MIN_HEARTBEAT, interval))
         self._wake = asyncio.Event()
         self._end: ApiError | None = None

@@ -1,9 +1,10 @@
-"""Points in time, as messages."""
+"""Points in time and lengths of time, as messages."""
 
 from __future__ import annotations
 
 import datetime as dt
 
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 
@@ -14,3 +15,24 @@ def timestamp(value: dt.datetime | None) -> Timestamp | None:
     stamp = Timestamp()
     stamp.FromDatetime(value)
     return stamp
+
+
+def duration(seconds: float) -> Duration:
+    """Returns a length of time as a message, to the nanosecond."""
+    message = Duration()
+    message.FromNanoseconds(round(seconds * 1e9))
+    return message
+
+
+def seconds(message: Duration) -> float:
+    """Returns a length of time in seconds, whatever numbers the message has."""
+    return float(message.seconds) + float(message.nanos) / 1e9
+
+
+def is_valid(message: Duration) -> bool:
+    """Returns whether a message is a length of time: nanoseconds within a second, of the same sign as the seconds."""
+    try:
+        message.ToJsonString()
+    except ValueError:
+        return False
+    return True

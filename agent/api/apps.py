@@ -18,6 +18,7 @@ from retinue.agent.inside.exec_session import Attachment, AttachmentLostError
 from retinue.agent.kernel.core.frames import Start
 from retinue.agent.network.sockets import LOOPBACK
 from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.rpc import times
 from retinue.rpc.core.errors import ApiError, Code
 from retinue.rpc.core.reasons import ErrorReason
 from retinue.types.v1 import app_pb2
@@ -74,7 +75,7 @@ class Apps:
         location = _checked(request.location)
         if not request.command:
             raise invalid("command", "is required")
-        deadline = asyncio.get_running_loop().time() + request.wait.seconds + request.wait.nanos / 1e9
+        deadline = asyncio.get_running_loop().time() + times.seconds(request.wait)
         kernel = self._kernel(location)
         status = await self._look(location, kernel)
         if not status.answers:
@@ -94,7 +95,7 @@ class Apps:
         """Asks it to end, and kills what is left of it after the grace."""
         location = _checked(request.location)
         clock = asyncio.get_running_loop().time
-        kill_at = clock() + min(MAX_GRACE, request.grace.seconds + request.grace.nanos / 1e9)
+        kill_at = clock() + min(MAX_GRACE, times.seconds(request.grace))
         end_at = kill_at + KILL_TIMEOUT
         kernel = self._kernel(location)
         asked: set[Program] = set()

@@ -38,6 +38,7 @@ from retinue.agent.network.paths import NO_PATHS
 from retinue.agent.probes.core.machine import HealthState
 from retinue.agent.probes.prober import NOT_ROUTED
 from retinue.agent.v1 import agent_service_pb2
+from retinue.rpc import times
 from retinue.rpc.core.reasons import AgentConditionType
 from retinue.types.v1 import isolation_pb2, port_pb2, probe_pb2, pull_policy_pb2, runtime_pb2, usage_pb2
 
@@ -150,8 +151,8 @@ def desired_attempt(message: agent_service_pb2.Attempt) -> DesiredAttempt:
         image_command=message.image_command,
         warning=_warning(message.time_warning) if message.HasField("time_warning") else None,
     )
-    grace = message.stop_grace.seconds + message.stop_grace.nanos / 1e9
-    fence = message.fence_timeout.seconds + message.fence_timeout.nanos / 1e9
+    grace = times.seconds(message.stop_grace)
+    fence = times.seconds(message.fence_timeout)
     return DesiredAttempt(spec, goal, max(0.0, grace), max(0.0, fence))
 
 
@@ -160,7 +161,7 @@ def _warning(message: agent_service_pb2.TimeWarning) -> TimeWarning | None:
     if (signal := signal_named(message.signal)) is None:
         return None
     target = Target.STARTED if message.started_only else Target.COMMAND
-    return TimeWarning(Delivery(signal, target), max(0.0, message.after.seconds + message.after.nanos / 1e9))
+    return TimeWarning(Delivery(signal, target), max(0.0, times.seconds(message.after)))
 
 
 def _mount(message: agent_service_pb2.Mount) -> Mount:
@@ -240,7 +241,7 @@ def _path(text: str) -> str:
 
 
 def _seconds(span: duration_pb2.Duration, default: float) -> float:
-    return min(LONGEST_PERIOD, max(SHORTEST_PERIOD, span.seconds + span.nanos / 1e9 or default))
+    return min(LONGEST_PERIOD, max(SHORTEST_PERIOD, times.seconds(span) or default))
 
 
 def _port(number: int) -> int:
@@ -334,9 +335,7 @@ def _final_usage(usage: FinalUsage) -> usage_pb2.ResourceUsage:
 def _cpu_time(nanoseconds: int | None) -> duration_pb2.Duration | None:
     if nanoseconds is None:
         return None
-    duration = duration_pb2.Duration()
-    duration.FromNanoseconds(nanoseconds)
-    return duration
+    return times.duration(nanoseconds / 1e9)
 
 
 def _health(routed: RoutedStatus) -> agent_service_pb2.AttemptHealth | None:
@@ -385,8 +384,7 @@ def attempt_stats(attempt_id: str, sample: Sample) -> agent_service_pb2.AttemptS
 
 def attempt_usage(attempt_id: str, sample: Sample, metrics: Mapping[str, float]) -> agent_service_pb2.AttemptUsage:
     """Returns the short form of the usage, by a clock for rates, with the attempt's own metrics."""
-    clock = duration_pb2.Duration()
-    clock.FromNanoseconds(round(sample.monotonic * 1e9))
+    clock = times.duration(sample.monotonic)
     return agent_service_pb2.AttemptUsage(
         attempt_id=attempt_id,
         clock=clock,

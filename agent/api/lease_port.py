@@ -10,6 +10,7 @@ from retinue.agent.api.open_port import PORTS
 from retinue.agent.errors import KernelRuntimeError, UnknownAttemptError
 from retinue.agent.network.errors import NetworkError, PortsExhaustedError, PortUnreachableError
 from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.rpc import times
 from retinue.rpc.core.errors import Code
 from retinue.rpc.core.reasons import ErrorReason
 
@@ -34,7 +35,7 @@ class LeaseService:
         """Lets the machine of `peer`, as gRPC writes it, reach a port, or no longer."""
         if request.port not in PORTS:
             raise invalid("port", f"must be from {PORTS.start} to {PORTS.stop - 1}")
-        seconds = request.lease.seconds + request.lease.nanos / 1e9
+        seconds = times.seconds(request.lease)
         if not 0 <= seconds <= MAX_LEASE:
             raise invalid("lease", f"must be from 0 to {MAX_LEASE:.0f} s")
         try:

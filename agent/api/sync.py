@@ -26,7 +26,7 @@ from retinue.agent.api.errors import AgentError, internal, invalid
 from retinue.agent.api.status_diff import SentStatus, StatusDiff, Trouble
 from retinue.agent.network.errors import InvalidNetworkError
 from retinue.agent.v1 import agent_service_pb2
-from retinue.rpc import failpoints
+from retinue.rpc import failpoints, times
 from retinue.rpc.core.errors import ApiError, Code
 from retinue.rpc.core.reasons import ErrorReason
 from retinue.rpc.core.terms import StaleIncarnationError, StaleTermError
@@ -183,7 +183,7 @@ class _Stream:
     def __init__(self, service: SyncService, hello: agent_service_pb2.Hello) -> None:
         self._service = service
         self._reconciler = service.reconciler
-        seconds = hello.heartbeat_interval.seconds + hello.heartbeat_interval.nanos / 1e9
+        seconds = times.seconds(hello.heartbeat_interval)
         self._interval = min(LONGEST_HEARTBEAT, max(SHORTEST_HEARTBEAT, seconds))
         self._wake = asyncio.Event()
         self._end: ApiError | None = None

@@ -16,6 +16,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from retinue.manager.domain.session.attempts import AttemptKey
+from retinue.rpc import times
 from retinue.rpc.core.amounts import AmountError, check_slot
 from retinue.rpc.core.reasons import AgentConditionReason
 
@@ -144,7 +145,7 @@ def byte_count(value: int) -> int:
 
 def seconds(value: Duration) -> float:
     """Returns a length of time that is not negative."""
-    length = value.seconds + value.nanos / 1e9
+    length = times.seconds(value)
     if not (math.isfinite(length) and 0 <= length <= _MAX_SECONDS):
         raise Odd(AgentConditionReason.BAD_TIME, f"a clock says {length} s")
     return length

@@ -7,15 +7,12 @@ attempts whose id is no attempt's are left out, because nothing can be meant by 
 
 from __future__ import annotations
 
-import datetime as dt
 import logging
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
-
-from google.protobuf.duration_pb2 import Duration
 
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.manager.dispatch import agent_values as values
@@ -47,6 +44,7 @@ from retinue.manager.domain.session.service_ports import ServicePortSpec
 from retinue.manager.domain.session.states import Observed
 from retinue.rpc.core.reasons import AgentConditionReason, AttemptReason
 from retinue.rpc.core.retries import MAX_ERROR
+from retinue.rpc.times import duration
 from retinue.types.v1 import isolation_pb2, port_pb2, probe_pb2, pull_policy_pb2, usage_pb2
 
 _log = logging.getLogger(__name__)
@@ -335,8 +333,7 @@ def _known(reasons: type[AttemptReason | AgentConditionReason], reason: str, mes
 
 def hello(incarnation: str, term: int, agent_id: str, heartbeat_seconds: float) -> pb.SyncRequest:
     """Opens a stream."""
-    interval = Duration()
-    interval.FromTimedelta(dt.timedelta(seconds=heartbeat_seconds))
+    interval = duration(heartbeat_seconds)
     return pb.SyncRequest(
         hello=pb.Hello(incarnation=incarnation, term=term, agent_id=agent_id, heartbeat_interval=interval)
     )
@@ -392,8 +389,7 @@ def heartbeat(number: int = 0) -> pb.SyncRequest:
 
 def watch_usage(watch: UsageWatch) -> pb.SyncRequest:
     """Returns the request to report what attempts use."""
-    interval = Duration()
-    interval.FromTimedelta(dt.timedelta(seconds=watch.interval))
+    interval = duration(watch.interval)
     metrics = [pb.WatchedMetrics(attempt_id=key, names=sorted(names)) for key, names in watch.metrics.items()]
     return pb.SyncRequest(watch_usage=pb.WatchUsage(interval=interval, metrics=metrics[:MAX_WATCHED]))
 
@@ -459,14 +455,12 @@ def _probe(probe: Probe | None) -> probe_pb2.Probe | None:
 
 def _time_warning(warning: DesiredWarning) -> pb.TimeWarning:
     message = pb.TimeWarning(signal=warning.signal, started_only=warning.started_only)
-    message.after.FromTimedelta(dt.timedelta(seconds=warning.after_seconds))
+    message.after.CopyFrom(duration(warning.after_seconds))
     return message
 
 
 def _attempt(attempt: AttemptSpec) -> pb.Attempt:
-    grace, fence = Duration(), Duration()
-    grace.FromTimedelta(dt.timedelta(seconds=attempt.grace_seconds))
-    fence.FromTimedelta(dt.timedelta(seconds=attempt.fence_seconds))
+    grace, fence = duration(attempt.grace_seconds), duration(attempt.fence_seconds)
     return pb.Attempt(
         id=attempt.id,
         session_id=attempt.session_id,

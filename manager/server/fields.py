@@ -13,6 +13,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from retinue.manager.domain.errors import InvalidRequest, Violation
+from retinue.rpc import times
 
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _HOST = re.compile(
@@ -88,13 +89,10 @@ class Violations:
 
     def duration(self, path: str, value: Duration, lowest: dt.timedelta, highest: dt.timedelta) -> dt.timedelta:
         """Reads a duration within bounds, to the microsecond."""
-        try:
-            # Also refuses nanoseconds out of range, and signs that differ.
-            value.ToJsonString()
-            parsed = value.ToTimedelta()
-        except (ValueError, OverflowError):
+        if not times.is_valid(value):
             self.add(path, "is not a valid duration")
             return lowest
+        parsed = value.ToTimedelta()
         if not lowest <= parsed <= highest:
             self.add(path, f"must be from {_seconds(lowest)} to {_seconds(highest)}")
             return lowest

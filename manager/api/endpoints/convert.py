@@ -35,6 +35,7 @@ from retinue.manager.store.endpoints.endpoint_rollouts import RolloutRecord
 from retinue.manager.store.endpoints.endpoints import FloorRecord
 from retinue.manager.v1 import endpoint_pb2 as pb
 from retinue.manager.v1 import session_pb2
+from retinue.rpc import times
 from retinue.rpc.times import timestamp
 from retinue.types.v1 import cors_pb2, probe_pb2
 
@@ -375,6 +376,4 @@ def thousandths(value: int) -> str:
 
 def duration(milliseconds: int) -> Duration:
     """Returns a duration."""
-    message = Duration()
-    message.FromMilliseconds(milliseconds)
-    return message
+    return times.duration(milliseconds / 1000)

@@ -7,8 +7,6 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from google.protobuf.duration_pb2 import Duration
-
 from retinue.manager.domain.idle.policy import Check, Checker, IdlePolicy
 from retinue.manager.domain.idle.utilization import MEASURED
 from retinue.manager.server.etags import etag
@@ -16,6 +14,7 @@ from retinue.manager.server.fields import Violations
 from retinue.manager.store.postgres.documents import Unreadable
 from retinue.manager.store.sessions.idle import OverrideRecord
 from retinue.manager.v1 import idle_pb2 as pb
+from retinue.rpc.times import duration
 
 _DAY = dt.timedelta(days=1)
 _NOTHING, _SECOND = dt.timedelta(0), dt.timedelta(seconds=1)
@@ -75,9 +74,9 @@ def policy_message(policy: IdlePolicy | Unreadable) -> pb.IdlePolicy | None:
     message = pb.IdlePolicy()
     for field, name, _, _ in _SPANS:
         if (seconds := getattr(policy, name)) is not None:
-            getattr(message, field).CopyFrom(_duration(seconds))
+            getattr(message, field).CopyFrom(duration(seconds))
     if policy.window is not None:
-        message.utilization.window.CopyFrom(_duration(policy.window))
+        message.utilization.window.CopyFrom(duration(policy.window))
     for slot, threshold in policy.thresholds.items():
         message.utilization.thresholds[slot] = threshold
     if policy.any_slot is not None:
@@ -119,15 +118,9 @@ def check_messages(checks: Iterable[Check]) -> list[pb.IdleCheck]:
         pb.IdleCheck(
             checker=pb.IdleChecker.Value(f"IDLE_CHECKER_{check.checker}"),
             status=pb.IdleStatus.Value(f"IDLE_STATUS_{check.status}"),
-            limit=_duration(check.limit),
-            remaining=None if check.remaining is None else _duration(check.remaining),
+            limit=duration(check.limit),
+            remaining=None if check.remaining is None else duration(check.remaining),
             measured=check.measured,
         )
         for check in checks
     ]
-
-
-def _duration(seconds: float) -> Duration:
-    duration = Duration()
-    duration.FromTimedelta(dt.timedelta(seconds=seconds))
-    return duration

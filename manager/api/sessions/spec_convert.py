@@ -35,6 +35,7 @@ from retinue.manager.domain.session.stored_spec import StoredSpec
 from retinue.manager.identity.principal import Principal
 from retinue.manager.session.drafts import Request
 from retinue.manager.v1 import session_pb2 as pb
+from retinue.rpc import times
 from retinue.rpc.times import timestamp
 from retinue.types.v1 import port_pb2
 
@@ -204,18 +205,15 @@ def _retry_message(retry: RetryPolicy) -> pb.RetryPolicy:
     return pb.RetryPolicy(
         max_attempts=retry.max_attempts,
         on_failure=retry.on_failure,
-        backoff=_duration(retry.backoff_seconds),
-        max_backoff=_duration(retry.max_backoff_seconds),
+        backoff=times.duration(retry.backoff_seconds),
+        max_backoff=times.duration(retry.max_backoff_seconds),
     )
 
 
-def _seconds(path: str, duration: Duration) -> float:
-    try:
-        # Also refuses nanoseconds out of range, and signs that differ.
-        duration.ToJsonString()
-    except ValueError:
-        raise ValueError(path, "is not a valid duration") from None
-    return duration.seconds + duration.nanos / 1e9
+def _seconds(path: str, message: Duration) -> float:
+    if not times.is_valid(message):
+        raise ValueError(path, "is not a valid duration")
+    return times.seconds(message)
 
 
 def _signal(name: str) -> str:
@@ -256,13 +254,13 @@ def spec_message(stored: StoredSpec, view: SpecView) -> pb.SessionSpec:
         roles=_role_messages(spec, view),
         template=_reference(spec.template),
         labels=spec.labels,
-        termination_grace=_duration(spec.grace_seconds),
+        termination_grace=times.duration(spec.grace_seconds),
         agents=spec.agents,
         agent_choice=agent_choice if spec.agents else pb.AGENT_CHOICE_UNSPECIFIED,
         architecture=spec.architecture,
         endpoint=spec.endpoint,
         replica_placement=pb.ReplicaPlacement.Value(f"REPLICA_PLACEMENT_{spec.replica_placement or 'UNSPECIFIED'}"),
-        time_limit=None if limit is None else _duration(limit),
+        time_limit=None if limit is None else times.duration(limit),
         preemptible=spec.preemptible,
         bootstrap_script="" if view is SpecView.BASIC else spec.bootstrap_script,
         earliest_start_time=timestamp(
@@ -277,7 +275,7 @@ def spec_message(stored: StoredSpec, view: SpecView) -> pb.SessionSpec:
         time_warning=None
         if (warning := spec.time_warning) is None
         else pb.TimeWarning(
-            signal=warning.signal, before=_duration(warning.before_seconds), started_only=warning.started_only
+            signal=warning.signal, before=times.duration(warning.before_seconds), started_only=warning.started_only
         ),
         retry=None if spec.retry is None else _retry_message(spec.retry),
         mounts=[pb.Mount(source=mount.source, target=mount.target, writable=mount.writable) for mount in spec.mounts],
@@ -297,12 +295,6 @@ def spec_message(stored: StoredSpec, view: SpecView) -> pb.SessionSpec:
         ],
         system=None if spec.sftp is None else pb.SystemSpec(sftp=pb.SftpSpec(**asdict(spec.sftp))),
     )
-
-
-def _duration(seconds: float) -> Duration:
-    duration = Duration()
-    duration.FromTimedelta(dt.timedelta(seconds=seconds))
-    return duration
 
 
 def _origin(message: pb.SessionSpec) -> TemplateOrigin | None:

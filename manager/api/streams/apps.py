@@ -28,6 +28,7 @@ from retinue.manager.store.journal import journal
 from retinue.manager.store.postgres.database import Database
 from retinue.manager.v1 import app_service_pb2 as pb
 from retinue.manager.v1 import app_service_pb2_grpc
+from retinue.rpc.times import is_valid, seconds
 
 _log = logging.getLogger(__name__)
 
@@ -120,10 +121,8 @@ class AppServicer(app_service_pb2_grpc.AppServiceServicer):
 def _seconds(value: Duration | None, field: str, default: int) -> Duration:
     if value is None:
         return Duration(seconds=default)
-    try:
-        value.ToJsonString()
-    except ValueError:
-        raise errors.InvalidRequest([(field, "is not a valid duration")]) from None
-    if not 0 <= value.seconds + value.nanos / 1e9 <= MAX_WAIT_SECONDS:
+    if not is_valid(value):
+        raise errors.InvalidRequest([(field, "is not a valid duration")])
+    if not 0 <= seconds(value) <= MAX_WAIT_SECONDS:
         raise errors.InvalidRequest([(field, f"must be from 0 to {MAX_WAIT_SECONDS} s")])
     return value

@@ -22,6 +22,7 @@ from retinue.manager.domain.endpoints.model import (
 from retinue.manager.domain.endpoints.states import ReplicaState
 from retinue.manager.endpoints.routers.core.table import TableEndpoint
 from retinue.router.v1 import router_service_pb2 as pb
+from retinue.rpc.times import duration
 from retinue.types.v1 import cors_pb2
 
 _ALGORITHMS = {
@@ -112,8 +113,7 @@ def _cors(cors: Cors) -> cors_pb2.Cors:
 
 
 def _duration(milliseconds: int) -> Duration:
-    seconds, rest = divmod(milliseconds, 1000)
-    return Duration(seconds=seconds, nanos=rest * 1_000_000)
+    return duration(milliseconds / 1000)
 
 
 def read_revisions(traffic: pb.Traffic) -> dict[tuple[uuid.UUID, int], RevisionTraffic]:
