@@ -152,7 +152,7 @@ class Client:
         """
         seconds = None if timeout is None else seconds_of(timeout)
         if seconds is not None and not 0 < seconds < math.inf:
-            raise UsageError(f"timeout is more than 0 seconds, and not {seconds:g}; without one calls have 30 s")
+            raise UsageError(f"timeout must be more than 0 seconds, and is {seconds:g}; the default is 30 s")
         if seconds is not None and retry_budget is None:
             retry_budget = RetryBudget(total=seconds)
         return cls(open_channel(endpoint, token, read_ca(ca), seconds), retry_budget=retry_budget)

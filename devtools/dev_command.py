@@ -28,26 +28,39 @@ if TYPE_CHECKING:
     from retinue.devtools.process import ChildProcess
 
 _CONTEXT = "dev"
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 
 
 @click.command("dev")
-@click.option("--agents", type=click.IntRange(0, 64), default=2, show_default=True, help="0: one, without a node.")
-@click.option("--slots", callback=options.slots, multiple=True, metavar="cpu=4,mem=2g", help="What each agent has.")
 @click.option(
-    "--port", type=click.IntRange(1, 65532), default=7440, show_default=True, help="Of the manager; also +1, +2, +3."
+    "--agents",
+    type=click.IntRange(0, 64),
+    default=2,
+    show_default=True,
+    help="Number of agents; 0: one, without a node of its own.",
+)
+@click.option("--slots", callback=options.slots, multiple=True, metavar="cpu=4,mem=2g", help="Slots of each agent.")
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65532),
+    default=7440,
+    show_default=True,
+    help="Port of the manager; the next three are used, too.",
 )
 @click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Keep the database here.")
-@click.option("--vm", is_flag=True, help="Kernels are virtual machines unless they ask to be something else.")
-@click.option("--envoy", type=click.Path(dir_okay=False, exists=True, path_type=Path), help="Envoy of the router.")
+@click.option("--vm", is_flag=True, help="Run kernels as virtual machines by default.")
+@click.option(
+    "--envoy", type=click.Path(dir_okay=False, exists=True, path_type=Path), help="Envoy program for the router."
+)
 @asynchronous
 async def dev_command(
     *, agents: int, slots: Mapping[str, str], port: int, data_dir: Path | None, vm: bool, envoy: Path | None
 ) -> int:
     """Run a manager, its database and agents on nodes of their own, until Ctrl-C; needs root.
 
-    A node is a network namespace. A context `dev` is written for as long as it runs. Without --data-dir nothing stays;
-    what a killed one left, the next one removes. With retinue[router] installed it serves endpoints, too:
+    A node is a network namespace. The context `dev` exists as long as the cluster runs. Without --data-dir nothing
+    stays; the next cluster removes the remains of a killed one. With retinue[router] installed it serves endpoints,
+    too:
 
     \b
       retinue endpoint create hello --public --port 8000 --wait -- python3 -m http.server 8000
@@ -145,7 +158,7 @@ async def _supervise(cluster: Cluster, stopped: asyncio.Task[bool]) -> None:
     """Reports at once when a process ends by itself, and why, until stopped."""
     known = {cluster.manager, *cluster.routers, *(agent.process for agent in cluster.agents)}
     while not stopped.done():
-        await asyncio.wait([stopped], timeout=_LOOK_SECONDS)
+        await asyncio.wait([stopped], timeout=_POLL_SECONDS)
         # An interrupt is for us and not for them; what ends after it was stopped.
         for child in [child for child in known if child.pid is None and not stopped.done()]:
             known.discard(child)

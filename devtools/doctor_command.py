@@ -93,8 +93,8 @@ def doctor_command(  # noqa: PLR0917 - the options of the command
 ) -> int:
     """Check whether this machine can be a node, and say what it lacks; ends with 1 if an agent would not work.
 
-    It asks no manager. What it makes to try things, such as links, is gone when it ends; packets that it sends do not
-    leave the machine.
+    It contacts no manager. It removes what it creates to try things, such as links, and sends no packet out of the
+    machine.
     """
     if missing_extras("agent"):
         raise UsageError("only nodes can be checked, and the agent is not installed: pip install 'retinue[agent]'")

@@ -263,11 +263,11 @@ def _summaries(root: click.Context) -> str:
 @click.option(
     "--context", metavar="NAME", shell_complete=completed_names.contexts, help="Use this context ($RETINUE_CONTEXT)."
 )
-@click.option("--endpoint", metavar="HOST:PORT[,...]", help="The manager, or several ($RETINUE_ENDPOINT).")
-@click.option("--token", help="Bearer token; better in $RETINUE_TOKEN.")
-@click.option("--ca", metavar="FILE", help="PEM of the manager's CA ($RETINUE_CA).")
-@click.option("-v", "--verbose", "details", is_flag=True, help="Errors with the ids of their requests.")
-@click.option("--no-color", is_flag=True, help="Plain text (also $NO_COLOR).")
+@click.option("--endpoint", metavar="HOST:PORT[,...]", help="Addresses of managers ($RETINUE_ENDPOINT).")
+@click.option("--token", help="Bearer token; prefer $RETINUE_TOKEN.")
+@click.option("--ca", metavar="FILE", help="The manager's CA, in PEM ($RETINUE_CA).")
+@click.option("-v", "--verbose", "details", is_flag=True, help="Print request ids with errors.")
+@click.option("--no-color", is_flag=True, help="Print no colours (also $NO_COLOR).")
 @click.pass_context
 def cli(
     context: click.Context,

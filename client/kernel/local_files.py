@@ -277,7 +277,7 @@ class IncomingFiles:
         entry = begin.entry
         destination = self._left.get(entry.path)
         if destination is None:
-            raise TransferError(f"the kernel sends a file {entry.path!r} that was not asked for")
+            raise TransferError(f"the kernel sends a file {entry.path!r} that was not requested")
         if self._entry is not None and self._entry.path == entry.path and begin.offset == self._offset:
             return
         self._drop()

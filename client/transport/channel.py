@@ -87,7 +87,7 @@ def open_channel(endpoint: str, token: str | None, ca: bytes | None, timeout: fl
     if name:
         options.append(("grpc.ssl_target_name_override", name))
     if token and (not token.isascii() or not token.isprintable() or " " in token):
-        raise UsageError("the token holds characters that no token has")
+        raise UsageError("the token has characters that no token can have")
     credentials = grpc.ssl_channel_credentials(root_certificates=ca)
     # gRPC's threads would ask Python for call credentials, and a channel that is closed meanwhile waits for ever.
     metadata = (("authorization", f"Bearer {token}"),) if token else ()

@@ -171,11 +171,11 @@ def _owner_or_none(context: click.Context, parameter: click.Parameter, value: st
     return None if value == _NONE else _owner(context, parameter, value)
 
 
-_FILE_OWNER = "Numbers on the nodes that files in mounts with `uid=account` belong to."
+_FILE_OWNER = "UID and GID, on nodes, of files in mounts with `uid=account`."
 
 
 @users_command.command("create")
-@click.option("--admin", is_flag=True, help="May do everything.")
+@click.option("--admin", is_flag=True, help="Make the user an administrator.")
 @click.option("--file-owner", callback=_owner, metavar="UID:GID", help=_FILE_OWNER)
 @click.option(
     "--project", "projects", multiple=True, callback=options.pairs, metavar="NAME=ROLE", help="member or admin."
@@ -209,7 +209,7 @@ async def create_user(
     required=True,
     callback=_owner_or_none,
     metavar=f"UID:GID|{_NONE}",
-    help=f"{_FILE_OWNER} With `{_NONE}` the user mounts nothing from there.",
+    help=f"{_FILE_OWNER} With `{_NONE}`, the user cannot mount those.",
 )
 @output_option
 @click.argument("name")
@@ -239,7 +239,7 @@ def tokens_command() -> None:
 
 
 @tokens_command.command("ls")
-@click.option("--user", default="", help="Whose.  [default: yours]")
+@click.option("--user", default="", help="Owner.  [default: you]")
 @list_output_option
 @pass_connection
 @asynchronous
@@ -267,9 +267,9 @@ def token_state(token: pb.Token, now: float) -> str:
 
 
 @tokens_command.command("create")
-@click.option("--user", default="", help="For whom.  [default: you]")
-@click.option("--ttl", callback=options.span, metavar="TIME", help="How long it is good.  [default: until revoked]")
-@click.option("--description", "--label", "description", default="", help="What it is for.")
+@click.option("--user", default="", help="Owner of the token.  [default: you]")
+@click.option("--ttl", callback=options.span, metavar="TIME", help="Lifetime of the token.  [default: until revoked]")
+@click.option("--description", "--label", "description", default="", help="Note on its purpose.")
 @click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 @pass_connection
 @asynchronous

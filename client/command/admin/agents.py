@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from retinue.client.client import Client
 
 # Between two looks at a node that is waited for.
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 
 
 @click.group("agents")
@@ -42,7 +42,7 @@ def agents_command() -> None:
 
 @agents_command.command("ls")
 @click.option(
-    "--filter", "filter_", default="", metavar="TERMS", help="""As in: state = "ALIVE" AND drained = "false"."""
+    "--filter", "filter_", default="", metavar="TERMS", help="""Filter, as state = "ALIVE" AND drained = "false"."""
 )
 @list_output_option
 @pass_connection
@@ -155,13 +155,11 @@ def _condition(condition: pb.AgentCondition, now: float) -> str:
 
 
 @agents_command.command("drain")
-@click.option("--keep-system", is_flag=True, help="System sessions stay, too; with --deadline, until then.")
-@click.option("--deadline", callback=options.span, metavar="TIME", help="Evict what still runs there after so long.")
-@click.option("--evict", is_flag=True, help="Evict at once what runs there: --deadline 0s.")
-@click.option("-w", "--wait", is_flag=True, help="Wait until no kernel is left there.")
-@click.option(
-    "--timeout", callback=options.span, metavar="TIME", help="With --wait: give up after so long, with code 5."
-)
+@click.option("--keep-system", is_flag=True, help="Keep system sessions, too; with --deadline, until then.")
+@click.option("--deadline", callback=options.span, metavar="TIME", help="Evict kernels that still run after this time.")
+@click.option("--evict", is_flag=True, help="Evict all kernels at once, as --deadline 0s.")
+@click.option("-w", "--wait", is_flag=True, help="Wait until no kernel is left.")
+@click.option("--timeout", callback=options.span, metavar="TIME", help="With --wait: exit with 5 after this time.")
 @output_option
 @click.argument("agent", shell_complete=completed_names.agents)
 @pass_connection
@@ -177,13 +175,13 @@ async def drain_agent(
     timeout: float | None,  # noqa: ASYNC109
     output: str,
 ) -> None:
-    """Take a node out of scheduling; what runs there stays, but for system sessions, which end with their grace.
+    """Take a node out of scheduling; sessions there stay, except system sessions, which end with their grace.
 
-    What is evicted runs on other nodes if it may be run again (`retinue run --retry`) or has not started yet; all else
+    An evicted session runs on other nodes if it may run again (`retinue run --retry`) or has not started yet; else it
     ends with AGENT_DRAINED. Replicas of endpoints are replaced on other nodes before they end.
     """
     if evict and deadline is not None:
-        raise click.UsageError("--evict is --deadline 0s: give one of them")
+        raise click.UsageError("--evict means --deadline 0s: use one of them")
     if timeout is not None and not wait:
         raise click.UsageError("--timeout needs --wait")
     bound = 0.0 if evict else deadline
@@ -206,7 +204,7 @@ async def _wait_drained(client: Client, agent: pb.Agent, timeout: float | None) 
                 if agent.kernels != shown:
                     shown = agent.kernels
                     click.echo(f"{safe(agent.id)}: {shown} kernels left", err=True)
-                await asyncio.sleep(_LOOK_SECONDS)
+                await asyncio.sleep(_POLL_SECONDS)
                 agent = await client.agents.get(agent.id)
                 if not agent.drained:
                     raise RetinueError(f"agent {agent.id} was put back into scheduling")
@@ -259,10 +257,10 @@ async def remove_agents(connection: Connection, agents: tuple[str, ...]) -> None
 @pass_connection
 @asynchronous
 async def revoke_agents(connection: Connection, agents: tuple[str, ...]) -> None:
-    """Make the certificates of nodes worthless for good, whatever they run.
+    """Revoke the certificates of nodes for good, whatever they run.
 
-    Their sessions end, or are run again on other nodes if they may be, once the agent is lost and has stopped by itself
-    what may be run again. What else still runs there is left to the node's administrator.
+    Their sessions end, or run again on other nodes if they may, once the agent is lost and has stopped by itself what
+    may run again. Other kernels keep running until the node's administrator ends them.
     """
     async with connection.client() as client:
         for agent in agents:
@@ -278,8 +276,8 @@ async def revoke_agents(connection: Connection, agents: tuple[str, ...]) -> None
 async def confirm_lost_agents(connection: Connection, group: str, agents: tuple[str, ...]) -> None:
     """Confirm that nodes with the condition LOSS_HELD are lost; prints which.
 
-    What they ran is then ended, run again elsewhere or kept, as after the loss of any node. What may be run again has
-    stopped there by itself; all else may still run, on a node that is cut off.
+    Their kernels are then ended, run again elsewhere or kept, as after the loss of any node. Kernels that may run again
+    have stopped there by themselves; others may still run, on a node that is cut off.
     """
     if bool(group) == bool(agents):
         raise click.UsageError("name the nodes, or their group with --group")
@@ -332,9 +330,9 @@ async def end_orphans(connection: Connection, agent: str, attempts: tuple[str, .
     help="Resource group that agents join.  [default: default]",
 )
 @click.option("--agent", default="", help="Only an agent of this id may use it.")
-@click.option("--ttl", callback=options.span, metavar="TIME", help="How long it is good.  [default: 15m]")
-@click.option("--uses", type=click.IntRange(1), default=1, show_default=True, help="How often it may be used.")
-@click.option("--router", is_flag=True, help="It lets in routers, and no agents; --agent is the id of one.")
+@click.option("--ttl", callback=options.span, metavar="TIME", help="Lifetime of the token.  [default: 15m]")
+@click.option("--uses", type=click.IntRange(1), default=1, show_default=True, help="Number of uses.")
+@click.option("--router", is_flag=True, help="Enrol routers instead of agents; --agent is the id of the router.")
 @click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 @pass_connection
 @asynchronous

@@ -28,16 +28,19 @@ def audit_command() -> None:
 @click.option("--user", default="", help="Only calls of this user, agent or router.")
 @click.option("--method", default="", help="Only calls of this method, as CreateUser.")
 @click.option("--object", "object_", default="", metavar="NAME", help="Only calls on this object.")
-@click.option("--code", default="", metavar="CODE", help="Only calls that ended so, as OK or PERMISSION_DENIED.")
+@click.option("--code", default="", metavar="CODE", help="Only calls with this code, as OK or PERMISSION_DENIED.")
 @click.option(
     "--category", type=click.Choice(["administration", "account", "denial"]), help="Only records of this category."
 )
-@click.option("--filter", "filter_", default="", metavar="TERMS", help="""As in: address = "10.0.0.7".""")
+@click.option("--filter", "filter_", default="", metavar="TERMS", help="""Filter, as address = "10.0.0.7".""")
 @click.option(
-    "--since", callback=options.moment, metavar="TIME", help="From then on: 30m, 2h ago, or 2026-01-31T12:00:00Z."
+    "--since",
+    callback=options.moment,
+    metavar="TIME",
+    help="Only since this time: 30m, 2h ago, or 2026-01-31T12:00:00Z.",
 )
-@click.option("--until", callback=options.moment, metavar="TIME", help="Before then.")
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many.")
+@click.option("--until", callback=options.moment, metavar="TIME", help="Only before this time.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="List at most this many.")
 @list_output_option
 @pass_connection
 @asynchronous
@@ -57,8 +60,8 @@ async def list_records(
 ) -> None:
     """List records, newest first. For administrators.
 
-    An act without a code has not ended, or its manager ended during it: it may have taken effect. Denied calls of a
-    minute that are alike are one record, with how many there were.
+    A record without a code is of a call that has not ended, or whose manager ended during it: it may have taken effect.
+    Equal denied calls within a minute are one record, with their number.
     """
     chosen = {
         "principal": user,

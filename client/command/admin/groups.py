@@ -35,65 +35,69 @@ def groups_command() -> None:
 def _policy_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(
         (
-            click.option("--weight", multiple=True, callback=options.pairs, metavar="OWNER=N", help="In drf."),
             click.option(
-                "--egress", type=click.Choice(["allow", "deny"]), help="Whether kernels reach the outside world."
+                "--weight", multiple=True, callback=options.pairs, metavar="OWNER=N", help="Weight of the group in drf."
+            ),
+            click.option(
+                "--egress", type=click.Choice(["allow", "deny"]), help="Access of kernels to outside networks."
             ),
             click.option(
                 "--mount-root",
                 multiple=True,
                 callback=options.mount_roots,
                 metavar=options.MOUNT_ROOT,
-                help="What sessions may mount, all of them at once; an empty one: nothing.",
+                help="Directories that sessions may mount; replaces all, an empty one allows none.",
             ),
             click.option(
                 "--image-registry",
                 multiple=True,
                 metavar="HOST[:PORT]",
-                help="Where images may come from, all of them at once, as *.example.org; an empty one: docker.io only.",
+                help="Registries of images, as *.example.org; replaces all, an empty one allows docker.io only.",
             ),
             click.option(
                 "--session-type",
                 multiple=True,
                 type=click.Choice(["interactive", "batch", "inference", "system", ""]),
-                help="Types of sessions that it takes, all of them at once; an empty one: all.",
+                help="Allowed types of sessions; replaces all, an empty one allows all.",
             ),
             click.option(
                 "--allow-isolation",
                 multiple=True,
                 type=click.Choice([*options.ISOLATIONS.choices, ""]),
-                help="Isolations that kernels may have, all of them at once; an empty one: all.",
+                help="Allowed isolations; replaces all, an empty one allows all.",
             ),
             click.option(
                 "--default-isolation",
                 type=click.Choice([*options.ISOLATIONS.choices, ""]),
-                help="Of kernels that ask for none; an empty one: a container if there is an image, else a process.",
+                help="Isolation of kernels that ask for none; empty: container with an image, else process.",
             ),
             click.option(
                 "--default-pull",
                 type=click.Choice([*options.PULL_POLICIES.choices, ""]),
-                help="When nodes ask registries for images of kernels that do not say it; an empty one: if missing.",
+                help="Pull policy of kernels that ask for none; empty: missing.",
             ),
             click.option(
                 "--idle",
                 multiple=True,
                 callback=idle.policy,
                 metavar=idle.FORM,
-                help=f"When unused sessions end; all of it at once, or none. {idle.HELP}",
+                help=f"Idle policy; replaces all of it, `none` removes it. {idle.HELP}",
             ),
-            click.option("--start-timeout", callback=options.span, metavar="TIME", help="From placement to running."),
+            click.option(
+                "--start-timeout", callback=options.span, metavar="TIME", help="Longest time from placement to RUNNING."
+            ),
             click.option("--max-grace", callback=options.span, metavar="TIME", help="Longest grace of a session."),
             click.option(
                 "--mass-loss-percent",
                 type=click.IntRange(1, 100),
-                help="Agents that are lost together are held when they are more than this share; 100: never.",
+                help="Hold agents that are lost together if they exceed this share of the group; 100: never.",
             ),
-            click.option("--mass-loss-agents", type=click.IntRange(1), help="So many agents at least, for that."),
+            click.option("--mass-loss-agents", type=click.IntRange(1), help="Fewest agents to hold."),
             click.option(
                 "--mass-loss-window",
                 callback=options.span,
                 metavar="TIME",
-                help="Agents that were lost so shortly before count, too.",
+                help="Time within which losses count together.",
             ),
         )
     ):
@@ -269,27 +273,29 @@ async def create_group(connection: Connection, /, name: str, output: str, **give
     multiple=True,
     callback=options.mount_roots,
     metavar=options.MOUNT_ROOT,
-    help="Also this one; in place of one with the same path and projects.",
+    help="Add a mount root, or replace the one with the same path and projects.",
 )
 @click.option(
     "--remove-mount-root",
     multiple=True,
     metavar="PATH[@PROJECT,…]",
-    help="Not this one any more; without projects, all with the path.",
+    help="Remove a mount root; without projects, all with the path.",
 )
-@click.option("--etag", default="", help="Only if it has not changed since.")
+@click.option("--etag", default="", help="Change the group only if its etag still matches.")
 @output_option
 @click.argument("name", shell_complete=completed_names.groups)
 @pass_connection
 @asynchronous
 async def update_group(connection: Connection, /, name: str, output: str, etag: str, **given: Any) -> None:
-    """Change what is given of a group's policy."""
+    """Change fields of a group's policy."""
     added, removed = given.pop("add_mount_root") or [], given.pop("remove_mount_root")
     policy, partly = _policy(given), bool(added or removed) or scheduling_policy.given_in(given)
     if "mount_roots" in policy and (added or removed):
-        raise click.UsageError("--mount-root sets all of them: it goes with neither --add- nor --remove-mount-root")
+        raise click.UsageError(
+            "--mount-root replaces all mount roots: use it without --add-mount-root and --remove-mount-root"
+        )
     if not policy and not partly:
-        raise click.UsageError("nothing to change was given")
+        raise click.UsageError("name at least one field to change")
     async with connection.client() as client:
         while partly:
             # The options change a part of the current policy: no other caller may change it meanwhile.

@@ -34,7 +34,7 @@ def _columns(now: float) -> Sequence[Column[pb.SshKey]]:
 
 
 @keys_command.command("ls")
-@click.option("--user", default="", help="Whose.  [default: yours]")
+@click.option("--user", default="", help="Owner.  [default: you]")
 @list_output_option
 @pass_connection
 @asynchronous
@@ -46,7 +46,7 @@ async def list_keys(connection: Connection, user: str, output: str) -> None:
 
 
 @keys_command.command("add")
-@click.option("--description", default="", help="What it is for.  [default: the comment of the key]")
+@click.option("--description", default="", help="Note on its purpose.  [default: the comment of the key]")
 @output_option
 @click.argument("text", type=TextFile(), metavar="FILE.pub")
 @pass_connection

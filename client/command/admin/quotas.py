@@ -63,11 +63,11 @@ async def list_quotas(connection: Connection, kind: QuotaKind | None, output: st
 
 
 @quotas_command.command("set")
-@click.option("--slots", multiple=True, callback=options.slots, metavar="SLOT=AMOUNT", help="Most that may be held.")
-@click.option("--sessions", type=int, help="Most sessions that are placed.")
-@click.option("--pending", type=int, help="Most sessions that wait.")
-@click.option("--system", type=int, help="Most system sessions of a user.  [default: 2]")
-@click.option("--priority", type=int, help="Highest priority.")
+@click.option("--slots", multiple=True, callback=options.slots, metavar="SLOT=AMOUNT", help="Limit of slots.")
+@click.option("--sessions", type=int, help="Limit of placed sessions.")
+@click.option("--pending", type=int, help="Limit of pending sessions.")
+@click.option("--system", type=int, help="Limit of a user's system sessions.  [default: 2]")
+@click.option("--priority", type=int, help="Highest allowed priority.")
 @output_option
 @click.argument("kind", type=_KIND)
 @click.argument("name")
@@ -85,7 +85,7 @@ async def set_quota(
     priority: int | None,
     output: str,
 ) -> None:
-    """Set all limits at once: what is not given is not limited, and without any option nothing is."""
+    """Set all limits at once; a limit without its option is removed."""
     async with connection.client() as client:
         quota = await client.quotas.set(
             kind,

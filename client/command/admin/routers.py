@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.group("routers")
 def routers_command() -> None:
-    """List and revoke what serves endpoints to clients."""
+    """List and revoke routers, which serve endpoints to clients."""
 
 
 @routers_command.command("ls")
@@ -53,7 +53,7 @@ def _columns(now: float) -> Sequence[Column[pb.Router]]:
 @pass_connection
 @asynchronous
 async def revoke_router(connection: Connection, router: str, output: str) -> None:
-    """Make a router's certificate worthless: it gets no table any more, and reaches no replica."""
+    """Revoke a router's certificate: it gets no more tables, and reaches no replica."""
     async with connection.client() as client:
         found = await client.routers.revoke(router)
     columns = _columns(time.time())

@@ -22,37 +22,42 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 _NAMES = {
-    "sessions": "Which session comes next: fifo, lifo, drf, fair-share, external, or one that is installed.",
-    "agents": "Where it goes: concentrated, dispersed, round-robin, external, or one that is installed.",
+    "sessions": "Order of sessions: fifo, lifo, drf, fair-share, external, or an installed one.",
+    "agents": "Choice of agents: concentrated, dispersed, round-robin, external, or an installed one.",
 }
 _DEFAULTS = {"session_strategy": "drf", "agent_strategy": "concentrated"}
 # Option, section of the policy, field of it (of the chosen strategy, where it has one), help.
 _FIELDS = (
-    ("max-tries-before-skip", "session_strategy", "max_tries_before_skip", "fifo: tries until others go ahead."),
-    ("half-life", "session_strategy", "half_life", "fair-share: until past usage counts half."),
-    ("look-back", "session_strategy", "look_back", "fair-share: older usage does not count."),
-    ("usage-weight", "session_strategy", "usage_weights", "fair-share: how much a slot counts; all of them at once."),
-    ("session-option", "session_strategy", "options", "Option of an installed strategy; all of them at once."),
-    ("session-fallback", "session_strategy", "fallback", "What decides when the strategy fails: drf, fifo or lifo."),
+    (
+        "max-tries-before-skip",
+        "session_strategy",
+        "max_tries_before_skip",
+        "fifo: failed placements before others go ahead.",
+    ),
+    ("half-life", "session_strategy", "half_life", "fair-share: time until usage counts half."),
+    ("look-back", "session_strategy", "look_back", "fair-share: age at which usage stops counting."),
+    ("usage-weight", "session_strategy", "usage_weights", "fair-share: weights of slots; replaces all."),
+    ("session-option", "session_strategy", "options", "Option of an installed strategy; replaces all."),
+    ("session-fallback", "session_strategy", "fallback", "Fallback when the strategy fails: drf, fifo or lifo."),
     ("slot-priority", "agent_strategy", "slot_priority", "Slots by which agents are compared, as cuda,cpu."),
     ("max-kernels-per-agent", "", "max_kernels_per_agent", "Most kernels on one agent; 0: no limit."),
-    ("agent-option", "agent_strategy", "options", "Option of an installed strategy; all of them at once."),
-    ("agent-fallback", "agent_strategy", "fallback", "What decides when it fails: concentrated or dispersed."),
+    ("agent-option", "agent_strategy", "options", "Option of an installed strategy; replaces all."),
+    ("agent-fallback", "agent_strategy", "fallback", "Fallback when the strategy fails: concentrated or dispersed."),
     ("external-address", "external_server", "address", "Server of external strategies: host:port or unix:/path."),
-    ("external-deadline", "external_server", "deadline", "How long an answer may take."),
+    ("external-deadline", "external_server", "deadline", "Longest time to wait for an answer."),
     ("external-tls", "external_server", "tls", "Whether TLS is used: true or false."),
-    ("reserve-after-tries", "reservation", "after_tries", "Tries in vain until a session gets a reservation."),
-    ("reserve-after", "reservation", "after", "Time until a session gets a reservation."),
-    ("preemption", "preemption", "mode", "What happens to sessions that make way: off, terminate or requeue."),
+    ("reserve-after-tries", "reservation", "after_tries", "Failed placements before a session gets a reservation."),
+    ("reserve-after", "reservation", "after", "Time before a session gets a reservation."),
+    ("preemption", "preemption", "mode", "Preempt sessions: off, terminate or requeue."),
     (
         "preemption-order",
         "preemption",
         "order",
-        "Which go first: newest, oldest, fewest-sessions or smallest-resources.",
+        "Sessions to preempt first: newest, oldest, fewest-sessions or smallest-resources.",
     ),
-    ("preemption-hold", "preemption", "hold", "How long room is kept for the winner."),
-    ("preemption-min-runtime", "preemption", "min_runtime", "How long a session runs before it may be preempted."),
-    ("pending-timeout", "", "pending_timeout", "How long a session may wait for a place; 0: for ever."),
+    ("preemption-hold", "preemption", "hold", "Time for which capacity is kept for the winner."),
+    ("preemption-min-runtime", "preemption", "min_runtime", "Shortest run before a session may be preempted."),
+    ("pending-timeout", "", "pending_timeout", "Longest time that a session may be pending; 0: for ever."),
 )
 
 

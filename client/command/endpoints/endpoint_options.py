@@ -59,39 +59,49 @@ def _is_amount(text: str) -> bool:
 
 
 _REVISION = (
-    click.option("--image", help="Default: the root of the agent's own host, read-only."),
-    click.option("--isolation", type=options.ISOLATIONS, help="How kernels are isolated."),
-    click.option("--pull", type=options.PULL_POLICIES, help="When nodes ask the image's registry."),
-    click.option("--slots", multiple=True, callback=options.slots, metavar="cpu=2,mem=1g", help="Amounts of a kernel."),
+    click.option("--image", help="Image of kernels.  [default: the agent's own host, read-only]"),
+    click.option("--isolation", type=options.ISOLATIONS, help="Isolation of kernels."),
+    click.option("--pull", type=options.PULL_POLICIES, help="When to pull the image."),
+    click.option(
+        "--slots", multiple=True, callback=options.slots, metavar="cpu=2,mem=1g", help="Slots of each kernel."
+    ),
     env_options,
     click.option(
         "--mount",
         multiple=True,
         callback=options.mounts,
         metavar="SRC:DST[:rw]",
-        help="Directory of the nodes; read-only unless `rw`.",
+        help="Mount a directory of the nodes; read-only unless `rw`.",
     ),
-    click.option("--port", type=click.IntRange(1, 65_535), help="Port that it serves at, on 0.0.0.0."),
-    click.option("--protocol", type=click.Choice(["http1", "http2", "grpc"]), help="What it speaks.  [default: http1]"),
+    click.option("--port", type=click.IntRange(1, 65_535), help="Port of the program, on 0.0.0.0."),
     click.option(
-        "--readiness", metavar="PATH", help="Ready when this answers 200-399.  [default: when the port is open]"
+        "--protocol", type=click.Choice(["http1", "http2", "grpc"]), help="Protocol of the port.  [default: http1]"
     ),
-    click.option("--max-concurrency", type=click.IntRange(0, 10_000), help="Most requests at once on a replica."),
-    click.option("--metrics-path", metavar="PATH", help="Where a replica shows metrics of its own."),
-    click.option("--replicas", type=click.Choice(["spread", "pack"]), help="Where they go.  [default: spread]"),
+    click.option(
+        "--readiness",
+        metavar="PATH",
+        help="Path that answers 200-399 once a replica is ready.  [default: the port is open]",
+    ),
+    click.option("--max-concurrency", type=click.IntRange(0, 10_000), help="Most concurrent requests of a replica."),
+    click.option("--metrics-path", metavar="PATH", help="Path of a replica's own metrics."),
+    click.option(
+        "--replicas",
+        type=click.Choice(["spread", "pack"]),
+        help="Spread replicas over agents, or pack them.  [default: spread]",
+    ),
 )
 _ENDPOINT = (
-    click.option("--min", "least", type=click.IntRange(0, 1000), help="Replicas at least; 0 lets it sleep."),
-    click.option("--max", "most", type=click.IntRange(1, 1000), help="Replicas at most."),
+    click.option("--min", "least", type=click.IntRange(0, 1000), help="Fewest replicas; 0 lets the endpoint sleep."),
+    click.option("--max", "most", type=click.IntRange(1, 1000), help="Most replicas."),
     click.option(
         "--target",
         "metrics",
         multiple=True,
         callback=targets,
         metavar="METRIC=AMOUNT",
-        help="Amount for each replica, as concurrency=8, utilization:cpu=60 or custom:depth=5.",
+        help="Load of each replica to scale to, as concurrency=8, utilization:cpu=60 or custom:depth=5.",
     ),
-    click.option("--public", is_flag=True, help="Answer anyone: no token is needed."),
+    click.option("--public", is_flag=True, help="Answer requests without a token."),
     click.option("--group", default="", shell_complete=completed_names.groups, help="Resource group."),
     click.option("--project", default="", help="Project."),
 )

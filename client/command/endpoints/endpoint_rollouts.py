@@ -45,8 +45,8 @@ async def deploy_revision(
 ) -> None:
     """Create a new revision from a file, or from the newest one, and start its rollout.
 
-    The file is the endpoint's, of which only `revision` and `rollout` count. Options change what they name. With
-    neither, the revision is the newest once more: all replicas are replaced, and find out again which image a tag is.
+    Only `revision` and `rollout` of the file count. Options override its fields. Without a file and options, the newest
+    revision is deployed again: all replicas are replaced, and resolve the tag of their image again.
     """
     async with connection.client() as client:
         spec = spec_in(file) if file else epb.EndpointSpec(revision=(await client.endpoints.revision(endpoint)).spec)

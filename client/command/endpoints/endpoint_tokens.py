@@ -22,7 +22,7 @@ def token_group() -> None:
 
 
 @token_group.command("create")
-@click.option("--label", "--description", "label", default="", help="For people.")
+@click.option("--label", "--description", "label", default="", help="Note on the token.")
 @click.option(
     "--for",
     "seconds",

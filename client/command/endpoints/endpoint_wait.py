@@ -37,11 +37,9 @@ def wait_options(command: _Command) -> _Command:
         "wait_seconds",
         callback=options.span,
         metavar="TIME",
-        help="With --wait: give up after so long, with code 5.",
+        help="With --wait: exit with 5 after this time.",
     )(command)
-    return click.option("-w", "--wait", is_flag=True, help="Continue until it is done, and print what changes.")(
-        command
-    )
+    return click.option("-w", "--wait", is_flag=True, help="Wait until it is done, and print changes.")(command)
 
 
 async def wait_ready(client: Client, endpoint: str, seconds: float | None) -> epb.Endpoint:
@@ -78,7 +76,7 @@ def rollout_end(answer: pb.GetEndpointResponse, begun: epb.Endpoint, *, promoted
     if {rollout.from_revision, rollout.to_revision} != {before.from_revision, before.to_revision}:
         raise RetinueError("another rollout has begun")
     if _goal(rollout) != _goal(before):
-        raise RetinueError(f"it went back to revision {_goal(rollout)}: {safe(rollout.message)}")
+        raise RetinueError(f"the rollout went back to revision {_goal(rollout)}: {safe(rollout.message)}")
     if rollout.state in _FINISHED:
         return "" if _is_ready(answer) else None
     if promoted and _new_share(answer.endpoint) == _new_share(begun):

@@ -74,7 +74,7 @@ def _print_table(lines: list[str]) -> None:
 @revision_options
 @endpoint_options
 @wait_options
-@click.option("--validate-only", "--dry-run", is_flag=True, help="Only check: nothing is made.")
+@click.option("--validate-only", "--dry-run", is_flag=True, help="Check the request; create nothing.")
 @output_option
 @click.argument("endpoint", required=False, default="", metavar="[NAME]")
 @command_argument
@@ -92,7 +92,7 @@ async def create_endpoint(
     output: str,
     **given: Any,
 ) -> None:
-    """Create an endpoint whose replicas run COMMAND, or that in a file; options count beside a file, too.
+    """Create an endpoint whose replicas run COMMAND, or the endpoint in a file; options override the file.
 
     \b
       retinue endpoint create llm --image my/model --port 8000 --readiness /health \\
@@ -113,8 +113,8 @@ async def create_endpoint(
 
 
 @endpoint_command.command("ls")
-@click.option("--project", default="", help="Only those of a project.")
-@click.option("--all", "deleted", is_flag=True, help="Also those that were deleted less than a day ago.")
+@click.option("--project", default="", help="List endpoints of this project.")
+@click.option("--all", "deleted", is_flag=True, help="List endpoints deleted within the last day, too.")
 @list_output_option
 @pass_connection
 @asynchronous
@@ -142,9 +142,11 @@ async def get_endpoint(connection: Connection, endpoint: str, output: str) -> No
 
 
 @endpoint_command.command("scale")
-@click.option("--min", "least", type=click.IntRange(0, 1000), default=None, help="Replicas at least; 0 lets it sleep.")
-@click.option("--max", "most", type=click.IntRange(1, 1000), default=None, help="Replicas at most.")
-@click.option("--floor", type=click.IntRange(0, 1000), default=None, help="Replicas at least, for a time.")
+@click.option(
+    "--min", "least", type=click.IntRange(0, 1000), default=None, help="Fewest replicas; 0 lets the endpoint sleep."
+)
+@click.option("--max", "most", type=click.IntRange(1, 1000), default=None, help="Most replicas.")
+@click.option("--floor", type=click.IntRange(0, 1000), default=None, help="Fewest replicas, for a time.")
 @click.option(
     "--for",
     "seconds",
@@ -180,7 +182,7 @@ async def scale(
         spec.scaling.max = most
         mask.append("scaling.max")
     if not mask and floor is None:
-        raise click.UsageError("say --min, --max or --floor")
+        raise click.UsageError("use --min, --max or --floor")
     async with connection.client() as client:
         if mask:
             changed = await client.endpoints.update(endpoint, spec, mask=mask)
@@ -239,7 +241,7 @@ def _print_decision(decision: epb.ScalingDecision) -> None:
 
 @endpoint_command.command("top")
 @click.option(
-    "-n", "rounds", type=click.IntRange(0), default=0, help="Print so many times.  [default: until interrupted]"
+    "-n", "rounds", type=click.IntRange(0), default=0, help="Print this many times.  [default: until interrupted]"
 )
 @name_argument
 @pass_connection
@@ -274,8 +276,10 @@ async def top(connection: Connection, endpoint: str, rounds: int) -> None:
 
 
 @endpoint_command.command("logs")
-@click.option("-f", "--follow", is_flag=True, help="Continue until the replicas have ended.")
-@click.option("--tail", type=click.IntRange(0, 100_000), default=100, help="Last lines of each.", show_default=True)
+@click.option("-f", "--follow", is_flag=True, help="Print new output until the replicas end.")
+@click.option(
+    "--tail", type=click.IntRange(0, 100_000), default=100, help="Print only the last lines of each.", show_default=True
+)
 @name_argument
 @pass_connection
 @asynchronous
@@ -299,8 +303,8 @@ async def logs(connection: Connection, endpoint: str, tail: int, *, follow: bool
 
 
 @endpoint_command.command("open")
-@click.option("--path", default="", help="Where to begin there, with a query if need be.")
-@click.option("--browser", is_flag=True, help="Open it in this machine's browser; for public endpoints.")
+@click.option("--path", default="", help="Path of the link, with a query if needed.")
+@click.option("--browser", is_flag=True, help="Open the link in a browser here; for public endpoints.")
 @name_argument
 @pass_connection
 @asynchronous

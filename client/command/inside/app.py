@@ -41,9 +41,9 @@ def _grace(context: click.Context, parameter: click.Parameter, value: str | None
 def app_command() -> None:
     """Start and stop programs of a session, such as JupyterLab.
 
-    A session's request defines them (`retinue run --app`, or `apps` in a file for `retinue apply`), each with the
-    service port that it answers at; those that `retinue app ls` shows by their names alone.
-    `retinue port-forward SESSION NAME` then gives it a port here, and `retinue open SESSION NAME` a link for a browser.
+    A session's request defines its apps (`retinue run --app`, or `apps` in a file for `retinue apply`), each with its
+    service port; apps of the catalogue (`retinue app ls`) need only a name. `retinue port-forward SESSION NAME`
+    forwards a port here to an app, and `retinue open SESSION NAME` prints a link for a browser.
     """
 
 
@@ -54,7 +54,7 @@ def app_command() -> None:
 async def list_apps(connection: Connection, *, session: str) -> int:
     """List the apps of SESSION, or without one those of the catalogue.
 
-    An app of the catalogue needs a program that the image, or the node, has to have. Its name is enough:
+    The image, or the node, must have the program of an app of the catalogue. Such an app needs only its name:
 
     \b
       retinue run --type interactive -n lab --app streamlit
@@ -108,8 +108,8 @@ async def start(
 ) -> int:
     """Start NAME in main1 of SESSION, unless it runs, and wait until it answers.
 
-    ARGUMENTS and variables are those that its definition allows; apps of the catalogue take any arguments, such as the
-    script of `streamlit`.
+    The app's definition says which ARGUMENTS and variables it takes; apps of the catalogue take any arguments, such as
+    the script of `streamlit`.
     """
     async with connection.client() as client:
         while True:

@@ -37,13 +37,15 @@ class _Code(click.Group):
         return super().parse_args(ctx, args)
 
 
-_LANGUAGE = click.option("-l", "--language", default="", help="A Jupyter kernel in the session.  [default: python]")
+_LANGUAGE = click.option(
+    "-l", "--language", default="", help="Language with a Jupyter kernel in the session.  [default: python]"
+)
 _SAVE = click.option(
     "--save-dir",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path(),
     show_default="here",
-    help="Where images and pages that the code shows are saved.",
+    help="Save images and pages that the code shows here.",
 )
 
 
@@ -51,7 +53,7 @@ _SAVE = click.option(
 def code_command() -> None:
     """Run code in an interactive session, in Python or any language it has a Jupyter kernel for.
 
-    Variables are kept from run to run, as long as the session. What the code shows besides text is saved to files.
+    Variables are kept from run to run, as long as the session. Images and pages that the code shows are saved to files.
 
     \b
       retinue code my-session
@@ -69,7 +71,7 @@ def code_command() -> None:
 def talk_command(connection: Connection, *, language: str, save_dir: Path, session: str, raw: bool) -> int:
     """Run lines as they are typed: history with the arrow keys, names with tab, Ctrl-C interrupts, Ctrl-D ends.
 
-    A line that leaves something open continues, and a block continues until an empty line.
+    An incomplete line continues on the next one, and a block continues until an empty line.
     """
     output = Output(save_dir, raw=raw)
     with conversation(connection, session, language) as talk, history(talk):
@@ -83,7 +85,7 @@ def talk_command(connection: Connection, *, language: str, save_dir: Path, sessi
 @_LANGUAGE
 @_SAVE
 @raw_option
-@click.option("--timeout", callback=options.positive_span, metavar="TIME", help="Interrupt it after so long.")
+@click.option("--timeout", callback=options.positive_span, metavar="TIME", help="Interrupt the code after this time.")
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path))
 @click.argument("session", shell_complete=completed_names.sessions)
 @pass_connection
@@ -107,7 +109,7 @@ def run_command(
 
 @code_command.command("interrupt")
 @_LANGUAGE
-@click.option("--force", is_flag=True, help="End the process that runs it: variables are lost.")
+@click.option("--force", is_flag=True, help="End the process that runs the code; variables are lost.")
 @click.argument("session", shell_complete=completed_names.sessions)
 @pass_connection
 @asynchronous

@@ -45,12 +45,14 @@ class _Exec(click.Command):
 
 
 @click.command("exec", cls=_Exec)
-@click.option("-i", "--stdin", "interactive", is_flag=True, help="Pass standard input on.")
-@click.option("-t", "--tty", is_flag=True, help="Run it on a terminal, the size of this one.")
-@click.option("-d", "--detach", is_flag=True, help="Start it apart, without input and output, and do not wait for it.")
+@click.option("-i", "--stdin", "interactive", is_flag=True, help="Pass standard input to COMMAND.")
+@click.option("-t", "--tty", is_flag=True, help="Run COMMAND on a terminal of this one's size.")
+@click.option("-d", "--detach", is_flag=True, help="Run COMMAND in the background, without input and output.")
 @click.option("-k", "--kernel", default="", help="Hostname of the kernel.  [default: main1]")
 @env_options
-@click.option("-w", "--workdir", default="", help="Absolute path.  [default: that of the kernel's command]")
+@click.option(
+    "-w", "--workdir", default="", help="Working directory, absolute.  [default: that of the kernel's command]"
+)
 @click.argument("session", shell_complete=completed_names.sessions)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @pass_connection
@@ -69,9 +71,9 @@ async def exec_command(
 ) -> int:
     """Run COMMAND in a kernel of a running session, as the kernel's user, and end with its exit code.
 
-    Without a COMMAND it is a shell, on a terminal if this is one. When the command ends, or this program does, nothing
-    that it started is left; on a terminal, what has left the terminal lives on as after a login by ssh (tmux, `nohup`,
-    `setsid`). A command with --detach runs as long as the session, or to its own end.
+    Without COMMAND, run a shell, on a terminal if this is one. When the command or this program ends, all processes
+    that it started end, too; on a terminal, those that have left it live on, as after a login by ssh (tmux, `nohup`,
+    `setsid`). With --detach, the command runs to its own end, or to that of the session.
 
     \b
       retinue exec my-session -- nvidia-smi
@@ -106,9 +108,9 @@ async def exec_command(
 async def attach_command(connection: Connection, *, kernel: str, session: str) -> int:
     """Open a shell in a running session, and end with its exit code.
 
-    It is `retinue exec -it SESSION`: a new shell beside the session's own command, which continues when the shell ends,
-    as does what the shell leaves behind (tmux, `nohup`, `setsid`).
-    Several may be open at once. `retinue logs -f` shows what the session's own command prints.
+    The same as `retinue exec -it SESSION`: a new shell beside the session's own command, which continues when the shell
+    ends, as do processes that have left the shell (tmux, `nohup`, `setsid`). Several shells may be open at once.
+    `retinue logs -f` prints the output of the session's own command.
     """
     async with connection.client() as client:
         return await run_attached(client.sessions, session, kernel=kernel, interactive=True, tty=_is_terminal())

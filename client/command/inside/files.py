@@ -72,9 +72,10 @@ async def cp_command(
 ) -> int:
     """Copy files to or from the work directory of a running session; one of SOURCE and TARGET is SESSION:PATH.
 
-    A PATH is beneath the work directory, with or without its name. A target that is a directory, or ends with `/`, is
-    copied into. Each file comes whole or not at all, and a copy continues over broken connections. Symbolic links are
-    copied as links, unless they lead out of what is copied. What is left out is named, and the code is 1.
+    A PATH is relative to the work directory, or absolute within it. If the target is a directory, or ends with `/`,
+    files are copied into it. Each file is copied whole or not at all, and a copy continues over broken connections.
+    Symbolic links are copied as links; links that lead out of the copied directory are left out and named, and the code
+    is 1.
 
     \b
       retinue cp train.py my-session:
@@ -150,7 +151,7 @@ def _show_progress(*, quiet: bool) -> Iterator[Progress | None]:
 
 
 @click.command("files")
-@click.option("-r", "--recursive", is_flag=True, help="Also what is in directories beneath it.")
+@click.option("-r", "--recursive", is_flag=True, help="List directories beneath it, too.")
 @click.option("-k", "--kernel", default="", help="Hostname of the kernel.  [default: main1]")
 @list_output_option
 @click.argument("reference", metavar="SESSION[:PATH]")

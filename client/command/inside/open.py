@@ -15,8 +15,8 @@ from retinue.client.errors import UsageError
 
 
 @click.command("open")
-@click.option("--path", default="/", show_default=True, help="Where to begin there, with a query if need be.")
-@click.option("--browser", is_flag=True, help="Open it in this machine's browser.")
+@click.option("--path", default="/", show_default=True, help="Path of the link, with a query if needed.")
+@click.option("--browser", is_flag=True, help="Open the link in a browser here.")
 @click.argument("session", shell_complete=completed_names.sessions)
 @click.argument("port", shell_complete=completed_names.ports)
 @pass_connection
@@ -24,8 +24,8 @@ from retinue.client.errors import UsageError
 async def open_command(connection: Connection, *, path: str, browser: bool, session: str, port: str) -> int:
     """Print a link to PORT of a running session's main1, a name or a number, for a browser.
 
-    The link is good once, within a minute. The browser that follows it may use the port from then on, for 12 hours or
-    until the session ends. The manager must have a gateway for HTTP; without one, use `retinue port-forward`.
+    The link works once, within a minute. The browser that opens it may then use the port for 12 hours, or until the
+    session ends. The manager needs a gateway for HTTP; without one, use `retinue port-forward`.
 
     \b
       retinue open my-session jupyter

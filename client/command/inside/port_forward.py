@@ -35,7 +35,7 @@ _START_SECONDS, _PAUSE_SECONDS = 5.0, 0.1
 @click.command("port-forward")
 @click.option("--address", default="127.0.0.1", show_default=True, help="Address of this machine to listen at.")
 @click.option("--stdio", is_flag=True, help="Carry standard input and output to the port, for one connection.")
-@click.option("--pass-socket", is_flag=True, hidden=True, help="With --stdio: for ProxyUseFdpass.")
+@click.option("--pass-socket", is_flag=True, hidden=True, help="With --stdio: pass the socket on, for ProxyUseFdpass.")
 @click.option("-k", "--kernel", default="", help="With --stdio: hostname of a kernel of a system session.")
 @click.argument("session", shell_complete=completed_names.sessions)
 @click.argument("ports", nargs=-1, required=True, metavar="NAME[:LOCAL]...", shell_complete=completed_names.ports)
@@ -52,9 +52,8 @@ def port_forward_command(
 ) -> int:
     """Forward local ports to ports of a running session's main1.
 
-    A port is a name or a number that the session or its image declares, and comes first; LOCAL is the port here, by
-    default any that is free. Continues until it is interrupted, or the session terminates.
-    A connection that fails does not affect the others.
+    PORT is a name or a number that the session or its image declares; LOCAL is the port here, by default a free one.
+    Forward until Ctrl-C, or until the session ends. A connection that fails does not affect the others.
 
     \b
       retinue port-forward my-session jupyter
@@ -64,8 +63,8 @@ def port_forward_command(
     if stdio:
         if len(ports) != 1 or ":" in ports[0]:
             raise UsageError("--stdio is for one port without :LOCAL")
-        give = ssh_socket.fork_giver() if pass_socket else None
-        return _carry_stdio(connection, session, ports[0], kernel, give)
+        handover = ssh_socket.fork_handover() if pass_socket else None
+        return _carry_stdio(connection, session, ports[0], kernel, handover)
     if kernel:
         raise UsageError("--kernel needs --stdio")
     return _forward(connection, session, ports, address)
@@ -101,23 +100,23 @@ async def _forward(connection: Connection, session: str, ports: tuple[str, ...],
 
 @asynchronous
 async def _carry_stdio(
-    connection: Connection, session: str, port: str, kernel: str, give: ssh_socket.Giver | None
+    connection: Connection, session: str, port: str, kernel: str, handover: ssh_socket.SocketHandover | None
 ) -> int:
     """Carries standard input and output to a port, or gives away a socket that leads there."""
     settings = connection.settings()
     async with contextlib.AsyncExitStack() as stack:
-        if give is not None:
-            stack.enter_context(give.client_waits())
+        if handover is not None:
+            stack.enter_context(handover.client_waits())
         channel = await stack.enter_async_context(open_channel(settings.endpoint, settings.token, read_ca(settings.ca)))
         open_port = open_port_method(channel)
         until = time.monotonic() + _START_SECONDS
         while True:
             try:
-                async with PortConnection(open_port, session, port, kernel, direct=give is not None) as remote:
-                    if give is None:
+                async with PortConnection(open_port, session, port, kernel, direct=handover is not None) as remote:
+                    if handover is None:
                         await carry_pipes(sys.stdin.fileno(), sys.stdout.fileno(), remote)
                     else:
-                        await ssh_socket.lead(remote, give, settings.endpoint)
+                        await ssh_socket.lead(remote, handover, settings.endpoint)
                     return ExitCode.OK
             except CallError as error:
                 # What has just been started listens soon.

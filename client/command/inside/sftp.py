@@ -35,7 +35,7 @@ _PROVIDED_AT_A_TIME = 16
     "--listen",
     default="",
     metavar="[ADDRESS:]PORT",
-    help="Start no client, but listen at this port for others: FileZilla, WinSCP, libraries.",
+    help="Listen at this port for other clients, such as FileZilla and WinSCP; start none.",
 )
 @click.argument("target", default="", metavar="[SESSION[:PATH]]", shell_complete=completed_names.sessions)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -47,8 +47,8 @@ async def sftp_command(
     """Open the files that a system session serves with OpenSSH's `sftp`, which gets the ARGUMENTS,
     and end with its exit code.
 
-    Without a SESSION it is your only one. No key has to be registered:
-    the manager certifies one of this program's for an hour.
+    Without SESSION, open your only system session. You need to register no key: the manager certifies a key of this
+    program for an hour.
 
     \b
       retinue run --type system -n files --mount /srv/data:/data:rw
@@ -82,7 +82,7 @@ async def sftp_command(
 async def _listen(connection: Connection, where: str, kernel: str, target: str, arguments: tuple[str, ...]) -> int:
     """Listens for clients until the session ends; returns the exit code."""
     if ":" in target or arguments:
-        raise UsageError("--listen takes a SESSION and nothing else: its clients choose what they open")
+        raise UsageError("--listen takes only SESSION: clients choose the files that they open")
     async with connection.client() as client:
         session = await _found(client, target)
         key = await ssh_access.host_key(session, ssh_blocks.directory())
@@ -104,7 +104,7 @@ async def sftp_mount_command(
 ) -> int:
     """Mount the files that a system session serves at a directory of this machine by `sshfs`, which gets the ARGUMENTS.
 
-    It connects again when a connection ends, for as long as the session runs. `fusermount3 -u DIRECTORY` unmounts it.
+    The mount reconnects as long as the session runs. To unmount it, run `fusermount3 -u DIRECTORY`.
 
     \b
       retinue sftp-mount files ~/files
@@ -150,8 +150,8 @@ async def ssh_config_command(connection: Connection, *, session: str, refresh: b
     """Print blocks for ~/.ssh/config by which OpenSSH's clients reach the kernels of a session by name: `sftp`, `scp`,
     `rsync` and `sshfs` those of a system session, and these, `ssh`, Ansible and IDEs those of any other.
 
-    The hosts are called SESSION.retinue, which is main1, and sub1.SESSION.retinue and so on; certificates are renewed
-    whenever a client connects.
+    The host SESSION.retinue is main1, sub1.SESSION.retinue is sub1, and so on. Certificates are renewed whenever a
+    client connects.
 
     \b
       retinue ssh-config files --write

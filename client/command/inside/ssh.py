@@ -30,9 +30,9 @@ _WORDS_LIMIT = 1 << 16
 
 @click.command("ssh", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("-k", "--kernel", default="", help="Hostname of the kernel.  [default: main1]")
-@click.option("--stdio", default="", hidden=True, metavar="HOME", help="Only carry one connection: for ProxyCommand.")
-@click.option("--pass-socket", is_flag=True, hidden=True, help="With --stdio: for ProxyUseFdpass.")
-@click.option("--refresh", is_flag=True, hidden=True, help="Only see to the keys: for `Match exec`.")
+@click.option("--stdio", default="", hidden=True, metavar="HOME", help="Carry one connection, for ProxyCommand.")
+@click.option("--pass-socket", is_flag=True, hidden=True, help="With --stdio: pass the socket on, for ProxyUseFdpass.")
+@click.option("--refresh", is_flag=True, hidden=True, help="Only renew the keys, for `Match exec`.")
 @click.argument("session", shell_complete=completed_names.sessions)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @pass_connection
@@ -48,10 +48,9 @@ def ssh_command(
 ) -> int:
     """Open a shell in a running session by OpenSSH's `ssh`, or run a command there, and end with its exit code.
 
-    ARGUMENTS that begin with `-` are options of `ssh`. The server is started for this connection, as the kernel's user,
-    and ends with it; this program's key is added to the user's authorized keys. What you leave running there (tmux,
-    `nohup`, the server of an IDE) goes on, and you find it again by the next connection.
-    `retinue ssh-config` makes the session a host for IDEs.
+    ARGUMENTS that begin with `-` are options of `ssh`. The connection has a server of its own, which runs as the
+    kernel's user; this program's key is added to the user's authorized keys. Programs that you leave running (tmux,
+    `nohup`, the server of an IDE) go on after the connection. `retinue ssh-config` makes the session a host for IDEs.
 
     \b
       retinue ssh my-session
@@ -59,8 +58,8 @@ def ssh_command(
       retinue ssh my-session nvidia-smi
     """
     if stdio:
-        give = ssh_socket.fork_giver() if pass_socket else None
-        return _carry(connection, session, kernel, stdio, give)
+        handover = ssh_socket.fork_handover() if pass_socket else None
+        return _carry(connection, session, kernel, stdio, handover)
     arguments = arguments[1:] if arguments[:1] == ("--",) else arguments
     return _run(connection, session, kernel, arguments, refresh=refresh)
 
@@ -94,14 +93,16 @@ _WITH_VALUE = frozenset(f"-{letter}" for letter in "BbcDEeFIiJLlmOopQRSWw")
 
 
 @asynchronous
-async def _carry(connection: Connection, session: str, kernel: str, home: str, give: ssh_socket.Giver | None) -> int:
+async def _carry(
+    connection: Connection, session: str, kernel: str, home: str, handover: ssh_socket.SocketHandover | None
+) -> int:
     """Starts a server, and carries standard input and output to it, or gives away a socket that leads there.
     It ends with this.
     """
     port = random.choice(_PORTS)  # noqa: S311 - only to be free
     async with contextlib.AsyncExitStack() as stack:
-        if give is not None:
-            stack.enter_context(give.client_waits())
+        if handover is not None:
+            stack.enter_context(handover.client_waits())
         client = await stack.enter_async_context(connection.client())
         # As with any ssh server, what users leave running (tmux, `nohup`, an IDE's own server) outlives it.
         command = ssh_access.server_command(home, port)
@@ -115,12 +116,12 @@ async def _carry(connection: Connection, session: str, kernel: str, home: str, g
             try:
                 while True:
                     try:
-                        direct = give is not None
+                        direct = handover is not None
                         async with client.sessions.open_port(session, f"ssh:{port}", kernel, direct=direct) as remote:
-                            if give is None:
+                            if handover is None:
                                 await carry_pipes(sys.stdin.fileno(), sys.stdout.fileno(), remote)
                             else:
-                                await ssh_socket.lead(remote, give, connection.settings().endpoint)
+                                await ssh_socket.lead(remote, handover, connection.settings().endpoint)
                             return ExitCode.OK
                     except CallError as error:
                         if error.reason != "PORT_CLOSED" or time.monotonic() > until or reading.done():

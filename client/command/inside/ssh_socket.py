@@ -37,20 +37,20 @@ SILENT_SECONDS = 60.0
 """For so long, a node that has not answered is not connected to again."""
 
 
-class Giver:
-    """Gives a socket to the client that has started this program, which waits for it and sends nothing before."""
+class SocketHandover:
+    """Passes a connected socket to the client that has started this program; the client sends nothing before it."""
 
-    def __init__(self, given: int, client: int = 1) -> None:
-        """`given` is the pipe by which the process that was started learns that it is done.
+    def __init__(self, done: int, client: int = 1) -> None:
+        """`done` is the pipe that tells the started process of the handover.
 
         `client` is the descriptor of the socket that leads to the client.
         """
-        self._given = given
+        self._done = done
         self._client = client
         self._client_gone = False
 
-    def __call__(self, connection: socket.socket) -> None:
-        """Gives it, once; called on an event loop. Raises OSError."""
+    def pass_on(self, connection: socket.socket) -> None:
+        """Passes a socket, once; called on an event loop. Raises OSError."""
         asyncio.get_running_loop().remove_reader(self._client)
         with socket.socket(fileno=os.dup(self._client)) as client:
             socket.send_fds(client, [b"\0"], [connection.fileno()])
@@ -59,8 +59,8 @@ class Giver:
         for descriptor in (0, 1, 2):
             os.dup2(null, descriptor)
         os.close(null)
-        os.write(self._given, b"1")
-        os.close(self._given)
+        os.write(self._done, b"1")
+        os.close(self._done)
 
     @contextlib.contextmanager
     def client_waits(self) -> Iterator[None]:
@@ -86,25 +86,24 @@ class Giver:
             loop.remove_reader(self._client)
 
 
-def fork_giver() -> Giver | None:
-    """Continues in a process in the background, and returns how that gives a socket away;
-    None when the client takes none.
+def fork_handover() -> SocketHandover | None:
+    """Continues in a background process, and returns its handover; None when the client takes no socket.
 
-    The process that was started ends as soon as the socket is given, or as the one in the background does before that.
+    The started process ends after the handover, or with the background process if that ends before.
     """
     if not SUPPORTED or not _takes_socket():
         return None
-    given, giving = os.pipe()
+    done, finish = os.pipe()
     child = os.fork()
     if child:
-        os.close(giving)
+        os.close(finish)
         # With os._exit: what is there to clean up belongs to the other process.
-        if os.read(given, 1):
+        if os.read(done, 1):
             os._exit(0)
         os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF)
-    os.close(given)
+    os.close(done)
     os.setsid()
-    return Giver(giving)
+    return SocketHandover(finish)
 
 
 def _takes_socket() -> bool:
@@ -115,8 +114,8 @@ def _takes_socket() -> bool:
     return stat.S_ISSOCK(source.st_mode) and (source.st_dev, source.st_ino) == (sink.st_dev, sink.st_ino)
 
 
-async def lead(remote: PortConnection, give: Giver, endpoint: str) -> None:
-    """Gives away a socket that leads to a port, and returns when its connection has ended. Raises CallError, OSError.
+async def lead(remote: PortConnection, handover: SocketHandover, endpoint: str) -> None:
+    """Passes on a socket that leads to a port, and returns when its connection has ended. Raises CallError, OSError.
 
     `endpoint` is where the manager is reached.
     """
@@ -124,14 +123,14 @@ async def lead(remote: PortConnection, give: Giver, endpoint: str) -> None:
     if direct is not None:
         with direct:
             direct.setblocking(True)
-            give(direct)
+            handover.pass_on(direct)
         await remote.finish()
         return
     here, there = _socket_pair()
     memory.reuse_freed()
     with here:
         with there:
-            give(there)
+            handover.pass_on(there)
         here.setblocking(False)
         await carry_socket(here, remote)
 

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 async def console_command(connection: Connection, *, no_open: bool) -> int:
     """Print a link to the web console, and open it in this machine's browser if it has one.
 
-    The link is good once, within a minute. The browser that follows it is logged in as you for 12 hours, until you log
-    out there, or until the token that this command uses ends. The manager must have a gateway for HTTP. When standard
-    output is no terminal, the link is only printed.
+    The link works once, within a minute. The browser that opens it is logged in as you for 12 hours, until you log out,
+    or until the token of this command ends. The manager needs a gateway for HTTP. If standard output is no terminal,
+    the link is only printed.
 
     \b
       retinue console

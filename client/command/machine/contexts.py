@@ -75,7 +75,7 @@ def _require(name: str, contexts: Collection[str], path: Path) -> None:
 @click.argument("name")
 @pass_connection
 def add_context(connection: Connection, name: str) -> None:
-    """Save the manager that --endpoint, --token and --ca (or the environment) say, under a name.
+    """Save a manager under a name, as --endpoint, --token and --ca (or the environment) describe it.
 
     --ca may be a relative path: the absolute one is saved.
     """

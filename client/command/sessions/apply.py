@@ -36,15 +36,17 @@ _QUESTIONS = 32
 
 @click.command("apply")
 @click.option("-f", "--file", "file", required=True, metavar="FILE", help="YAML or JSON; - is standard input.")
-@click.option("--request-id", default="", metavar="UUID", help="The same one again makes nothing twice.")
-@click.option("--validate-only", "--dry-run", is_flag=True, help="Only check: nothing is made.")
+@click.option(
+    "--request-id", default="", metavar="UUID", help="Key of the request: the same key again creates nothing."
+)
+@click.option("--validate-only", "--dry-run", is_flag=True, help="Check the request; create nothing.")
 @click.option(
     "--all-or-nothing/--each-by-itself",
     "all_or_nothing",
     default=None,
-    help="Make no session when one is refused.  [default: if sessions of the file depend on others]",
+    help="Create no session if one is refused.  [default: if sessions of the file depend on others]",
 )
-@click.option("--again", is_flag=True, help="Also run those again that have succeeded.")
+@click.option("--again", is_flag=True, help="Run succeeded sessions again, too.")
 @output_option
 @pass_connection
 @asynchronous
@@ -60,10 +62,10 @@ async def apply_command(
 ) -> int:
     """Submit all sessions in a file, in one request.
 
-    The file has one document per session, or lists of sessions; fields are those of the API's JSON, as
-    `retinue get -o yaml` prints them under `spec`. Sessions may depend on each other by name, in any order: then all of
-    them are made, or none when one is refused. Others do not hinder each other. A refused session is reported with its
-    line, and the code is 1.
+    The file has one document per session, or lists of sessions; fields are those of the API's JSON, as `retinue get -o
+    yaml` prints them under `spec`. Sessions may depend on each other by name, in any order: then either all of them are
+    created or none. Otherwise each is created by itself. A refused session is reported with its line, and the code is
+    1.
 
     \b
       name: prepare
@@ -75,12 +77,13 @@ async def apply_command(
       dependsOn: [prepare]
       kernel: {command: [python3, train.py], slots: {cpu: 4}}
 
-    The same file may be applied again. A session of the same name and the same request is left alone while it waits or
-    runs, and when it has succeeded; one that failed or was ended is made again, with what depends on it. A session that
-    differs from one that has not ended is refused: end that one first. Sessions without a name are always new.
+    You may apply the same file again. A session with the same name and request is left alone while it waits or runs,
+    and when it has succeeded; one that failed or was ended is created again, with the sessions that depend on it. A
+    session that differs from a live one of its name is refused: end that one first. Sessions without a name are always
+    new.
 
-    A document with `kind: endpoint` is an endpoint: it is made, or changed to what the file says;
-    another revision is deployed only when it differs.
+    A document with `kind: endpoint` is an endpoint: it is created, or changed to match the file; a revision is deployed
+    only when it differs.
     """
     source, text = read_file(file)
     sessions, endpoints = read_manifest(text, source)

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 @click.command("watch")
 @click.option("-o", "--output", type=click.Choice(["lines", "json", "jsonl"]), default="lines", show_default=True)
 @click.option("--after", type=click.IntRange(0), help="Start after this revision of the journal; 0 is the oldest kept.")
-@click.option("--filter", "filter_", default="", metavar="TERMS", help="""As in: owner = "ann" AND project = "x".""")
+@click.option(
+    "--filter", "filter_", default="", metavar="TERMS", help="""Filter, as owner = "ann" AND project = "x"."""
+)
 @click.argument("session", shell_complete=completed_names.sessions, required=False)
 @pass_connection
 @asynchronous
@@ -42,7 +44,7 @@ async def watch_command(
     With -o json, or jsonl, every event is one line of proto JSON.
     """
     if session is not None and filter_:
-        raise click.UsageError("--filter is for all sessions: name none")
+        raise click.UsageError("--filter selects among all sessions: use it without SESSION")
     async with connection.client() as client:
         if session is None:
             await _watch_all(client, output, after, filter_)
@@ -133,14 +135,15 @@ def event_line(event: session_pb2.SessionEvent) -> str:  # noqa: PLR0911  # one 
     show_default=True,
     help="TERMINATED is any end.",
 )
-@click.option("--timeout", callback=options.span, metavar="TIME", help="Give up after so long, with code 5.")
+@click.option("--timeout", callback=options.span, metavar="TIME", help="Exit with 5 after this time.")
 @click.argument("sessions", shell_complete=completed_names.sessions, nargs=-1, required=True)
 @pass_connection
 @asynchronous
 async def wait_command(connection: Connection, sessions: tuple[str, ...], goal: str, timeout: float | None) -> int:  # noqa: ASYNC109
     """Wait until sessions are in a state.
 
-    For RUNNING the code is 0 when all came to run. Else it is the session's own: of several, the first that is not 0.
+    For RUNNING, exit with 0 when all have run. Otherwise exit with the session's own code: of several, the first that
+    is not 0.
     """
     async with connection.client() as client:
         handles = [await client.sessions.get(session) for session in sessions]

@@ -31,7 +31,7 @@ _STYLES = {"SUCCESS": "green", "FAILED": "red", "CANCELLED": "red", "RUNNING": "
 
 
 @click.command("graph")
-@click.option("--once", is_flag=True, help="Show it as it is now, and end.")
+@click.option("--once", is_flag=True, help="Show the current state, and exit.")
 @click.option("-o", "--output", type=click.Choice(["tree", "json", "yaml"]), default="tree", show_default=True)
 @click.argument("session", shell_complete=completed_names.sessions)
 @pass_connection
@@ -39,9 +39,9 @@ _STYLES = {"SUCCESS": "green", "FAILED": "red", "CANCELLED": "red", "RUNNING": "
 async def graph_command(connection: Connection, session: str, once: bool, output: str) -> int:
     """Show what a session depends on and what depends on it, until all of it has ended.
 
-    Of an interactive session alone it shows the state. A session with several others before it stands under one of them
-    and names the rest. The code is 0 when all ended in success, else 1; with --once or another format than the tree it
-    is 0.
+    For a single interactive session it shows the state. A session that depends on several others stands under one of
+    them and names the rest. Exit with 0 when all succeeded, else 1; with --once or another format than the tree, with
+    0.
     """
     async with connection.client() as client:
         graph = await client.sessions.graph(session)

@@ -76,9 +76,9 @@ def _print_events(events: Sequence[session_pb2.SessionEvent]) -> None:
 async def restart_command(connection: Connection, session: str, force: bool) -> int:
     """Run a session again from its beginning; print its id.
 
-    One that has not ended is put back into the queue, and sessions that wait for it go on waiting. For one that has
-    ended, the same is asked for again: a new session of the same name, which waits for no others. What is in its work
-    directory is lost. Replicas of endpoints are not restarted.
+    A session that has not ended returns to the queue; sessions that depend on it keep waiting. For an ended session, a
+    new one with the same name and request is submitted, which depends on no others. The work directory is lost.
+    Replicas of endpoints are not restarted.
     """
     async with connection.client() as client:
         found = await client.sessions.get(session)

@@ -137,8 +137,8 @@ def check_facts(session: session_pb2.Session) -> list[tuple[str, str]]:
 async def extend_command(connection: Connection, session: str, duration: float | None) -> None:
     """Keep a session that the idle policy would end.
 
-    DURATION, as 30m or 2h, is how long it is kept at least from now, within what the policy allows.
-    Without, it is as if the session had been used.
+    The policy ends the session no earlier than DURATION from now, as 30m or 2h, within its limits. Without DURATION,
+    the session counts as used now.
     """
     async with connection.client() as client:
         extended = await client.sessions.extend(session, None if duration is None else dt.timedelta(seconds=duration))
@@ -182,8 +182,8 @@ async def set_override(
 ) -> None:
     """Set the whole override of a user, as `interaction=8h,lifetime=none`.
 
-    What is given replaces that of the groups; interaction, lifetime or window `none` is never.
-    Without any, there is no override any more.
+    Values replace those of the groups; interaction, lifetime or window `none` never ends a session. Without values, the
+    override is removed.
     """
     wanted, exempt = idle or (None, [])
     async with connection.client() as client:
@@ -199,5 +199,7 @@ def exempt_refused(parameter: str, given: tuple[idle_pb2.IdlePolicy, Sequence[st
     """
     wanted, exempt = given
     if exempt:
-        raise click.UsageError(f"{parameter}: leave out what is to end nothing; `none` is for overrides of users")
+        raise click.UsageError(
+            f"{parameter}: leave out a limit that is to end nothing; `none` is for overrides of users"
+        )
     return wanted

@@ -30,14 +30,16 @@ if TYPE_CHECKING:
 
 
 @click.command("ls")
-@click.option("-a", "--all", "show_ended", is_flag=True, help="Also sessions that have ended.")
+@click.option("-a", "--all", "show_ended", is_flag=True, help="List ended sessions, too.")
 @click.option(
-    "--filter", "filter_", default="", metavar="TERMS", help="""As in: state = "RUNNING" AND project = "x"."""
+    "--filter", "filter_", default="", metavar="TERMS", help="""Filter, as state = "RUNNING" AND project = "x"."""
 )
 @selector_option
-@click.option("--limit", type=click.IntRange(1), help="At most so many.")
-@click.option("--sort-by", metavar="PATH", help="As in .spec.name, or -.spec.priority for the largest first.")
-@click.option("-w", "--watch", is_flag=True, help="Show changes until Ctrl-C; in a pipe, a line for each.")
+@click.option("--limit", type=click.IntRange(1), help="List at most this many.")
+@click.option(
+    "--sort-by", metavar="PATH", help="Sort by a field, as .spec.name, or -.spec.priority for the largest first."
+)
+@click.option("-w", "--watch", is_flag=True, help="Show changes until Ctrl-C; in a pipe, one line each.")
 @list_output_option
 @pass_connection
 @asynchronous
@@ -55,7 +57,9 @@ async def ls_command(
     """List sessions, newest first."""
     terms = selected(filter_, selectors)
     if watch and (limit or sort_by or output not in ("table", "wide")):
-        raise click.UsageError("--watch prints a table of all: without --limit, --sort-by and other formats")
+        raise click.UsageError(
+            "--watch prints a table of all sessions: use it without --limit, --sort-by and other formats"
+        )
     order = None if sort_by is None else parse_path(sort_by.removeprefix("-"), session_pb2.Session.DESCRIPTOR)
     async with connection.client() as client:
         if watch:

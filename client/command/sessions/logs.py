@@ -23,22 +23,25 @@ _LIVE = 4096
 
 
 @click.command("logs")
-@click.option("-f", "--follow", is_flag=True, help="Continue until the kernels have ended.")
+@click.option("-f", "--follow", is_flag=True, help="Print new output until the kernels end.")
 @click.option("-k", "--kernel", default="", help="Hostname of the kernel.  [default: main1]")
-@click.option("--all", "all_kernels", is_flag=True, help="All kernels, each line with its hostname in front.")
+@click.option("--all", "all_kernels", is_flag=True, help="Print all kernels, each line after its hostname.")
 @click.option("--since-offset", type=click.IntRange(0), default=0, metavar="BYTE", help="Start at this byte.")
 @click.option(
-    "--since", callback=options.moment, metavar="TIME", help="Printed after: 30s, 10m, 2h ago, or 2026-01-31T12:00:00Z."
+    "--since",
+    callback=options.moment,
+    metavar="TIME",
+    help="Print output after this time: 30s, 10m, 2h ago, or 2026-01-31T12:00:00Z.",
 )
-@click.option("--tail", type=click.IntRange(0, 100_000), default=0, metavar="LINES", help="Only so many last lines.")
+@click.option("--tail", type=click.IntRange(0, 100_000), default=0, metavar="LINES", help="Print only the last lines.")
 @click.option(
-    "--try", "epoch", type=click.IntRange(1), default=None, metavar="N", help="Which try.  [default: the newest]"
+    "--try", "epoch", type=click.IntRange(1), default=None, metavar="N", help="Attempt to print.  [default: the newest]"
 )
 @click.option(
     "--stream",
     "only",
     type=click.Choice(["stdout", "stderr"]),
-    help="Only what came from this one; what is not known counts as stdout.",
+    help="Print one stream; output of an unknown one counts as stdout.",
 )
 @raw_option
 @click.argument("session", shell_complete=completed_names.sessions)
@@ -60,11 +63,10 @@ async def logs_command(
 ) -> None:
     """Print the output of a session's kernels: what was printed to standard error goes to standard error here.
 
-    Kernels in virtual machines, and output of agents of earlier versions, have one stream, which goes to standard
-    output.
+    Kernels in virtual machines, and agents of earlier versions, have one stream, which goes to standard output.
     """
     if all_kernels and (kernel or since_offset or epoch):
-        raise click.UsageError("--all goes with none of --kernel, --since-offset and --try")
+        raise click.UsageError("--all excludes --kernel, --since-offset and --try")
     printers = {errors: Printer(raw=raw, errors=errors) for errors in (False, True)}
     lines = {errors: HostLines() for errors in printers}
     async with connection.client() as client:

@@ -32,57 +32,59 @@ _TYPES = ("batch", "interactive", "inference", "system")
 
 @click.command("run", context_settings={"allow_interspersed_args": False})
 @click.option("-i", "--stdin", "interactive", is_flag=True, help="Run COMMAND in an interactive session, with stdin.")
-@click.option("-t", "--tty", is_flag=True, help="The same on a terminal: -it without COMMAND is a shell.")
-@click.option("--keep", is_flag=True, help="With -i and -t: the session continues after COMMAND.")
+@click.option("-t", "--tty", is_flag=True, help="The same on a terminal; -it without COMMAND runs a shell.")
+@click.option("--keep", is_flag=True, help="With -i or -t: keep the session after COMMAND ends.")
 @click.option(
     "--type",
     "kind",
     type=click.Choice(_TYPES),
-    help="Default: batch with a command or an image; a system session serves its mounts over SFTP.",
+    help="Type; a system session serves its mounts over SFTP.  [default: batch with a command or an image]",
 )
-@click.option("-n", "--name", default="", help="Default: generated.")
+@click.option("-n", "--name", default="", help="Name of the session.  [default: generated]")
 @click.option("--size", type=click.IntRange(1), help="Number of kernels.  [default: 1]")
 @click.option(
     "--template",
     default="",
     metavar="NAME[@VERSION]",
     shell_complete=completed_names.templates,
-    help="Made from a template; all else overrides it.",
+    help="Start from a template; other options override it.",
 )
 @options.set_option
 @options.unset_option
-@click.option("--mode", type=click.Choice(["single-node", "multi-node"]), help="Where the kernels may be.")
-@click.option("--slots", multiple=True, callback=options.slots, metavar="cpu=2,mem=1g", help="Amounts for each kernel.")
-@click.option("--main-slots", multiple=True, callback=options.slots, metavar="…", help="Amounts for main1 instead.")
-@click.option("--sub-slots", multiple=True, callback=options.slots, metavar="…", help="Amounts for subs instead.")
-@click.option("--shared-memory", default="", metavar="SIZE", help="Of /dev/shm, as 1g; a part of mem.")
+@click.option(
+    "--mode", type=click.Choice(["single-node", "multi-node"]), help="Put kernels on one node, or on several."
+)
+@click.option("--slots", multiple=True, callback=options.slots, metavar="cpu=2,mem=1g", help="Slots of each kernel.")
+@click.option("--main-slots", multiple=True, callback=options.slots, metavar="…", help="Slots of main1, if different.")
+@click.option("--sub-slots", multiple=True, callback=options.slots, metavar="…", help="Slots of subs, if different.")
+@click.option("--shared-memory", default="", metavar="SIZE", help="Size of /dev/shm, as 1g; a part of mem.")
 @env_options
 @click.option("--label", multiple=True, callback=options.labels, metavar="NAME=VALUE", help="Label of the session.")
-@click.option("--image", default="", help="Default: the root of the agent's own host, read-only.")
+@click.option("--image", default="", help="Image of kernels.  [default: the agent's own host, read-only]")
 @click.option(
     "-w",
     "--workdir",
     default="",
     metavar="PATH",
-    help="Where the command starts.  [default: as the image says, else /home/work]",
+    help="Working directory.  [default: the image's, else /home/work]",
 )
 @click.option(
     "--pull",
     type=options.PULL_POLICIES,
-    help="When nodes ask the image's registry.  [default: as the resource group says, else missing]",
+    help="When to pull the image.  [default: the resource group's, else missing]",
 )
 @click.option(
     "--isolation",
     type=options.ISOLATIONS,
-    help="How kernels are isolated.  [default: as the resource group says, else a container with an image]",
+    help="Isolation of kernels.  [default: the resource group's, else container with an image]",
 )
-@click.option("--sub-isolation", type=options.ISOLATIONS, help="How subs are isolated instead.")
+@click.option("--sub-isolation", type=options.ISOLATIONS, help="Isolation of subs, if different.")
 @click.option(
     "--mount",
     multiple=True,
     callback=options.mounts,
     metavar="SRC:DST[:rw]",
-    help="Directory of the nodes, in every kernel; read-only unless `rw`.",
+    help="Mount a directory of the nodes into every kernel; read-only unless `rw`.",
 )
 @click.option(
     "-p",
@@ -100,52 +102,54 @@ _TYPES = ("batch", "interactive", "inference", "system")
     multiple=True,
     callback=options.apps,
     metavar="NAME[='COMMAND {port}']",
-    help="Program that `retinue app start` starts at the port NAME; one of `retinue app ls` has command and port.",
+    help="Define a program for `retinue app start`, at port NAME; those of `retinue app ls` need no command or port.",
 )
 @click.option(
     "--preopen",
     multiple=True,
     callback=options.port_ranges,
     metavar="FIRST[-LAST]",
-    help="Ports of main1 that clients reach by number.",
+    help="Let clients reach these ports of main1 by number.",
 )
-@click.option("--sub-command", callback=options.words, metavar="'sh -c …'", help="What subs run.  [default: idle]")
+@click.option("--sub-command", callback=options.words, metavar="'sh -c …'", help="Command of subs.  [default: idle]")
 @click.option("--group", default="", shell_complete=completed_names.groups, help="Resource group.")
 @click.option("--project", default="", help="Project.")
-@click.option("--priority", type=click.IntRange(0, 100), help="0 is last, 100 first.")
-@click.option("--grace", callback=options.span, metavar="TIME", help="Between the polite and the final stop signal.")
-@click.option(
-    "--stop-signal", default="", metavar="NAME", help="The polite stop signal.  [default: the image's, or TERM]"
-)
+@click.option("--priority", type=click.IntRange(0, 100), help="Priority in the queue; 0 is last, 100 first.")
+@click.option("--grace", callback=options.span, metavar="TIME", help="Time between the stop signal and SIGKILL.")
+@click.option("--stop-signal", default="", metavar="NAME", help="Stop signal.  [default: the image's, or TERM]")
 @click.option(
     "--signal",
     "time_warning",
     callback=options.time_warning,
     metavar="[started:]NAME@TIME",
-    help="Signal before the time limit, to the command or to what it has started.",
+    help="Send a signal before the time limit, to the command or to the processes that it started.",
 )
-@click.option("--time-limit", callback=options.span, metavar="TIME", help="Longest time it may run; then it is ended.")
+@click.option("--time-limit", callback=options.span, metavar="TIME", help="End the session after this time.")
 @click.option(
     "--agent",
     "agents",
     multiple=True,
     metavar="ID",
     shell_complete=completed_names.agents,
-    help="Agent to run on if it has room; may be repeated.",
+    help="Prefer this agent; may be repeated.",
 )
-@click.option("--strict-agents", is_flag=True, help="Run on no other agents than those.")
-@click.option("--arch", default="", help="Architecture that the agents must have.")
-@click.option("--endpoint", default="", help="Endpoint that it is a replica of.")
-@click.option("--replicas", type=click.Choice(["spread", "pack"]), help="Where the endpoint's replicas go.")
-@click.option("--preemptible", is_flag=True, help="May be preempted by sessions of higher priority.")
-@click.option("--hold", is_flag=True, help="Wait until `retinue release`.")
+@click.option("--strict-agents", is_flag=True, help="With --agent: run on no other agents.")
+@click.option("--arch", default="", help="Require agents of this architecture.")
+@click.option("--endpoint", default="", help="Endpoint to which this replica belongs.")
+@click.option(
+    "--replicas",
+    type=click.Choice(["spread", "pack"]),
+    help="Spread the endpoint's replicas over agents, or pack them.",
+)
+@click.option("--preemptible", is_flag=True, help="Let sessions of higher priority preempt this one.")
+@click.option("--hold", is_flag=True, help="Hold the session until `retinue release`.")
 @click.option(
     "--depends-on",
     multiple=True,
     callback=options.listed,
     metavar="SESSION,…",
     shell_complete=completed_names.sessions,
-    help="Runs after their success; an array is all of its sessions. May be repeated.",
+    help="Start after these sessions succeed; an array stands for all of its sessions. May be repeated.",
 )
 @click.option(
     "--after",
@@ -153,7 +157,7 @@ _TYPES = ("batch", "interactive", "inference", "system")
     callback=options.listed,
     metavar="SESSION,…",
     shell_complete=completed_names.sessions,
-    help="Runs after their end, with any result; may be repeated.",
+    help="Start after these sessions end, with any result; may be repeated.",
 )
 @click.option(
     "--after-failure",
@@ -161,36 +165,46 @@ _TYPES = ("batch", "interactive", "inference", "system")
     callback=options.listed,
     metavar="SESSION,…",
     shell_complete=completed_names.sessions,
-    help="Runs after they ended without success; may be repeated.",
+    help="Start after these sessions end without success; may be repeated.",
 )
 @click.option(
     "--after-label",
     default="",
     metavar="NAME",
-    help="Runs after your earlier sessions with the same value of this label.",
+    help="Start after your earlier sessions with the same value of this label.",
 )
 @click.option(
-    "--earliest-start-time", callback=options.future, metavar="TIME", help="Not before: 30m from now, or RFC 3339."
+    "--earliest-start-time",
+    callback=options.future,
+    metavar="TIME",
+    help="Start no earlier: 30m from now, or RFC 3339.",
 )
-@click.option("--retry", type=click.IntRange(1, 100), metavar="TRIES", help="Runs again when it is lost with its node.")
-@click.option("--retry-on-failure", is_flag=True, help="With --retry: also when it failed.")
-@click.option("--retry-backoff", callback=options.span, metavar="TIME", help="Before the second try; then doubled.")
 @click.option(
-    "--authorized-keys", type=TextFile(), metavar="FILE", help="Public keys that a system session lets in, too."
+    "--retry", type=click.IntRange(1, 100), metavar="TRIES", help="Run again if its node is lost, in so many attempts."
+)
+@click.option("--retry-on-failure", is_flag=True, help="With --retry: run again after a failure, too.")
+@click.option(
+    "--retry-backoff", callback=options.span, metavar="TIME", help="Wait before the second attempt; doubled each time."
+)
+@click.option(
+    "--authorized-keys", type=TextFile(), metavar="FILE", help="Public keys that may open the system session, too."
 )
 @click.option(
     "--max-file-size",
     callback=options.size,
     metavar="SIZE",
-    help="Of files that are written through a system session, as 20g.",
+    help="Largest file that clients may write through a system session, as 20g.",
 )
-@click.option("--umask", default="", metavar="022", help="Permissions that new files in a system session do not get.")
-@click.option("--bootstrap", type=TextFile(), metavar="FILE", help="Script that every kernel runs first.")
-@click.option("-d", "--detach", is_flag=True, help="Only ask for it; print its id.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress on standard error, only what is wrong.")
-@click.option("--fail-fast", is_flag=True, help="End with 6 if it can never fit as things are configured.")
+@click.option("--umask", default="", metavar="022", help="Permissions to clear on new files in a system session.")
+@click.option("--bootstrap", type=TextFile(), metavar="FILE", help="Script to run first in every kernel.")
+@click.option("-d", "--detach", is_flag=True, help="Submit the session, print its id, and exit.")
+@click.option("-q", "--quiet", is_flag=True, help="Print problems on standard error, but no progress.")
+@click.option("--fail-fast", is_flag=True, help="Exit with 6 if the session can never fit on the configured agents.")
 @click.option(
-    "--dry-run", "--validate-only", is_flag=True, help="Only check the request, and report where it would be placed."
+    "--dry-run",
+    "--validate-only",
+    is_flag=True,
+    help="Check the request, and report where it would run; submit nothing.",
 )
 @output_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
@@ -210,14 +224,14 @@ async def run_command(
     output: str,
     **given: Any,
 ) -> int:
-    """Start a session that runs COMMAND, and follow it to its end.
+    """Start a session that runs COMMAND, follow it to its end, and exit with its code.
 
     Without COMMAND, a batch session runs the ENTRYPOINT and CMD of its image.
 
-    A batch session's output comes on standard output and error as it was printed there, its progress on standard error
-    (on no terminal only start, end and what is wrong), and its exit code becomes that of this program. An interactive
-    session is left alone once it runs. The first Ctrl-C ends the session; on a terminal it asks. With -i or -t, COMMAND
-    runs as by `retinue exec`, and the session ends with it.
+    The output of a batch session goes to standard output and standard error, as the session printed it. Progress goes
+    to standard error; without a terminal, only start, end and problems. For an interactive session, the command returns
+    as soon as the session runs. The first Ctrl-C ends the session; on a terminal it asks. With -i or -t, COMMAND runs
+    as by `retinue exec`, and the session ends with it.
 
     \b
       retinue run -- echo hello
@@ -229,7 +243,7 @@ async def run_command(
     if interactive or tty:
         given |= _attached(given, tty=tty, detach=detach)
     elif keep:
-        raise click.UsageError("--keep goes with -i and -t; other sessions are ended by `retinue rm`")
+        raise click.UsageError("--keep needs -i or -t; `retinue rm` ends other sessions")
     spec = request(given)
     with named_options(spec):
         async with connection.client() as client:
@@ -263,7 +277,7 @@ def _attached(given: dict[str, Any], *, tty: bool, detach: bool) -> dict[str, An
     if given["kind"] not in {None, "interactive"}:
         raise click.UsageError(f"-i and -t are for interactive sessions, not for {given['kind']} ones")
     if detach:
-        raise click.UsageError("--detach goes with neither -i nor -t: --keep leaves the session after COMMAND")
+        raise click.UsageError("--detach excludes -i and -t; --keep keeps the session after COMMAND")
     return {"kind": "interactive", "command": ()}
 
 

@@ -121,8 +121,7 @@ def _network(session: session_pb2.Session) -> str:
 async def get_command(connection: Connection, session: str, output: str) -> None:
     """Show one session, by id, by the first 8 or more characters of it, by number, or by name (of others: OWNER/NAME).
 
-    Of kernels that have ended it shows the processor time and the most memory that they had in use, and in percent of
-    what they asked for.
+    For ended kernels it shows processor time and peak memory, also in percent of their slots.
     """
     async with connection.client() as client:
         view = (await client.sessions.get(session)).view
@@ -334,11 +333,13 @@ async def explain_command(connection: Connection, session: str, output: str) -> 
 
 @click.command("rm")
 @click.option("-f", "--force", is_flag=True, help="Kill at once, without the session's grace.")
-@click.option("-w", "--wait", is_flag=True, help="Wait until they terminate.")
-@click.option("--timeout", callback=options.span, metavar="TIME", help="With --wait: give up after so long.")
+@click.option("-w", "--wait", is_flag=True, help="Wait until the sessions have ended.")
+@click.option("--timeout", callback=options.span, metavar="TIME", help="With --wait: give up after this time.")
 @selector_option
-@click.option("--all", "everything", is_flag=True, help="All sessions of yours.")
-@click.option("--dry-run", "--validate-only", is_flag=True, help="Only print the ids of those that would end.")
+@click.option("--all", "everything", is_flag=True, help="End all your sessions.")
+@click.option(
+    "--dry-run", "--validate-only", is_flag=True, help="Print the ids of the sessions that would end; end none."
+)
 @click.argument("sessions", shell_complete=completed_names.sessions, nargs=-1)
 @pass_connection
 @asynchronous
@@ -353,9 +354,9 @@ async def rm_command(
     wait: bool,
     timeout: float | None,  # noqa: ASYNC109
 ) -> int:
-    """End sessions; all are tried, and the code is that of the first that failed.
+    """End sessions; try all, and exit with the code of the first failure.
 
-    With -l or --all, those of yours that have not ended: `retinue rm -l run=7`.
+    With -l or --all, end those of yours that have not ended: `retinue rm -l run=7`.
     """
     if bool(sessions) + bool(selectors) + everything != 1:
         raise click.UsageError("name sessions, or give -l NAME=VALUE, or --all")

@@ -159,31 +159,37 @@ def _name(_context: click.Context, parameter: click.Parameter, value: str) -> st
 
 @click.command("submit", cls=_Submit, context_settings={"allow_interspersed_args": False})
 @click.option(
-    "-n", "--name", default="", callback=_name, help="Exactly this name.  [default: the job's name and some digits]"
+    "-n", "--name", default="", callback=_name, help="Name of the session.  [default: the job's name and some digits]"
 )
 @click.option(
-    "--job-name", default="", help="The label slurm.job-name, as which the name begins.  [default: that of the script]"
+    "--job-name", default="", help="Label slurm.job-name, with which the name begins.  [default: the script's]"
 )
-@click.option("-a", "--array", metavar="INDICES", help="A session for each: 0-9, 1,3,7-11:2, or 0-99%5, 5 at a time.")
+@click.option(
+    "-a", "--array", metavar="INDICES", help="Submit a session for each index: 0-9, 1,3,7-11:2, or 0-99%5, 5 at a time."
+)
 @click.option(
     "--depends-on-each",
     multiple=True,
     callback=option_values.listed,
     metavar="ARRAY,…",
-    help="With --array: each session after the success of the one of ARRAY with its index.",
+    help="With --array: start each session after the one of ARRAY with the same index succeeds.",
 )
-@click.option("--request-id", default="", metavar="UUID", help="The same one again makes nothing twice.")
-@click.option("--wrap", metavar="COMMAND", help="Run COMMAND by /bin/sh in place of a script.")
-@click.option("--wait", is_flag=True, help="Wait for the end, and end with its exit code; of an array, the highest.")
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing but the id, and what is wrong.")
+@click.option(
+    "--request-id", default="", metavar="UUID", help="Key of the request: the same key again creates nothing."
+)
+@click.option("--wrap", metavar="COMMAND", help="Run COMMAND by /bin/sh instead of a script.")
+@click.option(
+    "--wait", is_flag=True, help="Wait for the end, and exit with the session's code; of an array, the highest."
+)
+@click.option("-q", "--quiet", is_flag=True, help="Print only the id, and problems.")
 @click.option(
     "-o",
     "--output",
     metavar="FILE|name",
-    help="Output in FILE of the kernel, on a writable mount, with Slurm's patterns (%j); `name`: as -q.",
+    help="Write output to FILE in the kernel, on a writable mount, with Slurm's patterns (%j); `name`: as -q.",
 )
-@click.option("--ignore-unknown", is_flag=True, help="Leave out options of sbatch that have no counterpart.")
-@click.option("--dry-run", "--validate-only", is_flag=True, help="Only check: nothing is made.")
+@click.option("--ignore-unknown", is_flag=True, help="Ignore options of sbatch that have no counterpart.")
+@click.option("--dry-run", "--validate-only", is_flag=True, help="Check the request; create nothing.")
 @click.argument("script", type=click.Path(), required=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
@@ -211,12 +217,12 @@ async def submit_command(  # its options
 ) -> int:
     """Run SCRIPT with its ARGUMENTS as a batch session; print its id, and its name on standard error.
 
-    Lines `#RETINUE OPTIONS` before the first command of the script are options of this command, and those of
-    `retinue run`; options given here count before them. Lines `#SBATCH OPTIONS`, and options of sbatch given here, are
-    read as far as they mean the same; what would mean something else is refused, all of it at once. The script
-    finds $SLURM_JOB_ID, $SLURM_NTASKS and others of Slurm, and srun. Of an array, each session has its number in
-    $ARRAY_INDEX and $SLURM_ARRAY_TASK_ID, and the label `array`; all of them are made, or none. The name of an array
-    stands for all of its sessions in --depends-on and --after.
+    Lines `#RETINUE OPTIONS` before the first command of the script are options of this command and of `retinue run`;
+    the command line overrides them. Lines `#SBATCH OPTIONS`, and options of sbatch on the command line, are read where
+    they mean the same; all others are refused together. The script has $SLURM_JOB_ID, $SLURM_NTASKS and other variables
+    of Slurm, and srun. Each session of an array has its index in $ARRAY_INDEX and $SLURM_ARRAY_TASK_ID, and the label
+    `array`; either all sessions are created or none. The name of an array stands for all of its sessions in
+    --depends-on and --after.
 
     \b
       #!/bin/bash
@@ -329,7 +335,7 @@ def job_of(
         if variable not in main.environment and variable not in spec.kernel.environment:
             main.environment[variable] = value
     if parents and asked is None:
-        raise click.UsageError("--depends-on-each is for an --array: --depends-on waits for all of one")
+        raise click.UsageError("--depends-on-each needs --array; --depends-on waits for all sessions of an array")
     excluded = expand(script.options.given.get("exclude", ""), "--exclude")
     return Job(spec, script.source, asked, parents, made, excluded, left_out)
 

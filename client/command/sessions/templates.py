@@ -39,15 +39,15 @@ _file_option = click.option(
     "-f", "--file", "file", required=True, metavar="FILE", help="YAML or JSON; - is standard input."
 )
 _project_option = click.option("--project", default="", help="Project of the template.")
-_check_option = click.option("--validate-only", "--dry-run", is_flag=True, help="Only check: nothing is made.")
+_check_option = click.option("--validate-only", "--dry-run", is_flag=True, help="Check the request; create nothing.")
 
 
 @click.group("template")
 def template_command() -> None:
     """List, show, create and change templates of sessions.
 
-    A template is any part of a request for a session, kept in versions. `retinue run --template NAME` makes a session
-    from it, and what is given beside it overrides it field by field.
+    A template is any part of a request for a session, kept in versions. `retinue run --template NAME` starts a session
+    from it; other options override it field by field.
 
     \b
       name: training

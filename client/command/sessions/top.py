@@ -52,7 +52,7 @@ def _known(stats: pb.KernelStats, name: str) -> bool:
 @click.command("top")
 @click.option("-k", "--kernel", default="", help="Hostname of one kernel of SESSION.  [default: all]")
 @click.option("--interval", callback=options.span, default="2s", show_default=True, metavar="TIME", help="1s to 1h.")
-@click.option("--once", is_flag=True, help="Look, look again after the interval, print, and end.")
+@click.option("--once", is_flag=True, help="Measure over one interval, print, and exit.")
 @output_option
 @click.argument("session", shell_complete=completed_names.sessions, default="")
 @pass_connection
@@ -62,8 +62,8 @@ async def top_command(
 ) -> None:
     """Show the usage of kernels, of SESSION or of all running sessions, live.
 
-    CPU is in percent of one processor. What is not counted on a node, or not known yet, is shown as `-`. With -o json,
-    each look is one message of the API; --once needs no second look then.
+    CPU is in percent of one processor. A value that a node does not measure, or not yet, is `-`. With -o json, each
+    measurement is one message of the API, and --once prints the first.
     """
     if kernel and not session:
         raise click.UsageError("--kernel needs SESSION")

@@ -49,9 +49,9 @@ async def priority_command(connection: Connection, session: str, priority: int) 
 @pass_connection
 @asynchronous
 async def hold_command(connection: Connection, sessions: Sequence[str], selectors: Sequence[str]) -> int:
-    """Keep pending sessions from being placed until `retinue release`; print their ids.
+    """Hold pending sessions in the queue until `retinue release`; print their ids.
 
-    With -l, all pending ones of yours with a label. The code is that of the first that could not be held.
+    With -l, hold all your pending sessions with a label. Exit with the code of the first failure.
     """
     return await _set_hold(connection, sessions, selectors, hold=True)
 
@@ -62,9 +62,9 @@ async def hold_command(connection: Connection, sessions: Sequence[str], selector
 @pass_connection
 @asynchronous
 async def release_command(connection: Connection, sessions: Sequence[str], selectors: Sequence[str]) -> int:
-    """Let held sessions be placed; print their ids.
+    """Release held sessions; print their ids.
 
-    With -l, all pending ones of yours with a label. The code is that of the first that could not be released.
+    With -l, release all your held sessions with a label. Exit with the code of the first failure.
     """
     return await _set_hold(connection, sessions, selectors, hold=False)
 

@@ -107,9 +107,9 @@ set_option = click.option(
     multiple=True,
     callback=pairs,
     metavar="PATH=VALUE",
-    help="Sets one field, as slots.cpu=2, roles.worker.count=3 or time_limit=1h.",
+    help="Set one field, as slots.cpu=2, roles.worker.count=3 or time_limit=1h.",
 )
-unset_option = click.option("--unset", multiple=True, metavar="PATH", help="Does not take one field of the template.")
+unset_option = click.option("--unset", multiple=True, metavar="PATH", help="Leave out one field of the template.")
 
 
 def chosen_word(word: str | None) -> Any:

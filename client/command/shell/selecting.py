@@ -28,7 +28,7 @@ def selector_option(command: _Command) -> _Command:
         multiple=True,
         callback=_terms,
         metavar="NAME=VALUE",
-        help="Only sessions with this label, or NAME!=VALUE without; may be repeated.",
+        help="Select sessions with this label, or without it by NAME!=VALUE; may be repeated.",
     )(command)
 
 

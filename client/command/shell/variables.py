@@ -26,7 +26,7 @@ def env_options(command: _Command) -> _Command:
         is_eager=True,
         expose_value=False,
         callback=_read,
-        help="Variables from a file, a NAME=VALUE or NAME on each line; -e counts before them.",
+        help="Read variables from a file, one NAME=VALUE or NAME a line; -e overrides them.",
     )(command)
     return click.option(
         "-e",
@@ -34,7 +34,7 @@ def env_options(command: _Command) -> _Command:
         multiple=True,
         callback=_typed,
         metavar="NAME[=VALUE]",
-        help="Environment variable; without a value as it is here.",
+        help="Set a variable; without =VALUE, copy it from here.",
     )(command)
 
 

@@ -57,7 +57,7 @@ def output_option(command: _Command) -> _Command:
         type=click.Choice(FORMATS),
         default="table",
         show_default=True,
-        help="How to print; json and yaml are the messages of the API.",
+        help="Output format; json and yaml are messages of the API.",
     )
     return option(command)
 
@@ -88,7 +88,7 @@ def list_output_option(command: _Command) -> _Command:
         type=_ListFormat(),
         default="table",
         show_default=True,
-        help="How to print; json, yaml and jsonl are the messages of the API, jsonl one a line.",
+        help="Output format; json, yaml and jsonl are messages of the API, jsonl one a line.",
     )
     return option(command)
 

@@ -16,7 +16,7 @@ import click
 from retinue.client.command.shell.printable import safe
 
 raw_option = click.option(
-    "--raw", is_flag=True, help="To a terminal also what it obeys; by default all but text and colours is escaped."
+    "--raw", is_flag=True, help="Print control sequences as they are; by default a terminal gets text and colours only."
 )
 
 _SGR = re.compile(r"\x1b\[[0-9;:]*m")

@@ -43,9 +43,9 @@ _ENTITIES = ("associations", "users", "accounts")
 
 @click.command("sacctmgr", cls=SlurmCommand)
 @click.option("-i", "--immediate", is_flag=True, expose_value=False, help=LEFT_OUT)
-@click.option("-n", "--noheader", is_flag=True, help="No titles.")
-@click.option("-p", "--parsable", is_flag=True, help="With | after each column.")
-@click.option("-P", "--parsable2", is_flag=True, help="With | between columns.")
+@click.option("-n", "--noheader", is_flag=True, help="Print no header.")
+@click.option("-p", "--parsable", is_flag=True, help="End each column with |.")
+@click.option("-P", "--parsable2", is_flag=True, help="Separate columns by |.")
 @click.option("-Q", "--quiet", is_flag=True, expose_value=False, help=LEFT_OUT)
 @click.option("-r", "--readonly", is_flag=True, expose_value=False, help=LEFT_OUT)
 @click.option("-s", "--associations", is_flag=True, expose_value=False, help=LEFT_OUT)
@@ -58,7 +58,7 @@ async def sacctmgr_command(
 ) -> int:
     """List projects with their users, as Slurm's sacctmgr lists accounts.
 
-    Others than administrators see their own. `retinue projects` and `retinue users` change them.
+    Unless you are an administrator, you see your own. To change them, use `retinue projects` and `retinue users`.
     """
     verb, kind, *rest = (*words, "", "")
     if verb.lower() not in ("show", "list"):
@@ -91,13 +91,13 @@ async def sacctmgr_command(
 
 @click.command("sshare", cls=SlurmCommand)
 @click.option("-A", "--accounts", metavar="PROJECT,…", help="These projects.")
-@click.option("-a", "--all", "all_users", is_flag=True, help="Those of all users.")
+@click.option("-a", "--all", "all_users", is_flag=True, help="List all users.")
 @click.option("-l", "--long", is_flag=True, expose_value=False, help=LEFT_OUT)
 @click.option("-M", "--clusters", expose_value=False, metavar="NAME", help="There is one cluster.")
-@click.option("-n", "--noheader", is_flag=True, help="No titles.")
+@click.option("-n", "--noheader", is_flag=True, help="Print no header.")
 @click.option("-o", "--format", "columns", default="Account,User,RawShares", metavar="COLUMN,…", help="The columns.")
-@click.option("-p", "--parsable", is_flag=True, help="With | after each column.")
-@click.option("-P", "--parsable2", is_flag=True, help="With | between columns.")
+@click.option("-p", "--parsable", is_flag=True, help="End each column with |.")
+@click.option("-P", "--parsable2", is_flag=True, help="Separate columns by |.")
 @click.option("-U", "--Users", "only_users", is_flag=True, expose_value=False, help=LEFT_OUT)
 @click.option("-u", "--users", metavar="USER,…", help="$USER is you.")
 @version_option

@@ -58,12 +58,12 @@ class _Sbatch(OwnGrammarCommand):
 async def sbatch_command(connection: Connection, words: tuple[str, ...]) -> int:
     """Submit a script as Slurm's sbatch does, and print `Submitted batch job NUMBER`.
 
-    It is `retinue submit` with sbatch's grammar: options before SCRIPT, in lines `#SBATCH`, and in variables such as
-    SBATCH_PARTITION; without SCRIPT and --wrap it reads standard input. Mount roots of the resource group that this
-    machine has as directories, too, are mounted at their paths, and a job starts in the directory of the submission if
-    it is in one of them, else in /home/work. Long options of `retinue submit` that sbatch has not, such as --mount and
-    --image, may stand among them; $RETINUE_SBATCH_OPTIONS has some for every job. All that has no counterpart is
-    refused at once, or with --ignore-unknown ($SBATCH_IGNORE_UNKNOWN) left out.
+    This is `retinue submit` with sbatch's grammar: options before SCRIPT, in lines `#SBATCH`, and in variables such as
+    SBATCH_PARTITION; without SCRIPT and --wrap it reads standard input. Mount roots of the resource group that exist on
+    this machine, too, are mounted at their paths. A job starts in the directory of the submission if that is in such a
+    root, else in /home/work. Long options of `retinue submit` that sbatch lacks, such as --mount and --image, are
+    accepted; $RETINUE_SBATCH_OPTIONS has options for every job. Options without a counterpart are refused together, or
+    with --ignore-unknown ($SBATCH_IGNORE_UNKNOWN) ignored.
     """
     script, file, arguments = _read(list(words))
     given = _given(script)

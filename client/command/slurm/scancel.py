@@ -66,29 +66,23 @@ esac
 
 
 @click.command("scancel", cls=SlurmCommand)
-@click.option(
-    "-A", "--account", "projects", envvar="SCANCEL_ACCOUNT", metavar="PROJECT,…", help="Those of these projects."
-)
+@click.option("-A", "--account", "projects", envvar="SCANCEL_ACCOUNT", metavar="PROJECT,…", help="Only these projects.")
 @click.option("-b", "--batch", is_flag=True, help="The signal goes to the script alone.")
 @click.option("--ctld", is_flag=True, expose_value=False, help=LEFT_OUT)
 @click.option("-f", "--full", is_flag=True, help="The signal goes to the script and to what it has started.")
 @click.option("-H", "--hurry", is_flag=True, expose_value=False, help=LEFT_OUT)
 @click.option("-i", "--interactive", is_flag=True, help="Ask before each.")
 @click.option("-M", "--clusters", expose_value=False, metavar="NAME", help="There is one cluster.")
-@click.option("--me", is_flag=True, help="Those of the caller.")
-@click.option(
-    "-n", "--name", "--jobname", "names", envvar="SCANCEL_NAME", metavar="NAME,…", help="Those of these names."
-)
-@click.option(
-    "-p", "--partition", "groups", envvar="SCANCEL_PARTITION", metavar="GROUP,…", help="Those of these groups."
-)
+@click.option("--me", is_flag=True, help="Only the caller's.")
+@click.option("-n", "--name", "--jobname", "names", envvar="SCANCEL_NAME", metavar="NAME,…", help="Only these names.")
+@click.option("-p", "--partition", "groups", envvar="SCANCEL_PARTITION", metavar="GROUP,…", help="Only these groups.")
 @click.option("-q", "--qos", expose_value=False, metavar="NAME", help=LEFT_OUT)
-@click.option("-Q", "--quiet", is_flag=True, help="Say nothing of those that have ended.")
-@click.option("-s", "--signal", "signal", metavar="NAME", help="Send a signal in place of the end.")
-@click.option("-t", "--state", "states", envvar="SCANCEL_STATE", metavar="PD|R", help="Those in these states.")
+@click.option("-Q", "--quiet", is_flag=True, help="Do not report ended jobs.")
+@click.option("-s", "--signal", "signal", metavar="NAME", help="Send this signal instead of ending jobs.")
+@click.option("-t", "--state", "states", envvar="SCANCEL_STATE", metavar="PD|R", help="Only these states.")
 @click.option("-u", "--user", "users", envvar="SCANCEL_USER", metavar="USER,…", help="$USER is you.")
-@click.option("-v", "--verbose", is_flag=True, help="Say what is done.")
-@click.option("-w", "--nodelist", "nodes", metavar="AGENT,…", help="Those on these agents.")
+@click.option("-v", "--verbose", is_flag=True, help="Report each step.")
+@click.option("-w", "--nodelist", "nodes", metavar="AGENT,…", help="Only these agents.")
 @click.option("--wckey", expose_value=False, metavar="NAME", help=LEFT_OUT)
 @version_option
 @click.argument("ids", nargs=-1, metavar="[ID]...")
@@ -114,7 +108,7 @@ async def scancel_command(
 ) -> int:
     """End sessions by their numbers, or those that the options name, as Slurm's scancel ends jobs.
 
-    `12` is a session or a whole array, `12_3` and `12_[1-3]` are sessions of one. Those that have ended are left alone.
+    `12` is a session or a whole array; `12_3` and `12_[1-3]` are sessions of an array. Ended sessions are left alone.
     """
     listed = split_ids(ids)
     chosen = any((projects, me, names, groups, states, users, nodes))

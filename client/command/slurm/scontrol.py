@@ -261,7 +261,7 @@ async def _update_jobs(client: Client, jobs: str, given: dict[str, str]) -> None
     priority = _priority(given)
     if given:
         fixed = [f"{key}{_INSTEAD.get(_LONG_KEYS.get(key, key), '')}" for key in sorted(given)]
-        raise UsageError(f"what a job has of {', '.join(fixed)} cannot change once it is submitted")
+        raise UsageError(f"{', '.join(fixed)} cannot change once a job is submitted")
     if priority is None:
         raise UsageError("no changes specified")
     await _each(

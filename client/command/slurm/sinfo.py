@@ -155,24 +155,24 @@ _OTHER_STATES = frozenset(
 @click.command("sinfo", cls=SlurmCommand)
 @click.option("-a", "--all", is_flag=True, expose_value=False, help="All groups, as always.")
 @click.option("-M", "--clusters", expose_value=False, metavar="NAME", help="There is one cluster.")
-@click.option("-d", "--dead", is_flag=True, help="Those that do not answer.")
+@click.option("-d", "--dead", is_flag=True, help="Only nodes that do not answer.")
 @click.option("-e", "--exact", is_flag=True, expose_value=False, help=LEFT_OUT)
 @click.option("--federation", is_flag=True, expose_value=False, help=LEFT_OUT)
 @click.option("-o", "--format", "letters", envvar="SINFO_FORMAT", metavar='"%P %D"', help="Columns by letters.")
 @click.option("-O", "--Format", "columns", metavar="partition,nodes:5", help="Columns by names.")
 @click.option("--hide", is_flag=True, expose_value=False, help=LEFT_OUT)
 @click.option("-i", "--iterate", type=click.IntRange(1), metavar="SECONDS", help="Again and again.")
-@click.option("-R", "--list-reasons", "reasons", is_flag=True, help="Those that take no sessions, and why.")
+@click.option("-R", "--list-reasons", "reasons", is_flag=True, help="List nodes that take no sessions, with reasons.")
 @click.option("--local", is_flag=True, expose_value=False, help=LEFT_OUT)
 @click.option("-l", "--long", "long_", is_flag=True, help="Many columns.")
 @click.option("--noconvert", is_flag=True, expose_value=False, help=LEFT_OUT)
 @click.option("-N", "--Node", "each", is_flag=True, help="A line for each agent.")
 @click.option("-n", "--nodes", metavar="AGENT,…", help="These agents.")
-@click.option("-h", "--noheader", is_flag=True, help="No titles.")
+@click.option("-h", "--noheader", is_flag=True, help="Print no header.")
 @click.option("-p", "--partition", "groups", envvar="SINFO_PARTITION", metavar="GROUP,…", help="These groups.")
-@click.option("-r", "--responding", is_flag=True, help="Those that answer.")
+@click.option("-r", "--responding", is_flag=True, help="Only nodes that answer.")
 @click.option("-S", "--sort", expose_value=False, metavar="LETTERS", help=LEFT_OUT)
-@click.option("-t", "--states", metavar="idle,mix", help="Those in these states.")
+@click.option("-t", "--states", metavar="idle,mix", help="Only these states.")
 @click.option("-s", "--summarize", is_flag=True, help="A line for each group.")
 @click.option("-v", "--verbose", is_flag=True, expose_value=False, help=LEFT_OUT)
 @version_option
@@ -197,8 +197,7 @@ async def sinfo_command(
 ) -> int:
     """List agents by resource group, as Slurm's sinfo lists nodes by partition.
 
-    The group that sessions go to which name none has a star. Others than administrators see agents as idle that take
-    sessions.
+    The default group has a star. Unless you are an administrator, every agent that takes sessions appears as idle.
     """
     default = _REASONS if reasons else _SUMMARY if summarize else _LONG if long_ else _DEFAULT
     if each:

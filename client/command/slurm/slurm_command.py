@@ -13,7 +13,7 @@ from retinue.client.errors import CallError, RetinueError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-LEFT_OUT = "Taken, and left out."
+LEFT_OUT = "Accepted and ignored."
 """The help of options that change nothing here."""
 
 _LONGEST_CODE = 255

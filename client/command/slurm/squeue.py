@@ -207,25 +207,23 @@ def _sort_key(letter: str) -> Callable[[Row], tuple[float, str]]:
     multiple=True,
     envvar="SQUEUE_ACCOUNT",
     metavar="PROJECT,…",
-    help="Those of these projects.",
+    help="Only these projects.",
 )
 @click.option("-a", "--all", is_flag=True, expose_value=False, help="All groups, as always.")
 @click.option("-r", "--array", "each", is_flag=True, envvar="SQUEUE_ARRAY", help="A line for each session of an array.")
 @click.option("--array-unique", is_flag=True, help="As --array.")
 @click.option("-M", "--clusters", expose_value=False, metavar="NAME", help="There is one cluster.")
 @click.option("--federation", is_flag=True, expose_value=False, help=LEFT_OUT)
-@click.option("-h", "--noheader", is_flag=True, help="No titles.")
+@click.option("-h", "--noheader", is_flag=True, help="Print no header.")
 @click.option("--hide", is_flag=True, expose_value=False, help=LEFT_OUT)
 @click.option("-i", "--iterate", type=click.IntRange(1), metavar="SECONDS", help="Again and again.")
 @click.option("-j", "--jobs", "ids", multiple=True, metavar="ID,…", help="These: 12, 12_3 or 12_[1-3].")
 @click.option("--json", "as_json", help="As JSON.")
 @click.option("--local", is_flag=True, expose_value=False, help=LEFT_OUT)
 @click.option("-l", "--long", "long_", is_flag=True, help="With the time limit.")
-@click.option("--me", is_flag=True, help="Those of the caller.")
-@click.option(
-    "-n", "--name", "names", multiple=True, envvar="SQUEUE_NAMES", metavar="NAME,…", help="Those of these names."
-)
-@click.option("-w", "--nodelist", "nodes", multiple=True, metavar="AGENT,…", help="Those on these agents.")
+@click.option("--me", is_flag=True, help="Only the caller's.")
+@click.option("-n", "--name", "names", multiple=True, envvar="SQUEUE_NAMES", metavar="NAME,…", help="Only these names.")
+@click.option("-w", "--nodelist", "nodes", multiple=True, metavar="AGENT,…", help="Only these agents.")
 @click.option("-o", "--format", "letters", envvar="SQUEUE_FORMAT", metavar='"%i %t"', help="Columns by letters.")
 @click.option("-O", "--Format", "columns", envvar="SQUEUE_FORMAT2", metavar="jobid,state:20", help="Columns by names.")
 @click.option(
@@ -235,11 +233,11 @@ def _sort_key(letter: str) -> Callable[[Row], tuple[float, str]]:
     multiple=True,
     envvar="SQUEUE_PARTITION",
     metavar="GROUP,…",
-    help="Those of these groups.",
+    help="Only these groups.",
 )
 @click.option("-q", "--qos", expose_value=False, metavar="NAME", help=LEFT_OUT)
 @click.option("-S", "--sort", "order", envvar="SQUEUE_SORT", metavar="P,-t", help="By letters of columns.")
-@click.option("--start", is_flag=True, help="Those that wait, with the time at which they start at the latest.")
+@click.option("--start", is_flag=True, help="List pending jobs with their latest start time.")
 @click.option(
     "-t",
     "--states",

@@ -133,9 +133,9 @@ def _srun_variables(environment: Mapping[str, str]) -> dict[str, str]:
 def srun_command(context: click.Context, words: tuple[str, ...]) -> int:
     """Run COMMAND in a session of its own, as Slurm's srun does outside of a job, and end with its exit code.
 
-    It is `retinue run` with srun's grammar: the options are those of `retinue sbatch` and, of srun alone, --pty, which
-    gives COMMAND a terminal, --label, --unbuffered and --kill-on-bad-exit. Of several tasks, the srun in the session
-    starts COMMAND once for each. --jobid runs COMMAND in a session that runs, as `retinue exec` does.
+    This is `retinue run` with srun's grammar: it takes the options of `retinue sbatch`, and of srun --pty, which gives
+    COMMAND a terminal, --label, --unbuffered and --kill-on-bad-exit. With several tasks, the srun in the session starts
+    COMMAND once for each. With --jobid, COMMAND runs in a running session, as by `retinue exec`.
     """
     step = parse(words)
     if step.job:
@@ -143,7 +143,7 @@ def srun_command(context: click.Context, words: tuple[str, ...]) -> int:
             raise UsageError("\n".join(step.wrong))
         if step.options:
             names = ", ".join(f"--{given.name}" for given in step.options)
-            raise UsageError(f"{names}: with --jobid the session has what it has")
+            raise UsageError(f"{names}: --jobid cannot change what the session has")
         if parse_id(step.job) is None:
             raise UsageError(f"--jobid={step.job}: Invalid job id specified")
         flags = ["-it"] if step.pty else ["-i"] if _is_piped() else []

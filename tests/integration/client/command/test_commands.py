@@ -311,7 +311,7 @@ async def test_mount_roots_come_and_go_one_by_one(retinue: Program) -> None:
         wrong = await retinue("groups", "update", "cli-mounts", "--remove-mount-root", "/srv/first")
         assert (wrong.code, "/srv/first is no mount root of the group; there is /srv/" in wrong.err) == (2, True)
         both = await retinue("groups", "update", "cli-mounts", "--mount-root", "/a", "--add-mount-root", "/b")
-        assert (both.code, "goes with neither" in both.err) == (2, True)
+        assert (both.code, "replaces all mount roots" in both.err) == (2, True)
         stale = await retinue("groups", "update", "cli-mounts", "--add-mount-root", "/b", "--etag", "old")
         assert stale.code == 1
         assert await roots("--mount-root", "/srv/all") == ["/srv/all"]

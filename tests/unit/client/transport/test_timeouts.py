@@ -13,7 +13,7 @@ from retinue.client import Client, UsageError, aio
 @pytest.mark.parametrize("timeout", [0, -1, math.nan, math.inf, dt.timedelta(0), dt.timedelta(seconds=-1)])
 def test_no_timeout(timeout: float | dt.timedelta) -> None:
     for kind in (Client, aio.Client):
-        with pytest.raises(UsageError, match="timeout is more than 0"):
+        with pytest.raises(UsageError, match="timeout must be more than 0"):
             kind.connect("127.0.0.1:1", token="t", timeout=timeout)
 
 

@@ -134,7 +134,7 @@ async def test_it_ends_with_the_session(files: Program, client: Client, shared: 
         (("x", "files"), "'x' is not [ADDRESS:]PORT"),
         (("65536", "files"), "is not [ADDRESS:]PORT"),
         (("192.0.2.1:0", "files"), "cannot listen at 192.0.2.1:0"),
-        (("0", "files:/data"), "--listen takes a SESSION and nothing else"),
+        (("0", "files:/data"), "--listen takes only SESSION"),
         (("-k", "sub1", "0", "files"), "is not the name of a kernel of this session"),
     ],
 )

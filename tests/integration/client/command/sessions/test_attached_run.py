@@ -205,7 +205,7 @@ async def test_an_interrupt_of_the_command_is_the_commands_and_the_second_ends_a
         (("-it", "--type", "batch", "--", "true"), "interactive sessions"),
         (("-it", "-d"), "--keep"),
         (("-t", "interactive", "-n", "x"), "--type interactive"),
-        (("--keep", "--", "true"), "--keep goes with"),
+        (("--keep", "--", "true"), "--keep needs -i or -t"),
     ],
 )
 async def test_wrong_usage(retinue: Program, arguments: tuple[str, ...], says: str) -> None:

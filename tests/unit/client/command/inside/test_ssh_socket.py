@@ -112,17 +112,17 @@ async def test_a_closed_port_and_an_unknown_name_are_no_reason_to_wait(tmp_path:
 async def test_a_client_that_goes_before_it_has_its_socket_is_not_waited_for() -> None:
     client, ours = socket.socketpair()
     with ours:
-        giver = ssh_socket.Giver(-1, ours.fileno())
+        handover = ssh_socket.SocketHandover(-1, ours.fileno())
         with client:
-            with giver.client_waits():
+            with handover.client_waits():
                 await asyncio.sleep(0)
-            opening = asyncio.create_task(wait_for_manager(giver))
+            opening = asyncio.create_task(wait_for_manager(handover))
             await asyncio.sleep(0)
         async with asyncio.timeout(NEVER):
             await opening
 
 
-async def wait_for_manager(giver: ssh_socket.Giver) -> None:
+async def wait_for_manager(handover: ssh_socket.SocketHandover) -> None:
     """Waits for a manager that never answers."""
-    with giver.client_waits():
+    with handover.client_waits():
         await asyncio.Event().wait()
