@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from retinue.client.command.sessions.following import event_line
-from retinue.client.command.sessions.sessions import print_session
+from retinue.client.command.sessions.session_views import print_session
 from retinue.client.command.shell import completed_names
 from retinue.client.command.shell.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.shell.exit_codes import ExitCode

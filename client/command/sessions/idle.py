@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from retinue.client import enum_names
+from retinue.client.command.sessions.session_views import check_facts
 from retinue.client.command.shell import completed_names, options
 from retinue.client.command.shell.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.shell.printable import safe
-from retinue.client.command.shell.text import or_dash, span
+from retinue.client.command.shell.text import or_dash
 from retinue.client.command.show.output import Column, list_output_option, output_option, print_list, print_one
-from retinue.manager.v1 import account_service_pb2, idle_pb2, session_pb2
+from retinue.manager.v1 import account_service_pb2, idle_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -112,21 +113,6 @@ def _span(duration: Duration) -> str:
         if seconds >= size and seconds % size == 0:
             return f"{seconds / size:g}{unit}"
     return f"{seconds:g}s"
-
-
-def check_facts(session: session_pb2.Session) -> list[tuple[str, str]]:
-    """Titles and values, safe, of what the idle policy makes of a session."""
-    facts = []
-    for check in session.idle_checks:
-        status = enum_names.name_of(enum_names.IDLE_STATUS, check.status)
-        left = f"{span(check.remaining.ToNanoseconds() / 1e9)} left" if check.HasField("remaining") else "-"
-        note = {"GRACE": ", in its grace period", "NO_DATA": ", stands still: not known now", "WARNED": ", warned"}
-        title = f"idle {enum_names.name_of(enum_names.IDLE_CHECKER, check.checker).lower()}"
-        facts.append((title, f"{left}{note.get(status, '')}: {safe(check.measured)}"))
-    if session.HasField("extension_end_time"):
-        until = dt.datetime.fromtimestamp(session.extension_end_time.seconds, dt.UTC)
-        facts.append(("extended until", f"{until:%Y-%m-%d %H:%M:%S} UTC"))
-    return facts
 
 
 @click.command("extend")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from retinue.client import enum_names
-from retinue.client.command.sessions.sessions import session_columns
+from retinue.client.command.sessions.session_views import session_columns
 from retinue.client.command.shell.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.shell.exit_codes import ExitCode
 from retinue.client.command.shell.selecting import selected, selector_option

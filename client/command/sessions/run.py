@@ -9,7 +9,7 @@ from rich.console import Console
 
 from retinue.client.command.inside.exec import NOT_FOUND, hinted
 from retinue.client.command.sessions.attached_run import AttachedRun
-from retinue.client.command.sessions.sessions import session_facts
+from retinue.client.command.sessions.session_views import session_facts
 from retinue.client.command.sessions.spec_options import named_options
 from retinue.client.command.shell import completed_names, options
 from retinue.client.command.shell.connection import Connection, asynchronous, pass_connection

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import click
-from google.protobuf import json_format
 from google.protobuf.message import Message
 from rich.cells import cell_len, set_cell_size
 
@@ -221,6 +220,8 @@ def plain(message: Message) -> dict[str, Any]:
     """Returns a message as proto JSON, its fields in their order and the keys of maps sorted:
     maps come in a new order each time.
     """
+    from google.protobuf import json_format  # noqa: PLC0415  # as above
+
     content: dict[str, Any] = json_format.MessageToDict(message)
     _sort_maps(message, content)
     return content

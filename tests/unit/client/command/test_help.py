@@ -150,7 +150,7 @@ async def made():
         client.sessions.list()
 asyncio.run(made())
 others = (
-    "html", "zipfile", "importlib.metadata", "yaml", "rich.console", "rich.live", "tenacity",
+    "html", "zipfile", "importlib.metadata", "yaml", "google.protobuf.json_format", "rich.console", "rich.live", "tenacity",
     "retinue.client.endpoints", "retinue.client.admin.fleet", "retinue.client.kernel.files",
 )
 print([name for name in others if name in sys.modules], file=sys.stderr)

@@ -14,7 +14,7 @@ from google.rpc import error_details_pb2
 from retinue.client.command.application import cli, run
 from retinue.client.command.sessions import top
 from retinue.client.command.sessions.apply import print_refusals
-from retinue.client.command.sessions.sessions import session_columns, session_facts
+from retinue.client.command.sessions.session_views import session_columns, session_facts
 from retinue.client.command.sessions.spec_options import option_of
 from retinue.client.command.shell.interrupts import said_when_cancelled
 from retinue.client.command.shell.print_error import print_error

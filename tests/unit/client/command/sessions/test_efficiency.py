@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from retinue.client.command.sessions.sessions import cpu_used, memory_used, print_session
+from retinue.client.command.sessions.session_views import cpu_used, memory_used, print_session
 from retinue.manager.v1 import session_pb2 as pb
 
 

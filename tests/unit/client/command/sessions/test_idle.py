@@ -6,7 +6,8 @@ import click
 import pytest
 
 from retinue.client.command.admin.groups import groups_command
-from retinue.client.command.sessions.idle import check_facts, policy, policy_text
+from retinue.client.command.sessions.idle import policy, policy_text
+from retinue.client.command.sessions.session_views import check_facts
 from retinue.client.command.shell.connection import Connection
 from retinue.manager.v1 import idle_pb2, session_pb2
 

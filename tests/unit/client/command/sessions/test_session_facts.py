@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from retinue.client.command.sessions.sessions import session_columns, session_facts
+from retinue.client.command.sessions.session_views import session_columns, session_facts
 from retinue.manager.v1 import session_pb2 as pb
 
 

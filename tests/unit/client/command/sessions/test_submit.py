@@ -11,7 +11,7 @@ import pytest
 
 from retinue.client.command.application import run
 from retinue.client.command.sessions.script_options import read_script
-from retinue.client.command.sessions.sessions import session_facts
+from retinue.client.command.sessions.session_views import session_facts
 from retinue.client.command.sessions.submit import submit_command
 from retinue.client.command.shell.text_files import read_file
 from retinue.client.command.slurm_scripts.job_start import START
