@@ -180,7 +180,7 @@ def is_whole(lines: list[str]) -> bool:
 def history(talk: Conversation) -> Iterator[None]:
     """Offers earlier lines with the arrow keys, and names with tab, on a terminal."""
     try:
-        import readline  # noqa: PLC0415 - not everywhere, and it takes the terminal over
+        import readline  # noqa: PLC0415  # not everywhere, and it takes the terminal over
     except ImportError:
         yield
         return

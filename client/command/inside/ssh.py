@@ -99,7 +99,7 @@ async def _carry(
     """Starts a server, and carries standard input and output to it, or gives away a socket that leads there.
     It ends with this.
     """
-    port = random.choice(_PORTS)  # noqa: S311 - only to be free
+    port = random.choice(_PORTS)  # noqa: S311  # only to be free
     async with contextlib.AsyncExitStack() as stack:
         if handover is not None:
             stack.enter_context(handover.client_waits())

@@ -11,7 +11,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from retinue.client.command.slurm_scripts.sbatch_grammar import Given, UnknownOptionError
+from retinue.client.command.slurm_scripts.sbatch_grammar import OptionValue, UnknownOptionError
 from retinue.client.command.slurm_scripts.sbatch_meaning import SbatchOptions, Tasks, UnsupportedError
 from retinue.client.errors import UsageError
 
@@ -27,7 +27,7 @@ _COMMENT = re.compile(rf"""((?:[^\s'"\\#]|{_QUOTED})(?:[^\s'"\\]|{_QUOTED})*)|#.
 
 
 @dataclass(frozen=True, slots=True)
-class Ignored:
+class IgnoredOption:
     """An option that is left out: where it stands, which, and why."""
 
     location: str
@@ -51,7 +51,7 @@ class ScriptOptions:
     given: Mapping[str, str]
     # Of Slurm: what says how many kernels there are, and of what size, by name.
     shape: Mapping[str, str]
-    ignored: Sequence[Ignored]
+    ignored: Sequence[IgnoredOption]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +84,8 @@ def read_script(
     text: str,
     source: str,
     *,
-    environment: Sequence[Given] = (),
-    typed: Sequence[Given | UsageError] = (),
+    environment: Sequence[OptionValue] = (),
+    typed: Sequence[OptionValue | UsageError] = (),
     own: Mapping[str, bool] | None = None,
     ignore_unknown: bool = False,
 ) -> ScriptOptions:
@@ -120,22 +120,22 @@ class _Reading:
         self.slurm = self.typed = SbatchOptions(own)
         self._source = source
         self._ignore_unknown = ignore_unknown
-        self._ignored: list[Ignored] = []
+        self._ignored: list[IgnoredOption] = []
         self._wrong: list[str] = []
 
     def begin_typed(self) -> None:
         """Ends the options of the script: what follows stands on the command line."""
         self.typed = SbatchOptions(self._own, self.slurm)
 
-    def take(self, number: int, outcomes: Iterable[tuple[Given, str] | UsageError]) -> None:
+    def take(self, number: int, outcomes: Iterable[tuple[OptionValue, str] | UsageError]) -> None:
         """Takes in what became of options, of a line or with 0 of none."""
         location = f"{self._source}:{number}: " if number else ""
         for outcome in outcomes:
             if isinstance(outcome, tuple):
                 given, why = outcome
-                self._ignored.append(Ignored(location, f"--{given.name}", why))
+                self._ignored.append(IgnoredOption(location, f"--{given.name}", why))
             elif self._ignore_unknown and isinstance(outcome, UnsupportedError | UnknownOptionError):
-                self._ignored.append(Ignored(location, "", str(outcome)))
+                self._ignored.append(IgnoredOption(location, "", str(outcome)))
             else:
                 self._wrong.append(f"{location}{outcome}")
 

@@ -34,7 +34,7 @@ from retinue.client.command.slurm_scripts.hostlist import expand
 from retinue.client.command.slurm_scripts.job_files import is_shown, job_files
 from retinue.client.command.slurm_scripts.job_start import ARRAY_OFFSET, SCRIPT_VARIABLE, START
 from retinue.client.command.slurm_scripts.job_variables import job_variables
-from retinue.client.command.slurm_scripts.sbatch_grammar import BY_NAME, Given, long_name, take
+from retinue.client.command.slurm_scripts.sbatch_grammar import BY_NAME, OptionValue, long_name, take
 from retinue.client.command.slurm_scripts.sbatch_meaning import JOB_NAME_LABEL
 from retinue.client.command.slurm_scripts.submitting_machine import Submission, exported
 from retinue.client.errors import UsageError
@@ -94,7 +94,7 @@ class _Submit(click.Command):
             args = [*options.arguments, *from_here(options.given), *args]
         return super().parse_args(ctx, args)
 
-    def _without_sbatch(self, args: list[str]) -> tuple[list[str], list[Given]]:
+    def _without_sbatch(self, args: list[str]) -> tuple[list[str], list[OptionValue]]:
         """Returns the arguments, and the options of sbatch that stood among the options before SCRIPT."""
         own = {
             name: isinstance(item, click.Option) and not item.is_flag
@@ -102,7 +102,7 @@ class _Submit(click.Command):
             if isinstance(item, click.Option)
             for name in (*item.opts, *item.secondary_opts)
         }
-        rest, kept, typed = args, list[str](), list[Given]()
+        rest, kept, typed = args, list[str](), list[OptionValue]()
         while rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):
             name = rest[0].partition("=")[0] if rest[0].startswith("--") else rest[0][:2]
             if name not in own and (name[2:] if name.startswith("--") else long_name(name[1:])) in BY_NAME:
@@ -110,7 +110,7 @@ class _Submit(click.Command):
                 continue
             has_value = len(rest[0]) > len(name)
             if name in _OUTPUT and (value := rest[0][len(name) :].removeprefix("=") or "".join(rest[1:2])) != "name":
-                typed.append(Given("output", value))
+                typed.append(OptionValue("output", value))
                 del rest[: 1 if has_value else 2]
                 continue
             if name == "-p" and ":" not in (value := rest[0][2:] or "".join(rest[1:2])):

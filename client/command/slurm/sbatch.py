@@ -112,7 +112,7 @@ def _read(words: list[str]) -> tuple[submit.Script, str, Sequence[str]]:
     Raises UsageError.
     """
     own = submit.own_options()
-    given, wrong = list[sbatch_grammar.Given](), list[UsageError]()
+    given, wrong = list[sbatch_grammar.OptionValue](), list[UsageError]()
     while words and words[0].startswith("-") and words[0] not in ("-", "--"):
         try:
             given.append(sbatch_grammar.take(words, own))

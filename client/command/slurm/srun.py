@@ -17,7 +17,7 @@ from retinue.client.command.sessions.run import run_command
 from retinue.client.command.slurm.finding import parse_id
 from retinue.client.command.slurm.slurm_command import OwnGrammarCommand, version_option
 from retinue.client.command.slurm_scripts import sbatch_grammar
-from retinue.client.command.slurm_scripts.sbatch_grammar import Given
+from retinue.client.command.slurm_scripts.sbatch_grammar import OptionValue
 from retinue.client.command.slurm_scripts.sbatch_meaning import SbatchOptions, UnsupportedError
 from retinue.client.command.slurm_scripts.submitting_machine import exported
 from retinue.client.errors import UsageError
@@ -39,7 +39,7 @@ _LEFT_OUT = ("immediate", "x11")
 class Step:
     """What the words of srun ask for."""
 
-    options: list[Given] = field(default_factory=list)
+    options: list[OptionValue] = field(default_factory=list)
     of_step: list[str] = field(default_factory=list)
     pty: bool = False
     job: str = ""
@@ -70,7 +70,7 @@ def parse(words: Sequence[str]) -> Step:
     return step
 
 
-def _take(step: Step, given: Given) -> None:
+def _take(step: Step, given: OptionValue) -> None:
     if given.name in _OF_STEP:
         step.of_step.append(f"--{given.name}" + (f"={given.value}" if _OF_STEP[given.name] else ""))
     elif given.name == "pty":

@@ -40,7 +40,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class OptionValue:
     """An option with its value, empty without one."""
 
     name: str
@@ -233,7 +233,7 @@ def long_name(letter: str) -> str:
     return _BY_LETTER[letter].name if letter in _BY_LETTER else ""
 
 
-def take(rest: list[str], own: Mapping[str, bool]) -> Given:
+def take(rest: list[str], own: Mapping[str, bool]) -> OptionValue:
     """Takes one option off the words of a command line: one of sbatch, of which a long name may be cut as long as it is
     unique, or one of `own`, long names with whether they have a value. Raises UsageError.
     """
@@ -244,7 +244,7 @@ def take(rest: list[str], own: Mapping[str, bool]) -> Given:
         kind = BY_NAME[name].value if name in BY_NAME else Value.REQUIRED if own[name] else Value.NONE
         if equals and kind is Value.NONE:
             raise UsageError(f"--{name} has no value")
-        return Given(name, value if equals or kind is not Value.REQUIRED else _next(f"--{name}", rest))
+        return OptionValue(name, value if equals or kind is not Value.REQUIRED else _next(f"--{name}", rest))
     if len(word) > 1 and word[0] == "-" and word[1] != "-":
         option = _BY_LETTER.get(word[1])
         if option is None:
@@ -253,15 +253,17 @@ def take(rest: list[str], own: Mapping[str, bool]) -> Given:
             if word[2:]:
                 # Several letters in one word.
                 rest.insert(0, f"-{word[2:]}")
-            return Given(option.name, "")
-        return Given(option.name, word[2:] or ("" if option.value is Value.OPTIONAL else _next(f"-{word[1]}", rest)))
+            return OptionValue(option.name, "")
+        return OptionValue(
+            option.name, word[2:] or ("" if option.value is Value.OPTIONAL else _next(f"-{word[1]}", rest))
+        )
     raise UsageError(f"{word}: {HETEROGENEOUS}" if word in _PARTS else f"{word!r} is not an option")
 
 
-def from_environment(environment: Mapping[str, str]) -> list[Given]:
+def from_environment(environment: Mapping[str, str]) -> list[OptionValue]:
     """Returns the options that variables stand for: `SBATCH_TIMELIMIT`, `SBATCH_PARTITION` and others."""
     return [
-        Given(name, "" if BY_NAME[name].value is Value.NONE else environment[variable])
+        OptionValue(name, "" if BY_NAME[name].value is Value.NONE else environment[variable])
         for variable, name in _VARIABLES.items()
         if variable in environment
     ]

@@ -13,7 +13,7 @@ from retinue.client.command.slurm_scripts.hostlist import expand
 from retinue.client.command.slurm_scripts.sbatch_grammar import (
     BY_NAME,
     NO_FEATURES,
-    Given,
+    OptionValue,
     Treatment,
     UnknownOptionError,
 )
@@ -71,7 +71,7 @@ class SbatchOptions:
         self.given: dict[str, str] = {}
         """The options that change what the command prints, by name, such as `parsable`."""
 
-    def take_words(self, words: Sequence[str]) -> Iterable[tuple[Given, str] | UsageError]:
+    def take_words(self, words: Sequence[str]) -> Iterable[tuple[OptionValue, str] | UsageError]:
         """Takes in the options of one line; yields those that are left out, with the reason, and what is wrong."""
         rest = list(words)
         while rest:
@@ -84,7 +84,7 @@ class SbatchOptions:
                 return
             yield from self.take(given)
 
-    def take(self, given: Given) -> Iterable[tuple[Given, str] | UsageError]:
+    def take(self, given: OptionValue) -> Iterable[tuple[OptionValue, str] | UsageError]:
         """Takes in one option; yields it if it is left out, with the reason, and what is wrong."""
         option = BY_NAME.get(given.name)
         try:

@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from retinue.client.command.sessions.script_options import Array, parse_array, read_script
-from retinue.client.command.slurm_scripts.sbatch_grammar import Given, from_environment
+from retinue.client.command.slurm_scripts.sbatch_grammar import OptionValue, from_environment
 from retinue.client.errors import UsageError
 
 
@@ -109,7 +109,7 @@ _MANY = "#!/bin/sh\n#SBATCH --exclusive --reservation=x --time=5\n#SBATCH --lice
 
 def test_all_that_has_no_counterpart_is_named_at_once() -> None:
     with pytest.raises(UsageError) as refused:
-        read_script(_MANY, "job.sh", typed=[Given("tmp", "1G")])
+        read_script(_MANY, "job.sh", typed=[OptionValue("tmp", "1G")])
     lines = str(refused.value).splitlines()
     assert [line.split(" ")[:2] for line in lines] == [
         ["job.sh:2:", "--exclusive"],
@@ -132,13 +132,13 @@ def test_what_has_no_counterpart_can_be_left_out() -> None:
 def test_options_go_before_those_of_the_environment_and_of_the_script() -> None:
     environment = from_environment({"SBATCH_TIMELIMIT": "2", "SBATCH_PARTITION": "day", "SBATCH_REQUEUE": "1"})
     found = read_script(
-        "#!/bin/sh\n#SBATCH -t 1 -n 4\n", "job.sh", environment=environment, typed=[Given("time", "3")]
+        "#!/bin/sh\n#SBATCH -t 1 -n 4\n", "job.sh", environment=environment, typed=[OptionValue("time", "3")]
     ).arguments
     assert found == [
         *("--size", "4", "--mode", "multi-node", "--time-limit", "60s"),
         *("--time-limit", "180s", "--group", "day", "--retry", "3"),
     ]
-    fewer = read_script("#!/bin/sh\n#SBATCH -n 4\n", "job.sh", typed=[Given("ntasks", "1")]).arguments
+    fewer = read_script("#!/bin/sh\n#SBATCH -n 4\n", "job.sh", typed=[OptionValue("ntasks", "1")]).arguments
     assert fewer[-2:] == ["--size", "1"]
 
 
