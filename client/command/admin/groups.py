@@ -36,7 +36,7 @@ def _policy_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(
         (
             click.option(
-                "--weight", multiple=True, callback=options.pairs, metavar="OWNER=N", help="Weight of the group in drf."
+                "--weight", multiple=True, callback=options.pairs, metavar="OWNER=N", help="Weight of an owner in drf."
             ),
             click.option(
                 "--egress", type=click.Choice(["allow", "deny"]), help="Access of kernels to outside networks."

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 FORM = "NAME=VALUE,…"
 HELP = (
-    "interaction, lifetime and window with times after which sessions end; grace, warning and extension; cpu and mem with per cent of "
-    "what is held, for the window; operator, all or any of these; checkers, whether interaction and window end a session together, "
-    "all, or each by itself, any."
+    "interaction, lifetime and window are times after which sessions end; grace, warning and extension are times; cpu and mem are "
+    "percentages of a session's slots, which count for the window; operator is all or any of these; checkers is all, if interaction "
+    "and window end a session together, or any, if each does by itself."
 )
 _SPANS = {
     "grace": "grace_period",
@@ -62,17 +62,17 @@ def policy(
             found.utilization.window.CopyFrom(_duration(context, parameter, text))
         elif name == "operator":
             if text not in _OPERATORS:
-                raise click.BadParameter(f"{text!r} is not all or any", param=parameter)
+                raise click.BadParameter(f"operator={text}: write all or any", param=parameter)
             found.utilization.operator = _OPERATORS[text]
         elif name == "checkers":
             if text not in _JOINS:
-                raise click.BadParameter(f"{text!r} is not all or any", param=parameter)
+                raise click.BadParameter(f"checkers={text}: write all or any", param=parameter)
             found.join = _JOINS[text]
         else:
             try:
                 found.utilization.thresholds[name] = float(text.removesuffix("%"))
             except ValueError:
-                raise click.BadParameter(f"{name}={text}: {text!r} is not per cent", param=parameter) from None
+                raise click.BadParameter(f"{name}={text}: write a percentage", param=parameter) from None
     return found, exempt
 
 
