@@ -47,11 +47,11 @@ _UNREACHABLE = (
     (r"No route to host|Network is unreachable", "{0} cannot be reached (there is no route to it): check the endpoint"),
     (
         r"WRONG_VERSION_NUMBER|PACKET_LENGTH|HTTP_REQUEST",
-        "what answers at {0} is no manager (it does not speak TLS): check the port",
+        "the server at {0} is no manager (it does not speak TLS): check the port",
     ),
     (
         r"ALPN|SETTINGS frame as the first",
-        "what answers at {0} is no manager (it does not speak gRPC): check host and port",
+        "the server at {0} is no manager (it does not speak gRPC): check host and port",
     ),
     (
         r"Endpoint closing|[Tt]imed out|Timeout occurred|FD [Ss]hutdown|Handshake timeout",
@@ -59,7 +59,7 @@ _UNREACHABLE = (
     ),
     (
         r"Handshake read failed|Connection reset|Socket closed|Connection closed|EOF",
-        "what answers at {0} is no manager (it closes the connection): check host and port",
+        "the server at {0} is no manager (it closes the connection): check host and port",
     ),
     (
         r"Domain name not found|Name or service not known|NXDOMAIN",

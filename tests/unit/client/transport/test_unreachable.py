@@ -96,9 +96,9 @@ async def _answer_in_plain_text(reader: asyncio.StreamReader, writer: asyncio.St
 @pytest.mark.parametrize(
     ("answer", "tls", "expected"),
     [
-        (_answer_in_plain_text, False, r"what answers at {} is no manager \(it does not speak TLS\)"),
-        (_answer_in_plain_text, True, r"what answers at {} is no manager \(it does not speak gRPC\)"),
-        (_hang_up, False, r"what answers at {} is no manager \(it closes the connection\)"),
+        (_answer_in_plain_text, False, r"the server at {} is no manager \(it does not speak TLS\)"),
+        (_answer_in_plain_text, True, r"the server at {} is no manager \(it does not speak gRPC\)"),
+        (_hang_up, False, r"the server at {} is no manager \(it closes the connection\)"),
         (None, False, r"no manager answers at {} \(connection refused\)"),
     ],
 )
