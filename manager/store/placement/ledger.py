@@ -9,13 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import BigInteger, cast, text
+import sqlalchemy
+from sqlalchemy import BigInteger, and_, cast, or_, text, true, tuple_
 from sqlmodel import col, func, select
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.store.placement.shares import dominant, read_capacity
+from retinue.manager.store.postgres.constructs import entries, table_of, value_of
 from retinue.manager.store.postgres.recordset import Row, fetched
-from retinue.manager.store.tables import Agent, Claim, DrfShare, ResourceGroup
+from retinue.manager.store.tables import Agent, Attempt, Claim, DrfShare, Kernel, ResourceGroup, Session
+
+_agent, _attempt, _claim = table_of(Agent), table_of(Attempt), table_of(Claim)
+_kernel, _session = table_of(Kernel), table_of(Session)
 
 MAX_MISMATCHES = 1000
 CLAIM, SHARE, CAPACITY = "CLAIM", "SHARE", "CAPACITY"
@@ -142,26 +147,54 @@ async def _claim_mismatches(tx: AsyncSession, group: str) -> list[Mismatch]:
     """Live claims that are not those of live attempts: the kernel's amounts, on the attempt's agent,
     for the session's owner and group.
     """
-    rows = await tx.execute(
-        text("""
-            WITH due AS (
-                SELECT a.kernel_id, a.epoch, slot.key AS slot, slot.value::bigint AS amount, a.agent_id, s.owner, s.resource_group
-                FROM attempt a JOIN kernel k ON k.id = a.kernel_id JOIN session s ON s.id = a.session_id
-                CROSS JOIN LATERAL jsonb_each_text(k.slots) AS slot WHERE a.end_time IS NULL
-            ), kept AS (
-                SELECT kernel_id, epoch, slot, amount, agent_id, owner, resource_group FROM claim WHERE release_time IS NULL
-            )
-            SELECT kernel_id, epoch, slot, kept.amount AS recorded, due.amount AS derived,
-                kept.agent_id AS recorded_agent, due.agent_id AS derived_agent, kept.owner AS recorded_owner, due.owner AS derived_owner,
-                kept.resource_group AS recorded_group, due.resource_group AS derived_group
-            FROM due FULL JOIN kept USING (kernel_id, epoch, slot)
-            WHERE (due.amount, due.agent_id, due.owner, due.resource_group)
-                    IS DISTINCT FROM (kept.amount, kept.agent_id, kept.owner, kept.resource_group)
-                AND (:group = '' OR :group IN (kept.resource_group, due.resource_group))
-            ORDER BY kernel_id, epoch, slot LIMIT :most
-        """),
-        {"group": group, "most": MAX_MISMATCHES},
+    slot = entries("slot", _kernel.c.slots)
+    due = (
+        sqlalchemy.select(
+            _attempt.c.kernel_id,
+            _attempt.c.epoch,
+            slot.c.key.label("slot"),
+            cast(slot.c.value, BigInteger).label("amount"),
+            _attempt.c.agent_id,
+            _session.c.owner,
+            _session.c.resource_group,
+        )
+        .join_from(_attempt, _kernel, _kernel.c.id == _attempt.c.kernel_id)
+        .join(_session, _session.c.id == _attempt.c.session_id)
+        .join(slot, true())
+        .where(_attempt.c.end_time.is_(None))
+        .cte("due")
     )
+    kept = (
+        sqlalchemy.select(*(_claim.c[column.name] for column in due.c))
+        .where(_claim.c.release_time.is_(None))
+        .cte("kept")
+    )
+    keys = ("kernel_id", "epoch", "slot")
+    same = and_(*(due.c[name] == kept.c[name] for name in keys))
+    held, held_due = (
+        tuple_(side.c.amount, side.c.agent_id, side.c.owner, side.c.resource_group) for side in (kept, due)
+    )
+    either = [func.coalesce(due.c[name], kept.c[name]).label(name) for name in keys]
+    query = (
+        sqlalchemy.select(
+            *either,
+            kept.c.amount.label("recorded"),
+            due.c.amount.label("derived"),
+            kept.c.agent_id.label("recorded_agent"),
+            due.c.agent_id.label("derived_agent"),
+            kept.c.owner.label("recorded_owner"),
+            due.c.owner.label("derived_owner"),
+            kept.c.resource_group.label("recorded_group"),
+            due.c.resource_group.label("derived_group"),
+        )
+        .join_from(due, kept, same, full=True)
+        .where(held_due.is_distinct_from(held))
+        .order_by(*either)
+        .limit(MAX_MISMATCHES)
+    )
+    if group:
+        query = query.where(or_(kept.c.resource_group == group, due.c.resource_group == group))
+    rows = await tx.execute(query)
     return [_claim_mismatch(row) for row in fetched(rows)]
 
 
@@ -188,18 +221,27 @@ def _claim_mismatch(row: Row) -> Mismatch:
 
 async def _capacity_mismatches(tx: AsyncSession, group: str) -> list[Mismatch]:
     """Returns agents whose live claims are more than they have, or that are not there at all."""
-    rows = await tx.execute(
-        text("""
-            SELECT c.agent_id, c.slot, c.held, (a.capacity->>c.slot)::bigint AS existing, coalesce(a.resource_group, c.resource_group) AS name
-            FROM (
-                SELECT agent_id, slot, min(resource_group) AS resource_group, sum(amount)::bigint AS held FROM claim
-                WHERE release_time IS NULL GROUP BY agent_id, slot
-            ) c LEFT JOIN agent a ON a.id = c.agent_id
-            WHERE c.held > coalesce((a.capacity->>c.slot)::bigint, 0) AND (:group = '' OR coalesce(a.resource_group, c.resource_group) = :group)
-            ORDER BY c.agent_id, c.slot LIMIT :most
-        """),
-        {"group": group, "most": MAX_MISMATCHES},
+    by = (_claim.c.agent_id, _claim.c.slot)
+    held = (
+        sqlalchemy.select(
+            *by,
+            func.min(_claim.c.resource_group).label("resource_group"),
+            cast(func.sum(_claim.c.amount), BigInteger).label("held"),
+        )
+        .where(_claim.c.release_time.is_(None))
+        .group_by(*by)
+        .subquery("held")
     )
+    existing = cast(value_of(_agent.c.capacity, held.c.slot), BigInteger)
+    name = func.coalesce(_agent.c.resource_group, held.c.resource_group)
+    query = (
+        sqlalchemy.select(held.c.agent_id, held.c.slot, held.c.held, existing.label("existing"), name.label("name"))
+        .outerjoin_from(held, _agent, _agent.c.id == held.c.agent_id)
+        .where(held.c.held > func.coalesce(existing, 0))
+        .order_by(held.c.agent_id, held.c.slot)
+        .limit(MAX_MISMATCHES)
+    )
+    rows = await tx.execute(query.where(name == group) if group else query)
     return [
         Mismatch(CAPACITY, row["name"], row["held"], row["existing"], agent=row["agent_id"], slot=row["slot"])
         for row in fetched(rows)

@@ -9,10 +9,12 @@ import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import text
+from sqlalchemy import Integer, Uuid, and_, delete, func, select, text, tuple_, update
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.store.postgres.constructs import lists, table_of, words
 from retinue.manager.store.postgres.recordset import fetched
+from retinue.manager.store.tables import Agent, Attempt, Cluster, Orphan, Session
 
 # Kernel and epoch.
 AttemptKey = tuple[uuid.UUID, int]
@@ -28,15 +30,22 @@ class Found:
     state: str
 
 
+_agent, _attempt, _cluster = table_of(Agent), table_of(Attempt), table_of(Cluster)
+_orphan, _session = table_of(Orphan), table_of(Session)
+_keys = lists("keys", kernel=Uuid(), number=Integer())
+_IS_ASKED = tuple_(_orphan.c.kernel_id, _orphan.c.epoch).in_(select(_keys.c.kernel, _keys.c.number))
+
+
+def _parameters(keys: Collection[AttemptKey]) -> dict[str, object]:
+    return {"kernel": [kernel for kernel, _ in keys], "number": [epoch for _, epoch in keys]}
+
+
 async def read_known(tx: AsyncSession, keys: Collection[AttemptKey]) -> dict[AttemptKey, tuple[str, bool]]:
     """Those of the attempts that have a row: the agent that they belong to, and whether they have ended."""
-    rows = await tx.execute(
-        text("""
-            SELECT a.kernel_id, a.epoch, a.agent_id, a.end_time IS NOT NULL
-            FROM attempt a JOIN unnest(CAST(:kernels AS uuid[]), CAST(:epochs AS int[])) AS r(kernel_id, epoch) USING (kernel_id, epoch)
-        """),
-        {"kernels": [kernel for kernel, _ in keys], "epochs": [epoch for _, epoch in keys]},
-    )
+    query = select(
+        _attempt.c.kernel_id, _attempt.c.epoch, _attempt.c.agent_id, _attempt.c.end_time.is_not(None)
+    ).join_from(_attempt, _keys, and_(_attempt.c.kernel_id == _keys.c.kernel, _attempt.c.epoch == _keys.c.number))
+    rows = await tx.execute(query, _parameters(keys))
     return {(kernel, epoch): (agent, ended) for kernel, epoch, agent, ended in rows}
 
 
@@ -68,72 +77,50 @@ async def replace(tx: AsyncSession, agent_id: str, found: Sequence[Found]) -> se
             """),
             params,
         )
-    await tx.execute(
-        text("UPDATE agent SET incarnation = cluster.incarnation FROM cluster WHERE agent.id = :agent"),
-        {"agent": agent_id},
-    )
+    incarnation = select(_cluster.c.incarnation).scalar_subquery()
+    await tx.execute(update(_agent).where(_agent.c.id == agent_id).values(incarnation=incarnation))
     rows = await tx.execute(
-        text("SELECT kernel_id, epoch FROM orphan WHERE agent_id = :agent AND end_requested"), {"agent": agent_id}
+        select(_orphan.c.kernel_id, _orphan.c.epoch).where(_orphan.c.agent_id == agent_id, _orphan.c.end_requested)
     )
     return {(kernel, epoch) for kernel, epoch in rows}
 
 
 async def forget(tx: AsyncSession, agent_id: str, keys: Collection[AttemptKey]) -> None:
     """These have ended."""
-    await tx.execute(
-        text("""
-            DELETE FROM orphan USING unnest(CAST(:kernels AS uuid[]), CAST(:epochs AS int[])) AS r(kernel_id, epoch)
-            WHERE agent_id = :agent AND orphan.kernel_id = r.kernel_id AND orphan.epoch = r.epoch
-        """),
-        {"agent": agent_id, "kernels": [kernel for kernel, _ in keys], "epochs": [epoch for _, epoch in keys]},
-    )
+    gone = delete(_orphan).where(_orphan.c.agent_id == agent_id, _IS_ASKED)
+    await tx.execute(gone, _parameters(keys))
 
 
 async def count(tx: AsyncSession, agent_id: str) -> int:
     """Returns how many orphans an agent runs."""
-    number: int = (
-        await tx.execute(text("SELECT count(*) FROM orphan WHERE agent_id = :agent"), {"agent": agent_id})
-    ).scalar_one()
-    return number
+    query = select(func.count()).select_from(_orphan).where(_orphan.c.agent_id == agent_id)
+    return int((await tx.execute(query)).scalar_one())
 
 
 async def request_end(tx: AsyncSession, agent_id: str, keys: Collection[AttemptKey] | None = None) -> list[AttemptKey]:
     """Has the agent end these, or all. Returns those that are there."""
-    rows = await tx.execute(
-        text("""
-            UPDATE orphan SET end_requested = TRUE WHERE agent_id = :agent AND (:all OR (kernel_id, epoch) IN (
-                SELECT * FROM unnest(CAST(:kernels AS uuid[]), CAST(:epochs AS int[]))
-            )) RETURNING kernel_id, epoch
-        """),
-        {
-            "agent": agent_id,
-            "all": keys is None,
-            "kernels": [kernel for kernel, _ in keys or ()],
-            "epochs": [epoch for _, epoch in keys or ()],
-        },
-    )
+    requested = update(_orphan).where(_orphan.c.agent_id == agent_id)
+    if keys is not None:
+        requested = requested.where(_IS_ASKED)
+    returned = requested.values(end_requested=True).returning(_orphan.c.kernel_id, _orphan.c.epoch)
+    rows = await tx.execute(returned, {} if keys is None else _parameters(keys))
     return [(kernel, epoch) for kernel, epoch in rows]
 
 
 async def request_ends_of_ended_sessions(tx: AsyncSession) -> None:
     """Has agents end what belongs to sessions that are known here, and have ended."""
-    await tx.execute(
-        text("""
-            UPDATE orphan SET end_requested = TRUE FROM session
-            WHERE NOT end_requested AND session.id = orphan.session_id AND session.state IN ('TERMINATED', 'CANCELLED')
-        """)
+    of_ended = update(_orphan).where(
+        ~_orphan.c.end_requested,
+        _session.c.id == _orphan.c.session_id,
+        _session.c.state.in_(words("TERMINATED", "CANCELLED")),
     )
+    await tx.execute(of_ended.values(end_requested=True))
 
 
 async def read_ending(tx: AsyncSession, agent_id: str | None = None) -> list[tuple[str, uuid.UUID, int]]:
     """Returns the orphans to be ended, of one agent or of all: agent, kernel and epoch."""
-    rows = await tx.execute(
-        text("""
-            SELECT agent_id, kernel_id, epoch FROM orphan
-            WHERE end_requested AND (CAST(:agent AS text) IS NULL OR agent_id = :agent)
-        """),
-        {"agent": agent_id},
-    )
+    query = select(_orphan.c.agent_id, _orphan.c.kernel_id, _orphan.c.epoch).where(_orphan.c.end_requested)
+    rows = await tx.execute(query if agent_id is None else query.where(_orphan.c.agent_id == agent_id))
     return [(agent, kernel, epoch) for agent, kernel, epoch in rows]
 
 

@@ -23,6 +23,7 @@ from sqlalchemy import (
     false,
     func,
     insert,
+    literal_column,
     not_,
     null,
     select,
@@ -30,6 +31,7 @@ from sqlalchemy import (
     true,
     update,
 )
+from sqlalchemy.dialects.postgresql import CIDR, JSONB
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.scheduling.records import Holding, Nomination, QuotaRecord, RunningSession
@@ -53,7 +55,18 @@ from retinue.manager.store.postgres.constructs import (
 from retinue.manager.store.postgres.database import Query, Statement, Transaction
 from retinue.manager.store.postgres.recordset import recordset
 from retinue.manager.store.sessions.spec_fields import held, json_number
-from retinue.manager.store.tables import Agent, Attempt, Claim, Cluster, Kernel, Quota
+from retinue.manager.store.tables import (
+    Agent,
+    Attempt,
+    Claim,
+    Cluster,
+    Kernel,
+    NetworkSite,
+    Quota,
+    ResourceGroup,
+    Session,
+)
+from retinue.manager.store.tables import Network as NetworkRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +165,8 @@ async def write(tx: Transaction, term: int, placed: Sessions, kernels: Kernels, 
 
 _agent, _attempt, _claim = table_of(Agent), table_of(Attempt), table_of(Claim)
 _cluster, _kernel, _quota = table_of(Cluster), table_of(Kernel), table_of(Quota)
+_group, _network, _session = table_of(ResourceGroup), table_of(NetworkRow), table_of(Session)
+_site = table_of(NetworkSite)
 
 _named = lists("named", kind=Text(), name=Text())
 _LOCKED_QUOTAS = Construct(
@@ -317,47 +332,80 @@ def _placing(term: int, placed: Sessions, kernels: Kernels) -> Query[list[Differ
     )
 
 
+def _making_made_networks() -> Construct:
+    """Networks, and the agents that are to have each."""
+    rows = lists("rows", session_id=Uuid(), vni=Integer(), subnet=CIDR(), mtu=Integer(), vxlan_port=Integer())
+    made = (
+        insert(_network)
+        .from_select([column.name for column in rows.c], select(*rows.c), include_defaults=False)
+        .returning(_network.c.id, _network.c.session_id)
+        .cte("made")
+    )
+    site = lists("site", site_session=Uuid(), site_agent=Text())
+    sites = select(made.c.id, site.c.site_agent, made.c.session_id)
+    return Construct(
+        insert(_site).from_select(
+            ["network_id", "agent_id", "session_id"],
+            sites.join_from(made, site, site.c.site_session == made.c.session_id),
+            include_defaults=False,
+        )
+    )
+
+
+_MADE_NETWORKS = _making_made_networks()
+
+
 def _making_networks(networks: Sequence[Network]) -> Statement:
     return Statement(
-        """
-            WITH made AS (
-                INSERT INTO network (session_id, vni, subnet, mtu, vxlan_port)
-                SELECT * FROM unnest(CAST(:sessions AS uuid[]), CAST(:vnis AS int[]), CAST(:subnets AS cidr[]), CAST(:mtus AS int[]),
-                    CAST(:ports AS int[]))
-                RETURNING id, session_id
-            )
-            INSERT INTO network_site (network_id, agent_id, session_id)
-            SELECT made.id, site.agent_id, made.session_id
-            FROM unnest(CAST(:site_sessions AS uuid[]), CAST(:site_agents AS text[])) AS site(session_id, agent_id) JOIN made USING (session_id)
-        """,
+        _MADE_NETWORKS,
         {
-            "sessions": [network.session_id for network in networks],
-            "vnis": [network.vni for network in networks],
-            "subnets": [network.subnet for network in networks],
-            "mtus": [network.mtu for network in networks],
-            "ports": [network.vxlan_port for network in networks],
-            "site_sessions": [network.session_id for network in networks for _ in network.agents],
-            "site_agents": [agent for network in networks for agent in network.agents],
+            "session_id": [network.session_id for network in networks],
+            "vni": [network.vni for network in networks],
+            "subnet": [network.subnet for network in networks],
+            "mtu": [network.mtu for network in networks],
+            "vxlan_port": [network.vxlan_port for network in networks],
+            "site_session": [network.session_id for network in networks for _ in network.agents],
+            "site_agent": [agent for network in networks for agent in network.agents],
         },
     )
 
 
-def _moving(placed: Sessions) -> Statement:
-    return Statement(
-        """
-            UPDATE session SET state = 'SCHEDULED', state_time = now(), schedule_time = now(), evaluate_time = now(), reason = '', message = '',
-                explanation = '{}', network = r.network, nomination = '{}', tries = r.tries, force = FALSE, version = version + 1
-            FROM unnest(CAST(:ids AS uuid[]), CAST(:networks AS text[]), CAST(:tries AS int[])) AS r(id, network, tries) WHERE session.id = r.id
-        """,
-        {"ids": list(placed.ids), "networks": list(placed.networks), "tries": list(placed.tries)},
+_placed = lists("placed", id=Uuid(), network=Text(), tries=Integer())
+_EMPTY = cast(literal_column("'{}'"), JSONB)
+_MOVED = Construct(
+    update(_session)
+    .where(_session.c.id == _placed.c.id)
+    .values(
+        state=word("SCHEDULED"),
+        state_time=func.now(),
+        schedule_time=func.now(),
+        evaluate_time=func.now(),
+        reason=word(""),
+        message=word(""),
+        explanation=_EMPTY,
+        network=_placed.c.network,
+        nomination=_EMPTY,
+        tries=_placed.c.tries,
+        force=false(),
+        version=_session.c.version + literal_column("1"),
     )
+)
+
+
+def _moving(placed: Sessions) -> Statement:
+    return Statement(_MOVED, {"id": list(placed.ids), "network": list(placed.networks), "tries": list(placed.tries)})
+
+
+_chosen = bindparam("chosen", type_=Text(), required=True)
+_ROTATED = Construct(
+    update(_group)
+    .where(_group.c.name == bindparam("group", type_=Text(), required=True), _group.c.rotation != _chosen)
+    .values(rotation=_chosen)
+)
 
 
 def _keeping_rotation(group: str, rotation: str) -> Statement:
-    return Statement(
-        "UPDATE resource_group SET rotation = :rotation WHERE name = :group AND rotation <> :rotation",
-        {"group": group, "rotation": rotation},
-    )
+    return Statement(_ROTATED, {"group": group, "chosen": rotation})
 
 
 def _recording(placed: Sessions) -> Statement:

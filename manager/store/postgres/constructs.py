@@ -17,13 +17,17 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Executable,
+    Float,
+    Select,
     SQLColumnExpression,
     Table,
     Text,
     bindparam,
     column,
+    extract,
     func,
     literal_column,
+    select,
     text,
 )
 from sqlalchemy import cast as sql_cast
@@ -83,6 +87,21 @@ def word(value: str) -> ColumnElement[str]:
     if not _WORD.fullmatch(value):
         raise ValueError(value)
     return literal_column(f"'{value}'", Text())
+
+
+def words(*values: str) -> list[ColumnElement[str]]:
+    """Words of ours, as `word`, for `in_` and `not_in`."""
+    return [word(value) for value in values]
+
+
+def seconds(of: SQLColumnExpression[Any]) -> ColumnElement[float]:
+    """A moment in seconds since 1970, or a span in seconds."""
+    return sql_cast(extract("epoch", of), Float)
+
+
+def locking(name: str) -> Select[*tuple[Any, ...]]:
+    """Locks a name of ours until the commit: whoever else locks it waits."""
+    return select(func.pg_advisory_xact_lock(func.hashtextextended(name, 0)))
 
 
 def one_of(name: str, type_: TypeEngine[Any] | None = None) -> ColumnElement[Any]:
