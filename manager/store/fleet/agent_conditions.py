@@ -7,37 +7,37 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Literal
 
-import orjson
-from sqlalchemy import text
+from sqlalchemy import and_, func, select, update
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.session.attempts import AgentCondition
 from retinue.manager.store.fleet.agents import decode_conditions
+from retinue.manager.store.postgres.constructs import table_of
 from retinue.manager.store.postgres.documents import Unreadable
+from retinue.manager.store.tables import Agent
+
+_agent = table_of(Agent)
 
 
 async def may_block(tx: AsyncSession, agent_id: str, kind: str) -> bool:
     """Returns whether at least half of the agents of an agent's group that are alive remain without such a condition
     that blocks placements, once the agent has it.
     """
-    rows = await tx.execute(
-        text("""
-            SELECT 2 * (1 + count(*) FILTER (WHERE other.id <> agent.id AND other.found_conditions @> CAST(:blocking AS jsonb))) <= count(*)
-            FROM agent JOIN agent other USING (resource_group)
-            WHERE agent.id = :id AND other.state = 'ALIVE' AND NOT other.revoked GROUP BY agent.id
-        """),
-        {"id": agent_id, "blocking": orjson.dumps([{"type": kind, "blocks": True}]).decode()},
+    other = _agent.alias("other")
+    blocked = and_(other.c.id != _agent.c.id, other.c.found_conditions.contains([{"type": kind, "blocks": True}]))
+    query = (
+        select(2 * (1 + func.count().filter(blocked)) <= func.count())
+        .join_from(_agent, other, other.c.resource_group == _agent.c.resource_group)
+        .where(_agent.c.id == agent_id, other.c.state == "ALIVE", ~other.c.revoked)
+        .group_by(_agent.c.id)
     )
-    return bool(rows.scalar_one_or_none())
+    return bool((await tx.execute(query)).scalar_one_or_none())
 
 
 async def with_condition(tx: AsyncSession, kind: str) -> Sequence[str]:
     """Returns the agents with a condition of this type that managers have found."""
-    rows = await tx.execute(
-        text("SELECT id FROM agent WHERE found_conditions @> CAST(:kind AS jsonb)"),
-        {"kind": orjson.dumps([{"type": kind}]).decode()},
-    )
-    return list(rows.scalars())
+    query = select(_agent.c.id).where(_agent.c.found_conditions.contains([{"type": kind}]))
+    return list((await tx.execute(query)).scalars())
 
 
 async def change(
@@ -47,12 +47,9 @@ async def change(
     changed: Callable[[Sequence[AgentCondition], dt.datetime], Sequence[AgentCondition]],
 ) -> bool:
     """Replaces the conditions of an agent by what `changed` makes of them and the time; returns whether they differ."""
-    column = f"{which}_conditions"
-    rows = await tx.execute(
-        text(f"SELECT {column}, now() FROM agent WHERE id = :id FOR NO KEY UPDATE"),  # noqa: S608  # one of two words
-        {"id": agent_id},
-    )
-    row = rows.one_or_none()
+    column = _agent.c[f"{which}_conditions"]
+    query = select(column, func.now()).where(_agent.c.id == agent_id).with_for_update(key_share=True)
+    row = (await tx.execute(query)).one_or_none()
     if row is None:
         return False
     # Others are replaced, and keep no report of the agent from being committed.
@@ -62,8 +59,5 @@ async def change(
     ]
     if conditions == row[0]:
         return False
-    await tx.execute(
-        text(f"UPDATE agent SET {column} = CAST(:conditions AS jsonb) WHERE id = :id"),  # noqa: S608  # as above
-        {"id": agent_id, "conditions": orjson.dumps(conditions).decode()},
-    )
+    await tx.execute(update(_agent).where(_agent.c.id == agent_id).values({column: conditions}))
     return True

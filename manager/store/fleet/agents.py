@@ -5,9 +5,28 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import TypeAdapter
-from sqlalchemy import text
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    ColumnElement,
+    Text,
+    Update,
+    and_,
+    bindparam,
+    case,
+    cast,
+    func,
+    literal,
+    or_,
+    text,
+    update,
+)
+from sqlalchemy import select as _select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.sql.dml import ReturningUpdate
 from sqlmodel import col, select
 from sqlmodel.ext.asyncio.session import AsyncSession
 
@@ -15,19 +34,22 @@ from retinue.manager.domain.errors import AgentIdInUse, AgentRevoked, JoinTokenI
 from retinue.manager.domain.session.attempts import AgentCondition, RuntimeStatus
 from retinue.manager.identity.recovery import Registration
 from retinue.manager.store.placement import shares
+from retinue.manager.store.postgres.constructs import seconds, table_of
 from retinue.manager.store.postgres.database import Query
 from retinue.manager.store.postgres.documents import Decoder, Unreadable
-from retinue.manager.store.tables import Agent, JoinToken
+from retinue.manager.store.tables import Agent, Attempt, Claim, JoinToken
+from retinue.rpc.core.reasons import AgentConditionType
 
 RUNTIME = Decoder("the status of a runtime", TypeAdapter(RuntimeStatus).validate_python)
 _CONDITION = Decoder("a condition of an agent", TypeAdapter(AgentCondition).validate_python)
-# What a filter may compare, as SQL.
-_FILTER_COLUMNS: Mapping[str, str] = {
-    "id": "id",
-    "resource_group": "resource_group",
-    "state": "state",
-    "drained": "drained::text",
-    "architecture": "architecture",
+_agent, _attempt, _claim, _join_token = table_of(Agent), table_of(Attempt), table_of(Claim), table_of(JoinToken)
+# What a filter may compare.
+_FILTER_COLUMNS: Mapping[str, ColumnElement[str]] = {
+    "id": _agent.c.id,
+    "resource_group": _agent.c.resource_group,
+    "state": _agent.c.state,
+    "drained": cast(_agent.c.drained, Text),
+    "architecture": _agent.c.architecture,
 }
 FILTER_FIELDS = frozenset(_FILTER_COLUMNS)
 
@@ -81,11 +103,9 @@ async def list_page(
 ) -> list[AgentRecord]:
     """Agents in the order of their ids. `terms` are (field of FILTER_FIELDS, `=` or `!=`, value)."""
     query = select(Agent).where(col(Agent.id) > after, ~col(Agent.revoked))
-    for number, (field, operator, value) in enumerate(terms):
-        comparison = {"=": "=", "!=": "<>"}[operator]
-        query = query.where(
-            text(f"agent.{_FILTER_COLUMNS[field]} {comparison} :value{number}").bindparams(**{f"value{number}": value})
-        )
+    for field, operator, value in terms:
+        column = _FILTER_COLUMNS[field]
+        query = query.where({"=": column == value, "!=": column != value}[operator])
     found = await tx.exec(query.order_by(col(Agent.id)).limit(limit))
     return [_record(agent) for agent in found]
 
@@ -184,34 +204,22 @@ async def runtime_troubles(tx: AsyncSession, group: str, runtimes: Sequence[str]
 
 async def groups_with(tx: AsyncSession, runtimes: Sequence[str], limit: int) -> list[str]:
     """Returns the first groups, by name, with an agent that has one of the runtimes now."""
-    rows = await tx.execute(
-        text("""
-            SELECT DISTINCT resource_group FROM agent WHERE NOT revoked AND jsonb_exists_any(backends, :runtimes)
-            ORDER BY resource_group LIMIT :limit
-        """),
-        {"runtimes": list(runtimes), "limit": limit},
-    )
-    return list(rows.scalars())
+    has_any = func.jsonb_exists_any(_agent.c.backends, bindparam("runtimes", list(runtimes), ARRAY(Text)))
+    groups = _select(_agent.c.resource_group).where(~_agent.c.revoked, has_any).distinct()
+    return list((await tx.execute(groups.order_by(_agent.c.resource_group).limit(limit))).scalars())
 
 
 async def read_loads(tx: AsyncSession, agent_ids: Collection[str]) -> dict[str, Load]:
     """Returns what is held of each agent now."""
-    rows = await tx.execute(
-        text("""
-            SELECT wanted.id, held.occupied, live.kernels FROM unnest(CAST(:ids AS text[])) AS wanted(id)
-            CROSS JOIN LATERAL (
-                SELECT coalesce(jsonb_object_agg(slot, amount), '{}') AS occupied FROM (
-                    SELECT slot, sum(amount)::bigint AS amount FROM claim
-                    WHERE agent_id = wanted.id AND release_time IS NULL GROUP BY slot
-                ) sums
-            ) held
-            CROSS JOIN LATERAL (
-                SELECT count(*) AS kernels FROM attempt WHERE agent_id = wanted.id AND end_time IS NULL
-            ) live
-        """),
-        {"ids": list(agent_ids)},
-    )
-    return {row.id: Load(row.occupied, row.kernels) for row in rows}
+    held: dict[str, dict[str, int]] = {agent_id: {} for agent_id in agent_ids}
+    by = (_claim.c.agent_id, _claim.c.slot)
+    sums = _select(*by, cast(func.sum(_claim.c.amount), BigInteger)).where(_claim.c.release_time.is_(None))
+    for agent_id, slot, amount in await tx.execute(sums.where(_claim.c.agent_id.in_(agent_ids)).group_by(*by)):
+        held[agent_id][slot] = amount
+    live = _select(_attempt.c.agent_id, func.count()).where(_attempt.c.end_time.is_(None))
+    of_agents = live.where(_attempt.c.agent_id.in_(agent_ids)).group_by(_attempt.c.agent_id)
+    kernels = {agent_id: number for agent_id, number in await tx.execute(of_agents)}  # noqa: C416  # rows are no pairs to the type checker
+    return {agent_id: Load(slots, kernels.get(agent_id, 0)) for agent_id, slots in held.items()}
 
 
 async def set_drained(tx: AsyncSession, agent_id: str, *, drained: bool, deadline: dt.timedelta | None = None) -> None:
@@ -219,13 +227,19 @@ async def set_drained(tx: AsyncSession, agent_id: str, *, drained: bool, deadlin
 
     What still runs there after `deadline` is evicted; None is never.
     """
-    await tx.execute(
-        text("""
-            UPDATE agent SET drained = :drained, drain_deadline_time = now() + CAST(:deadline AS interval), version = version + 1
-            WHERE id = :id AND (drained <> :drained OR drain_deadline_time IS NOT NULL OR CAST(:deadline AS interval) IS NOT NULL)
-        """),
-        {"id": agent_id, "drained": drained, "deadline": deadline},
+    setting = _changing(
+        agent_id,
+        drained=drained,
+        drain_deadline_time=None if deadline is None else func.now() + deadline,
+        version=_agent.c.version + 1,
     )
+    if deadline is None:
+        setting = setting.where(or_(_agent.c.drained != drained, _agent.c.drain_deadline_time.is_not(None)))
+    await tx.execute(setting)
+
+
+def _changing(agent_id: str, **values: object) -> Update:
+    return update(_agent).where(_agent.c.id == agent_id).values(**values)
 
 
 async def create_join_token(
@@ -239,21 +253,22 @@ async def create_join_token(
     kind: str = "AGENT",
 ) -> dt.datetime:
     """A join token of a kind for a group that exists; returns when it ends."""
-    row = await tx.execute(
-        text("""
-            INSERT INTO join_token (hash, kind, resource_group, agent_id, uses_left, expire_time)
-            VALUES (:hash, :kind, :group, :agent, :uses, now() + :ttl) RETURNING expire_time
-        """),
-        {"hash": secret_hash, "kind": kind, "group": group, "agent": agent_id, "uses": uses, "ttl": ttl},
+    made = insert(_join_token).values(
+        hash=secret_hash,
+        kind=kind,
+        resource_group=group,
+        agent_id=agent_id,
+        uses_left=uses,
+        expire_time=func.now() + ttl,
     )
-    expire_time: dt.datetime = row.scalar_one()
+    expire_time: dt.datetime = (await tx.execute(made.returning(_join_token.c.expire_time))).scalar_one()
     return expire_time
 
 
 async def is_join_token(tx: AsyncSession, secret_hash: bytes) -> bool:
     """Returns whether a join token is good now."""
     query = select(JoinToken.hash).where(col(JoinToken.hash) == secret_hash, col(JoinToken.uses_left) > 0)
-    return (await tx.exec(query.where(text("expire_time > now()")))).one_or_none() is not None
+    return (await tx.exec(query.where(col(JoinToken.expire_time) > func.now()))).one_or_none() is not None
 
 
 async def enrol(tx: AsyncSession, secret_hash: bytes, agent_id: str) -> int:
@@ -264,32 +279,33 @@ async def enrol(tx: AsyncSession, secret_hash: bytes, agent_id: str) -> int:
     could run: what it ran when it was revoked is given up first, as another node may be what comes in under the id. One
     that was not revoked stays drained if it was. Certificates of former generations are worth nothing from then on.
     """
-    used = await tx.execute(
-        text("""
-            UPDATE join_token SET uses_left = uses_left - 1
-            WHERE hash = :hash AND kind = 'AGENT' AND uses_left > 0 AND expire_time > now() AND (agent_id IS NULL OR agent_id = :agent)
-            RETURNING resource_group, agent_id
-        """),
-        {"hash": secret_hash, "agent": agent_id},
-    )
-    token = used.one_or_none()
+    token = (await tx.execute(using_join_token(secret_hash, "AGENT", agent_id))).one_or_none()
     if token is None:
         raise JoinTokenInvalid
-    made = await tx.execute(
-        text("""
-            INSERT INTO agent (id, resource_group, state, drained, revoked, address, instance, architecture,
-                software_version, underlay_address, underlay_mtu, boot_id, version, generation)
-            VALUES (:agent, :group, 'JOINING', FALSE, FALSE, '', '', '', '', '', 0, '', 1, extract(epoch FROM now())::bigint)
-            ON CONFLICT (id) DO UPDATE SET generation = greatest(agent.generation + 1, excluded.generation),
-                resource_group = excluded.resource_group, state = 'JOINING', drained = agent.drained AND NOT agent.revoked,
-                drain_deadline_time = CASE WHEN NOT agent.revoked THEN agent.drain_deadline_time END,
-                revoked = FALSE, address = '', instance = '', version = agent.version + 1, announce_time = NULL
-            WHERE :named AND (agent.state IN ('JOINING', 'LOST') OR (agent.revoked AND NOT EXISTS (
-                SELECT FROM attempt WHERE attempt.agent_id = agent.id AND attempt.end_time IS NULL))) RETURNING generation
-        """),
-        {"agent": agent_id, "group": token.resource_group, "named": token.agent_id is not None},
+    made = insert(Agent).values(
+        id=agent_id, resource_group=token.resource_group, generation=cast(seconds(func.now()), BigInteger)
     )
-    generation: int | None = made.scalar_one_or_none()
+    runs = _select(_attempt.c.kernel_id).where(_attempt.c.agent_id == _agent.c.id, _attempt.c.end_time.is_(None))
+    returned = made.on_conflict_do_update(
+        index_elements=["id"],
+        set_={
+            "generation": func.greatest(_agent.c.generation + 1, made.excluded.generation),
+            "resource_group": made.excluded.resource_group,
+            "state": "JOINING",
+            "drained": and_(_agent.c.drained, ~_agent.c.revoked),
+            "drain_deadline_time": case((~_agent.c.revoked, _agent.c.drain_deadline_time)),
+            "revoked": False,
+            "address": "",
+            "instance": "",
+            "version": _agent.c.version + 1,
+            "announce_time": None,
+        },
+        where=and_(
+            literal(token.agent_id is not None),
+            or_(_agent.c.state.in_(["JOINING", "LOST"]), and_(_agent.c.revoked, ~runs.exists())),
+        ),
+    ).returning(_agent.c.generation)
+    generation: int | None = (await tx.execute(returned)).scalar_one_or_none()
     if generation is None:
         raise AgentIdInUse(
             f"an agent {agent_id} is enrolled, or was revoked and what it ran is not given up yet: try again in a minute"
@@ -297,6 +313,22 @@ async def enrol(tx: AsyncSession, secret_hash: bytes, agent_id: str) -> int:
             else f"an agent {agent_id} is enrolled"
         )
     return generation
+
+
+def using_join_token(secret_hash: bytes, kind: str, node_id: str) -> ReturningUpdate[*tuple[Any, ...]]:
+    """Uses a join token of a kind up by one, if it is good for a node; returns its group and the node that it names."""
+    return (
+        update(_join_token)
+        .where(
+            _join_token.c.hash == secret_hash,
+            _join_token.c.kind == kind,
+            _join_token.c.uses_left > 0,
+            _join_token.c.expire_time > func.now(),
+            or_(_join_token.c.agent_id.is_(None), _join_token.c.agent_id == node_id),
+        )
+        .values(uses_left=_join_token.c.uses_left - 1)
+        .returning(_join_token.c.resource_group, _join_token.c.agent_id)
+    )
 
 
 async def read_registration(tx: AsyncSession, agent_id: str, *, lock: bool = False) -> Registration | None:
@@ -315,10 +347,7 @@ async def renew(tx: AsyncSession, agent_id: str, generation: int, certificate: s
     if agent is None or generation < agent.generation:
         raise AgentRevoked
     before = agent.certificate
-    await tx.execute(
-        text("UPDATE agent SET certificate = :certificate, former_certificate = :shown WHERE id = :id"),
-        {"id": agent_id, "certificate": certificate, "shown": shown},
-    )
+    await tx.execute(_changing(agent_id, certificate=certificate, former_certificate=shown))
     return before
 
 
@@ -341,25 +370,22 @@ async def announce(
             " join token for this agent"
         )
     await tx.execute(
-        text("""
-            UPDATE agent SET address = :address, instance = :instance, software_version = :version, announce_time = now(),
-                former_certificate = CASE WHEN certificate = :certificate THEN '' ELSE former_certificate END
-            WHERE id = :id
-        """),
-        {"id": agent_id, "address": address, "instance": instance, "version": version, "certificate": certificate},
+        _changing(
+            agent_id,
+            address=address,
+            instance=instance,
+            software_version=version,
+            announce_time=func.now(),
+            former_certificate=case((_agent.c.certificate == certificate, ""), else_=_agent.c.former_certificate),
+        )
     )
     return changed
 
 
 async def revoke(tx: AsyncSession, agent_id: str) -> bool:
     """Makes an agent's certificate worthless and takes it out of scheduling; returns whether there was one."""
-    gone = await tx.execute(
-        text("""
-            UPDATE agent SET revoked = TRUE, version = version + 1 WHERE id = :id AND NOT revoked RETURNING resource_group
-        """),
-        {"id": agent_id},
-    )
-    group = gone.scalar_one_or_none()
+    revoking = _changing(agent_id, revoked=True, version=_agent.c.version + 1).where(~_agent.c.revoked)
+    group = (await tx.execute(revoking.returning(_agent.c.resource_group))).scalar_one_or_none()
     if group is not None:
         await shares.refresh_group(tx, group)
     return group is not None
@@ -376,14 +402,9 @@ async def is_enrolled(tx: AsyncSession, agent_id: str, generation: int) -> bool:
 
 async def held_in(tx: AsyncSession, group: str) -> list[str]:
     """Returns the agents of a group whose loss is held, by id."""
-    rows = await tx.execute(
-        text("""
-            SELECT id FROM agent WHERE resource_group = :group AND NOT revoked
-                AND found_conditions @> '[{"type": "LOSS_HELD"}]' ORDER BY id
-        """),
-        {"group": group},
-    )
-    return list(rows.scalars())
+    held = _agent.c.found_conditions.contains([{"type": AgentConditionType.LOSS_HELD}])
+    query = _select(_agent.c.id).where(_agent.c.resource_group == group, ~_agent.c.revoked, held)
+    return list((await tx.execute(query.order_by(_agent.c.id))).scalars())
 
 
 async def groups_of(tx: AsyncSession, agent_ids: Collection[str]) -> dict[str, str]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import TypedDict
+from typing import Any, TypedDict
 
+import sqlmodel
 from pydantic import TypeAdapter
-from sqlalchemy import text
-from sqlalchemy.dialects.postgresql import insert
-from sqlmodel import col, delete, select, update
+from sqlalchemy import BigInteger, Numeric, Select, cast, column, func, literal_column, or_, select, true
+from sqlalchemy.dialects.postgresql import JSONB, insert
+from sqlmodel import col, delete, update
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.idle.policy import IdlePolicy
@@ -18,10 +19,11 @@ from retinue.manager.domain.scheduling.policy import Policy
 from retinue.manager.domain.session.isolation_policy import IsolationPolicy
 from retinue.manager.domain.session.mounts import MountRoot
 from retinue.manager.store.placement import quotas, shares, usage
+from retinue.manager.store.postgres.constructs import entries, seconds, table_of, word, words
 from retinue.manager.store.postgres.documents import Decoder, Unreadable
 from retinue.manager.store.postgres.recordset import record_of
 from retinue.manager.store.sessions.idle import decode_policy, encode_policy
-from retinue.manager.store.tables import Agent, DrfShare, ResourceGroup
+from retinue.manager.store.tables import Agent, Attempt, DrfShare, ResourceGroup, Session
 
 _ANY_ROOT = TypeAdapter(MountRoot)
 
@@ -34,6 +36,9 @@ def _mount_root(stored: object) -> MountRoot:
     return root
 
 
+_agent, _attempt, _group = table_of(Agent), table_of(Attempt), table_of(ResourceGroup)
+_session, _share = table_of(Session), table_of(DrfShare)
+_LIVE = _session.c.state.not_in(words("TERMINATED", "CANCELLED"))
 MOUNT_ROOT = Decoder("a mount root of a resource group", _mount_root)
 
 
@@ -111,13 +116,18 @@ async def get(tx: AsyncSession, name: str, *, lock: bool = False) -> GroupRecord
 
 async def list_page(tx: AsyncSession, *, after: str, limit: int) -> list[GroupRecord]:
     """Returns groups in the order of their names."""
-    query = select(ResourceGroup).where(col(ResourceGroup.name) > after).order_by(col(ResourceGroup.name)).limit(limit)
+    query = (
+        sqlmodel.select(ResourceGroup)
+        .where(col(ResourceGroup.name) > after)
+        .order_by(col(ResourceGroup.name))
+        .limit(limit)
+    )
     return [_record(found) for found in await tx.exec(query)]
 
 
 async def first_names(tx: AsyncSession, limit: int) -> list[str]:
     """Returns the names of the first groups."""
-    query = select(ResourceGroup.name).order_by(col(ResourceGroup.name)).limit(limit)
+    query = sqlmodel.select(ResourceGroup.name).order_by(col(ResourceGroup.name)).limit(limit)
     return list(await tx.exec(query))
 
 
@@ -183,19 +193,21 @@ async def change(tx: AsyncSession, name: str, policy: GroupPolicy) -> GroupRecor
 
 async def read_mount_roots(tx: AsyncSession, names: Collection[str]) -> dict[str, list[MountRoot]]:
     """Returns what sessions in these groups may mount."""
-    query = select(ResourceGroup.name, ResourceGroup.mount_roots).where(col(ResourceGroup.name).in_(names))
+    query = sqlmodel.select(ResourceGroup.name, ResourceGroup.mount_roots).where(col(ResourceGroup.name).in_(names))
     return {name: list(MOUNT_ROOT.decode_each(roots)) for name, roots in (await tx.exec(query)).all()}
 
 
 async def read_image_registries(tx: AsyncSession, names: Collection[str]) -> dict[str, list[str]]:
     """Patterns of the registries that images may come from in these groups, as stored."""
-    query = select(ResourceGroup.name, ResourceGroup.image_registries).where(col(ResourceGroup.name).in_(names))
+    query = sqlmodel.select(ResourceGroup.name, ResourceGroup.image_registries).where(
+        col(ResourceGroup.name).in_(names)
+    )
     return {name: list(patterns) for name, patterns in (await tx.exec(query)).all()}
 
 
 async def read_isolation_policies(tx: AsyncSession, names: Collection[str]) -> dict[str, IsolationPolicy]:
     """Returns which isolations kernels in these groups may have."""
-    query = select(ResourceGroup.name, ResourceGroup.isolations, ResourceGroup.default_isolation)
+    query = sqlmodel.select(ResourceGroup.name, ResourceGroup.isolations, ResourceGroup.default_isolation)
     found = await tx.exec(query.where(col(ResourceGroup.name).in_(names)))
     return {name: IsolationPolicy(isolations, default) for name, isolations, default in found.all()}
 
@@ -204,18 +216,10 @@ async def in_use(tx: AsyncSession, name: str) -> bool:
     """Returns whether a group has agents, revoked ones that may still run something included, or sessions that have
     not ended.
     """
-    found = await tx.execute(
-        text("""
-            SELECT EXISTS (
-                SELECT FROM agent a WHERE a.resource_group = :name AND (NOT a.revoked OR EXISTS (
-                    SELECT FROM attempt WHERE attempt.agent_id = a.id AND attempt.end_time IS NULL))
-            ) OR EXISTS (
-                SELECT FROM session WHERE resource_group = :name AND state NOT IN ('TERMINATED', 'CANCELLED')
-            )
-        """),
-        {"name": name},
-    )
-    return bool(found.scalar_one())
+    runs = select(_attempt.c.kernel_id).where(_attempt.c.agent_id == _agent.c.id, _attempt.c.end_time.is_(None))
+    has_agents = select(_agent.c.id).where(_agent.c.resource_group == name, or_(~_agent.c.revoked, runs.exists()))
+    has_sessions = select(_session.c.id).where(_session.c.resource_group == name, _LIVE)
+    return bool((await tx.execute(select(or_(has_agents.exists(), has_sessions.exists())))).scalar_one())
 
 
 async def remove(tx: AsyncSession, name: str) -> None:
@@ -229,48 +233,44 @@ async def remove(tx: AsyncSession, name: str) -> None:
 
 async def read_shares(tx: AsyncSession, name: str) -> list[ShareRecord]:
     """Owners with live claims, the largest share over weight first."""
-    ratio = "numerator::numeric / greatest(denominator, 1) / weight DESC"
-    query = select(DrfShare).where(col(DrfShare.resource_group) == name).order_by(text(ratio), col(DrfShare.owner))
+    ratio = cast(DrfShare.numerator, Numeric) / func.greatest(DrfShare.denominator, 1) / DrfShare.weight
+    query = sqlmodel.select(DrfShare).where(col(DrfShare.resource_group) == name)
+    query = query.order_by(ratio.desc(), col(DrfShare.owner))
     return [record_of(ShareRecord, found) for found in await tx.exec(query)]
+
+
+_BY_STATE = (_session.c.resource_group, _session.c.state)
+_AGENTS_BY_STATE = (_agent.c.resource_group, _agent.c.state)
+_slot = entries("slot", _group.c.capacity)
+_held = entries("held", _share.c.held)
+_condition = (
+    func.jsonb_array_elements(_agent.c.reported_conditions.concat(_agent.c.found_conditions))
+    .table_valued(column("value", JSONB))
+    .render_derived(name="condition")
+)
+_TYPE = _condition.c.value.op("->>")(literal_column("'type'"))
+# Rows of (resource group, key, amount), but for the second: (resource group, seconds).
+_COUNTS: tuple[Select[*tuple[Any, ...]], ...] = (
+    select(*_BY_STATE, func.count()).where(_LIVE).group_by(*_BY_STATE),
+    select(_session.c.resource_group, seconds(func.now() - func.min(_session.c.create_time)))
+    .where(_session.c.state == word("PENDING"))
+    .group_by(_session.c.resource_group),
+    select(*_AGENTS_BY_STATE, func.count()).where(~_agent.c.revoked).group_by(*_AGENTS_BY_STATE),
+    select(_group.c.name, _slot.c.key, cast(_slot.c.value, BigInteger)).join_from(_group, _slot, true()),
+    select(_share.c.resource_group, _held.c.key, cast(func.sum(cast(_held.c.value, BigInteger)), BigInteger))
+    .join_from(_share, _held, true())
+    .group_by(_share.c.resource_group, _held.c.key),
+    select(_agent.c.resource_group, _TYPE, func.count(_agent.c.id.distinct()))
+    .join_from(_agent, _condition, true())
+    .where(~_agent.c.revoked, _TYPE.is_not(None))
+    .group_by(_agent.c.resource_group, _TYPE),
+)
 
 
 async def count_live(tx: AsyncSession) -> FleetCounts:
     """Reads the counts; costs as much as there are live sessions, whatever has ended."""
-    sessions = await tx.execute(
-        text("""
-            SELECT resource_group, state, count(*) FROM session
-            WHERE state NOT IN ('TERMINATED', 'CANCELLED') GROUP BY resource_group, state
-        """)
-    )
-    oldest = await tx.execute(
-        text("""
-            SELECT resource_group, extract(epoch FROM now() - min(create_time))::float8 FROM session
-            WHERE state = 'PENDING' GROUP BY resource_group
-        """)
-    )
-    agents = await tx.execute(
-        text("SELECT resource_group, state, count(*) FROM agent WHERE NOT revoked GROUP BY resource_group, state")
-    )
-    capacity = await tx.execute(
-        text("""
-            SELECT name, slot.key, slot.value::bigint
-            FROM resource_group CROSS JOIN LATERAL jsonb_each_text(capacity) AS slot
-        """)
-    )
-    claimed = await tx.execute(
-        text("""
-            SELECT resource_group, slot.key, sum(slot.value::bigint)::bigint
-            FROM drf_share CROSS JOIN LATERAL jsonb_each_text(held) AS slot GROUP BY resource_group, slot.key
-        """)
-    )
-    conditions = await tx.execute(
-        text("""
-            SELECT resource_group, condition->>'type', count(DISTINCT id)
-            FROM agent CROSS JOIN LATERAL jsonb_array_elements(reported_conditions || found_conditions) AS condition
-            WHERE NOT revoked AND condition->>'type' IS NOT NULL GROUP BY resource_group, condition->>'type'
-        """)
-    )
-    names = await tx.execute(select(ResourceGroup.name))
+    sessions, oldest, agents, capacity, claimed, conditions = [await tx.execute(each) for each in _COUNTS]
+    names = await tx.execute(select(_group.c.name))
     sessions_by, agents_by, capacity_by, claimed_by, conditions_by = (
         {(group, key): int(count) for group, key, count in rows}
         for rows in (sessions, agents, capacity, claimed, conditions)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import text
+from sqlalchemy import Float, Text, and_, case, func, literal, or_, select, text, update
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.scheduling.records import AgentState, LossHold, MassLossRule
 from retinue.manager.domain.session.attempts import RuntimeStatus
+from retinue.manager.store.postgres.constructs import lists, seconds, table_of
 from retinue.manager.store.postgres.recordset import recordset
+from retinue.manager.store.tables import Agent, ResourceGroup
 from retinue.rpc.core.reasons import AgentConditionReason, AgentConditionType
 
 _HOLDS = (LossHold.NONE, LossHold.HELD, LossHold.CONFIRMED)
@@ -45,23 +48,43 @@ class AgentTarget:
         return bool(self.address) and not self.revoked
 
 
+_agent, _group = table_of(Agent), table_of(ResourceGroup)
+_HEARD = [AgentState.ALIVE, AgentState.SUSPECT]
+_HELD = {"type": AgentConditionType.LOSS_HELD}
+_TARGETS = (
+    select(
+        _agent.c.id,
+        _agent.c.address,
+        _agent.c.state,
+        _agent.c.underlay_address,
+        _agent.c.revoked,
+        _agent.c.resource_group,
+        _agent.c.drained,
+        seconds(func.now() - _agent.c.heartbeat_time).label("silence"),
+        case(
+            (_agent.c.found_conditions.contains([{**_HELD, "reason": AgentConditionReason.CONFIRMED}]), 2),
+            (_agent.c.found_conditions.contains([_HELD]), 1),
+            else_=0,
+        ).label("hold"),
+        _group.c.mass_loss_percent,
+        _group.c.mass_loss_agents,
+        _group.c.mass_loss_window_seconds,
+    )
+    .join_from(_agent, _group, _group.c.name == _agent.c.resource_group)
+    .where(or_(_agent.c.state != "LOST", and_(_agent.c.address != "", ~_agent.c.revoked)))
+    .order_by(_agent.c.id)
+)
+_heard = lists("heard", agent=Text(), silence=Float())
+_RECORDING_HEARD = (
+    update(_agent)
+    .where(_agent.c.id == _heard.c.agent)
+    .values(heartbeat_time=func.now() - _heard.c.silence * literal(dt.timedelta(seconds=1)))
+)
+
+
 async def read_targets(tx: AsyncSession) -> dict[str, AgentTarget]:
     """Returns the agents to keep a link to, and those whose silence counts until they are lost, by their ids."""
-    rows = await tx.execute(
-        text("""
-            SELECT a.id, a.address, a.state, a.underlay_address, a.revoked, a.resource_group, a.drained,
-                extract(epoch FROM now() - a.heartbeat_time)::float8 AS silence,
-                CASE WHEN a.found_conditions @> CAST(:confirmed AS jsonb) THEN 2
-                    WHEN a.found_conditions @> CAST(:held AS jsonb) THEN 1 ELSE 0 END AS hold,
-                g.mass_loss_percent, g.mass_loss_agents, g.mass_loss_window_seconds
-            FROM agent a JOIN resource_group g ON g.name = a.resource_group
-            WHERE a.state <> 'LOST' OR (a.address <> '' AND NOT a.revoked) ORDER BY a.id
-        """),
-        {
-            "held": json.dumps([{"type": AgentConditionType.LOSS_HELD}]),
-            "confirmed": json.dumps([{"type": AgentConditionType.LOSS_HELD, "reason": AgentConditionReason.CONFIRMED}]),
-        },
-    )
+    rows = await tx.execute(_TARGETS)
     return {
         row.id: AgentTarget(
             row.address,
@@ -142,15 +165,14 @@ async def record_state(tx: AsyncSession, agent_id: str, state: AgentState, silen
 
     Returns its group when that changes what counts in it.
     """
+    before = select(_agent.c.id, _agent.c.state).where(_agent.c.id == agent_id).with_for_update().cte("before")
+    heard = _agent.c.heartbeat_time if silence is None else func.now() - dt.timedelta(seconds=silence)
+    counts = before.c.state.in_(_HEARD) != _agent.c.state.in_(_HEARD)
     rows = await tx.execute(
-        text("""
-            WITH before AS (SELECT id, state FROM agent WHERE id = :id FOR UPDATE)
-            UPDATE agent SET state = CAST(:state AS text),
-                heartbeat_time = coalesce(now() - make_interval(secs => CAST(:silence AS float8)), heartbeat_time)
-            FROM before WHERE agent.id = before.id
-            RETURNING agent.resource_group, (before.state IN ('ALIVE', 'SUSPECT')) <> (agent.state IN ('ALIVE', 'SUSPECT')) AS counts
-        """),
-        {"id": agent_id, "state": state, "silence": silence},
+        update(_agent)
+        .where(_agent.c.id == before.c.id)
+        .values(state=state, heartbeat_time=heard)
+        .returning(_agent.c.resource_group, counts)
     )
     row = rows.one_or_none()
     return str(row[0]) if row is not None and row[1] else None
@@ -158,10 +180,4 @@ async def record_state(tx: AsyncSession, agent_id: str, state: AgentState, silen
 
 async def record_heard(tx: AsyncSession, silences: Mapping[str, float]) -> None:
     """Keeps when agents were heard: so many seconds ago."""
-    await tx.execute(
-        text("""
-            UPDATE agent SET heartbeat_time = now() - make_interval(secs => r.silence)
-            FROM unnest(CAST(:ids AS text[]), CAST(:silences AS float8[])) AS r(id, silence) WHERE agent.id = r.id
-        """),
-        {"ids": list(silences), "silences": list(silences.values())},
-    )
+    await tx.execute(_RECORDING_HEARD, {"agent": list(silences), "silence": list(silences.values())})
