@@ -5,33 +5,30 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 
-from sqlalchemy import text
+from sqlalchemy import delete, func, insert
 from sqlmodel.ext.asyncio.session import AsyncSession
+
+from retinue.manager.store.postgres.constructs import table_of
+from retinue.manager.store.tables import ConsoleTicket
+
+_ticket = table_of(ConsoleTicket)
 
 
 async def create(tx: AsyncSession, secret_hash: bytes, token_id: uuid.UUID, seconds: int) -> dt.datetime:
     """Keeps a ticket that is worth as much as a token, for so many seconds; returns when it ends."""
-    made = await tx.execute(
-        text("""
-            INSERT INTO console_ticket (hash, token_id, expire_time)
-            VALUES (:hash, :token_id, now() + make_interval(secs => :seconds)) RETURNING expire_time
-        """),
-        {"hash": secret_hash, "token_id": token_id, "seconds": seconds},
-    )
-    found: dt.datetime = made.scalar_one()
+    lasting = func.now() + dt.timedelta(seconds=seconds)
+    made = insert(_ticket).values(hash=secret_hash, token_id=token_id, expire_time=lasting)
+    found: dt.datetime = (await tx.execute(made.returning(_ticket.c.expire_time))).scalar_one()
     return found
 
 
 async def use(tx: AsyncSession, secret_hash: bytes) -> uuid.UUID | None:
     """Uses a ticket up; returns the token that it was made with, None when the ticket is not good."""
-    used = await tx.execute(
-        text("DELETE FROM console_ticket WHERE hash = :hash AND expire_time > now() RETURNING token_id"),
-        {"hash": secret_hash},
-    )
-    found: uuid.UUID | None = used.scalar_one_or_none()
+    used = delete(_ticket).where(_ticket.c.hash == secret_hash, _ticket.c.expire_time > func.now())
+    found: uuid.UUID | None = (await tx.execute(used.returning(_ticket.c.token_id))).scalar_one_or_none()
     return found
 
 
 async def forget(tx: AsyncSession) -> None:
     """Removes what is good for nothing any more."""
-    await tx.execute(text("DELETE FROM console_ticket WHERE expire_time < now()"))
+    await tx.execute(delete(_ticket).where(_ticket.c.expire_time < func.now()))

@@ -9,13 +9,17 @@ import uuid
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from sqlalchemy import text
+from sqlalchemy import delete, func, insert, or_, select, text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.session.states import SessionState
 from retinue.manager.store.placement.attempts import KernelLocationRecord, kernel_location
+from retinue.manager.store.postgres.constructs import table_of, words
 from retinue.manager.store.postgres.recordset import fetched
 from retinue.manager.store.sessions.session_records import STATES
+from retinue.manager.store.tables import PortAccess, PortTicket, Session
+
+_access, _session, _ticket = table_of(PortAccess), table_of(Session), table_of(PortTicket)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,23 +62,16 @@ async def create_ticket(
     seconds: int,
 ) -> dt.datetime:
     """Keeps a ticket for a user's port of a session, good for so many seconds; returns when it ends."""
-    made = await tx.execute(
-        text("""
-            INSERT INTO port_ticket (hash, session_id, port, user_name, token_id, path, expire_time)
-            VALUES (:hash, :session_id, :port, :user, :token_id, :path, now() + make_interval(secs => :seconds))
-            RETURNING expire_time
-        """),
-        {
-            "hash": secret_hash,
-            "session_id": session_id,
-            "port": port,
-            "user": user,
-            "token_id": token_id,
-            "path": path,
-            "seconds": seconds,
-        },
+    made = insert(_ticket).values(
+        hash=secret_hash,
+        session_id=session_id,
+        port=port,
+        user_name=user,
+        token_id=token_id,
+        path=path,
+        expire_time=func.now() + dt.timedelta(seconds=seconds),
     )
-    found: dt.datetime = made.scalar_one()
+    found: dt.datetime = (await tx.execute(made.returning(_ticket.c.expire_time))).scalar_one()
     return found
 
 
@@ -84,27 +81,30 @@ async def exchange(
     """Uses a ticket up for access of so many seconds; None, and nothing has changed,
     when it is not good for this port.
     """
-    used = await tx.execute(
-        text("""
-            WITH used AS (
-                DELETE FROM port_ticket
-                WHERE hash = :ticket AND session_id = :session_id AND port = :port AND expire_time > now()
-                RETURNING session_id, port, user_name, token_id, path
-            ), given AS (
-                INSERT INTO port_access (hash, session_id, port, user_name, token_id, expire_time)
-                SELECT :access, session_id, port, user_name, token_id, now() + make_interval(secs => :seconds) FROM used
-            )
-            SELECT user_name, token_id, path FROM used
-        """),
-        {"ticket": ticket_hash, "access": access_hash, "session_id": session_id, "port": port, "seconds": seconds},
+    used = delete(_ticket).where(
+        _ticket.c.hash == ticket_hash,
+        _ticket.c.session_id == session_id,
+        _ticket.c.port == port,
+        _ticket.c.expire_time > func.now(),
     )
-    row = used.one_or_none()
-    return None if row is None else Exchanged(row.user_name, row.token_id, row.path)
+    row = (await tx.execute(used.returning(_ticket.c.user_name, _ticket.c.token_id, _ticket.c.path))).one_or_none()
+    if row is None:
+        return None
+    await create_access(
+        tx,
+        access_hash,
+        session_id=session_id,
+        port=port,
+        user=row.user_name,
+        token_id=row.token_id,
+        seconds=seconds,
+    )
+    return Exchanged(row.user_name, row.token_id, row.path)
 
 
 async def exists(tx: AsyncSession, secret_hash: bytes) -> bool:
     """Returns whether access was given by a secret, valid or not."""
-    found = await tx.execute(text("SELECT 1 FROM port_access WHERE hash = :hash"), {"hash": secret_hash})
+    found = await tx.execute(select(_access.c.port).where(_access.c.hash == secret_hash))
     return found.one_or_none() is not None
 
 
@@ -119,28 +119,21 @@ async def create_access(
     seconds: int,
 ) -> dt.datetime:
     """Keeps access without a ticket, good for so many seconds; returns when it ends."""
-    made = await tx.execute(
-        text("""
-            INSERT INTO port_access (hash, session_id, port, user_name, token_id, expire_time)
-            VALUES (:access, :session_id, :port, :user, :token_id, now() + make_interval(secs => :seconds))
-            RETURNING expire_time
-        """),
-        {
-            "access": access_hash,
-            "session_id": session_id,
-            "port": port,
-            "user": user,
-            "token_id": token_id,
-            "seconds": seconds,
-        },
+    made = insert(_access).values(
+        hash=access_hash,
+        session_id=session_id,
+        port=port,
+        user_name=user,
+        token_id=token_id,
+        expire_time=func.now() + dt.timedelta(seconds=seconds),
     )
-    found: dt.datetime = made.scalar_one()
+    found: dt.datetime = (await tx.execute(made.returning(_access.c.expire_time))).scalar_one()
     return found
 
 
 async def remove(tx: AsyncSession, access_hash: bytes) -> None:
     """Removes access, if it is there."""
-    await tx.execute(text("DELETE FROM port_access WHERE hash = :hash"), {"hash": access_hash})
+    await tx.execute(delete(_access).where(_access.c.hash == access_hash))
 
 
 async def read(tx: AsyncSession, hashes: Collection[bytes]) -> list[PortAccessRecord]:
@@ -182,11 +175,8 @@ async def read(tx: AsyncSession, hashes: Collection[bytes]) -> list[PortAccessRe
 
 async def forget(tx: AsyncSession) -> None:
     """Removes what is good for nothing any more."""
-    await tx.execute(text("DELETE FROM port_ticket WHERE expire_time < now()"))
-    await tx.execute(
-        text("""
-            DELETE FROM port_access p WHERE p.expire_time < now() OR EXISTS (
-                SELECT FROM session s WHERE s.id = p.session_id AND s.state IN ('TERMINATED', 'CANCELLED')
-            )
-        """)
+    await tx.execute(delete(_ticket).where(_ticket.c.expire_time < func.now()))
+    over = select(_session.c.id).where(
+        _session.c.id == _access.c.session_id, _session.c.state.in_(words("TERMINATED", "CANCELLED"))
     )
+    await tx.execute(delete(_access).where(or_(_access.c.expire_time < func.now(), over.exists())))

@@ -6,18 +6,22 @@ import datetime as dt
 import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import text
+import sqlalchemy
+from sqlalchemy import Column, ColumnElement, Uuid, bindparam, cast, func, null, or_
 from sqlalchemy.dialects.postgresql import insert
 from sqlmodel import col, delete, select, tuple_, update
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.session.mounts import FileOwner
 from retinue.manager.store.placement import quotas
+from retinue.manager.store.postgres.constructs import table_of, words
 from retinue.manager.store.postgres.recordset import record_of
 from retinue.manager.store.tables import Membership, Project, RetiredName, Session, Token, UserAccount
 
-_ENDED = ("TERMINATED", "CANCELLED")
+_ENDED = words("TERMINATED", "CANCELLED")
+_membership, _token, _user = table_of(Membership), table_of(Token), table_of(UserAccount)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,20 +213,17 @@ async def create_token(
     same user, it ends no later than that.
     """
     token_id = uuid.uuid4()
+    of_parent = sqlalchemy.select(_token.c.expire_time).where(_token.c.id == parent_id).scalar_subquery()
     await tx.execute(
-        text("""
-            INSERT INTO token (id, hash, user_name, description, parent_id, expire_time)
-            VALUES (:id, :hash, :user, :description, :parent,
-                least(now() + CAST(:ttl AS interval), (SELECT expire_time FROM token WHERE id = :parent)))
-        """),
-        {
-            "id": token_id,
-            "hash": secret_hash,
-            "user": user,
-            "description": description,
-            "parent": parent_id,
-            "ttl": ttl,
-        },
+        insert(Token).values(
+            id=token_id,
+            hash=secret_hash,
+            user_name=user,
+            description=description,
+            parent_id=parent_id,
+            # NULL, of a token that does not end by itself, counts as later than any other.
+            expire_time=func.least(null() if ttl is None else func.now() + ttl, of_parent),
+        )
     )
     return record_of(TokenRecord, await tx.get_one(Token, token_id))
 
@@ -246,41 +247,47 @@ async def list_tokens(
 
 async def count_live_tokens(tx: AsyncSession, user: str) -> int:
     """Returns how many tokens of a user are neither revoked nor expired."""
-    number = await tx.execute(
-        text("""
-            SELECT count(*) FROM token WHERE user_name = :user AND revoke_time IS NULL AND (expire_time IS NULL OR expire_time > now())
-        """),
-        {"user": user},
-    )
-    return int(number.scalar_one())
+    good = or_(_token.c.expire_time.is_(None), _token.c.expire_time > func.now())
+    query = sqlalchemy.select(func.count()).where(_token.c.user_name == user, _token.c.revoke_time.is_(None), good)
+    return int((await tx.execute(query)).scalar_one())
 
 
 async def revoke_token(tx: AsyncSession, token_id: uuid.UUID) -> None:
     """Makes a token worthless from now on, and all that were made with it; those that are stay as they are.
     Its user has to be locked.
     """
-    await tx.execute(
-        text("""
-            WITH RECURSIVE made(id) AS (
-                SELECT CAST(:id AS uuid) UNION SELECT token.id FROM made JOIN token ON token.parent_id = made.id
-            )
-            UPDATE token SET revoke_time = now() FROM made WHERE token.id = made.id AND revoke_time IS NULL
-        """),
-        {"id": token_id},
+    made = sqlalchemy.select(cast(token_id, Uuid).label("id")).cte("made", recursive=True)
+    children = sqlalchemy.select(_token.c.id).join_from(made, _token, _token.c.parent_id == made.c.id)
+    made = made.union(children)
+    revoking = update(_token).where(_token.c.id == made.c.id, _token.c.revoke_time.is_(None))
+    await tx.execute(revoking.values(revoke_time=func.now()))
+
+
+def _memberships(of: Column[Any]) -> ColumnElement[Any]:
+    """A column of a user's memberships, as an array, in the order of the projects' names."""
+    query = sqlalchemy.select(of).where(_membership.c.user_name == _user.c.name)
+    return func.array(query.order_by(_membership.c.project).scalar_subquery())
+
+
+_BEARER = (
+    sqlalchemy.select(
+        _token.c.id,
+        _token.c.hash,
+        _user.c.name,
+        _user.c.role,
+        _token.c.expire_time,
+        _token.c.revoke_time.is_not(None).label("revoked"),
+        _memberships(_membership.c.project).label("projects"),
+        _memberships(_membership.c.role).label("roles"),
     )
+    .join_from(_token, _user, _user.c.name == _token.c.user_name)
+    .where(_token.c.hash == bindparam("hash"))
+)
 
 
 async def find_bearer(tx: AsyncSession, secret_hash: bytes) -> Bearer | None:
     """Whom the token with this hash stands for; expired and revoked ones are found too."""
-    rows = await tx.execute(
-        text("""
-            SELECT t.id, t.hash, u.name, u.role, t.expire_time, t.revoke_time IS NOT NULL AS revoked,
-                ARRAY(SELECT m.project FROM membership m WHERE m.user_name = u.name ORDER BY m.project) AS projects,
-                ARRAY(SELECT m.role FROM membership m WHERE m.user_name = u.name ORDER BY m.project) AS roles
-            FROM token t JOIN user_account u ON u.name = t.user_name WHERE t.hash = :hash
-        """),
-        {"hash": secret_hash},
-    )
+    rows = await tx.execute(_BEARER, {"hash": secret_hash})
     row = rows.one_or_none()
     if row is None:
         return None

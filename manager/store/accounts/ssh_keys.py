@@ -6,13 +6,14 @@ import datetime as dt
 import uuid
 from dataclasses import dataclass
 
-from sqlalchemy import text
+import sqlalchemy
 from sqlalchemy.dialects.postgresql import insert
 from sqlmodel import col, delete, func, select
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.store.postgres.constructs import locking, table_of, words
 from retinue.manager.store.postgres.recordset import record_of
-from retinue.manager.store.tables import SshKey
+from retinue.manager.store.tables import Attempt, Session, SshKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,32 +57,26 @@ async def remove(tx: AsyncSession, fingerprint: str) -> None:
     await tx.exec(delete(SshKey).where(col(SshKey.fingerprint) == fingerprint))
 
 
+_session, _attempt = table_of(Session), table_of(Attempt)
+_SYSTEM = sqlalchemy.select(_session.c.id).where(
+    _session.c.type == "SYSTEM", _session.c.state.not_in(words("TERMINATED", "CANCELLED"))
+)
+
+
 async def opened_sessions(tx: AsyncSession, user: str) -> list[uuid.UUID]:
     """Returns the system sessions that the keys of a user open: those that have not ended."""
-    rows = await tx.execute(
-        text("""
-            SELECT id FROM session WHERE owner = :user AND type = 'SYSTEM' AND state NOT IN ('TERMINATED', 'CANCELLED')
-        """),
-        {"user": user},
-    )
-    return [session_id for (session_id,) in rows]
+    return list((await tx.execute(_SYSTEM.where(_session.c.owner == user))).scalars())
 
 
 async def system_sessions_on(tx: AsyncSession, agent_id: str) -> list[uuid.UUID]:
     """Returns the system sessions that have a live kernel on an agent."""
-    rows = await tx.execute(
-        text("""
-            SELECT DISTINCT s.id FROM session s JOIN attempt a ON a.session_id = s.id
-            WHERE a.agent_id = :agent AND a.end_time IS NULL AND s.type = 'SYSTEM' AND s.state NOT IN ('TERMINATED', 'CANCELLED')
-        """),
-        {"agent": agent_id},
+    on_agent = _SYSTEM.join(_attempt, _attempt.c.session_id == _session.c.id).where(
+        _attempt.c.agent_id == agent_id, _attempt.c.end_time.is_(None)
     )
-    return [session_id for (session_id,) in rows]
+    return list((await tx.execute(on_agent.distinct())).scalars())
 
 
 async def lock_system_sessions(tx: AsyncSession, user: str) -> int:
     """Returns how many system sessions of a user have not ended; who counts them too waits until the commit."""
-    await tx.execute(
-        text("SELECT pg_advisory_xact_lock(hashtextextended('system sessions ' || :user, 0))"), {"user": user}
-    )
+    await tx.execute(locking(f"system sessions {user}"))
     return len(await opened_sessions(tx, user))
