@@ -11,17 +11,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import TypeAdapter
-from sqlalchemy import text
+from sqlalchemy import Update, cast, func, select, text, update
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.endpoints.bounds import checked
 from retinue.manager.domain.endpoints.spec import ReplicaSpec, RevisionSpec
 from retinue.manager.domain.session.spec import SessionSpec, UnreadableSpecError
+from retinue.manager.store.postgres.constructs import table_of
 from retinue.manager.store.postgres.documents import Decoder, Unreadable
 from retinue.manager.store.postgres.recordset import Row, fetched, recordset
+from retinue.manager.store.tables import EndpointRevision
 
 _REPLICA = TypeAdapter(ReplicaSpec)
 _MAX_NUMBER = 2**31 - 1
+_revision = table_of(EndpointRevision)
 
 
 def _spec(stored: object) -> RevisionSpec:
@@ -98,14 +102,10 @@ async def list_page(tx: AsyncSession, endpoint_id: uuid.UUID, *, before: int, li
 
 async def find_served_before(tx: AsyncSession, endpoint_id: uuid.UUID, number: int) -> int | None:
     """Returns the newest revision before a number that once had all requests; None when there is none."""
-    found = await tx.execute(
-        text("""
-            SELECT max(number) FROM endpoint_revision
-            WHERE endpoint_id = :endpoint AND number < :number AND serve_time IS NOT NULL
-        """),
-        {"endpoint": endpoint_id, "number": number},
+    query = select(func.max(_revision.c.number)).where(
+        _revision.c.endpoint_id == endpoint_id, _revision.c.number < number, _revision.c.serve_time.is_not(None)
     )
-    served: int | None = found.scalar_one()
+    served: int | None = (await tx.execute(query)).scalar_one()
     return served
 
 
@@ -155,34 +155,25 @@ async def record_found_images(
     tx: AsyncSession, endpoint_id: uuid.UUID, number: int, found: Mapping[str, Sequence[str]]
 ) -> None:
     """Keeps what images were found to be; what is known of a reference already stays."""
-    await tx.execute(
-        text("""
-            UPDATE endpoint_revision SET found_images = CAST(:found AS jsonb) || found_images
-            WHERE endpoint_id = :endpoint AND number = :number
-        """),
-        {"endpoint": endpoint_id, "number": number, "found": recordset([found])[1:-1]},
-    )
+    known = cast({reference: list(image) for reference, image in found.items()}, JSONB)
+    await tx.execute(_changing(endpoint_id, number, found_images=known.concat(_revision.c.found_images)))
 
 
 async def record_starts(
     tx: AsyncSession, endpoint_id: uuid.UUID, number: int, *, failures: int, retry_seconds: float | None
 ) -> None:
     """Keeps how many starts of a revision failed in a row, and when the next may be tried."""
-    await tx.execute(
-        text("""
-            UPDATE endpoint_revision SET failures = :failures, retry_time = now() + make_interval(secs => CAST(:pause AS float8))
-            WHERE endpoint_id = :endpoint AND number = :number
-        """),
-        {"endpoint": endpoint_id, "number": number, "failures": failures, "pause": retry_seconds},
-    )
+    retry = None if retry_seconds is None else func.now() + dt.timedelta(seconds=retry_seconds)
+    await tx.execute(_changing(endpoint_id, number, failures=failures, retry_time=retry))
 
 
 async def record_served(tx: AsyncSession, endpoint_id: uuid.UUID, number: int) -> None:
     """Keeps that a revision has all requests, and since when."""
-    await tx.execute(
-        text("""
-            UPDATE endpoint_revision SET serve_time = coalesce(serve_time, now())
-            WHERE endpoint_id = :endpoint AND number = :number
-        """),
-        {"endpoint": endpoint_id, "number": number},
+    served = func.coalesce(_revision.c.serve_time, func.now())
+    await tx.execute(_changing(endpoint_id, number, serve_time=served))
+
+
+def _changing(endpoint_id: uuid.UUID, number: int, **values: object) -> Update:
+    return (
+        update(_revision).where(_revision.c.endpoint_id == endpoint_id, _revision.c.number == number).values(**values)
     )

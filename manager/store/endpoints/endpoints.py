@@ -9,7 +9,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from pydantic import TypeAdapter
-from sqlalchemy import text
+from sqlalchemy import Update, delete, func, select, text, tuple_, update
+from sqlalchemy.dialects.postgresql import insert
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.endpoints.bounds import checked
@@ -21,9 +22,11 @@ from retinue.manager.domain.session.events import Condition, parse_conditions
 from retinue.manager.store.endpoints import endpoint_revisions, endpoint_rollouts
 from retinue.manager.store.endpoints.endpoint_revisions import RevisionRecord, encode_revision
 from retinue.manager.store.endpoints.endpoint_rollouts import RolloutRecord
+from retinue.manager.store.postgres.constructs import columns_of, locking, table_of, word
 from retinue.manager.store.postgres.documents import Decoder, Unreadable
 from retinue.manager.store.postgres.recordset import Row, fetched, recordset
 from retinue.manager.store.sessions.sessions import Visibility
+from retinue.manager.store.tables import Endpoint, Journal, ScalingFloor
 
 _COLUMNS = """
     e.id, e.name, e.project, e.owner, e.resource_group, e.host_label, e.lifecycle, e.settings, e.version, e.newest_revision, e.target,
@@ -86,9 +89,13 @@ class NewEndpoint:
     spec: RevisionSpec
 
 
+_endpoint, _floor, _journal = table_of(Endpoint), table_of(ScalingFloor), table_of(Journal)
+_IS_THERE = _endpoint.c.lifecycle != word("DELETED")
+
+
 async def read_clock(tx: AsyncSession) -> dt.datetime:
     """Returns the time by the database, which all times of replicas and rollouts go by."""
-    found: dt.datetime = (await tx.execute(text("SELECT now()"))).scalar_one()
+    found: dt.datetime = (await tx.execute(select(func.now()))).scalar_one()
     return found
 
 
@@ -138,7 +145,7 @@ async def find(tx: AsyncSession, reference: str, visibility: Visibility) -> list
 
 async def lock(tx: AsyncSession, endpoint_id: uuid.UUID) -> EndpointRecord | None:
     """Locks an endpoint until the commit, and returns it."""
-    await tx.execute(text("SELECT FROM endpoint WHERE id = :id FOR UPDATE"), {"id": endpoint_id})
+    await tx.execute(select(_endpoint.c.id).where(_endpoint.c.id == endpoint_id).with_for_update())
     return (await read(tx, [endpoint_id])).get(endpoint_id)
 
 
@@ -209,10 +216,9 @@ async def _read(tx: AsyncSession, condition: str, values: Mapping[str, Any]) -> 
         row["endpoint_id"]: FloorRecord(**row)
         for row in fetched(
             await tx.execute(
-                text(
-                    "SELECT endpoint_id, replicas, end_time FROM scaling_floor WHERE endpoint_id = ANY(:ids) AND end_time > now()"
-                ),
-                {"ids": ids},
+                select(*columns_of(ScalingFloor, FloorRecord)).where(
+                    _floor.c.endpoint_id.in_(ids), _floor.c.end_time > func.now()
+                )
             )
         )
     }
@@ -257,19 +263,17 @@ async def set_settings(tx: AsyncSession, endpoint_id: uuid.UUID, settings: Endpo
 
 async def touch(tx: AsyncSession, endpoint_id: uuid.UUID) -> None:
     """Counts a change of what is asked for."""
-    await tx.execute(text("UPDATE endpoint SET version = version + 1 WHERE id = :id"), {"id": endpoint_id})
+    await tx.execute(_changing(endpoint_id, version=_endpoint.c.version + 1))
+
+
+def _changing(endpoint_id: uuid.UUID, **values: object) -> Update:
+    return update(_endpoint).where(_endpoint.c.id == endpoint_id).values(**values)
 
 
 async def set_lifecycle(tx: AsyncSession, endpoint_id: uuid.UUID, lifecycle: Lifecycle) -> None:
     """Moves an endpoint; the time at which it is deleted is now."""
-    await tx.execute(
-        text("""
-            UPDATE endpoint SET lifecycle = CAST(:lifecycle AS text), version = version + 1,
-                delete_time = CASE WHEN CAST(:lifecycle AS text) = 'DELETED' THEN now() END
-            WHERE id = :id
-        """),
-        {"id": endpoint_id, "lifecycle": lifecycle},
-    )
+    deleted = func.now() if lifecycle is Lifecycle.DELETED else None
+    await tx.execute(_changing(endpoint_id, lifecycle=lifecycle, version=_endpoint.c.version + 1, delete_time=deleted))
 
 
 async def set_target(tx: AsyncSession, endpoint_id: uuid.UUID, *, target: int, reason: str, decision: Decision) -> None:
@@ -301,40 +305,36 @@ async def set_condition(
 async def set_floor(tx: AsyncSession, endpoint_id: uuid.UUID, replicas: int, seconds: float) -> FloorRecord | None:
     """Puts a floor under the number of replicas for a time, in place of another; 0 replicas take it away."""
     if replicas == 0:
-        await tx.execute(text("DELETE FROM scaling_floor WHERE endpoint_id = :id"), {"id": endpoint_id})
+        await tx.execute(delete(_floor).where(_floor.c.endpoint_id == endpoint_id))
         return None
-    made = await tx.execute(
-        text("""
-            INSERT INTO scaling_floor (endpoint_id, replicas, end_time) VALUES (:id, :replicas, now() + make_interval(secs => :seconds))
-            ON CONFLICT (endpoint_id) DO UPDATE SET replicas = excluded.replicas, end_time = excluded.end_time RETURNING end_time
-        """),
-        {"id": endpoint_id, "replicas": replicas, "seconds": seconds},
+    made = insert(_floor).values(
+        endpoint_id=endpoint_id, replicas=replicas, end_time=func.now() + dt.timedelta(seconds=seconds)
     )
-    return FloorRecord(endpoint_id, replicas, made.scalar_one())
+    put = made.on_conflict_do_update(
+        index_elements=["endpoint_id"], set_={"replicas": made.excluded.replicas, "end_time": made.excluded.end_time}
+    )
+    end_time = (await tx.execute(put.returning(_floor.c.end_time))).scalar_one()
+    return FloorRecord(endpoint_id, replicas, end_time)
 
 
 async def has_any(tx: AsyncSession, *, project: str = "", owner: str = "", resource_group: str = "") -> bool:
     """Returns whether a project, a user or a resource group, whichever is given, has endpoints that are not deleted."""
-    found = await tx.execute(
-        text("""
-            SELECT EXISTS (
-                SELECT FROM endpoint
-                WHERE lifecycle <> 'DELETED' AND :name = CASE :kind WHEN 'project' THEN project WHEN 'owner' THEN owner ELSE resource_group END
-            )
-        """),
-        {
-            "name": project or owner or resource_group,
-            "kind": "project" if project else "owner" if owner else "resource_group",
-        },
+    column, name = (
+        (_endpoint.c.project, project)
+        if project
+        else (_endpoint.c.owner, owner)
+        if owner
+        else (_endpoint.c.resource_group, resource_group)
     )
-    return bool(found.scalar_one())
+    query = select(_endpoint.c.id).where(_IS_THERE, column == name)
+    return bool((await tx.execute(select(query.exists()))).scalar_one())
 
 
 async def hosts_taken(tx: AsyncSession, hosts: Collection[str], endpoint_id: uuid.UUID) -> set[str]:
     """Returns those of these further host names that other endpoints have, which are not deleted. Until the commit,
     no other transaction asks.
     """
-    await tx.execute(text("SELECT pg_advisory_xact_lock(hashtextextended('hosts of endpoints', 0))"))
+    await tx.execute(locking("hosts of endpoints"))
     found = await tx.execute(
         text("""
             SELECT DISTINCT h.host FROM endpoint e,
@@ -349,37 +349,27 @@ async def hosts_taken(tx: AsyncSession, hosts: Collection[str], endpoint_id: uui
 
 async def names_taken(tx: AsyncSession, names: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
     """Returns those of (project, name) that are names of endpoints."""
-    found = await tx.execute(
-        text("""
-            SELECT e.project, e.name FROM endpoint e
-            JOIN jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(project text, name text) ON r.project = e.project AND r.name = e.name
-            WHERE e.lifecycle <> 'DELETED'
-        """),
-        {"rows": recordset([{"project": project, "name": name} for project, name in names])},
-    )
-    return {(row["project"], row["name"]) for row in fetched(found)}
+    pairs = tuple_(_endpoint.c.project, _endpoint.c.name)
+    found = await tx.execute(select(_endpoint.c.project, _endpoint.c.name).where(_IS_THERE, pairs.in_(list(names))))
+    return {(project, name) for project, name in found}
 
 
 async def purge(tx: AsyncSession) -> None:
     """Removes endpoints that were deleted long ago, and replicas that are gone,
     but for the newest of each endpoint that failed.
     """
-    await tx.execute(
-        text(
-            "DELETE FROM endpoint WHERE lifecycle = 'DELETED' AND delete_time < now() - make_interval(hours => :hours)"
-        ),
-        {"hours": DELETED_HOURS},
-    )
+    past = _endpoint.c.delete_time < func.now() - dt.timedelta(hours=DELETED_HOURS)
+    await tx.execute(delete(_endpoint).where(_endpoint.c.lifecycle == word("DELETED"), past))
 
 
 async def read_decisions(tx: AsyncSession, endpoint_id: uuid.UUID, limit: int) -> list[tuple[Decision, dt.datetime]]:
     """Returns the decisions that changed the target of an endpoint, newest first, as far as the journal goes back."""
-    found = await tx.execute(
-        text("""
-            SELECT payload->'decision' AS decision, create_time FROM journal
-            WHERE session_id = :id AND kind = :kind ORDER BY revision DESC LIMIT :limit
-        """),
-        {"id": endpoint_id, "kind": ENDPOINT_KINDS[TargetChanged], "limit": limit},
+    query = (
+        select(_journal.c.payload["decision"].label("decision"), _journal.c.create_time)
+        .where(_journal.c.session_id == endpoint_id, _journal.c.kind == ENDPOINT_KINDS[TargetChanged])
+        .order_by(_journal.c.revision.desc())
+        .limit(limit)
     )
+    found = await tx.execute(query)
     decisions = [(parse_decision(row["decision"]), row["create_time"]) for row in fetched(found)]
     return [(decision, time) for decision, time in decisions if decision is not None]
