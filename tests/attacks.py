@@ -214,10 +214,12 @@ ATTACKS: tuple[Attack, ...] = (
         "floods-at-the-manager",
         "Takes requests back at once, sends CONTINUATION, SETTINGS or PING without end, or calls without credentials, at "
         "the port of a manager.",
-        "The connection ends, the manager holds a bounded amount of memory, and others are answered meanwhile.",
-        "Each connection costs a part of a core until the manager has noticed, some 50 ms: who opens another one each "
-        "time goes on. In that time, calls of others wait for hundreds of milliseconds, and some end with `CANCELLED`, "
-        "when requests are taken back: gRPC's core takes them faster than it can refuse them.",
+        "The connection ends, the manager holds a bounded amount of memory, and others are answered meanwhile. Its address "
+        "opens no other for a second, and twice as long each further time, unless somebody has authenticated there within "
+        "an hour.",
+        "Until the manager has noticed, some 50 ms, a connection costs a part of a core, calls of others wait for hundreds "
+        "of milliseconds, and some end with `CANCELLED`, when requests are taken back: gRPC's core takes them faster than "
+        "it can refuse them. From an address of users, one who opens another connection each time goes on.",
     ),
     *_rows(
         Attacker.STRANGER,
@@ -693,8 +695,8 @@ ATTACKS: tuple[Attack, ...] = (
         "Reads files of the host that anyone there may read, and paths in `/proc/1`, as a native process.",
         "It sees programs, libraries and what the agent's `--show` names. Other paths do not exist, and descriptors of "
         "directories elsewhere lead nowhere where Linux has Landlock.",
-        "`/proc/self/mountinfo` has the paths of the work directory, the output and the mounts on the host: Linux says so "
-        "of each mount. Commands that are attached, and code, have no Landlock: debuggers would not reach the command.",
+        "`/proc/self/mountinfo` has the paths of the output and the mounts on the host: Linux says so of each mount. "
+        "Commands that are attached, and code, have no Landlock: debuggers would not reach the command.",
     ),
     # Nodes.
     *_rows(

@@ -22,10 +22,11 @@ from typing import Any
 
 from prometheus_client import Counter, Gauge
 
+from retinue.manager.server.penalties import Penalties
+from retinue.manager.server.source_filter import source_filter
 from retinue.manager.server.strangers import (
     REASONS,
     Accounts,
-    Ending,
     Key,
     Reason,
     Sight,
@@ -49,6 +50,10 @@ _ENDED = Counter(
     "`connections`.",
     ["reason"],
 )
+_KEPT_OUT = Gauge(
+    "retinue_manager_networks_kept_out",
+    "Addresses, or IPv6 networks of 64 bits, that may open no connections for a while, since strangers there flooded.",
+)
 for _reason in Reason:
     _ENDED.labels(_reason)
 
@@ -57,6 +62,10 @@ for _reason in Reason:
 _BUSY_PAUSE, _IDLE_PAUSE, _LONGEST_PAUSE, _LOOKING = 0.01, 0.05, 1.0, 1 / 50
 # tcp(7), `struct tcp_info`: tcpi_bytes_received and tcpi_segs_in.
 _TRAFFIC = struct.Struct("=128xQ4xI")
+# asm/socket.h; `struct sock_fprog` has a length and a pointer.
+_ATTACH_FILTER, _DETACH_FILTER = 26, 27
+_PROGRAM = struct.Struct("@HP")
+_INSTRUCTION_BYTES = 8
 # More than `struct sockaddr_in6`.
 _ADDRESS_BYTES = 32
 # How many looks it takes until the highest descriptor is asked for, and so many beyond it are looked at.
@@ -74,6 +83,8 @@ class ConnectionCalls:
         self._talks: dict[Endpoint, Talk] = {}
         # How many looks in a row did not see a connection that has had calls.
         self._absent: dict[Endpoint, int] = {}
+        # Addresses of callers that have authenticated since they were taken: a connection may be over before a look.
+        self._known: set[str] = set()
 
     @contextlib.contextmanager
     def calling(self, peer: str, *, authenticated: bool = False) -> Iterator[Callable[[], None]]:
@@ -85,11 +96,24 @@ class ConnectionCalls:
             talk = Talk() if endpoint is None else self._talks.setdefault(endpoint, Talk())
             talk.calls += 1
             talk.open += 1
-            talk.authenticated = talk.authenticated or authenticated
+        if authenticated:
+            self._authenticate(talk, endpoint)
         try:
-            yield functools.partial(setattr, talk, "authenticated", True)
+            yield functools.partial(self._authenticate, talk, endpoint)
         finally:
             talk.open -= 1
+
+    def _authenticate(self, talk: Talk, endpoint: Endpoint | None) -> None:
+        talk.authenticated = True
+        if endpoint is not None:
+            with self._lock:
+                self._known.add(endpoint[0])
+
+    def take_known(self) -> set[str]:
+        """Returns the addresses of callers that have authenticated since the last time."""
+        with self._lock:
+            known, self._known = self._known, set()
+        return known
 
     def talks(self, peers: Collection[Endpoint]) -> dict[Endpoint, Talk]:
         """Returns the calls of connections, and forgets those of connections that twice were not among `peers`."""
@@ -132,6 +156,8 @@ class Sockets:
         self._size = ctypes.c_uint32()
         self._looks = 0
         self._highest = 0
+        # Found when they are needed first: they stay for as long as the server does.
+        self._listeners: list[int] = []
 
     def look(self, authenticated: Callable[[Endpoint], bool]) -> list[Sight]:
         """Returns all that are open; those that are `authenticated` without their traffic. Raises OSError."""
@@ -151,6 +177,31 @@ class Sockets:
                 traffic = None if authenticated(place) else self._traffic(descriptor)
                 sights.append(Sight(key, place, network, traffic))
         return sights
+
+    def keep_out(self, networks: Collection[str]) -> None:
+        """Has Linux drop what these networks send to open a connection; connections that there are stay.
+        Raises OSError where it has no filters of sockets.
+        """
+        if not self._listeners:
+            self._listeners = [found for found in range(self._end_of_descriptors()) if self._is_listener(found)]
+        code = ctypes.create_string_buffer(source_filter(networks))
+        program = _PROGRAM.pack(len(code.raw) // _INSTRUCTION_BYTES, ctypes.addressof(code))
+        option = _ATTACH_FILTER if networks else _DETACH_FILTER
+        for descriptor in self._listeners:
+            if self._is_listener(descriptor) and _LIBRARY.setsockopt(
+                descriptor, socket.SOL_SOCKET, option, program, len(program)
+            ):
+                raise OSError("no filter can be attached to a listening socket")
+
+    def _is_listener(self, descriptor: int) -> bool:
+        own = endpoint_of_socket(self._name(_LIBRARY.getsockname, descriptor) or b"")
+        if own is None or own[1] not in self._ports:
+            return False
+        listening, self._size.value = ctypes.c_int(), ctypes.sizeof(ctypes.c_int)
+        refused = _LIBRARY.getsockopt(
+            descriptor, socket.SOL_SOCKET, socket.SO_ACCEPTCONN, ctypes.byref(listening), ctypes.byref(self._size)
+        )
+        return not refused and bool(listening.value)
 
     def end(self, key: Key, *, at_once: bool) -> None:
         """Ends a connection, if it is still there: the library reads its end, and closes it. `at_once`, it does not
@@ -219,9 +270,8 @@ def watching(calls: ConnectionCalls, ports: Collection[int], of_network: int) ->
     """
     stopping = threading.Event()
     strangers = Strangers(of_network, soft_limit())
-    thread = threading.Thread(
-        target=_watch, args=[calls, Sockets(ports), strangers, stopping], name="connections", daemon=True
-    )
+    guard = _Guard(calls, Sockets(ports), strangers)
+    thread = threading.Thread(target=guard.watch, args=[stopping], name="connections", daemon=True)
     thread.start()
     try:
         yield
@@ -230,29 +280,53 @@ def watching(calls: ConnectionCalls, ports: Collection[int], of_network: int) ->
         thread.join()
 
 
-def _watch(calls: ConnectionCalls, sockets: Sockets, strangers: Strangers, stopping: threading.Event) -> None:
-    accounts = Accounts()
-    pause = _IDLE_PAUSE
-    while not stopping.wait(pause):
-        began, busy = time.monotonic(), time.thread_time()
-        try:
-            accounts.add(_look(calls, sockets, strangers, began))
-        except OSError as error:
-            # No descriptor is left; the library ends handshakes that take too long.
-            _log.debug("cannot look at connections: %s", error)
-        for network, ended in accounts.due(began).items():
-            said = ", ".join(f"{count} that {REASONS[reason]}" for reason, count in ended.items())
-            _log.warning("ended connections of %s without credentials: %s", network, said)
-        shortest = _BUSY_PAUSE if strangers.busy else _IDLE_PAUSE
-        pause = min(max(shortest, (time.thread_time() - busy) / _LOOKING), _LONGEST_PAUSE)
+class _Guard:
+    """Looks at the connections again and again, and ends and keeps out what is to be."""
 
+    def __init__(self, calls: ConnectionCalls, sockets: Sockets, strangers: Strangers) -> None:
+        self._calls = calls
+        self._sockets = sockets
+        self._strangers = strangers
+        self._accounts = Accounts()
+        self._penalties = Penalties()
+        self._kept_out: frozenset[str] = frozenset()
 
-def _look(calls: ConnectionCalls, sockets: Sockets, strangers: Strangers, now: float) -> list[Ending]:
-    sights = sockets.look(calls.authenticated)
-    endings = strangers.judge(sights, calls.talks({sight.peer for sight in sights}), now)
-    for ending in endings:
-        sockets.end(ending.key, at_once=ending.reason is Reason.FLOOD)
-        _ENDED.labels(ending.reason).inc()
-    _OPEN.labels("stranger").set(len(strangers))
-    _OPEN.labels("authenticated").set(len(sights) - len(strangers))
-    return endings
+    def watch(self, stopping: threading.Event) -> None:
+        pause = _IDLE_PAUSE
+        while not stopping.wait(pause):
+            began, busy = time.monotonic(), time.thread_time()
+            try:
+                self._look(began)
+            except OSError as error:
+                # No descriptor is left; the library ends handshakes that take too long.
+                _log.debug("cannot look at connections: %s", error)
+            for network, ended in self._accounts.due(began).items():
+                said = ", ".join(f"{count} that {REASONS[reason]}" for reason, count in ended.items())
+                _log.warning("ended connections of %s without credentials: %s", network, said)
+            shortest = _BUSY_PAUSE if self._strangers.busy else _IDLE_PAUSE
+            pause = min(max(shortest, (time.thread_time() - busy) / _LOOKING), _LONGEST_PAUSE)
+
+    def _look(self, now: float) -> None:
+        sights = self._sockets.look(self._calls.authenticated)
+        endings = self._strangers.judge(sights, self._calls.talks({sight.peer for sight in sights}), now)
+        self._penalties.know({network_of(address) for address in self._calls.take_known()}, now)
+        self._penalties.know({sight.network for sight in sights if sight.traffic is None}, now)
+        # First: each connection that ends is followed by the next.
+        self._keep_out(now)
+        for ending in endings:
+            self._sockets.end(ending.key, at_once=ending.reason is Reason.FLOOD)
+            _ENDED.labels(ending.reason).inc()
+        self._accounts.add(endings)
+        _OPEN.labels("stranger").set(len(self._strangers))
+        _OPEN.labels("authenticated").set(len(sights) - len(self._strangers))
+
+    def _keep_out(self, now: float) -> None:
+        for network, seconds in self._penalties.add(self._strangers.flooding, now).items():
+            _log.warning("%s opens no connections for %g s: it flooded without credentials", network, seconds)
+        kept_out = self._penalties.kept_out(now)
+        if kept_out != self._kept_out:
+            # Where there are no filters, floods are ended one by one, as before.
+            with contextlib.suppress(OSError):
+                self._sockets.keep_out(kept_out)
+            self._kept_out = kept_out
+            _KEPT_OUT.set(len(kept_out))

@@ -22,6 +22,8 @@ _NETWORKS = 4
 _DESCRIPTORS = 4
 # Seconds until the first call begins: more than the handshake of a slow client may take, which is 10.
 SILENT_SECONDS = 15.0
+# In its first seconds a connection cannot have a call: it is not ended for those that have one.
+NEW_SECONDS = 2.0
 # Calls that are open at a time, once there was time to authenticate, also with a database that does not answer: as many
 # as `Health.Watch` of one address.
 STREAMS, STREAM_SECONDS = 64, 30.0
@@ -68,6 +70,9 @@ SEGMENTS, SEGMENTS_OF_CALL = Allowance(4096, 256), 128
 # that enrols makes a few, a load balancer one or two a second. A script with a token that has expired repeats its call
 # with pauses.
 CALLS = Allowance(200, 20)
+# New connections of a network: a handshake takes a millisecond of a processor. Where many are behind one address, the
+# first who authenticates makes it known (`penalties`), and this does not count there.
+CONNECTIONS = Allowance(256, 20)
 
 Key: TypeAlias = tuple[int, bytes]
 """Names a connection while it lasts: its descriptor, and the address of its peer."""
@@ -143,6 +148,10 @@ class Strangers:
         self._of_network = of_network
         self._in_all = min(_NETWORKS * of_network, descriptors // _DESCRIPTORS)
         self._strangers: dict[Key, _Stranger] = {}
+        # By network with strangers, or that had some of late: what is left of its connections, and when that was so.
+        self._connections: dict[str, tuple[float, float]] = {}
+        self.flooding: set[str] = set()
+        """The networks that flooded at the last look: by a connection, or by opening too many one after the other."""
         self.busy = False
         """Whether a stranger was there for less than a second, or had sent anything, at the last look."""
 
@@ -153,12 +162,14 @@ class Strangers:
         endings: list[Ending] = []
         patient: list[tuple[bool, float, Sight]] = []
         before, self._strangers = self._strangers, {}
+        new: Counter[str] = Counter()
         self.busy = False
         for sight in sights:
             talk = talks.get(sight.peer) or Talk()
             if talk.authenticated or sight.traffic is None:
                 continue
             stranger = self._strangers[sight.key] = before.get(sight.key) or _Stranger(now, now)
+            new[sight.network] += sight.key not in before
             if stranger.ended:
                 continue
             self.busy |= now - stranger.since < 1 or sight.traffic != stranger.traffic
@@ -167,7 +178,10 @@ class Strangers:
                 endings.append(Ending(sight.key, sight.network, reason))
             else:
                 # Those without a call go before those with one.
-                patient.append((talk.open > 0, stranger.since, sight))
+                patient.append((talk.open > 0 or now - stranger.since < NEW_SECONDS, stranger.since, sight))
+        self.flooding = {ending.network for ending in endings if ending.reason is Reason.FLOOD} | self._opening(
+            new, now
+        )
         endings += self._crowd(patient)
         for ending in endings:
             self._strangers[ending.key].ended = True
@@ -188,6 +202,19 @@ class Strangers:
                 rest.append(sight)
         endings += rest[: max(0, len(rest) - self._in_all)]
         return [Ending(sight.key, sight.network, Reason.CONNECTIONS) for sight in endings]
+
+    def _opening(self, new: Counter[str], now: float) -> set[str]:
+        """Returns the networks that have opened more connections than they may."""
+        full, flooding = float(CONNECTIONS.burst), set()
+        for network in new.keys() | self._connections.keys():
+            before, then = self._connections.get(network, (full, now))
+            left = CONNECTIONS.left(before, now - then, new[network])
+            if left < 0:
+                flooding.add(network)
+            self._connections[network] = max(left, 0.0), now
+            if left >= full and not new[network]:
+                del self._connections[network]
+        return flooding
 
     def __len__(self) -> int:
         """Returns how many strangers the last look had."""

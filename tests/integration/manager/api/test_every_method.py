@@ -59,6 +59,8 @@ async def outcome(channel: Any, method: str, content: bytes = b"", **options: An
 async def refusal(channel: grpc.aio.Channel, method: str, **options: Any) -> tuple[Code, str] | None:
     """Code and reason of a call that is not let in; None when it is, whatever becomes of it then."""
     error = await outcome(channel, method, **options)
+    # Of a call that never came, or took too long, nothing is known.
+    assert error is None or error.code() not in (Code.UNAVAILABLE, Code.CANCELLED, Code.DEADLINE_EXCEEDED), error
     if error is None or error.code() not in (Code.UNAUTHENTICATED, Code.PERMISSION_DENIED):
         return None
     refused = taken_apart(error)

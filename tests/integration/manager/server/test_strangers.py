@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import socket
 import ssl
 import struct
 from collections.abc import AsyncIterator, Iterator
@@ -16,6 +17,7 @@ import pytest
 import pytest_asyncio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from retinue.manager.server.connection_watch import Sockets
 from tests.integration.manager.call_server import CREATE, STRANGERS, TUNNEL
 from tests.integration.manager.rig import Service, bearer, served
 from tests.integration.manager.server.test_call_ends import METADATA, Running, serving
@@ -128,6 +130,59 @@ async def test_floods_end_their_own_connections(kind: str) -> None:
         assert megabytes(running) - before < MEGABYTES
 
 
+@asynccontextmanager
+async def opening(address: tuple[str, int], source: str) -> AsyncIterator[tuple[socket.socket, asyncio.Task[None]]]:
+    """A connection from an address of this machine, and what opens it."""
+    with socket.socket(socket.AF_INET6 if ":" in source else socket.AF_INET) as own:
+        own.setblocking(False)
+        own.bind((source, 0))
+        begun = asyncio.create_task(asyncio.get_running_loop().sock_connect(own, address))
+        try:
+            yield own, begun
+        finally:
+            begun.cancel()
+            await asyncio.gather(begun, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("listens", "network", "kept_out", "source", "other"),
+    [
+        ("127.0.0.1", "127.0.0.2", "127.0.0.1", "127.0.0.2", "127.0.0.3"),
+        # By a dual-stack socket, as gRPC has.
+        ("::", "127.0.0.2", "127.0.0.1", "127.0.0.2", "127.0.0.3"),
+        ("::", "::/64", "::1", "::1", "127.0.0.1"),
+    ],
+)
+async def test_linux_drops_what_comes_from_networks_that_are_kept_out(
+    listens: str, network: str, kept_out: str, source: str, other: str
+) -> None:
+    family = socket.AF_INET6 if ":" in listens else socket.AF_INET
+    async with AsyncExitStack() as stack:
+        listener = stack.enter_context(
+            socket.create_server((listens, 0), family=family, dualstack_ipv6=family is socket.AF_INET6)
+        )
+        port = listener.getsockname()[1]
+        # Beside others: the last of a full list counts like the first.
+        others = [f"198.51.100.{number}" for number in range(60)] + [
+            f"2001:db8:0:{number:x}::/64" for number in range(60)
+        ]
+        sockets = Sockets({port})
+        before, open_before = await stack.enter_async_context(opening((kept_out, port), source))
+        await open_before
+        connection = stack.enter_context(listener.accept()[0])
+        sockets.keep_out([*others, network])
+        _, begun = await stack.enter_async_context(opening((kept_out, port), source))
+        _, open_later = await stack.enter_async_context(opening(("127.0.0.1", port), other))
+        await open_later
+        assert not begun.done()
+        # The one from before is as it was.
+        before.send(b"x")
+        assert connection.recv(1) == b"x"
+        sockets.keep_out([])
+        # Linux tries again.
+        await begun
+
+
 @pytest.mark.attack("many-connections")
 async def test_of_many_connections_the_oldest_without_credentials_end() -> None:
     async with serving() as running, tunnels(running, STRANGERS + 6):
@@ -167,6 +222,36 @@ async def test_floods_over_tls_end_beside_users(service: Service) -> None:
         await caller(b"", metadata=metadata)
         assert not watch.done()
         watch.cancel()
+
+
+@pytest.mark.attack("floods-at-the-manager")
+async def test_who_floods_is_kept_out_for_longer_each_time_unless_somebody_has_authenticated_there(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    context = ssl.create_default_context(cadata=service.authority.certificate.decode())
+    context.set_alpn_protocols(["h2"])
+    metadata = bearer(await service.user("ada"))
+
+    async def floods(source: str) -> None:
+        options = {"ssl": context, "server_hostname": "manager.retinue", "local_addr": (source, 0)}
+        await flood(service.endpoint, FLOODS["settings"](), MUCH, **options)
+
+    # The second can begin only when the first penalty is over.
+    for _ in range(2):
+        await floods("127.0.0.2")
+    async with service.channel() as channel:
+        caller: Any = channel.unary_unary("/retinue.manager.v1.AccountService/GetCaller")
+        await caller(b"", metadata=metadata)
+    for _ in range(2):
+        await floods("127.0.0.1")
+    lines = [record.message for record in caplog.records if "opens no connections" in record.message]
+    assert lines == [
+        "127.0.0.2 opens no connections for 1 s: it flooded without credentials",
+        "127.0.0.2 opens no connections for 2 s: it flooded without credentials",
+    ]
+    host, _, port = service.endpoint.rpartition(":")
+    async with opening((host, int(port)), "127.0.0.2") as (_, begun):
+        await begun
 
 
 @pytest.mark.attack("many-connections")

@@ -10,6 +10,8 @@ from retinue.manager.server.strangers import (
     BYTES,
     BYTES_OF_CALL,
     CALLS,
+    CONNECTIONS,
+    NEW_SECONDS,
     SEGMENTS,
     SILENT_SECONDS,
     STREAM_SECONDS,
@@ -113,9 +115,20 @@ def test_of_too_many_the_oldest_are_ended_and_those_without_a_call_first() -> No
     assert strangers.judge([seen(1), seen(2)], talks, 0.0) == []
     assert strangers.judge([seen(1), seen(2), seen(3)], talks, 1.0) == []
     sights = [seen(port) for port in range(1, 6)]
-    assert ended(strangers.judge(sights, talks, 2.0)) == {2: Reason.CONNECTIONS, 3: Reason.CONNECTIONS}
+    now = 1.0 + NEW_SECONDS
+    assert ended(strangers.judge(sights, talks, now)) == {2: Reason.CONNECTIONS, 3: Reason.CONNECTIONS}
     # Those that were ended count no more.
-    assert strangers.judge(sights, talks, 2.1) == []
+    assert strangers.judge(sights, talks, now) == []
+
+
+def test_one_that_has_just_come_is_not_ended_for_those_with_calls() -> None:
+    strangers = Strangers(2, 1000)
+    talks = {(ADDRESS, port): Talk(calls=1, open=1) for port in (1, 2)}
+    assert strangers.judge([seen(1)], talks, 0.0) == []
+    assert strangers.judge([seen(1), seen(2)], talks, 1.0) == []
+    assert ports(strangers, [seen(1), seen(2), seen(3)], talks, 2.0) == {1}
+    # It has had its time.
+    assert ports(strangers, [seen(2), seen(3), seen(4)], talks, 2.0 + NEW_SECONDS) == {3}
 
 
 def test_addresses_do_not_count_for_each_other_but_networks_of_ipv6_do() -> None:
@@ -142,6 +155,30 @@ def test_a_port_that_is_used_again_has_its_whole_allowance() -> None:
     assert strangers.judge([seen(1, BYTES.burst)], {}, 0.0) == []
     assert strangers.judge([], {}, 1.0) == []
     assert strangers.judge([seen(1, BYTES.burst)], {}, 2.0) == []
+
+
+def test_a_flood_is_of_its_network_and_so_are_connections_one_after_the_other() -> None:
+    strangers = Strangers(8, 1000)
+    strangers.judge([seen(1, BYTES.burst + 1), seen(2, address="192.0.2.2")], {}, 0.0)
+    assert strangers.flooding == {ADDRESS}
+    # It was one flood, however long the library takes to close the connection.
+    strangers.judge([seen(1, 2 * BYTES.burst)], {}, 0.1)
+    assert strangers.flooding == set()
+    strangers, now = Strangers(8, 1000), 0.0
+    for number in range(CONNECTIONS.burst):
+        strangers.judge([seen(number)], {}, now)
+        assert strangers.flooding == set()
+    strangers.judge([seen(5000), seen(5001, address="192.0.2.2")], {}, now)
+    assert strangers.flooding == {ADDRESS}
+    # Fewer than are given back are no flood.
+    for number in range(100):
+        now += 2 / CONNECTIONS.rate
+        strangers.judge([seen(6000 + number)], {}, now)
+        assert strangers.flooding == set()
+    # Those who have authenticated count for nothing.
+    talks = {(ADDRESS, port): Talk(calls=1, authenticated=True) for port in range(2 * CONNECTIONS.burst)}
+    strangers.judge([seen(port) for port in range(2 * CONNECTIONS.burst)], talks, now)
+    assert strangers.flooding == set()
 
 
 def test_it_says_whether_to_look_again_soon() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -342,12 +343,18 @@ async def test_ten_thousand_wrong_tokens_are_a_row_a_minute(rig: Rig) -> None:
     # Otherwise the connection of who makes so many is ended before.
     assert await rig.listed() == []
     wrong = [new_secret(TOKEN_PREFIX) for _ in range(100)]
+    codes: Counter[grpc.StatusCode] = Counter()
     for _ in range(100):
         calls = (rig.accounts.GetCaller(pb.GetCallerRequest(), metadata=bearer(secret)) for secret in wrong)
-        assert all(isinstance(ended, Exception) for ended in await asyncio.gather(*calls, return_exceptions=True))
+        for ended in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(ended, grpc.aio.AioRpcError)
+            codes[ended.code()] += 1
         await rig.service.auditor.write()
+    # On a busy machine, the database does not answer some of a hundred at once in time.
+    denied = 10_000 - codes[grpc.StatusCode.UNAVAILABLE]
+    assert denied > 9_000
     records = await rig.listed(page_size=500)
-    assert sum(record.count for record in records) == 10_000
+    assert sum(record.count for record in records) == denied, codes
     assert {(record.reason, record.code) for record in records} == {("TOKEN_INVALID", "UNAUTHENTICATED")}
     minutes = {record.create_time.seconds for record in records}
     assert len(minutes) == len(records)
