@@ -442,13 +442,16 @@ class Workspace:
         key = secrets.token_hex(32)
         launched = await inside.launch(kernel, self._language, key)
         record = _Record(launched.directory, launched.pid, launched.by_message, key)
-        await asyncio.to_thread(replace_file, self._path, json.dumps(asdict(record)).encode(), lasting=False)
+        await asyncio.to_thread(self._write, record)
         try:
             return await self._connect(record, fresh=True)
         except KernelRuntimeError:
             with contextlib.suppress(KernelRuntimeError):
                 await inside.send_signal(self._kernel(), launched.pid, signal.SIGKILL)
             raise
+
+    def _write(self, record: _Record) -> None:
+        replace_file(self._path, json.dumps(asdict(record)).encode(), lasting=False)
 
     async def _connect(self, record: _Record, *, fresh: bool) -> Jupyter:
         sockets = await inside.open_sockets(self._kernel(), record.directory)

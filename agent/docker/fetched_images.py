@@ -96,10 +96,14 @@ class FetchedImages:
             return
         content = {key: {"names": sorted(image.names), "used": image.used} for key, image in images.items()}
         try:
-            await in_thread(replace_file, self._file, checked.dump({"images": content}))
+            await in_thread(_write, self._file, checked.dump({"images": content}))
             self._saved = images
         except OSError as error:
             log.warning("the list of fetched images cannot be written: %s", error)
+
+
+def _write(file: Path, content: bytes) -> None:
+    replace_file(file, content)
 
 
 def _read(file: Path | None) -> dict[str, FetchedImage]:

@@ -188,12 +188,15 @@ class Publisher:
                 await self._become(after)
                 await self._apply()
 
+    def _write(self, content: bytes) -> None:
+        replace_file(self._path, content)
+
     async def _become(self, publications: Publications) -> None:
         if publications is self._publications:
             return
         content = checked.dump(to_values(publications))
         try:
-            await STATE.run(replace_file, self._path, content)
+            await STATE.run(self._write, content)
         except OSError as error:
             raise NetworkError(f"the numbers of published ports cannot be written: {error.strerror}") from error
         self._publications = publications

@@ -78,9 +78,12 @@ class ProcessRuntime(SandboxRuntime[ProcessOptions, Kernels]):
             raise NotRunningError(f"attempt {attempt_id} does not run")
         try:
             program = await in_thread(build, self._options.cache_dir, ATTACH)
+            return await enter(program, record.init, await in_thread(self._kernels.confinement, attempt_id))
         except BuildError as error:
             raise KernelRuntimeError(str(error)) from error
-        return await enter(program, record.init, await in_thread(self._kernels.confinement, attempt_id))
+        except OSError as error:
+            # Of its control groups, or of the node's own files.
+            raise KernelRuntimeError(f"nothing can be started in the kernel: {error}") from error
 
     def _refusal(self, spec: AttemptSpec) -> tuple[str, str] | None:
         if spec.image:

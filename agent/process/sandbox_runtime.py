@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import subprocess
 import time
@@ -11,8 +12,9 @@ from retinue.agent.errors import KernelRuntimeError
 from retinue.agent.host.lanes import KERNELS, in_thread
 from retinue.agent.process.options import ProcessOptions
 from retinue.agent.process.sandbox_kernels import CLOSE_TIMEOUT, SandboxKernels
-from retinue.agent.runtime.attempt_runtime import AttemptRuntime
+from retinue.agent.runtime.attempt_runtime import RETRY, AttemptRuntime
 from retinue.agent.runtime.rebuild import recovered
+from retinue.rpc.retrying import Retrying
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,7 +103,20 @@ class SandboxRuntime(AttemptRuntime[Options], Generic[Options, Kernels]):
 
     def _protect(self, record: Record) -> None:
         if record.monitor is not None:
-            self._tasks.spawn(in_thread(self._kernels.shelter, record.monitor), f"shelter {record.id}")
+            self._tasks.spawn(self._shelter(record.id, record.monitor), f"shelter {record.id}")
+
+    async def _shelter(self, attempt_id: str, monitor: Process) -> None:
+        failing = Retrying(f"what watches over attempt {attempt_id} stays within its limits", log)
+        while True:
+            try:
+                await in_thread(self._kernels.shelter, monitor)
+            except OSError as error:
+                # It may have ended meanwhile.
+                failing.fail(error)
+            else:
+                failing.succeed()
+                return
+            await asyncio.sleep(RETRY)
 
     def _command_has_ended(self, attempt_id: str) -> bool:
         return self._kernels.status(self._store.directory(attempt_id)).exit_code is not None

@@ -34,6 +34,7 @@ from retinue.agent.runtime.options import RuntimeOptions, Shared
 from retinue.agent.runtime.tasks import Tasks, Watches
 from retinue.agent.runtime.usage_watch import UsageWatch
 from retinue.agent.state.damaged import DIRECTORY, DamagedFiles
+from retinue.rpc.cancellation import UnrequestedCancellationError, cancellable
 from retinue.rpc.core.reasons import AgentConditionReason, AgentConditionType, AttemptReason
 from retinue.rpc.retrying import Retrying
 
@@ -426,7 +427,18 @@ class AttemptRuntime(ABC, Generic[Options]):
 
     def _finish_soon(self, attempt_id: str, failure: KernelStartError | None = None) -> None:
         # Not waited for: processes that do not end must not keep the agent from starting.
-        self._tasks.spawn(self._measure_and_finish(attempt_id, failure), f"finish {attempt_id}")
+        self._tasks.spawn(self._finish_surely(attempt_id, failure), f"finish {attempt_id}")
+
+    async def _finish_surely(self, attempt_id: str, failure: KernelStartError | None) -> None:
+        while True:
+            try:
+                await cancellable(self._measure_and_finish, attempt_id, failure)
+            except UnrequestedCancellationError as error:
+                # Nothing else would notice before the agent starts again that the attempt has ended.
+                log.info("the end of attempt %s is tried again: %s", attempt_id, error)
+                await asyncio.sleep(RETRY)
+            else:
+                return
 
     async def _measure_and_finish(self, attempt_id: str, failure: KernelStartError | None) -> None:
         # First: what made a container removes its groups.

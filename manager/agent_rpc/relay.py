@@ -210,8 +210,8 @@ async def _write(call: BidiCall[Any, Any], requests: AsyncIterator[Any], hear: C
         try:
             await failpoints.reach("relay.write", _lost)
             await call.write(request)
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
-            # The call has ended; reading reports how.
+        except (asyncio.InvalidStateError, grpc.aio.UsageError):
+            # The agent has ended the call, and not by an error; reading reports it.
             return
     await call.end_requests()
 

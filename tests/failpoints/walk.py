@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import random
 import re
 import signal
@@ -25,10 +26,14 @@ STATEMENTS = ("store.execute@", "store.exec@", "store.get@", "store.get_one@", "
 """A process that is killed within a transaction has committed nothing, whatever statement it was at."""
 BLOCKING = ("file.", "record.", "namespace.", "netlink.", "nftables.", "network.session.")
 OF_MANAGER = ("store.", "link.", "relay.", "schema.", "database.", "agents.")
-OTHERS_IN_A_ROUND, KILLS_OF_MANAGER, KILLS_OF_AGENTS = 24, 2, 4
+OTHERS_IN_A_ROUND, KILLS_OF_MANAGER, KILLS_OF_AGENTS = 29, 5, 5
 _FORBIDDEN = re.compile(
     r"Fatal Python error|ResourceClosedError|never retrieved|was never awaited|incident |Traceback \(most recent"
 )
+# A process writes the first line as it begins, and one of the others once it serves. What cancels the start in between
+# ends the program, as a signal would, and nothing but a failpoint does so.
+_BEGINS, _SERVES = "starts, with Python", re.compile(r"listens at|ready: users at")
+_CANCELLED = re.compile(r"failpoint \S+: cancel\b.*^\s+asyncio\.exceptions\.CancelledError", re.DOTALL | re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -75,14 +80,14 @@ def rounds_of(picks: Sequence[Pick], chance: random.Random) -> list[list[Pick]]:
     """Returns the picks in rounds: in any order, with few kills in each."""
     shuffled = list(picks)
     chance.shuffle(shuffled)
-    waiting = {
-        KILLS_OF_MANAGER: deque(pick for pick in shuffled if pick.kills_manager),
-        KILLS_OF_AGENTS: deque(pick for pick in shuffled if pick.kills_agent),
-        OTHERS_IN_A_ROUND: deque(pick for pick in shuffled if pick.action not in KILLS),
-    }
+    waiting = (
+        (KILLS_OF_MANAGER, deque(pick for pick in shuffled if pick.kills_manager)),
+        (KILLS_OF_AGENTS, deque(pick for pick in shuffled if pick.kills_agent)),
+        (OTHERS_IN_A_ROUND, deque(pick for pick in shuffled if pick.action not in KILLS)),
+    )
     found = []
-    while any(waiting.values()):
-        found.append([queue.popleft() for most, queue in waiting.items() for _ in range(min(most, len(queue)))])
+    while any(queue for _, queue in waiting):
+        found.append([queue.popleft() for most, queue in waiting for _ in range(min(most, len(queue)))])
     return found
 
 
@@ -175,8 +180,13 @@ class Walk:
             await asyncio.sleep(0.1)
 
     def _may_give_up(self, child: ChildProcess) -> bool:
-        """Whether a process ended with a sentence that names the step: one that cannot start says so, and ends."""
-        return child.exit_status == 1 and any("failpoint " in line for line in child.last_lines()[-2:])
+        """Whether a process ended with a sentence that names the step: one that cannot start says so, and ends. So does
+        one whose start was cancelled.
+        """
+        if child.exit_status != 1:
+            return False
+        life = child.log.read_text(errors="replace").rpartition(_BEGINS)[2]
+        return any("failpoint " in line for line in child.last_lines()[-2:]) or is_cancelled_start(life)
 
     async def _restart(self) -> None:
         for child in self._children():
@@ -196,10 +206,17 @@ class Walk:
                 text = file.read().decode(errors="replace")
                 self._read[log] = file.tell()
             found += [
-                f"{log.name}: {text[max(0, match.start() - 200) : match.start() + 2500]}"
-                for match in list(_FORBIDDEN.finditer(text))[:3]
+                f"{log.name}: {life[max(0, match.start() - 200) : match.start() + 2500]}"
+                for life in text.split(_BEGINS)
+                if not is_cancelled_start(life)
+                for match in list(_FORBIDDEN.finditer(life))[:3]
             ]
         return found
+
+
+def is_cancelled_start(life: str) -> bool:
+    """Whether the log of one process, from its first line on, is that of a start that a failpoint has cancelled."""
+    return _CANCELLED.search(life) is not None and _SERVES.search(life) is None
 
 
 async def learn(walk: Walk) -> list[str]:
@@ -211,10 +228,10 @@ async def learn(walk: Walk) -> list[str]:
 
 
 async def sample(walk: Walk, count: int, seed: int) -> None:
-    """Has some picks fail, the same for a seed as long as the points are."""
-    picks = picks_of(await learn(walk))
-    chance = random.Random(seed)
-    for picked in rounds_of(chance.sample(picks, min(count, len(picks))), chance):
+    """Has some picks fail: the same for a seed, but for those whose points are new, or are passed by chance only."""
+    walk.say(f"{count} picks of seed {seed}")
+    picks = sorted(picks_of(await learn(walk)), key=lambda pick: hashlib.sha256(f"{seed} {pick}".encode()).digest())
+    for picked in rounds_of(picks[:count], random.Random(seed)):
         await walk.round(picked)
 
 

@@ -178,8 +178,17 @@ class Workload:
 
         await eventually(lambda: self._again(delete), seconds=ROUND_SECONDS, ignoring=INTERRUPTIONS)
 
+    async def _end_all(self) -> None:
+        for endpoint in [endpoint.id async for endpoint in self.client.endpoints.list()]:
+            await self.client.endpoints.delete(endpoint)
+        for session in [session async for session in self.client.sessions.list()]:
+            await session.terminate()
+
     async def check(self) -> list[str]:
         """Waits until all is at rest, and returns what should not be."""
+        if self.found:
+            # What a failed act has left is no further finding.
+            await self._again(self._end_all)
 
         async def alive() -> list[str]:
             return [session.view.spec.name async for session in self.client.sessions.list()]
@@ -209,7 +218,11 @@ class Workload:
         async def shares() -> list[str]:
             return [str(share) for share in await self.client.resource_groups.shares()]
 
-        self.found += [f"share at rest: {share}" for share in await self._again(shares)]
+        try:
+            # The scheduler writes them down by its next pass.
+            await eventually(lambda: self._again(shares), lambda found: not found, seconds=ROUND_SECONDS)
+        except AssertionError as error:
+            self.found.append(f"shares at rest: {error}")
         left = await self.cluster.wait_clean(60)
         self.found += [f"left on {agent}: {leftovers}" for agent, leftovers in left.items()]
         return self.found

@@ -25,7 +25,7 @@ from retinue.manager.store.postgres.dedicated import DedicatedConnection, execut
 from retinue.manager.store.postgres.faults import fault_of
 from retinue.manager.store.postgres.repeats import Repeats
 from retinue.rpc import failpoints
-from retinue.rpc.cancellation import cancellable
+from retinue.rpc.cancellation import UnrequestedCancellationError, cancellable
 
 __all__ = ["Lease", "NotLeader", "campaign", "check", "checking", "lead"]
 
@@ -116,6 +116,8 @@ async def campaign(database: Database, holder: str, body: Callable[[Lease], Awai
             if repeats.is_due(str(error), clock()):
                 _log.warning("not leading: %s", error)
             longest = _LONGEST_OUTAGE_PAUSE_SECONDS
+        except UnrequestedCancellationError as error:
+            _log.warning("the leader is interrupted and steps down: %s", error)
         except Exception:  # noqa: BLE001  # logged whole; the next term starts from what is stored
             _log.exception("the leader failed and steps down")
         pause = 0.1 if clock() - began > _LONGEST_PAUSE_SECONDS else min(2 * pause, longest)

@@ -176,3 +176,20 @@ def test_all_rounds_have_every_pick_once() -> None:
     assert {pick.action for pick in picks} == set(Action)
     assert max(sum(pick.kills_manager for pick in picked) for picked in rounds) == KILLS_OF_MANAGER
     assert {pick.point for pick in picks} == points()
+
+
+def test_points_of_many_callers_are_called_by_those_that_name_them() -> None:
+    """What is passed on, as to a thread, is called by a library, after which the point would be named."""
+    everything = [scope for root in ROOTS for scope in scopes(root)]
+    # Those of other layers are called as their names are everywhere else, too.
+    named = (point for scope in everything if (point := scope.point) is not None and point.sites)
+    names = {point.function for point in named if point.name.startswith("file.")}
+    assert "replace_file" in names
+    passed_on = [
+        f"{tail(argument)} in {scope.site}"
+        for scope in everything
+        for call in calls(scope)
+        for argument in (*call.args, *(keyword.value for keyword in call.keywords))
+        if tail(argument) in names
+    ]
+    assert passed_on == []

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from retinue.agent.attempts import Phase
-from retinue.agent.errors import WorkDirectoryMissingError
+from retinue.agent.errors import KernelRuntimeError, WorkDirectoryMissingError
 from retinue.agent.host.cgroups import Cgroups
 from retinue.agent.host.launch_threads import SPARE
 from retinue.agent.host.users import UserRange
 from retinue.agent.inside import work_disk
 from retinue.agent.kernel.build import CACHE, ENCLOSE, build
 from retinue.agent.network import namespaces
+from retinue.rpc import failpoints
 from tests.integration.agent.opened import HOSTS
 from tests.integration.agent.process.kernels import PYTHON, spec
 from tests.support.eventually import NEVER, eventually
@@ -291,6 +292,46 @@ async def test_names_of_programs_are_where_the_command_looks(backends: Backends)
     backend = await backends.started(spec("k", "sh", "-c", "srun -n1 echo step", environment=environment))
     ended = await backends.until("k.1", Phase.EXITED)
     assert (await backends.printed_apart("k.1"), ended.exit_code) == (("step\n", ""), 0)
+    await backend.remove("k.1")
+
+
+@pytest.mark.parametrize("step", ["confinement", "enter"])
+async def test_a_command_that_the_node_cannot_start_is_no_defect_of_the_agent(
+    backends: Backends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    backend = await backends.started(spec("k", "sleep", "1000"))
+    monkeypatch.setattr(failpoints, "active", failpoints.Failpoints(tmp_path))
+    site = {"confinement": "runtime.ProcessRuntime._exec", "enter": "entry.enter"}[step]
+    # The first two that the former takes: the program, and the confinement.
+    for action in ("error", "lost"):
+        (tmp_path / "armed" / f"thread@agent.process.{site}={action}").touch()
+        with pytest.raises(KernelRuntimeError, match=r"nothing can be started in the kernel: .*failpoint"):
+            await backend.kernel("k.1").exec()
+    wire = await backend.kernel("k.1").exec()
+    await wire.channel.close()
+    await wire.ended()
+    await backend.kill("k.1")
+    await backends.until("k.1", Phase.EXITED)
+    await backend.remove("k.1")
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "kernels@agent.runtime.usage_watch.UsageWatch.measure",
+        "thread@agent.runtime.attempt_runtime.AttemptRuntime._record_end",
+    ],
+)
+async def test_an_end_whose_record_is_cancelled_by_nobody_is_recorded(
+    backends: Backends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    backend = await backends.started(spec("k", "sh", "-c", "until [ -e end ]; do sleep 0.05; done"))
+    monkeypatch.setattr(failpoints, "active", failpoints.Failpoints(tmp_path))
+    armed = tmp_path / "armed" / f"{point}=cancel"
+    armed.touch()
+    (backends.place.directory / "scratch" / "k.1" / "end").touch()
+    await backends.until("k.1", Phase.EXITED)
+    assert not armed.exists()
     await backend.remove("k.1")
 
 

@@ -181,6 +181,26 @@ async def test_a_body_that_fails_gives_up_its_term(database: Database) -> None:
     assert terms == [1, 2]
 
 
+async def test_a_term_that_a_library_cancels_is_followed_by_the_next_and_is_no_defect(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    next_term = asyncio.Event()
+
+    async def body(lease: Lease) -> None:
+        if lease.term == 1:
+            raise asyncio.CancelledError
+        next_term.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(leadership.campaign(database, "x", body))
+    try:
+        await next_term.wait()
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))
+    assert [record.exc_info for record in caplog.records if "steps down" in record.message] == [None]
+
+
 async def test_errors_of_a_body_are_distinguished(database: Database) -> None:
     async def broken(lease: Lease) -> None:
         raise ZeroDivisionError
