@@ -10,8 +10,10 @@ from retinue.manager.domain.session import features
 from retinue.manager.domain.session.events import AccessMethod, KernelAccess
 from retinue.manager.domain.session.features import Feature
 from retinue.manager.domain.session.spec_views import SpecView
+from retinue.manager.server.fields import parse_uuid
 from retinue.manager.server.interceptors import current_address, current_principal
 from retinue.manager.session import access_log
+from retinue.manager.session.transaction import WorkingSet, load_for_update, working_set
 from retinue.manager.store.postgres.database import Transaction
 from retinue.manager.store.sessions import sessions
 
@@ -43,6 +45,22 @@ async def find_session(tx: Transaction, reference: str, *, owner_only: bool = Fa
     if isinstance(found, errors.NotFound):
         raise found
     return found
+
+
+async def lock_session(tx: Transaction, reference: str) -> tuple[uuid.UUID, WorkingSet]:
+    """Locks the session of a reference; returns its id, and the session with its machine. Raises NotFound as
+    `find_session` does.
+    """
+    if (guess := parse_uuid(reference)) is not None:
+        visibility = caller_visibility()
+        finding = sessions.finding([reference], visibility, current_principal().name)
+        locking = sessions.reading([guess], lock=True, visibility=visibility)
+        kernels = sessions.reading_kernels([guess])
+        answers = await tx.pipeline(finding, locking, kernels)
+        if answers.of(finding).get(reference) == guess and guess in answers.of(locking):
+            return guess, working_set(answers.of(locking), answers.of(kernels))
+    session_id = await find_session(tx, reference)
+    return session_id, await load_for_update(tx, [session_id])
 
 
 async def find_sessions(

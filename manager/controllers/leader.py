@@ -21,6 +21,7 @@ from retinue.manager.dispatch.orphans import Orphans, OutOfBounds
 from retinue.manager.dispatch.reports import Reports
 from retinue.manager.dispatch.supervisor import Supervisor
 from retinue.manager.domain.agents.timers import Timers
+from retinue.manager.domain.debounce import Debounce
 from retinue.manager.domain.endpoints.model import NoRouters
 from retinue.manager.domain.reasons import SessionReason
 from retinue.manager.domain.session.attempts import AttemptUsage, ListenerBrokenError, UsageWatch
@@ -46,7 +47,7 @@ from retinue.manager.store import retention
 from retinue.manager.store.accounts import audit
 from retinue.manager.store.fleet import nodes
 from retinue.manager.store.fleet.nodes import AgentTarget
-from retinue.manager.store.journal.journal_tail import JournalTail
+from retinue.manager.store.journal.journal_tail import PORTION, JournalTail
 from retinue.manager.store.leadership import leadership
 from retinue.manager.store.placement import attempts
 from retinue.manager.store.postgres.database import Database, StoreUnavailable, Transaction
@@ -284,7 +285,9 @@ class Leader:
         """Releases what waited for sessions that have terminated, or cancels it;
         checked every second in case an end was missed.
         """
+        debounce = Debounce()
         while True:
+            await asyncio.sleep(debounce.begin(time.monotonic()))
             self._ended.clear()
             await dependencies.settle(self._database, self._term, self._committed)
             with contextlib.suppress(TimeoutError):
@@ -329,6 +332,7 @@ class Leader:
         self._scheduler.wake()
         self._webhooks.wake()
         self._ended.set()
+        debounce = Debounce()
         async for batch in self._tail.follow(revision):
             created = any(isinstance(event.what, SessionCreated) for event in batch)
             moves = [(event.session_id, event.what.to_state) for event in batch if isinstance(event.what, SessionMoved)]
@@ -347,6 +351,9 @@ class Leader:
                 self._scheduler.wake()
             if any(state in ENDED_SESSION_STATES for _, state in moves):
                 self._ended.set()
+            if changed and len(batch) < PORTION:
+                # What comes meanwhile is found together.
+                await asyncio.sleep(debounce.begin(time.monotonic()))
 
     async def _targets(self) -> Mapping[str, AgentTarget]:
         try:

@@ -24,6 +24,7 @@ import numpy as np
 from prometheus_client import Counter, Histogram
 
 from retinue.manager.dispatch.desired_state import Affected
+from retinue.manager.domain.debounce import Debounce
 from retinue.manager.domain.reasons import SessionReason
 from retinue.manager.domain.scheduling.policy import PolicyError, Tier
 from retinue.manager.domain.session.ipam import AddressSpaceExhaustedError, choose_vni, inner_mtu, kernel_address
@@ -55,6 +56,9 @@ _log = logging.getLogger(__name__)
 
 _PASS_SECONDS = Histogram("retinue_scheduling_pass_seconds", "Seconds of decisions in a pass.", ["resource_group"])
 _PLACED = Counter("retinue_scheduled_sessions", "Sessions whose placement was committed.", ["resource_group"])
+
+# While passes follow each other, the reasons that they find are written so often.
+_REASONS_SECONDS = 0.25
 
 # Seconds that a group rests after a pass that failed.
 _MIN_BACKOFF, _MAX_BACKOFF = 1.0, 60.0
@@ -427,8 +431,10 @@ class GroupLoop:
         return affected
 
     async def _write_reasons(self) -> None:
+        debounce = Debounce(_REASONS_SECONDS)
         while True:
             await self._new_reasons.wait()
+            await asyncio.sleep(debounce.begin(asyncio.get_running_loop().time()))
             self._new_reasons.clear()
             try:
                 while await self._reasons.write():

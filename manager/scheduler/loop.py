@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from ipaddress import IPv4Network
 
+from retinue.manager.domain.debounce import Debounce
 from retinue.manager.domain.session.ipam import POOL, VXLAN_PORT
 from retinue.manager.scheduler.cache_sync import CacheSync
 from retinue.manager.scheduler.external.external_strategies import ExternalStrategies
@@ -55,8 +56,10 @@ class Scheduler:
 
     async def _run(self) -> None:
         running: set[str] = set()
+        debounce = Debounce()
         async with asyncio.TaskGroup() as tasks:
             while True:
+                await asyncio.sleep(debounce.begin(asyncio.get_running_loop().time()))
                 self._changed.clear()
                 await self._catch_up()
                 for group, passes in self._passes.items():

@@ -113,11 +113,14 @@ class Auditor:
         # A request that only asks for a check is no act.
         if request is None or getattr(request, "validate_only", False):
             return None
+        visibility = Visibility(principal.is_admin, principal.name, principal.administered)
+        if rule.recorded is Recorded.OTHERS and not visibility.sees_others:
+            # Most calls of most users: nothing has to be looked for.
+            return None
         async with self._database.transaction() as tx:
             name = audit_rules.object_of(rule, request, principal)
             summary = audit_rules.summary_of(rule, request)
             if rule.recorded is Recorded.OTHERS:
-                visibility = Visibility(principal.is_admin, principal.name, principal.administered)
                 references = audit_rules.references_of(rule, request)
                 others = await audit.find_others(tx, rule.kind, references, visibility, principal.name)
                 if not others:

@@ -22,7 +22,7 @@ from retinue.manager.session import acceptance
 from retinue.manager.session.dependency_links import refuse_taken
 from retinue.manager.session.drafts import Draft
 from retinue.manager.store.journal import journal
-from retinue.manager.store.postgres.database import Query, StoreConflict, Transaction
+from retinue.manager.store.postgres.database import Later, Query, StoreConflict, Transaction
 from retinue.manager.store.sessions import dependencies, sessions, webhooks
 from retinue.manager.store.sessions.sessions import Inserted
 from retinue.manager.webhooks.seal import seal
@@ -83,6 +83,9 @@ async def submit(
     With `all_or_nothing`, none is created when one is refused, and the others are refused for that.
     `replicas` are made by the controller of the endpoint that they name, of revisions that were checked once.
     """
+    # Of a few, those that are refused may leave their numbers out: it saves the others a round trip.
+    few = 0 < len(prepared) <= _FEW and not validate_only
+    numbers: Later[int] | None = tx.ahead(sessions.taking_numbers(len(prepared))) if few else None
     candidates = await acceptance.decide(
         tx, owner, prepared, pending, replicas=replicas, offered=validate_only or not replicas
     )
@@ -90,7 +93,9 @@ async def submit(
         await refuse_taken(tx, owner, candidates)
         if number := len(prepared) - len(candidates.drafts):
             candidates.refuse(dict.fromkeys(candidates.drafts, BatchRefused(number)))
-    created = Created({}, 0) if validate_only else await create_many(tx, list(candidates.drafts.values()))
+    first = numbers.found if numbers is not None and candidates.drafts else None
+    drafts = list(candidates.drafts.values())
+    created = Created({}, 0) if validate_only else await create_many(tx, drafts, first)
     if all_or_nothing and 0 < len(created.sessions) < len(prepared):
         # Another request has taken a name meanwhile: this one leaves nothing, not even numbers in the journal.
         raise StoreConflict("a name was taken meanwhile")
@@ -110,15 +115,17 @@ def _outcome(draft: Draft, created: Created, *, validate_only: bool) -> Outcome:
     return Accepted(draft, 0, None) if validate_only else Refused(session.name, NameTaken("session", session.name))
 
 
-async def create_many(tx: Transaction, drafts: Sequence[Draft]) -> Created:
+async def create_many(tx: Transaction, drafts: Sequence[Draft], first: int | None = None) -> Created:
     """Inserts new sessions, in order of arrival and with consecutive numbers, with their entries in the journal.
+    `first` is the first of these numbers if they are taken already.
 
     Those whose name is taken by a live session of the owner, or by an earlier one of `drafts`, are left out, and so are
     those that depend on them. Their numbers are left out.
     """
     if not drafts:
         return Created({}, 0)
-    first = await sessions.take_numbers(tx, len(drafts))
+    if first is None:
+        first = await sessions.take_numbers(tx, len(drafts))
     if len(drafts) <= _FEW and not any(draft.parents or draft.spec.webhooks for draft in drafts):
         return await _create_few(tx, drafts, first)
     inserted: dict[uuid.UUID, Inserted] = {}

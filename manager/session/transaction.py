@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from retinue.manager.domain.preconditions import StateForbids
@@ -34,7 +34,7 @@ from retinue.manager.domain.session.states import Goal, KernelState, Observed, S
 from retinue.manager.store.journal import journal
 from retinue.manager.store.placement import attempts, shares
 from retinue.manager.store.placement.attempts import AttemptUpdate
-from retinue.manager.store.postgres.database import Answers, Statement, Transaction
+from retinue.manager.store.postgres.database import Answers, Query, Statement, Transaction
 from retinue.manager.store.sessions import sessions
 from retinue.manager.store.sessions.session_records import KernelRecord, SessionRecord
 from retinue.manager.store.sessions.sessions import KernelUpdate, SessionUpdate
@@ -76,7 +76,13 @@ class WorkingSet:
 
 async def load_for_update(tx: Transaction, session_ids: Collection[uuid.UUID]) -> WorkingSet:
     """Locks sessions and builds their machines; ids that do not exist are left out."""
-    records, kernels = await sessions.lock(tx, session_ids)
+    return working_set(*await sessions.lock(tx, session_ids))
+
+
+def working_set(
+    records: Mapping[uuid.UUID, SessionRecord], kernels: Mapping[uuid.UUID, Sequence[KernelRecord]]
+) -> WorkingSet:
+    """Builds the machines of sessions that are locked, each with its kernels."""
     work = WorkingSet(records, {})
     for session_id, record in records.items():
         try:
@@ -146,6 +152,26 @@ async def save(tx: Transaction, work: WorkingSet, *others: Statement, commit: bo
     `others` are executed with that, before the journal; returns what the queries among them find.
     With `commit`, ends the transaction.
     """
+    statements, entries = await _writing(tx, work)
+    if not (statements or others or entries):
+        return Answers({})
+    appending = journal.appending(entries)
+    answers = await tx.pipeline(*statements, *others, *((appending,) if entries else ()), commit=commit)
+    if entries:
+        journal.appended(tx, entries, answers.of(appending))
+    return answers
+
+
+async def save_ahead(tx: Transaction, work: WorkingSet) -> None:
+    """Does as `save`, with the next statements of the transaction."""
+    statements, entries = await _writing(tx, work)
+    for statement in statements:
+        tx.ahead(Query(statement.sql, statement.params, read=len))
+    journal.append_ahead(tx, entries)
+
+
+async def _writing(tx: Transaction, work: WorkingSet) -> tuple[list[Statement], list[journal.Entry]]:
+    """Returns what is left to be written of everything that changed, and the entries of the journal."""
     moved_sessions, changed_kernels = list[SessionUpdate](), list[KernelUpdate]()
     changed_attempts, entries = list[AttemptUpdate](), list[journal.Entry]()
     pulling: list[uuid.UUID] = []
@@ -213,7 +239,7 @@ async def save(tx: Transaction, work: WorkingSet, *others: Statement, commit: bo
             happened += pulls
             pulling.append(session_id)
         entries += [journal.Entry(session_id, record.owner, record.project, what) for what in happened]
-    writing, appending = attempts.writing(changed_attempts), journal.appending(entries)
+    writing = attempts.writing(changed_attempts)
     statements: list[Statement] = [
         *((sessions.condition_statement(changed_conditions),) if changed_conditions else ()),
         *(sessions.update_statements(moved_sessions, changed_kernels) if moved_sessions or changed_kernels else ()),
@@ -224,12 +250,7 @@ async def save(tx: Transaction, work: WorkingSet, *others: Statement, commit: bo
         groups, held = shares.reading(sorted(releasing))
         found = await tx.pipeline(*statements, groups, held)
         statements = [shares.writing(found.of(writing), found.of(groups), found.of(held))]
-    if not (statements or others or entries):
-        return Answers({})
-    answers = await tx.pipeline(*statements, *others, *((appending,) if entries else ()), commit=commit)
-    if entries:
-        journal.appended(tx, entries, answers.of(appending))
-    return answers
+    return statements, entries
 
 
 def _conditions(machine: SessionMachine) -> tuple[Condition, ...]:
@@ -305,6 +326,16 @@ def _progress(layers: Iterable[LayerReport]) -> PulledBytes:
 async def terminate(tx: Transaction, session_id: uuid.UUID, *, by: str, force: bool) -> bool:
     """Terminates a session for a caller; returns whether anything changed. Raises UnreadableSessionError."""
     return await end(tx, session_id, SessionReason.TERMINATED_BY_USER, f"terminated by {by}", force=force)
+
+
+async def terminate_locked(tx: Transaction, work: WorkingSet, session_id: uuid.UUID, *, by: str, force: bool) -> None:
+    """Terminates a locked session for a caller, with the next statements of the transaction.
+    Raises UnreadableSessionError.
+    """
+    if session_id in work.unreadable:
+        raise UnreadableSessionError(session_id)
+    _terminate(work, session_id, SessionReason.TERMINATED_BY_USER, f"terminated by {by}", force=force)
+    await save_ahead(tx, work)
 
 
 async def terminate_many(tx: Transaction, session_ids: Collection[uuid.UUID], *, by: str, force: bool) -> WorkingSet:

@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import grpc.aio
@@ -28,7 +29,7 @@ from retinue.manager.api.sessions.template_rendering import Rendered, render
 from retinue.manager.api.sessions.terminations import terminate_sessions
 from retinue.manager.api.sessions.updates import check_restart, check_update, restart_session, update_session
 from retinue.manager.api.sessions.watch import serve_watch
-from retinue.manager.api.visibility import caller_visibility, find_session, full_view
+from retinue.manager.api.visibility import caller_visibility, find_session, full_view, lock_session
 from retinue.manager.domain import errors
 from retinue.manager.domain.session.pending_limit import DEFAULT_MAX_PENDING, PendingLimit
 from retinue.manager.domain.session.refusals import Refused
@@ -43,12 +44,12 @@ from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.turn_taking import charge
 from retinue.manager.session.drafts import Draft, prepare
 from retinue.manager.session.submit import Accepted, submit
-from retinue.manager.session.transaction import terminate
+from retinue.manager.session.transaction import terminate_locked
 from retinue.manager.store.journal import journal, requests
 from retinue.manager.store.journal.journal_tail import JournalTail
-from retinue.manager.store.postgres.database import Database, Transaction
+from retinue.manager.store.postgres.database import Answers, Database, Query, Transaction
 from retinue.manager.store.sessions import dependencies, sessions
-from retinue.manager.store.sessions.session_records import SessionRecord
+from retinue.manager.store.sessions.session_records import KernelRecord, SessionRecord
 from retinue.manager.v1 import session_pb2, session_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb
 from retinue.rpc.loop_slices import in_slices
@@ -174,7 +175,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
     ) -> pb.GetSessionResponse:
         """See the proto."""
         async with self._database.transaction() as tx:
-            response = await _shown(tx, await find_session(tx, request.session), pb.GetSessionResponse())
+            response = await _found(tx, request.session, pb.GetSessionResponse())
             await show_checks(tx, response.session)
         return response
 
@@ -240,11 +241,9 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         """See the proto."""
         principal = current_principal()
         async with self._database.transaction() as tx:
-            session_id = await find_session(tx, request.session)
-            if request.etag:
-                locked = await sessions.read(tx, [session_id], lock=True)
-                check_etag(request.etag, locked[session_id].version)
-            await terminate(tx, session_id, by=principal.name, force=request.force)
+            session_id, work = await lock_session(tx, request.session)
+            check_etag(request.etag, work.records[session_id].version)
+            await terminate_locked(tx, work, session_id, by=principal.name, force=request.force)
             response = await _shown(tx, session_id, pb.TerminateSessionResponse(), commit=True)
         self._tail.wake()
         return response
@@ -372,17 +371,55 @@ async def _shown(tx: Transaction, session_id: uuid.UUID, response: _Reply, *, co
     """Sets a session in a reply, and the position in the journal that it is true at; with `commit`, ends the
     transaction.
     """
-    # The position first: an event after it may be in the session already, and none before it is missing.
-    heading, reading = journal.heading(), sessions.reading([session_id])
-    kernels, parents = sessions.reading_kernels([session_id]), dependencies.reading([session_id])
-    answers = await tx.pipeline(heading, reading, kernels, parents, commit=commit)
-    at, session = answers.of(heading), answers.of(reading)[session_id]
-    message = session_message(
-        session,
-        answers.of(kernels).get(session_id, ()),
-        answers.of(parents).get(session_id, ()),
-        view=full_view(session.owner),
-    )
-    response.session.CopyFrom(message)
-    response.revision, response.incarnation = at.revision, at.incarnation
-    return response
+    showing = _Showing.of(session_id)
+    return showing.show(await tx.pipeline(*showing.queries, commit=commit), response)
+
+
+async def _found(tx: Transaction, reference: str, response: _Reply) -> _Reply:
+    """Sets the session of a reference in a reply, as `_shown`, and ends the transaction. Raises NotFound."""
+    if (guess := fields.parse_uuid(reference)) is not None:
+        visibility = caller_visibility()
+        finding = sessions.finding([reference], visibility, current_principal().name)
+        showing = _Showing.of(guess, visibility)
+        answers = await tx.pipeline(finding, *showing.queries, commit=True)
+        if answers.of(finding).get(reference) == guess and showing.found(answers):
+            return showing.show(answers, response)
+    return await _shown(tx, await find_session(tx, reference), response, commit=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Showing:
+    """What is read of a session that is shown."""
+
+    session_id: uuid.UUID
+    heading: Query[journal.Head]
+    reading: Query[dict[uuid.UUID, SessionRecord]]
+    kernels: Query[dict[uuid.UUID, list[KernelRecord]]]
+    parents: Query[dict[uuid.UUID, list[dependencies.ParentRecord]]]
+
+    @classmethod
+    def of(cls, session_id: uuid.UUID, visibility: sessions.Visibility | None = None) -> _Showing:
+        """Of one that the caller may not read, with `visibility`, nothing is found."""
+        ids = [session_id]
+        reading = sessions.reading(ids, visibility=visibility)
+        return cls(session_id, journal.heading(), reading, sessions.reading_kernels(ids), dependencies.reading(ids))
+
+    @property
+    def queries(self) -> tuple[Query[Any], ...]:
+        # The position first: an event after it may be in the session already, and none before it is missing.
+        return self.heading, self.reading, self.kernels, self.parents
+
+    def found(self, answers: Answers) -> bool:
+        return self.session_id in answers.of(self.reading)
+
+    def show(self, answers: Answers, response: _Reply) -> _Reply:
+        at, session = answers.of(self.heading), answers.of(self.reading)[self.session_id]
+        message = session_message(
+            session,
+            answers.of(self.kernels).get(self.session_id, ()),
+            answers.of(self.parents).get(self.session_id, ()),
+            view=full_view(session.owner),
+        )
+        response.session.CopyFrom(message)
+        response.revision, response.incarnation = at.revision, at.incarnation
+        return response

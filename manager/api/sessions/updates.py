@@ -6,7 +6,7 @@ import logging
 import uuid
 from dataclasses import dataclass
 
-from retinue.manager.api.visibility import find_session
+from retinue.manager.api.visibility import find_session, lock_session
 from retinue.manager.domain import errors, preconditions
 from retinue.manager.domain.session.admission import MAX_PRIORITY, wrong_name
 from retinue.manager.domain.session.events import SessionUpdated
@@ -38,8 +38,8 @@ class Changeable:
 
 async def update_session(tx: Transaction, request: pb.UpdateSessionRequest) -> uuid.UUID:
     """Changes a session, and returns its id."""
-    session_id = await find_session(tx, request.session)
-    session = (await sessions.read(tx, [session_id], lock=True))[session_id]
+    session_id, work = await lock_session(tx, request.session)
+    session = work.records[session_id]
     check_etag(request.etag, session.version)
     before = _changeable(session)
     after = Changeable(
@@ -67,7 +67,7 @@ async def update_session(tx: Transaction, request: pb.UpdateSessionRequest) -> u
         by = f"{session.owner} has a session of this name that has not ended"
         raise errors.NameTaken("session", after.name, by) from error
     updated = SessionUpdated(after.name, after.priority, after.hold, caller.name)
-    await journal.append(tx, [journal.Entry(session_id, session.owner, session.project, updated)])
+    journal.append_ahead(tx, [journal.Entry(session_id, session.owner, session.project, updated)])
     return session_id
 
 

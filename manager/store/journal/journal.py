@@ -11,6 +11,7 @@ import datetime as dt
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import orjson
@@ -81,6 +82,12 @@ async def append(tx: Transaction, entries: Sequence[Entry]) -> int:
         return (await head(tx)).revision + 1
     query = appending(entries)
     return appended(tx, entries, (await tx.pipeline(query)).of(query))
+
+
+def append_ahead(tx: Transaction, entries: Sequence[Entry]) -> None:
+    """Records entries as `append`, with the next statements of the transaction."""
+    if entries:
+        tx.ahead(appending(entries), then=partial(appended, tx, entries))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
 from google.protobuf.message import Message
@@ -12,6 +12,7 @@ from sqlalchemy import text
 
 from retinue.manager.domain.errors import RequestIdReused
 from retinue.manager.store.postgres.database import Query, Statement, Transaction
+from retinue.manager.store.postgres.recordset import Row
 
 
 class Repeatable(Protocol):
@@ -35,7 +36,8 @@ async def once(  # noqa: PLR0917  # in the order they are thought of
     Ends the transaction.
 
     The answer is kept in the transaction of the effect: both are there or neither. A repetition that comes while the
-    first is under way waits for its end. Raises RequestIdReused, and ValueError when `request_id` is no UUID.
+    first is under way waits for its end: at the first statements of its effect, which are undone then. Raises
+    RequestIdReused, and ValueError when `request_id` is no UUID.
     """
     if not request.request_id:
         return await effect()
@@ -45,17 +47,29 @@ async def once(  # noqa: PLR0917  # in the order they are thought of
         INSERT INTO request (principal, method, request_id, body_hash, answer) VALUES (:principal, :method, :id, :hash, '')
         ON CONFLICT DO NOTHING RETURNING TRUE
     """
-    claiming = Query(claim, {**key, "hash": body_hash}, read=bool)
     condition = "WHERE principal = :principal AND method = :method AND request_id = :id"
-    if (await tx.pipeline(claiming)).of(claiming):
+    keep = f"UPDATE request SET answer = :answer {condition}"  # noqa: S608  # the condition is ours
+    tx.ahead(Query(claim, {**key, "hash": body_hash}, read=_claimed), guards=True)
+    try:
         answer = await effect()
-        keep = f"UPDATE request SET answer = :answer {condition}"  # noqa: S608  # the condition is ours
         await tx.pipeline(Statement(keep, {**key, "answer": answer.SerializeToString()}), commit=True)
+    except _RepeatedError:
+        await tx.rollback()
+    else:
         return answer
     kept = (await tx.execute(text(f"SELECT body_hash, answer FROM request {condition}"), key)).one()  # noqa: S608
     if bytes(kept.body_hash) != body_hash:
         raise RequestIdReused
     return answer_type.FromString(bytes(kept.answer))
+
+
+class _RepeatedError(Exception):
+    """The request was made before."""
+
+
+def _claimed(rows: Sequence[Row]) -> None:
+    if not rows:
+        raise _RepeatedError
 
 
 def _hash(request: Repeatable) -> bytes:

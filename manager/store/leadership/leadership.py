@@ -20,7 +20,7 @@ from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.store.leadership.lease import RENEWAL_SECONDS, Lease, NotLeader, Observer, Sighting, boot_time
-from retinue.manager.store.postgres.database import Database, Query, StoreUnavailable
+from retinue.manager.store.postgres.database import Database, Query, StoreUnavailable, Transaction
 from retinue.manager.store.postgres.dedicated import DedicatedConnection, execute_within
 from retinue.manager.store.postgres.faults import fault_of
 from retinue.manager.store.postgres.repeats import Repeats
@@ -73,25 +73,27 @@ _TAKE_LEASE = "UPDATE leadership_lease SET renewal = renewal + 1, renew_time = n
 _BEGIN = "UPDATE leadership SET term = term + 1, holder = %s, acquire_time = now() WHERE id = 1 RETURNING term"
 
 
-async def check(tx: AsyncSession, term: int, *, alone: bool = False) -> None:
-    """Makes a transaction conditional on a term: no other begins until it ends. Raises NotLeader when one has.
+async def check(tx: Transaction, term: int, *, alone: bool = False) -> None:
+    """Makes a transaction conditional on a term: no other begins until it ends. Its next statements, or its commit,
+    raise NotLeader when one has.
 
-    With `alone`, it waits for the leader's other transactions, and they for it.
+    With `alone`, it waits at once for the leader's other transactions, and they for it; raises NotLeader.
     """
-    lock = "FOR UPDATE" if alone else "FOR SHARE"
-    row = await tx.execute(text(f"SELECT 1 FROM leadership WHERE id = 1 AND term = :term {lock}"), {"term": term})  # noqa: S608
-    if row.first() is None:
-        raise NotLeader(f"term {term} has ended")
+    if alone:
+        await tx.pipeline(checking(term, alone=True))
+    else:
+        tx.ahead(checking(term), guards=True)
 
 
-def checking(term: int) -> Query[None]:
+def checking(term: int, *, alone: bool = False) -> Query[None]:
     """Returns `check` as a query among others, which raises NotLeader as that does."""
+    lock = "FOR UPDATE" if alone else "FOR SHARE"
 
     def read(rows: Sequence[object]) -> None:
         if not rows:
             raise NotLeader(f"term {term} has ended")
 
-    return Query("SELECT 1 FROM leadership WHERE id = 1 AND term = :term FOR SHARE", {"term": term}, read=read)
+    return Query(f"SELECT 1 FROM leadership WHERE id = 1 AND term = :term {lock}", {"term": term}, read=read)  # noqa: S608
 
 
 async def read_holder(tx: AsyncSession) -> str:

@@ -189,6 +189,8 @@ def make_pool(url: URL, name: str, size: int, statement_timeout: float) -> Async
         _, arguments = engine.dialect.create_connect_args(url)
         connection = await open_connection(url, name, settings, arguments.get("context"))
         connection.adapters.register_dumper(list, FlatListDumper)
+        # `exchange` prepares statements: at a rollback, the driver would have the server forget its own and all others.
+        connection.prepare_threshold = None
         await connection.set_autocommit(False)
         return connection
 

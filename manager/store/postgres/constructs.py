@@ -38,6 +38,8 @@ from sqlalchemy.sql.selectable import TableValuedAlias
 from sqlalchemy.types import TypeEngine
 from sqlmodel import SQLModel
 
+from retinue.manager.store.postgres.exchange import Command
+
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
     from sqlalchemy.sql import ClauseElement
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
 
 _DIALECT = PGDialectAsync_psycopg()  # type: ignore[no-untyped-call]
 _WORD = re.compile(r"[A-Z_]*")
+# As the dialect writes parameters, and a sign of percent.
+_PARAMETER = re.compile(r"%(?:\((\w+)\)s|%)")
 
 
 class Construct:
@@ -63,6 +67,22 @@ class Construct:
     def sql(self) -> str:
         """The text as the driver takes it."""
         return self._compiled[0]
+
+    @cached_property
+    def _numbered(self) -> tuple[bytes, tuple[str, ...]]:
+        names: dict[str, int] = {}
+
+        def number(found: re.Match[str]) -> str:
+            name = found[1]
+            return "%" if name is None else f"${names.setdefault(name, len(names) + 1)}"
+
+        return _PARAMETER.sub(number, self.sql).encode(), tuple(names)
+
+    def command(self, given: Mapping[str, object]) -> Command:
+        """Returns the statement with parameters as libpq takes it."""
+        text_, names = self._numbered
+        parameters = self.parameters(given)
+        return Command(text_, [parameters[name] for name in names])
 
     def parameters(self, given: Mapping[str, object]) -> Mapping[str, object]:
         """Returns all parameters of the text: those given, and the constants of the statement."""

@@ -17,10 +17,9 @@ from typing import Any, Generic, TypeVar, cast
 import psycopg
 import sqlalchemy.exc
 from prometheus_client import Counter
-from psycopg.rows import dict_row
 from sqlalchemy import Executable, Result
 from sqlalchemy.engine import URL
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.ext.asyncio import AsyncSession as SqlAlchemySession
 from sqlalchemy.util import greenlet_spawn
 from sqlmodel.ext.asyncio.session import AsyncSession
@@ -33,6 +32,7 @@ from retinue.manager.store.postgres.connections import (
     parse_url,
 )
 from retinue.manager.store.postgres.constructs import Construct
+from retinue.manager.store.postgres.exchange import exchange
 from retinue.manager.store.postgres.faults import Fault, fault_of
 from retinue.manager.store.postgres.lanes import POOL_SIZES, Lane, current_lane
 from retinue.manager.store.postgres.recordset import Row, fetched
@@ -87,6 +87,7 @@ class StoreConflict(StoreUnavailable):
 
 
 _Found_co = TypeVar("_Found_co", covariant=True)
+_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,6 +116,28 @@ class Answers:
         return cast("_Found_co", self._found[query])
 
 
+@dataclass(slots=True)
+class Later(Generic[_Found]):
+    """A query that goes ahead of the next statements, and what it finds."""
+
+    query: Query[_Found]
+    guards: bool
+    then: Callable[[_Found], object] | None
+    _found: list[_Found] = field(default_factory=list)
+
+    @property
+    def found(self) -> _Found:
+        """Returns what a query has found. Raises IndexError before the next statements were executed."""
+        return self._found[0]
+
+    def take(self, rows: Sequence[Row]) -> None:
+        """Takes the rows in. Raises what the query raises about them."""
+        found = self.query.read(rows)
+        self._found.append(found)
+        if self.then is not None:
+            self.then(found)
+
+
 class Transaction(AsyncSession):
     """A session of SQLModel that also takes SQL as text, and whose statements are not cancelled halfway.
 
@@ -127,6 +150,24 @@ class Transaction(AsyncSession):
 
     # An exchange with a server that says nothing ends after so long.
     limit_seconds: float | None = None
+    # What is executed before anything else is.
+    _ahead: Sequence[Later[Any]] = ()
+    # Its connection, once a pipeline has asked for that.
+    _taken: tuple[AsyncConnection, Driver] | None = None
+    # Whether the last thing that it did was to end by a pipeline's commit.
+    ended = False
+
+    def ahead(
+        self, query: Query[_Found], *, guards: bool = False, then: Callable[[_Found], object] | None = None
+    ) -> Later[_Found]:
+        """Has a query executed with the next statements of the transaction, before them, or with its commit: it takes
+        no round trip of its own. Whatever comes next raises what the query raises about its rows.
+
+        What a query that `guards` refuses is not committed; `then` is called with what any finds.
+        """
+        later = Later(query, guards, then)
+        self._ahead, self.ended = (*self._ahead, later), False
+        return later
 
     async def pipeline(self, *statements: Statement, commit: bool = False) -> Answers:
         """Executes statements of which none needs to know what another one found, in order;
@@ -136,24 +177,35 @@ class Transaction(AsyncSession):
         to its agent, round trips are most of what there is. Raises the driver's own errors,
         and what a query raises about its rows.
         """
-        connection = await SqlAlchemySession.connection(self)
-        driver: Driver = (await connection.get_raw_connection()).driver_connection  # type: ignore[assignment]
+        if self._taken is None:
+            connection = await SqlAlchemySession.connection(self)
+            driver: Driver = (await connection.get_raw_connection()).driver_connection  # type: ignore[assignment]
+            self._taken = connection, driver
+        connection, driver = self._taken
+        self.ended = False
+
+        async def exchanged(statements: Sequence[Statement], *, commit: bool) -> list[list[Row]]:
+            commands = [_construct(each.sql).command(each.params) for each in statements]
+            async with driver.lock:
+                return await driver.wait(exchange(driver, commands, commit=commit))
+
         try:
-            async with driver.pipeline():
-                cursors = [
-                    await driver.cursor(row_factory=dict_row).execute(construct.sql, construct.parameters(params))
-                    for construct, params in ((_construct(each.sql), each.params) for each in statements)
-                ]
-                if commit:
-                    await driver.commit()
-            rows = [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
+            ahead, self._ahead = self._ahead, ()
+            together = [*(later.query for later in ahead), *statements]
+            guarded = any(later.guards for later in ahead)
+            rows = await exchanged(together, commit=commit and not guarded)
+            for later, found in zip(ahead, rows[: len(ahead)], strict=True):
+                later.take(found)
+            if commit and guarded:
+                await exchanged((), commit=True)
+            self.ended = commit
         except BaseException as error:
             # An error of the server ends the exchange in good order; a connection that is lost is noticed at its
             # rollback, with all others.
             if not driver.closed and not (isinstance(error, psycopg.Error) and is_between_statements(driver)):
                 await connection.invalidate()
             raise
-        answered = zip(statements, rows, strict=True)
+        answered = zip(statements, rows[len(ahead) :], strict=True)
         return Answers({query: query.read(found) for query, found in answered if isinstance(query, Query)})
 
     async def execute(self, statement: Executable, params: Any = None, **options: Any) -> Result[*tuple[Any, ...]]:
@@ -174,8 +226,19 @@ async def fetch(tx: AsyncSession, query: Query[_Found_co]) -> _Found_co:
 def _shield(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     async def shield(tx: Transaction, *args: Any, **options: Any) -> Any:
+        if method.__name__ != "pipeline":
+            # The library's methods may begin a transaction again, on another connection.
+            tx.ended, tx._taken = False, None  # noqa: SLF001
+
+        async def after_those_ahead() -> Any:
+            await _pipeline(tx)
+            return await method(tx, *args, **options)
+
         def step() -> Coroutine[Any, Any, Any]:
-            return shielded(method(tx, *args, **options), _GRACE_SECONDS, tx.limit_seconds)
+            # Whatever sends something, by any of the library's methods.
+            waits = tx._ahead and method.__name__ != "pipeline" and method.__name__ not in GIVING_UP  # noqa: SLF001
+            work = after_those_ahead() if waits else method(tx, *args, **options)
+            return shielded(work, _GRACE_SECONDS, tx.limit_seconds)
 
         if failpoints.active is None or method.__name__ in GIVING_UP or (site := _site()) is None:
             return await step()
@@ -208,6 +271,7 @@ def shielded_methods() -> list[str]:
 
 GIVING_UP = frozenset({"aclose", "close", "invalidate", "reset", "rollback"})
 """Methods that only give a transaction up, and are no failpoints: nothing is lost with their answers."""
+_pipeline = Transaction.pipeline
 # All at once: a method that the library gains, or that is used for the first time, is not forgotten.
 for _name in shielded_methods():
     setattr(Transaction, _name, _shield(getattr(Transaction, _name)))
@@ -261,7 +325,8 @@ class Database:
         try:
             try:
                 yield tx
-                await tx.commit()
+                if not tx.ended:
+                    await tx.commit()
                 committed = True
             except BaseException:
                 # What ended the block is raised, a cancellation above all,

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import orjson
+import psycopg
 from sqlalchemy import text
-from sqlalchemy.exc import IntegrityError
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.errors import NameTaken
@@ -97,10 +97,15 @@ async def take_numbers(tx: Transaction, amount: int) -> int:
     """Returns the first of so many consecutive numbers for new sessions, which no other transaction gets,
     whatever becomes of this one. No one waits for them until the commit.
     """
-    taking = Query(
+    query = taking_numbers(amount)
+    return (await tx.pipeline(query)).of(query)
+
+
+def taking_numbers(amount: int) -> Query[int]:
+    """Returns `take_numbers` as a query among others."""
+    return Query(
         "SELECT take_session_numbers(:amount) AS first", {"amount": amount}, read=lambda rows: int(rows[0]["first"])
     )
-    return (await tx.pipeline(taking)).of(taking)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,9 +241,14 @@ async def find(
     (8 characters or more), a number, the name of a session of the caller, or owner and name as `OWNER/NAME`: the live
     one, else the newest that ended. A live name of digits comes before a number, and a number before all else.
     """
+    return await fetch(tx, finding(references, visibility, caller))
+
+
+def finding(references: Collection[str], visibility: Visibility, caller: str) -> Query[dict[str, uuid.UUID]]:
+    """Returns `find` as a query among others."""
     meanings = [_meaning(reference, caller) for reference in references if "\0" not in reference]
     visible = visibility.condition("s")
-    finding = Query(
+    return Query(
         f"""
             WITH r AS MATERIALIZED (
                 SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb))
@@ -260,9 +270,12 @@ async def find(
             ) s
         """,  # noqa: S608  # the condition is ours, its values are parameters
         {"rows": recordset(meanings), **visibility.parameters()},
-        read=_candidates,
+        read=_meant_by_each,
     )
-    candidates = (await tx.pipeline(finding)).of(finding)
+
+
+def _meant_by_each(rows: Iterable[Row]) -> dict[str, uuid.UUID]:
+    candidates = _candidates(rows)
     meant = {reference: _meant(reference, found) for reference, found in candidates.items()}
     return {reference: next(iter(ids)) for reference, ids in meant.items() if len(ids) == 1}
 
@@ -348,11 +361,14 @@ async def lock(
     return answers.of(records), answers.of(kernels)
 
 
-def reading(session_ids: Collection[uuid.UUID], *, lock: bool = False) -> Query[dict[uuid.UUID, SessionRecord]]:
-    """Returns `read` as a query among others."""
+def reading(
+    session_ids: Collection[uuid.UUID], *, lock: bool = False, visibility: Visibility | None = None
+) -> Query[dict[uuid.UUID, SessionRecord]]:
+    """Returns `read` as a query among others; with `visibility`, without the sessions that the caller may not read."""
+    visible = "TRUE" if visibility is None else visibility.condition("s")
     return Query(
-        f"SELECT {_SESSION_COLUMNS} FROM session s WHERE s.id = ANY(:ids) ORDER BY s.id {'FOR UPDATE' if lock else ''}",  # noqa: S608
-        {"ids": list(session_ids)},
+        f"SELECT {_SESSION_COLUMNS} FROM session s WHERE s.id = ANY(:ids) AND {visible} ORDER BY s.id {'FOR UPDATE' if lock else ''}",  # noqa: S608
+        {"ids": list(session_ids), **({} if visibility is None else visibility.parameters())},
         read=lambda rows: {row["id"]: session_records.session(row) for row in rows},
     )
 
@@ -522,23 +538,31 @@ def update_statements(
     return of_sessions, of_kernels
 
 
-async def change(tx: AsyncSession, session_id: uuid.UUID, name: str, priority: int, *, hold: bool) -> None:
+async def change(tx: Transaction, session_id: uuid.UUID, name: str, priority: int, *, hold: bool) -> None:
     """Gives a locked session these; one that is released begins to wait.
     Raises NameTaken, and then the transaction has failed.
     """
     # Absent where it is not held: see `SessionSpec.to_json`.
     spec = {"name": name, "priority": priority, **({"hold": True} if hold else {})}
     try:
-        await tx.execute(
-            text(f"""
+        await tx.pipeline(
+            Statement(
+                f"""
                 UPDATE session SET name = :name, priority = :priority, spec = (spec - 'hold') || CAST(:spec AS jsonb),
                     nomination = CASE WHEN :hold THEN '{{}}' ELSE nomination END,
                     state_time = CASE WHEN {held("spec")} AND NOT :hold THEN now() ELSE state_time END, version = version + 1
                 WHERE id = :id
-            """),  # noqa: S608  # our own words
-            {"id": session_id, "name": name, "priority": priority, "hold": hold, "spec": orjson.dumps(spec).decode()},
+                """,  # noqa: S608  # our own words
+                {
+                    "id": session_id,
+                    "name": name,
+                    "priority": priority,
+                    "hold": hold,
+                    "spec": orjson.dumps(spec).decode(),
+                },
+            )
         )
-    except IntegrityError as error:
+    except psycopg.errors.UniqueViolation as error:
         raise NameTaken("session", name) from error
 
 

@@ -147,7 +147,7 @@ def test_points_of_each_layer_are_enumerated() -> None:
     for expected in (
         "store.commit@manager.scheduler.group_loop.GroupLoop._write",
         "store.pipeline@manager.store.placement.placements.write",
-        "store.execute@manager.store.leadership.leadership.check",
+        "store.execute@manager.store.leadership.leadership.read_holder",
         "store.execute_within@manager.store.leadership.leadership._renew",
         "link.write.snapshot",
         "link.read.report",

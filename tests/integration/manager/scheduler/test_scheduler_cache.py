@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from retinue.manager.scheduler.core.cache import Cache
 from retinue.manager.store.fleet import agents, groups
 from retinue.manager.store.placement import quotas, shares
 from retinue.manager.store.postgres.database import Database
+from retinue.manager.store.postgres.exchange import Command, exchange
 from retinue.manager.store.sessions import sessions
 from tests.integration.manager.reporting_node import TERM
 from tests.integration.manager.rows import limit, states, waits
@@ -129,19 +131,28 @@ async def test_it_equals_the_rows_after_every_step(database: Database, seed: int
 async def test_statements_of_a_pass_do_not_depend_on_its_size(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counted: list[str] = []
+    counted: list[bytes] = []
     execute = psycopg.AsyncCursor.execute
 
-    async def counting(cursor: Any, statement: Any, *arguments: Any, **options: Any) -> Any:
+    def count(statement: bytes) -> None:
         # Not what a new connection is set up with: how many of them a pass needs depends on the machine.
-        if b"set_config" not in (statement if isinstance(statement, bytes) else str(statement).encode()):
+        if b"set_config" not in statement:
             counted.append(statement)
+
+    async def counting(cursor: Any, statement: Any, *arguments: Any, **options: Any) -> Any:
+        count(statement if isinstance(statement, bytes) else str(statement).encode())
         return await execute(cursor, statement, *arguments, **options)
+
+    def exchanging(driver: Any, commands: Sequence[Command], *, commit: bool) -> Any:
+        for command in commands:
+            count(command.sql)
+        return exchange(driver, commands, commit=commit)
 
     async def statements(scheduler: SteppedScheduler) -> int:
         counted.clear()
         with monkeypatch.context() as patch:
             patch.setattr(psycopg.AsyncCursor, "execute", counting)
+            patch.setattr("retinue.manager.store.postgres.database.exchange", exchanging)
             await scheduler.run_once()
         return len(counted)
 

@@ -141,6 +141,7 @@ async def test_no_term_begins_while_a_write_of_the_one_before_is_under_way(
         await eventually(holds(lambda: first.leading))
         async with database.transaction() as tx:
             await leadership.check(tx, 1)
+            await tx.execute(text("INSERT INTO project (name) VALUES ('under-way')"))
             tasks[0].cancel()
             await asyncio.wait(tasks)
             async with campaigning(database, second):

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
+import uuid
+from typing import Any
 
 import psycopg
 import pytest
 from sqlalchemy import text
 
-from retinue.manager.store.postgres.database import Database, Query, Statement, StoreConflict, StoreUnavailable, fetch
+from retinue.manager.store.postgres.database import (
+    Database,
+    Query,
+    Statement,
+    StoreConflict,
+    StoreUnavailable,
+    Transaction,
+    fetch,
+)
 
 MAKE = "INSERT INTO project (name) VALUES (:name) RETURNING name"
 COUNT = "SELECT count(*) AS number FROM project WHERE name LIKE :like"
@@ -132,3 +143,125 @@ async def test_who_is_cancelled_leaves_nothing_and_holds_nothing(database: Datab
     async with database.transaction() as tx:
         await tx.pipeline(*map(make, ("t-1", "t-2")), commit=True)
     assert await number(database) == 2
+
+
+async def test_they_and_their_transaction_are_one_exchange(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    exchanges = []
+    wait = psycopg.AsyncConnection.wait
+
+    def counted(steps: Any) -> Any:
+        step = None
+        try:
+            step = next(steps)
+        except StopIteration as ended:
+            return ended.value
+        exchanges.append(steps)
+        try:
+            while True:
+                step = steps.send((yield step))
+        except StopIteration as ended:
+            return ended.value
+
+    async def counting(connection: Any, steps: Any, *args: Any, **options: Any) -> Any:
+        return await wait(connection, counted(steps), *args, **options)
+
+    async with database.transaction() as tx:
+        await tx.pipeline(count())
+    monkeypatch.setattr(psycopg.AsyncConnection, "wait", counting)
+    async with database.transaction() as tx:
+        await tx.pipeline(make("t-1"), count(), commit=True)
+    assert len(exchanges) == 1
+    exchanges.clear()
+    async with database.transaction() as tx:
+        tx.ahead(make("t-2"))
+        answered = count()
+        assert (await tx.pipeline(answered, commit=True)).of(answered) == 2
+    assert len(exchanges) == 1
+
+
+VALUES: dict[str, list[object]] = {
+    "boolean": [True, False, None],
+    "bigint": [0, -1, 32_767, 32_768, 2**31, 2**63 - 1, None],
+    "double precision": [0.1, -1e300, 3],
+    "text": ["", "%", "%s %(a)s", ":a", "'\"\\", "ünïcode \U0001f40d", "x" * 100_000, None],
+    "bytea": [b"", bytes(range(256))],
+    "uuid": [uuid.UUID(int=7)],
+    "timestamptz": [dt.datetime(2026, 1, 1, tzinfo=dt.UTC)],
+    "bigint[]": [[], [1, 2], [2**40, 1]],
+    "text[]": [[], ["a", 'b"', None], ["\\", "%"]],
+    "uuid[]": [[uuid.UUID(int=1)]],
+    "jsonb": ['{"a": [1, null, "%"]}'],
+}
+
+
+@pytest.mark.parametrize("times", [1, 5])
+@pytest.mark.parametrize("kind", VALUES)
+async def test_they_find_what_single_statements_find(database: Database, kind: str, times: int) -> None:
+    """However often: statements are prepared after a few times."""
+    sql = f"SELECT CAST(:value AS {kind}) AS value, '100%' AS other, CAST(:value AS {kind}) AS again, :number + 1 AS number"
+    for _ in range(times):
+        for value in VALUES[kind]:
+            async with database.transaction() as tx:
+                plain = (await tx.execute(text(sql), {"value": value, "number": 1})).mappings().one()
+                query = Query(sql, {"value": value, "number": 1}, read=list)
+                (found,) = (await tx.pipeline(query)).of(query)
+            assert found == dict(plain)
+            assert list(map(type, found.values())) == list(map(type, plain.values()))
+
+
+async def test_what_a_value_is_refused_for_leaves_the_connection(database: Database) -> None:
+    async with database.transaction() as tx:
+        before = await fetch(tx, backend())
+        with pytest.raises(psycopg.DataError):
+            await tx.pipeline(make("t-1"), make("nul \0"))
+        assert await fetch(tx, backend()) == before
+    assert await number(database) == 0
+
+
+async def test_what_goes_ahead_is_executed_with_whatever_comes_next(database: Database) -> None:
+    found: list[list[str]] = []
+    async with database.transaction() as tx:
+        later = tx.ahead(make("t-1"), then=found.append)
+        assert found == []
+        assert (await tx.execute(text("SELECT count(*) FROM project WHERE name = 't-1'"))).scalar_one() == 1
+        assert found == [later.found] == [["t-1"]]
+        tx.ahead(make("t-2"))
+    assert await number(database) == 2
+    async with database.transaction() as tx:
+        await tx.pipeline(make("t-3"), commit=True)
+        tx.ahead(make("t-4"))
+    assert await number(database) == 4
+
+
+async def test_what_a_guard_refuses_is_not_committed(database: Database) -> None:
+    def refuse(rows: object) -> None:
+        raise LookupError(rows)
+
+    async def refused() -> None:
+        async with database.transaction() as tx:
+            tx.ahead(Query(COUNT, {"like": "t-%"}, read=refuse), guards=True)
+            await tx.pipeline(make("t-1"), commit=True)
+
+    with pytest.raises(LookupError):
+        await refused()
+    assert await number(database) == 0
+
+
+async def test_statements_are_prepared_again_after_one_that_failed(database: Database) -> None:
+    divide = "SELECT 6 / CAST(:by AS int) AS number"
+
+    def dividing(by: int) -> Query[int]:
+        return Query(divide, {"by": by}, read=lambda rows: int(rows[0]["number"]))
+
+    for by in (1, 2, 0, 3, 0, 1, 2):
+        if by:
+            async with database.transaction() as tx:
+                assert await _one(tx, dividing(by)) == 6 // by
+        else:
+            with pytest.raises(psycopg.errors.DivisionByZero):
+                async with database.transaction() as tx:
+                    await _one(tx, dividing(by))
+
+
+async def _one(tx: Transaction, query: Query[int]) -> int:
+    return (await tx.pipeline(query)).of(query)
