@@ -23,6 +23,8 @@ CPU = "cpu"
 """Slot of processor time, in thousandths of a processor."""
 MEMORY = "mem"
 """Slot of memory, in bytes."""
+DISK = "disk"
+"""Slot of the disk that has work directories, in bytes."""
 
 
 class Goal(enum.Enum):
@@ -240,10 +242,10 @@ class TimeWarning:
 class AttemptSpec:
     """The specification of an attempt; never changes, but for `image_identity`, which is known better with every try.
 
-    `slots` are in the smallest unit: bytes for `mem`, thousandths for all others. An empty `image` means the host's
-    root, an empty `command` means idle until stopped. `shared_memory` is in bytes, 0 for the default. `networked` is a
-    link to the session's network, `egress` leads to the outside by an egress link. From `session_secret` follow the
-    keys by which the session's kernels reach each other; it is never recorded.
+    `slots` are in the smallest unit: bytes for `mem` and `disk`, thousandths for all others. An empty `image` means the
+    host's root, an empty `command` means idle until stopped. `shared_memory` is in bytes, 0 for the default.
+    `networked` is a link to the session's network, `egress` leads to the outside by an egress link. From
+    `session_secret` follow the keys by which the session's kernels reach each other; it is never recorded.
     With `sftp`, the attempt is that server instead of a command. `stop_signal` is what asks it to end, by default the
     image's, else SIGTERM; with `stops_all`, all that the command has started gets it, too. The command starts in
     `working_directory`, or in `image_directory` if that can be entered; empty: in the kernel's own.

@@ -48,6 +48,7 @@ from retinue.agent.resources.discovery import capacity, cores_by_node, discover,
 from retinue.agent.resources.gpus import Driver, GpuUse, GpuWatch
 from retinue.agent.resources.sampler import Sampler
 from retinue.agent.runtime.contract import RuntimeStatus
+from retinue.agent.runtime.disk_use import find_disk
 from retinue.agent.runtime.null import NullRuntime
 from retinue.agent.runtime.options import RuntimeOptions, Shared
 from retinue.agent.runtimes import Runtimes
@@ -143,6 +144,7 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
         runtime = NullRuntime()
         gpus: GpuReader = _no_gpus
     else:
+        node = replace(node, disk=await asyncio.to_thread(find_disk, settings.scratch_dir))
         shared = Shared(await asyncio.to_thread(_holdings, settings), damaged, disk, conditions)
         driver = Driver()
         gpu_watch = GpuWatch(driver, shared.holdings, conditions)

@@ -97,8 +97,15 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
                 metavar="BYTES",
                 help="Largest packets between nodes, where that is less than the interface says.  [default: as it says]",
             ),
-            click.option("--slots", default="", callback=_slots, help="In place of what is found, as cpu=4,mem=8g."),
-            click.option("--reserve", default="", callback=_slots, help="Not to be given to kernels, as mem=1g."),
+            click.option(
+                "--slots", default="", callback=_slots, help="In place of what is found, as cpu=4,mem=8g,disk=100g."
+            ),
+            click.option(
+                "--reserve",
+                default="",
+                callback=_slots,
+                help="Not to be given to kernels, as mem=1g.  [default: a tenth of the disk]",
+            ),
             click.option(
                 "--show",
                 multiple=True,
@@ -138,13 +145,13 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
                 "--work-size",
                 type=click.IntRange(0),
                 default=0,
-                help="Bytes a kernel may have on the disk.  [default: a tenth of the file system]",
+                help="Bytes on the disk of a kernel without the slot disk.  [default: a tenth of the file system]",
             ),
             click.option(
                 "--work-files",
                 type=click.IntRange(0),
                 default=0,
-                help="Files a kernel may have in its work directory.  [default: a tenth of what there can be]",
+                help="Files a kernel may have in its work directory.  [default: one for each 8 KiB of its slot disk]",
             ),
             click.option("--output-limit", type=click.IntRange(1 << 16), default=64 << 20, show_default=True),
             click.option(

@@ -41,15 +41,19 @@ class ClusterError(RetinueError):
     """The cluster does not come up, or is not in the state asked for."""
 
 
+DISK = "64g"
+"""Of each node: all of them are on one disk, and what is free there would be found, and promised, by each."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
     """The parts of a cluster.
 
     `agents` on nodes of their own, each with `slots`; 0 means one agent in this machine's own network, for machines
-    where namespaces cannot be made. Times of the agents' supervision in seconds. `port` is the manager's for users, the
-    next one is that for agents; 0 takes free ones. With `gateway`, browsers reach ports of
-    sessions at the one after that; with `router`, clients reach endpoints at the fourth, by `envoy` or the installed
-    one. `prefix` starts the names of the nodes' namespaces.
+    where namespaces cannot be made. Without `disk` among them, an agent offers DISK. Times of the agents' supervision
+    in seconds. `port` is the manager's for users, the next one is that for agents; 0 takes free ones. With `gateway`,
+    browsers reach ports of sessions at the one after that; with `router`, clients reach endpoints at the fourth, by
+    `envoy` or the installed one. `prefix` starts the names of the nodes' namespaces.
     `agent_arguments` are added to the command of every agent, `manager_arguments` to the manager's, `router_arguments`
     to that of every router. `engine` gives the
     Docker engine of an agent by its id and node, as `unix://PATH`, and may start it first; without it, agents use the
@@ -291,7 +295,7 @@ class Cluster:
             listen=f"{address}:{port}",
             node=node,
             hidden=self.directory,
-            slots=slots,
+            slots={"disk": DISK, **slots} if slots else {},
         )
         command += [*(("--docker-host", docker_host) if docker_host else ()), *self.options.agent_arguments, *arguments]
         self.agents.append(LocalAgent(agent_id, node, directory, self._child(agent_id, command), docker_host))

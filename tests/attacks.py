@@ -684,8 +684,8 @@ ATTACKS: tuple[Attack, ...] = (
         Attacker.CODE,
         "disk-of-the-node",
         "Fills the disk or its inodes.",
-        "`ENOSPC` in that kernel at the bytes and files that the agent gives each work directory.",
-        "There is no slot for disk: bounds together may be more than the disk. Pods, containers that write "
+        "`ENOSPC` in that kernel at the bytes of its slot `disk`, of which no node promises more than it has, and at the files in proportion.",
+        "Pods, containers that write "
         "elsewhere, and kernels of agents with the condition `DISK_NOT_BOUNDED` or `ENGINE_APART` are ended with "
         "`DISK_EXCEEDED` when too much is seen.",
     ),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from retinue.agent.attempts import MEMORY, Owner
+from retinue.agent.attempts import DISK, MEMORY, Owner
 from retinue.agent.docker.barrier import at_barrier
 from retinue.agent.docker.core.container_spec import BOUND, Files, runs_as_root
 from retinue.agent.docker.image_defaults import INVALID
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from retinue.agent.conditions import Conditions
     from retinue.agent.docker.core.container_state import Written
     from retinue.agent.runtime.attempt_records import Record
+    from retinue.agent.runtime.disk_use import Bounds
     from retinue.agent.runtime.options import RuntimeOptions
 
 HOSTS, RESOLVER = "hosts", "resolv.conf"
@@ -124,7 +125,7 @@ class KernelFiles:
         home = options.scratch_dir / spec.id
         home.mkdir(mode=0o700, exist_ok=True)
         if self._conditions is not None and self._sees_mounts:
-            bound_work(home, options, self._conditions)
+            bound_work(home, spec.slots.get(DISK, 0), options, self._conditions)
         # Its owner is set once the kernel is there.
         os.mkfifo(directory / BARRIER, 0o600)
         (directory / BARRIER).chmod(0o666)
@@ -210,18 +211,18 @@ def wait_ready(pid: int, directory: Path) -> Waiting:
     raise KernelStartError("it ended before it was ready")
 
 
-def area_of(record: Record, work: Path, upper: Path | None, written: Written) -> Area:
+def area_of(record: Record, bounds: Bounds | None, work: Path, upper: Path | None, written: Written) -> Area:
     """Returns the disk area of a kernel; `upper` has what was written over the image, if that can be examined."""
     found = (upper, *map(host_directory, written.volumes))
-    # Linux bounds a work directory that has a file system of its own.
-    works = () if work_disk.is_bounded(work) else (work,)
-    directories = (*works, *(directory for directory in found if directory is not None))
+    # Linux bounds a work directory that has a file system of its own, but not the sum.
+    bounded = work if work_disk.is_bounded(work) else None
+    directories = (*(() if bounded else (work,)), *(directory for directory in found if directory is not None))
     processes: tuple[int, ...] = ()
     with contextlib.suppress(OSError):
         processes = tuple(map(int, (Path(record.memory_group) / "cgroup.procs").read_text().split()))
     roots = [PROC / str(record.init.pid) / "root"] if record.init is not None else []
     layer = written.layer if upper is None else 0
-    return Area(directories, processes, devices_of(*directories, *roots), layer)
+    return Area(directories, processes, devices_of(*directories, *roots), layer, bounded, bounds)
 
 
 def boot_time() -> float:

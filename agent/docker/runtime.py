@@ -37,7 +37,7 @@ from retinue.agent.kernel.build import BuildError
 from retinue.agent.runtime.attempt_records import COPIES, Record
 from retinue.agent.runtime.attempt_runtime import RETRY
 from retinue.agent.runtime.contract import RuntimeStatus
-from retinue.agent.runtime.disk_use import upper_layer
+from retinue.agent.runtime.disk_use import slot_bounds, upper_layer
 from retinue.agent.runtime.exit_reason import KILLED, OUT_OF_MEMORY, Remains
 from retinue.rpc.core.reasons import AgentConditionReason
 
@@ -176,7 +176,12 @@ class DockerRuntime(ContainerRuntime[DockerOptions]):
         works = self._options.scratch_dir
         return {
             record.id: await in_thread(
-                area_of, record, works / record.id, uppers[record.id], written.get(record.id, Written())
+                area_of,
+                record,
+                slot_bounds(record.disk, self._options.work_files),
+                works / record.id,
+                uppers[record.id],
+                written.get(record.id, Written()),
             )
             for record in running
         }

@@ -15,12 +15,12 @@ from retinue.agent.host import loop_disk, syscalls
 if TYPE_CHECKING:
     from pathlib import Path
 
-WORK = "work"
+WORK, IMAGE = "work", ".image"
 
 
 def image_of(home: Path) -> Path:
     """Returns the file of a work directory's file system."""
-    return home.with_name(f"{home.name}.image")
+    return home.with_name(f"{home.name}{IMAGE}")
 
 
 def mount_of(home: Path) -> Path:

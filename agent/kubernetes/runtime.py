@@ -41,7 +41,7 @@ from retinue.agent.process.entry import enter
 from retinue.agent.runtime.attempt_records import Record
 from retinue.agent.runtime.attempt_runtime import RETRY
 from retinue.agent.runtime.contract import RuntimeStatus
-from retinue.agent.runtime.disk_use import upper_layer
+from retinue.agent.runtime.disk_use import slot_bounds, upper_layer
 from retinue.rpc.core.reasons import AgentConditionReason, AttemptReason
 
 if TYPE_CHECKING:
@@ -331,6 +331,7 @@ class KubernetesRuntime(ContainerRuntime[KubernetesOptions]):
             record.id: await asyncio.to_thread(
                 area_of,
                 record,
+                slot_bounds(record.disk, self._options.work_files),
                 self._pods.work(record.id),
                 await asyncio.to_thread(upper_layer, record.init.pid),
                 Written(),

@@ -12,6 +12,7 @@ import shutil
 from signal import SIGKILL
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
+from retinue.agent.attempts import DISK
 from retinue.agent.errors import KernelRuntimeError, KernelStartError, in_words
 from retinue.agent.host.cgroups import CgroupError, Cgroups
 from retinue.agent.host.freezer import resume
@@ -27,7 +28,7 @@ from retinue.agent.process import bubblewrap
 from retinue.agent.process.options import ProcessOptions
 from retinue.agent.process.root_layer import RootLayer
 from retinue.agent.runtime.bwrap_status import Status, parse_status
-from retinue.agent.runtime.disk_use import Area, bound_work, devices_of
+from retinue.agent.runtime.disk_use import Area, bound_work, devices_of, slot_bounds
 from retinue.agent.runtime.rebuild import Found, find_kernel
 from retinue.rpc.core.reasons import AttemptReason
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from retinue.agent.attempts import Mount, Owner
+    from retinue.agent.attempts import AttemptSpec, Owner
     from retinue.agent.conditions import Conditions
     from retinue.agent.host.processes import Process
     from retinue.agent.state.damaged import DamagedFiles
@@ -179,29 +180,30 @@ class SandboxKernels(Generic[Options]):
         """
         empty_work(self.work(attempt_id))
 
-    def area(self, attempt_id: str) -> Area:
-        """Returns the disk area of a kernel."""
+    def area(self, attempt_id: str, disk: int) -> Area:
+        """Returns the disk area of a kernel with a slot of so many bytes; 0 without one."""
         work = self.work(attempt_id)
         if work_disk.is_bounded(work):
             return Area(())
-        return Area((work,), self._cgroups.processes(attempt_id), devices_of(work))
+        bounds = slot_bounds(disk, self._options.work_files)
+        return Area((work,), self._cgroups.processes(attempt_id), devices_of(work), bounds=bounds)
 
     def work(self, attempt_id: str) -> Path:
         """Returns the attempt's work directory on the node."""
         return self._options.scratch_dir / attempt_id
 
-    def _make_work(self, attempt_id: str, mounts: Sequence[Mount]) -> Owner:
+    def _make_work(self, spec: AttemptSpec) -> Owner:
         """Makes an attempt's work directory, and returns the user it belongs to.
         Raises KernelStartError, UsersError, OSError.
         """
-        work = self.work(attempt_id)
+        work = self.work(spec.id)
         try:
             work.mkdir(mode=0o700)
         except FileExistsError as error:
             # It goes with the attempt's record: without one, the attempt was started before.
             raise KernelStartError("its record was lost after it was started", AttemptReason.RECORD_LOST) from error
-        owner = self._users.assign(work, mounts)
-        bound_work(work, self._options, self._conditions)
+        owner = self._users.assign(work, spec.mounts)
+        bound_work(work, spec.slots.get(DISK, 0), self._options, self._conditions)
         return owner
 
     def restore_work(self, attempt_id: str) -> None:

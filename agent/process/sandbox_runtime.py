@@ -81,8 +81,8 @@ class SandboxRuntime(AttemptRuntime[Options], Generic[Options, Kernels]):
 
     async def areas(self) -> Mapping[str, Area]:
         """Returns the disk areas of running attempts, by id. All but work directories lies in memory."""
-        running = [record.id for record in self._store if record.init is not None]
-        return {attempt_id: await in_thread(self._kernels.area, attempt_id) for attempt_id in running}
+        running = [record for record in self._store if record.init is not None]
+        return {record.id: await in_thread(self._kernels.area, record.id, record.disk) for record in running}
 
     async def _kill(self, attempt_id: str, init: Process | None) -> None:
         if self._node is not None:

@@ -95,7 +95,7 @@ class Kernels(SandboxKernels[ProcessOptions]):
         self, spec: AttemptSpec, hosts: str, cores: tuple[int, ...], directory: Path, meanwhile: Callable[[], None]
     ) -> Started:
         limits = Limits.of(spec.slots, self._options.tasks)
-        user, work = self._make_work(spec.id, spec.mounts), self.work(spec.id)
+        user, work = self._make_work(spec), self.work(spec.id)
         os.mkfifo(directory / BARRIER, 0o600)
         ssh = None if spec.sftp is not None else ssh_of(spec, hosts, self._options.cache_dir)
         if spec.sftp is not None:

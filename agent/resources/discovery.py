@@ -1,4 +1,4 @@
-"""Discovers the resources of a node: processors by memory node, memory, kind of machine, and the id of this boot."""
+"""Discovers the resources of a node: processors by memory node, memory, disk, kind of machine, and this boot's id."""
 
 from __future__ import annotations
 
@@ -8,20 +8,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from retinue.agent.attempts import CPU, MEMORY
+from retinue.agent.attempts import CPU, DISK, MEMORY
 from retinue.agent.resources.core.holdings import CUDA
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _UNLIMITED = 1 << 60
+RESERVED_PART = 10
+"""Unless a reserve is given, this part of the disk is not offered: images, outputs, and what file systems of work
+directories need themselves take some of it.
+"""
 STARTS_PER_PROCESSOR, MIN_STARTS, MAX_STARTS = 2, 4, 32
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
     """A node: `processors` this process may use, `memory` in bytes, all before any reserve. `gpus` is None where
-    nothing has looked for any.
+    nothing has looked for any. `disk` is in bytes, what kernels may have of the file system of their work directories;
+    None where nothing has looked.
     """
 
     processors: int
@@ -29,6 +34,7 @@ class Node:
     architecture: str
     boot_id: str
     gpus: int | None = None
+    disk: int | None = None
 
 
 def discover(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> Node:
@@ -47,10 +53,14 @@ def capacity(
     """Amounts to offer, in the smallest unit: what was found less the reserve, then what was given by hand.
 
     `left` is what the cluster that the node belongs to leaves of it, in place of what was found. No more GPUs are
-    offered than there are, whatever was given.
+    offered than there are, whatever was given. A part of the disk is reserved unless the reserve names it.
     """
     found = {CPU: node.processors * 1000, MEMORY: node.memory} | ({CUDA: node.gpus * 1000} if node.gpus else {})
-    found = found if left is None else dict(left)
+    if left is not None:
+        found = dict(left)
+    elif node.disk is not None:
+        found[DISK] = node.disk
+        reserve = {DISK: node.disk // RESERVED_PART} | dict(reserve)
     given = dict(override)
     if CUDA in given and node.gpus is not None:
         given[CUDA] = min(given[CUDA], found.get(CUDA, 0))

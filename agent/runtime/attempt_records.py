@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from signal import SIGTERM
 from typing import TYPE_CHECKING, Any
 
-from retinue.agent.attempts import ATTEMPT_ID, AttemptSpec, ImageFacts, ImageIdentity, Phase, ServicePort
+from retinue.agent.attempts import ATTEMPT_ID, DISK, AttemptSpec, ImageFacts, ImageIdentity, Phase, ServicePort
 from retinue.agent.host.processes import Process
 from retinue.agent.resources.core.holdings import Holding
 from retinue.agent.resources.core.usage import FinalUsage
@@ -54,7 +54,7 @@ class Record:
     seen. `rebuilt` marks a record that was lost and made again from the processes; its `session_id` is empty until a
     manager names the attempt. `stop` and `warning` are codes of signals, of what asks the command to end and of what it
     gets `warn_after` seconds after its start, and 0 once it got that or if there is none.
-    `usage` is known once the attempt has ended, if it ever was measured.
+    `usage` is known once the attempt has ended, if it ever was measured. `disk` is its slot in bytes, 0 without one.
     """
 
     id: str
@@ -87,6 +87,7 @@ class Record:
     warning: int = 0
     warn_after: float = 0.0
     usage: FinalUsage | None = None
+    disk: int = 0
 
     @property
     def holding(self) -> Holding:
@@ -107,6 +108,7 @@ class Record:
             stop=spec.stop.code,
             warning=0 if warning is None else warning.delivery.code,
             warn_after=0.0 if warning is None else warning.after,
+            disk=spec.slots.get(DISK, 0),
         )
 
 
@@ -413,4 +415,10 @@ def identified(record: Record, spec: AttemptSpec) -> Record:
     """Returns a rebuilt record completed by what a manager knows of the attempt; any other one as it is."""
     if record.session_id:
         return record
-    return replace(record, session_id=spec.session_id, networked=spec.networked, egress=spec.has_egress_link)
+    return replace(
+        record,
+        session_id=spec.session_id,
+        networked=spec.networked,
+        egress=spec.has_egress_link,
+        disk=spec.slots.get(DISK, 0),
+    )

@@ -1,7 +1,8 @@
 """The bounds of what kernels write to the node's disk, which belongs to all of the node's kernels, and to the agent.
 
-A work directory has a file system of its own, where the node can have one: what is beyond it gets ENOSPC. All else can
-only be measured, and kernels that have too much of it are ended. All kernels are measured in turn, and at once
+A kernel's bound is its slot `disk`; without one, that of the agent. A work directory has a file system of its own, of
+that size, where the node can have one: what is beyond it gets ENOSPC. All else can only be measured, and kernels that
+have too much, both together, are ended. All kernels are measured in turn, and at once
 when free space or inodes fall fast. Measuring takes at most a tenth of the time.
 """
 
@@ -44,6 +45,13 @@ LEAST_FILES = 100_000
 """At least so many, or half of what a small file system has."""
 MAX_LINKS = 1_000_000
 """Descriptors and mappings of one kernel that are examined."""
+BYTES_PER_FILE, FEWEST_FILES = 8192, 1000
+"""A kernel with a slot may have a file for so many bytes of it, and at least so many."""
+TOLERATED_PART, MAX_TOLERATED = 8, 64 << 20
+"""A kernel whose work directory is bounded by itself is ended only if it has more than its bound by this part of it, or
+by so many bytes: its engine writes files of its own over an image, and a full work directory is no offence.
+"""
+_LARGE_DISK = 4 << 30
 _DELETED = " (deleted)"
 _DEEPEST = 200
 _SECTOR = 512
@@ -71,12 +79,20 @@ class Area:
 
     Its work directory is the first of `directories`. `processes` may keep files there that have no name; `devices` are
     the file systems, as they see them. `layer` is in bytes, for what lies in no directory that can be examined.
+    `bounded` is a work directory with a file system of its own, instead. `bounds` are the kernel's own, if it has some.
     """
 
     directories: tuple[Path, ...]
     processes: Collection[int] = ()
     devices: Collection[int] = ()
     layer: int = 0
+    bounded: Path | None = None
+    bounds: Bounds | None = None
+
+    @property
+    def is_measured(self) -> bool:
+        """Returns whether it has anything that nothing else bounds."""
+        return bool(self.directories or self.layer or self.processes)
 
 
 class Watched(Protocol):
@@ -102,14 +118,36 @@ def bounds_of(directory: Path, size: int = 0, files: int = 0) -> Bounds:
     )
 
 
-def bound_work(home: Path, options: RuntimeOptions, conditions: Conditions) -> None:
-    """Gives an empty work directory a file system of the size that a kernel may have. Blocks.
+def find_disk(scratch_dir: Path) -> int:
+    """Returns the bytes that kernels may have of the file system of their work directories, which is made if it is not
+    there: what is free, and what file systems of work directories have taken already. Blocks; raises OSError.
+
+    What others have there is not offered, so that the disk is never full before kernels have what they were promised.
+    Found once, at the agent's start: what others write later is what the reserve is for. In whole GiB, or MiB of a
+    small one, so that it does not change with every restart.
+    """
+    scratch_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = os.statvfs(scratch_dir)
+    own = sum(image.lstat().st_blocks * _SECTOR for image in scratch_dir.glob(f"*{work_disk.IMAGE}"))
+    found = status.f_bavail * status.f_frsize + own
+    return found - found % ((1 << 30) if found >= _LARGE_DISK else (1 << 20))
+
+
+def slot_bounds(disk: int, files: int = 0) -> Bounds | None:
+    """Returns the bounds by a slot of so many bytes, with `files` if they are set; None without a slot. Pure."""
+    return Bounds(disk, files or max(FEWEST_FILES, disk // BYTES_PER_FILE)) if disk else None
+
+
+def bound_work(home: Path, disk: int, options: RuntimeOptions, conditions: Conditions) -> None:
+    """Gives an empty work directory a file system of the kernel's slot `disk`, in bytes; 0: of the agent's bound.
+    Blocks.
 
     The node has a condition while it cannot: what such kernels write is measured.
     """
     kind, reason, text = AgentConditionType.OTHER, AgentConditionReason.DISK_NOT_BOUNDED, ""
     try:
-        bounds = bounds_of(home.parent, options.work_size, options.work_files)
+        bounds = slot_bounds(disk, options.work_files)
+        bounds = bounds or bounds_of(home.parent, options.work_size, options.work_files)
         work_disk.add(home, bounds.size, bounds.files)
     except OSError as error:
         text = f"work directories have no file systems of their own, and kernels may fill the disk: {in_words(error)}"
@@ -155,6 +193,11 @@ def host_directory(path: str) -> Path | None:
             if (root / path.lstrip("/")).is_dir():
                 return root / path.lstrip("/")
     return None
+
+
+def tolerated(bounds: Bounds) -> Bounds:
+    """Returns the bounds beyond which a kernel with a bounded work directory is ended. Pure."""
+    return Bounds(bounds.size + min(bounds.size // TOLERATED_PART, MAX_TOLERATED), bounds.files)
 
 
 def exceeded(use: Use, bounds: Bounds) -> str:
@@ -204,13 +247,29 @@ def _links(directory: str) -> Iterator[str]:
 def measure_area(area: Area, bounds: Bounds) -> Use:
     """Adds up what a kernel has on the disk, and stops where that is too much. Blocks."""
     size, files = unlinked(area.processes, area.devices)
-    use = Use(size + area.layer, files)
+    use = Use(size + area.layer + (0 if area.bounded is None else taken(area.bounded)), files)
     for directory in area.directories:
         if exceeded(use, bounds):
             break
         found = measure(directory, bounds)
         use = Use(use.size + found.size, use.files + found.files)
     return use
+
+
+def taken(home: Path) -> int:
+    """Returns the bytes that are taken in a work directory's own file system; 0 once it is gone. Blocks."""
+    try:
+        descriptor = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return 0
+    try:
+        # Of one that was unmounted meanwhile, this would be the node's.
+        if os.fstat(descriptor).st_dev == home.parent.stat().st_dev:
+            return 0
+        status = os.fstatvfs(descriptor)
+    finally:
+        os.close(descriptor)
+    return (status.f_blocks - status.f_bfree) * status.f_frsize
 
 
 def measure(home: Path, bounds: Bounds) -> Use:
@@ -315,15 +374,19 @@ class DiskWatch:
             await self._pause(max(INTERVAL, SHARE * (time.monotonic() - begin)))
 
     async def _look(self) -> None:
-        for attempt_id, area in (await self._watched.areas()).items():
-            use = await in_thread(measure_area, area, self._bounds)
-            if message := exceeded(use, self._bounds):
+        areas = {attempt_id: area for attempt_id, area in (await self._watched.areas()).items() if area.is_measured}
+        for attempt_id, area in areas.items():
+            bounds = area.bounds or self._bounds
+            if area.bounded is not None:
+                bounds = tolerated(bounds)
+            use = await in_thread(measure_area, area, bounds)
+            if message := exceeded(use, bounds):
                 log.warning("attempt %s is ended: %s", attempt_id, message)
                 with contextlib.suppress(KernelRuntimeError, OSError):
                     await self._watched.end(attempt_id, DISK_EXCEEDED, message)
 
     async def _pause(self, seconds: float) -> None:
-        """Waits; not for long while space or inodes that are free fall by what one kernel may have."""
+        """Waits; not for long while space or inodes that are free fall by half of what one without a slot may have."""
         begin, free = time.monotonic(), self._free()
         while time.monotonic() - begin < seconds:
             await asyncio.sleep(STEP)

@@ -29,7 +29,8 @@ def _without_resolver() -> str:
 class RuntimeOptions:
     """The options of kernels; `tasks` bounds their processes and threads, `output_limit` is in bytes.
 
-    `work_size` and `work_files` bound what a kernel has on the disk, in bytes and files; 0 means a part of it.
+    `work_size` bounds what a kernel without a slot has on the disk, in bytes; 0 means a part of the disk. `work_files`
+    bounds the files of every kernel; 0 means in proportion to its slot.
 
     `cache_dir` is for what is built once. Each kernel has a user of `users` and the group `gid`; files in mounts that
     name no other owner belong to `uid` and `gid`. `resolver` returns the resolv.conf of a kernel with egress that is

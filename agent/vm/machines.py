@@ -119,7 +119,7 @@ class Machines(SandboxKernels[VmOptions]):
         machine = machine_of(spec.slots, start.accelerator)
         linux = find(self._options.cache_dir)
         limits = Limits.of(spec.slots, self._options.tasks)
-        user = self._make_work(spec.id, spec.mounts)
+        user = self._make_work(spec)
         sockets = self.sockets(spec.id)
         self._remove_sockets(spec.id)
         sockets.mkdir(mode=0o700)

@@ -27,5 +27,6 @@ it("reads nothing else as an amount", () => {
 
 it("writes amounts on one line", () => {
   expect(amounts({ mem: "4g", "cuda.device": "1", cpu: "2" })).toBe("cpu 2 · mem 4.0G · cuda.device 1");
+  expect(amounts({ disk: "20g", "cuda.device": "1", mem: "4g" })).toBe("mem 4.0G · disk 20G · cuda.device 1");
   expect(bytes(0)).toBe("0B");
 });

@@ -29,10 +29,14 @@ _CONDITIONS = Gauge(
     "retinue_agent_conditions", "Agents with a condition, by its type.", ["resource_group", "condition"]
 )
 _CAPACITY = Gauge(
-    "retinue_capacity", "Amount of a slot that agents offer: bytes of mem, else units.", ["resource_group", "slot"]
+    "retinue_capacity",
+    "Amount of a slot that agents offer: bytes of mem and disk, else units.",
+    ["resource_group", "slot"],
 )
 _CLAIMED = Gauge(
-    "retinue_claimed", "Amount of a slot that sessions hold: bytes of mem, else units.", ["resource_group", "slot"]
+    "retinue_claimed",
+    "Amount of a slot that sessions hold: bytes of mem and disk, else units.",
+    ["resource_group", "slot"],
 )
 
 

@@ -17,11 +17,11 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from retinue.manager.domain.session.attempts import AttemptKey
 from retinue.rpc import times
-from retinue.rpc.core.amounts import AmountError, check_slot
+from retinue.rpc.core.amounts import BYTE_SLOTS, DISK, MAX_AMOUNT, AmountError, check_slot
 from retinue.rpc.core.reasons import AgentConditionReason
 
-# A slot's amount in the smallest unit: 16 PiB of memory, a million of anything else.
-MAX_MEMORY, MAX_OTHER = 2**54, 10**9
+# A slot's amount in the smallest unit: 16 PiB of memory or disk, a million of anything else.
+MAX_SLOT_BYTES, MAX_OTHER = 2**54, 10**9
 MAX_SLOTS = 64
 # Byte counts are added up, and their sums have to fit in 64 bits.
 MAX_BYTES = 2**53
@@ -94,8 +94,15 @@ def bounded(values: Sequence[object], most: int, what: str) -> None:
         raise Odd(AgentConditionReason.TOO_MANY, f"{len(values)} {what}, {most} are allowed")
 
 
+def capacity(values: Mapping[str, int]) -> dict[str, int]:
+    """Returns what a node has, by slot in the smallest unit. One that says nothing of its disk, as agents do that are
+    older than this slot or run no kernels in earnest, bounds nothing there, and takes whatever is asked for.
+    """
+    return {**({DISK: MAX_AMOUNT} if values else {}), **amounts(values)}
+
+
 def amounts(values: Mapping[str, int]) -> dict[str, int]:
-    """Returns what a node has, by slot in the smallest unit."""
+    """Returns amounts by slot in the smallest unit."""
     if len(values) > MAX_SLOTS:
         raise Odd(AgentConditionReason.TOO_MANY, f"{len(values)} slots, {MAX_SLOTS} are allowed")
     for slot, amount in values.items():
@@ -103,7 +110,7 @@ def amounts(values: Mapping[str, int]) -> dict[str, int]:
             check_slot(slot)
         except AmountError as error:
             raise Odd(AgentConditionReason.BAD_CAPACITY, f"{quoted(slot)}: {error}") from None
-        if not 0 <= amount <= (MAX_MEMORY if slot == "mem" else MAX_OTHER):
+        if not 0 <= amount <= (MAX_SLOT_BYTES if slot in BYTE_SLOTS else MAX_OTHER):
             raise Odd(AgentConditionReason.BAD_CAPACITY, f"no node has {amount} of {slot}")
     return dict(values)
 

@@ -147,7 +147,7 @@ def _facts(agent_id: str, message: pb.Welcome) -> NodeFacts:
         boot_id=values.text(message.boot_id, 64),
         version=values.text(message.version, 64),
         architecture=values.word(message.architecture, "the architecture"),
-        capacity=values.amounts(message.capacity),
+        capacity=values.capacity(message.capacity),
         backends=tuple(values.word(backend, "a kind of kernels") for backend in message.backends if backend),
         runtimes=tuple(
             RuntimeStatus(

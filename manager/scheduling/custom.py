@@ -26,7 +26,7 @@ MAX_FAILURE = 200
 @dataclass(frozen=True, slots=True)
 class WaitingSessions:
     """Sessions that may be tried, N rows in order of arrival, as a session strategy sees them. Amounts are integers:
-    bytes for `mem`, thousandths for every other slot; column j is the slot `slots[j]`.
+    bytes for `mem` and `disk`, thousandths for every other slot; column j is the slot `slots[j]`.
     """
 
     slots: tuple[str, ...]

@@ -41,7 +41,7 @@ from retinue.manager.scheduling.reservation import Backfill, Reservation, aged_h
 from retinue.manager.scheduling.room import Situation
 from retinue.manager.scheduling.scored import Scoring
 from retinue.manager.scheduling.selection import Line, select
-from retinue.manager.scheduling.shares import total_capacity
+from retinue.manager.scheduling.shares import shared_capacity
 from retinue.manager.scheduling.strategies import EXTERNAL, FIFO, OFF, Settings, validate_policy
 from retinue.manager.scheduling.view import Choices, View, requests_of, waiting_sessions
 
@@ -265,7 +265,7 @@ class _Pass:
             queue=self.queue,
             owners=owners,
             rows=rows,
-            capacity=[total_capacity(self.agents.capacity)[column] for column in self.view.columns],
+            capacity=shared_capacity(self.agents, self.view.columns),
             columns=self.view.columns,
             attempt=self._attempt,
             over_quota=self.over_quota,

@@ -33,9 +33,9 @@ class Line:
     owners: Owners
     # Rows in the queue.
     rows: Integers
-    # What exists of each lane that counts in shares.
+    # What exists of each lane; 0 of one that does not count in shares.
     capacity: Sequence[int]
-    # Column of each lane that counts in shares.
+    # Column of each lane.
     columns: Sequence[int]
     # Places the session in a row of the queue; its kind if it found room.
     attempt: Callable[[int], Kind | None]

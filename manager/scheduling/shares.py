@@ -2,7 +2,8 @@
 
 Dominant Resource Fairness (Ghodsi, Zaharia, Hindman, Konwinski, Shenker, Stoica, NSDI'11): an owner's share is the
 largest part that it holds of any slot, s = max_r held_r / capacity_r, divided by its weight (section 4.3). Progressive
-filling gives the next place to the owner with the lowest share. Slots without capacity do not count.
+filling gives the next place to the owner with the lowest share. Slots without capacity do not count, nor do those of
+NOT_IN_SHARES.
 
 Shares are compared as integers. With L the least common multiple of the capacities and X = max_r held_r * (L /
 capacity_r), the share is X / (L * weight). Two different values of X / weight differ by at least 1 / (w * w') >= 2**-k
@@ -17,7 +18,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from retinue.manager.scheduling.columns import Integers
+from retinue.manager.domain.scheduling.policy import NOT_IN_SHARES
+from retinue.manager.scheduling.columns import Agents, Integers
 
 
 def total_capacity(capacity: Integers) -> list[int]:
@@ -25,6 +27,12 @@ def total_capacity(capacity: Integers) -> list[int]:
     high = (capacity >> 32).sum(axis=0, dtype=np.int64)
     low = (capacity & 0xFFFFFFFF).sum(axis=0, dtype=np.int64)
     return [(int(upper) << 32) + int(lower) for upper, lower in zip(high, low, strict=True)]
+
+
+def shared_capacity(agents: Agents, columns: Sequence[int]) -> list[int]:
+    """Returns what the agents have together of the slots in `columns`; 0 of those that do not count in shares."""
+    total = total_capacity(agents.capacity)
+    return [0 if agents.slots[column] in NOT_IN_SHARES else total[column] for column in columns]
 
 
 class ShareKeys:

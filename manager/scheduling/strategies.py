@@ -36,7 +36,7 @@ MAX_KERNELS_PER_AGENT = "max-kernels-per-agent"
 # Fair share: past usage counts half as much after each half-life, and not at all beyond the look-back time.
 HALF_LIFE_DAYS, LOOK_BACK_DAYS = "half-life-days", "look-back-days"
 # How much each slot counts in past usage, `cpu=2,mem=1`; slots not named count 0.
-# Without the option all count the same.
+# Without the option all count the same, but for those that no dominant share counts.
 USAGE_WEIGHTS = "usage-weights"
 
 # A session that was tried so often in vain, or waits so long, gets a reservation,
@@ -110,7 +110,7 @@ class Settings:
     max_kernels_per_agent: int = 0
     half_life_days: int = 7
     look_back_days: int = 28
-    # None: every slot counts the same.
+    # None: every slot counts the same, but for those that no dominant share counts.
     usage_weights: Mapping[str, float] | None = None
     reserve_after_tries: int = 0
     reserve_after_seconds: int = 0

@@ -17,10 +17,10 @@ from retinue.manager.scheduling.columns import Agents, Integers, Mask, Owners, Q
 from retinue.manager.scheduling.kinds import Kind
 from retinue.manager.scheduling.room import Situation
 from retinue.manager.scheduling.selection import Line, select
-from retinue.manager.scheduling.shares import total_capacity
+from retinue.manager.scheduling.shares import shared_capacity
 from retinue.manager.scheduling.strategies import DRF, FAIR_SHARE, FIFO, LIFO, Settings
 from retinue.manager.scheduling.view import View
-from retinue.rpc.core.amounts import DEVICE_SUFFIX, MEMORY, THOUSANDTHS, format_amount
+from retinue.rpc.core.amounts import BYTE_SLOTS, DEVICE_SUFFIX, THOUSANDTHS, format_amount
 
 _MEBIBYTE = 1 << 20
 
@@ -80,13 +80,12 @@ def waiting_order(agents: Agents, owners: Owners, queue: Queue, settings: Settin
         order.append(row)
         return view.kinds[row]
 
-    total = total_capacity(agents.capacity)
     select(
         Line(
             queue=queue,
             owners=owners,
             rows=rows,
-            capacity=[total[column] for column in view.columns],
+            capacity=shared_capacity(agents, view.columns),
             columns=view.columns,
             attempt=attempt,
         ),
@@ -177,6 +176,6 @@ def _largest(true: Callable[[int], bool], most: int) -> int:
 
 def _round(slot: str, amount: int) -> int:
     """Returns an amount that people would write, not above this one."""
-    if slot == MEMORY:
+    if slot in BYTE_SLOTS:
         return amount - amount % _MEBIBYTE if amount >= _MEBIBYTE else amount
     return amount - amount % THOUSANDTHS if slot.endswith(DEVICE_SUFFIX) else amount

@@ -54,8 +54,9 @@ async def add_agents(database: Database, first: int, last: int) -> None:
         """
         INSERT INTO agent (id, resource_group, state, drained, revoked, address, instance, architecture, capacity, backends, software_version,
             underlay_address, underlay_mtu, boot_id, version)
-        SELECT 'agent-' || lpad(n::text, 6, '0'), 'default', 'ALIVE', FALSE, FALSE, '', '', 'x86_64', '{"cpu": 64000, "mem": 274877906944}',
-            '["process"]', '', '192.0.2.1', 1500, '', 1 FROM generate_series(CAST(:first AS int), CAST(:last AS int)) AS n
+        SELECT 'agent-' || lpad(n::text, 6, '0'), 'default', 'ALIVE', FALSE, FALSE, '', '', 'x86_64',
+            '{"cpu": 64000, "mem": 274877906944, "disk": 1099511627776}', '["process"]', '', '192.0.2.1', 1500, '', 1
+        FROM generate_series(CAST(:first AS int), CAST(:last AS int)) AS n
         """,
         first=first,
         last=last - 1,

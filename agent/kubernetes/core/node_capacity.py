@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from lightkube.utils.quantity import parse_quantity
 
-from retinue.agent.attempts import CPU, MEMORY
-from retinue.agent.kubernetes.core.pod_spec import AGENT_LABEL, GPU
+from retinue.agent.attempts import CPU, DISK, MEMORY
+from retinue.agent.kubernetes.core.pod_spec import AGENT_LABEL, GPU, STORAGE
 from retinue.agent.kubernetes.core.pod_state import FAILED, SUCCEEDED
 from retinue.agent.resources.core.allocation import WHOLE
 from retinue.agent.resources.core.holdings import CUDA
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lightkube.models.core_v1 import Container
     from lightkube.resources.core_v1 import Pod
 
-_SLOTS = {"cpu": (CPU, 1000), "memory": (MEMORY, 1), GPU: (CUDA, WHOLE)}
+_SLOTS = {"cpu": (CPU, 1000), "memory": (MEMORY, 1), STORAGE: (DISK, 1), GPU: (CUDA, WHOLE)}
 """Slots by the cluster's name of the resource, each with how many of its units are one of the cluster's."""
 
 _SMALL = {"n": -9, "u": -6}

@@ -24,7 +24,7 @@ from lightkube.models.core_v1 import (
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod
 
-from retinue.agent.attempts import CPU, MEMORY, PullPolicy
+from retinue.agent.attempts import CPU, DISK, MEMORY, PullPolicy
 from retinue.agent.docker.core.container_spec import BOUND, INSIDE
 from retinue.agent.host.core.limits import MemoryFiles
 from retinue.agent.kernel.paths import HOME
@@ -46,7 +46,7 @@ FINALIZER = f"{DOMAIN}/attempt"
 CONTAINER = "kernel"
 STOP_TIMEOUT = 1
 """Seconds. The agent never asks the cluster to stop a pod: it signals first processes directly."""
-GPU = "nvidia.com/gpu"
+GPU, STORAGE = "nvidia.com/gpu", "ephemeral-storage"
 TEMPORARY, SHARED = "/tmp", "/dev/shm"  # noqa: S108
 MOUNTED = (*BOUND, TEMPORARY, SHARED)
 """The paths in a pod of what is mounted from the node, or from its memory."""
@@ -198,7 +198,7 @@ def fetch_body(plan: PodPlan) -> Pod:
     mounts = [mount for mount in container.volumeMounts or () if mount.mountPath == program]
     volumes = [volume for volume in pod.spec.volumes or () if volume.name in {mount.name for mount in mounts}]
     # A quota counts amounts of nothing, but not what is not said.
-    nothing = {"cpu": "0", "memory": "0"}
+    nothing = {"cpu": "0", "memory": "0", STORAGE: "0"}
     container.command, container.env, container.volumeMounts, container.workingDir = [program], None, mounts, None
     container.resources = ResourceRequirements(limits=dict(nothing), requests=dict(nothing))
     pod.spec.volumes, pod.spec.hostname = volumes, None
@@ -219,6 +219,9 @@ def resources(slots: Mapping[str, int]) -> dict[str, str]:
         amounts["cpu"] = f"{cpu}m"
     if (memory := slots.get(MEMORY)) is not None:
         amounts["memory"] = str(memory)
+    # What is written over the image and kubelet's logs of it count; kubelet evicts what has more.
+    if (disk := slots.get(DISK)) is not None:
+        amounts[STORAGE] = str(disk)
     if gpus := slots.get(CUDA, 0) // WHOLE:
         amounts[GPU] = str(gpus)
     return amounts

@@ -55,6 +55,7 @@ _TYPES = ("batch", "interactive", "inference", "system")
     "--mode", type=click.Choice(["single-node", "multi-node"]), help="Put kernels on one node, or on several."
 )
 @click.option("--slots", multiple=True, callback=options.slots, metavar="cpu=2,mem=1g", help="Slots of each kernel.")
+@click.option("--disk", default="", metavar="SIZE", help="Disk of each kernel, as 20g: the same as --slots disk=20g.")
 @click.option("--main-slots", multiple=True, callback=options.slots, metavar="…", help="Slots of main1, if different.")
 @click.option("--sub-slots", multiple=True, callback=options.slots, metavar="…", help="Slots of subs, if different.")
 @click.option("--shared-memory", default="", metavar="SIZE", help="Size of /dev/shm, as 1g; a part of mem.")
@@ -305,7 +306,7 @@ def request(given: dict[str, Any]) -> session_pb2.SessionSpec:
         image=given["image"],
         command=command,
         environment=given["env"],
-        slots=given["slots"],
+        slots={**given["slots"], **({"disk": given["disk"]} if given["disk"] else {})},
         shared_memory=given["shared_memory"],
         working_directory=given["workdir"],
         pull_policy=options.chosen_word(given["pull"]),

@@ -20,7 +20,7 @@ from retinue.client.command.show.output import (
 from retinue.client.command.show.session_texts import kernel_counts, outcome, pull_text, reason_text
 from retinue.client.command.slurm_scripts.job_start import SCRIPT_VARIABLE
 from retinue.manager.v1 import session_pb2
-from retinue.rpc.core.amounts import MEMORY, AmountError, format_amount, parse_amount
+from retinue.rpc.core.amounts import BYTE_SLOTS, MEMORY, AmountError, format_amount, parse_amount
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -213,7 +213,7 @@ def slot_hours(session: session_pb2.Session, seconds: float) -> str:
     hours = {slot: round(amount * max(0.0, seconds) / 3600) for slot, amount in held.items()}
     return safe(
         " ".join(
-            f"{slot}={size(amount, exact=1) if slot == MEMORY else format_amount(slot, amount)}"
+            f"{slot}={size(amount, exact=1) if slot in BYTE_SLOTS else format_amount(slot, amount)}"
             for slot, amount in sorted(hours.items())
         )
     )

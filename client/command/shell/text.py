@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from retinue.client import enum_names
 from retinue.client.command.shell.printable import safe
-from retinue.rpc.core.amounts import MEMORY, AmountError, parse_amount
+from retinue.rpc.core.amounts import BYTE_SLOTS, AmountError, parse_amount
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,7 +17,7 @@ _SHORT_ID = 8
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _UNITS = ("", "k", "m", "g", "t", "p")
 _KILO = 1024
-# Of an amount of memory as it was asked for: 24684096k is a number that nobody reads.
+# Of an amount of bytes as it was asked for: 24684096k is a number that nobody reads.
 _LONGEST_EXACT = 6
 
 
@@ -60,12 +60,12 @@ def since(message: Message, field: str, now: float) -> str:
 
 
 def amounts(slots: Mapping[str, str]) -> str:
-    """Returns amounts by slot name: `cpu=2 mem=4g`; memory that is no round number roughly: `mem=23.5g`."""
+    """Returns amounts by slot name: `cpu=2 mem=4g`; bytes that are no round number roughly: `mem=23.5g`."""
     return safe(" ".join(f"{name}={_amount(name, slots[name])}" for name in sorted(slots))) or "-"
 
 
 def _amount(slot: str, text: str) -> str:
-    if slot != MEMORY or len(text) <= _LONGEST_EXACT:
+    if slot not in BYTE_SLOTS or len(text) <= _LONGEST_EXACT:
         return text
     try:
         return size(parse_amount(slot, text, zero=True), exact=1)

@@ -12,7 +12,7 @@ from retinue.client import enum_names
 from retinue.client.command.slurm_scripts.hostlist import compress
 from retinue.client.command.slurm_scripts.sbatch_meaning import JOB_NAME_LABEL
 from retinue.manager.v1 import session_pb2
-from retinue.rpc.core.amounts import MEMORY, AmountError, parse_amount
+from retinue.rpc.core.amounts import DISK, MEMORY, AmountError, parse_amount
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -275,6 +275,11 @@ class Job:
     def memory_of_node(self) -> int:
         """Returns the memory of one kernel in bytes."""
         return self.memory // self.node_count
+
+    @property
+    def disk_of_node(self) -> int:
+        """Returns the disk of one kernel in bytes."""
+        return self._slots.get(DISK, 0) // self.node_count
 
     @property
     def tres(self) -> str:

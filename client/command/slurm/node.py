@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from retinue.client import enum_names
 from retinue.client.command.slurm.job import NULL, megabytes
 from retinue.manager.v1 import fleet_service_pb2
-from retinue.rpc.core.amounts import MEMORY, AmountError, parse_amount
+from retinue.rpc.core.amounts import DISK, MEMORY, AmountError, parse_amount
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -105,6 +105,11 @@ class Node:
     def memory_allocated(self) -> int:
         """Returns what sessions hold of it, in megabytes."""
         return _amount(self.agent.occupied, MEMORY) // _MEBIBYTE
+
+    @property
+    def disk(self) -> int:
+        """Returns its disk for kernels in megabytes."""
+        return _amount(self.agent.capacity, DISK) // _MEBIBYTE
 
     @property
     def gpus(self) -> int:

@@ -48,7 +48,7 @@ def job_text(job: Job, variables: Mapping[str, str], *, one_line: bool) -> str:
             f"NumNodes={job.node_count} NumCPUs={job.cpus} NumTasks={variables.get('SLURM_NTASKS', job.node_count)} "
             f"CPUs/Task={variables.get('SLURM_CPUS_PER_TASK', '1')} ReqB:S:C:T=0:0:*:*",
             f"TRES={job.tres}",
-            f"MinCPUsNode={job.cpus // job.node_count} MinMemoryNode={megabytes(job.memory_of_node)} MinTmpDiskNode=0",
+            f"MinCPUsNode={job.cpus // job.node_count} MinMemoryNode={megabytes(job.memory_of_node)} MinTmpDiskNode={megabytes(job.disk_of_node)}",
             f"Features={spec.architecture or NULL} DelayBoot=00:00:00",
             f"OverSubscribe=OK Contiguous=0 Licenses={NULL} Network={NULL}",
             f"Command={' '.join(spec.kernel.command[3:]) or NULL}",
@@ -85,7 +85,7 @@ def node_text(node: Node, *, one_line: bool) -> str:
             "OS=Linux",
             f"RealMemory={node.memory} AllocMem={node.memory_allocated} FreeMem={node.memory - node.memory_allocated} "
             f"Sockets={node.cpus} Boards=1",
-            f"State={state} ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A",
+            f"State={state} ThreadsPerCore=1 TmpDisk={node.disk} Weight=1 Owner=N/A MCS_label=N/A",
             f"Partitions={agent.resource_group}",
             f"CfgTRES=cpu={node.cpus},mem={megabytes(node.memory * _MEBIBYTE)},billing={node.cpus}"
             + (f",gres/gpu={node.gpus}" if node.gpus else ""),

@@ -71,7 +71,7 @@ _FIELDS: tuple[tuple[str, str, bool, Field[Row]], ...] = (
     ("B", "maxcpuspernode", False, Field("MAX_CPUS_PER_NODE", _of(lambda _: "UNLIMITED"))),
     ("c", "cpus", True, Field("CPUS", _of_node(lambda node: str(node.cpus)))),
     ("C", "cpusstate", False, Field("CPUS(A/I/O/T)", _of(lambda row: row.cpu_counts()))),
-    ("d", "disk", False, Field("TMP_DISK", _of(lambda _: "0"))),
+    ("d", "disk", True, Field("TMP_DISK", _of_node(lambda node: str(node.disk)))),
     ("D", "nodes", False, Field("NODES", _of(lambda row: str(len(row.nodes))))),
     ("e", "freemem", True, Field("FREE_MEM", _of_node(lambda node: str(node.memory - node.memory_allocated)))),
     ("E", "reason", True, Field("REASON", _of_node(lambda node: node.reason, "none"))),

@@ -85,6 +85,7 @@ _FIELDS: tuple[tuple[str, str, Field[Row]], ...] = (
     ("B", "batchhost", Field("EXEC_HOST", _of(lambda job: job.nodes[0] if job.nodes else "n/a"))),
     ("c", "mincpus", Field("MIN_CPUS", _of(lambda job: str(job.cpus // job.node_count)))),
     ("C", "numcpus", Field("CPUS", _of(lambda job: str(job.cpus)))),
+    ("d", "mintmpdisk", Field("MIN_TMP_DISK", _of(lambda job: megabytes(job.disk_of_node)))),
     ("D", "numnodes", Field("NODES", _of(lambda job: str(job.node_count)))),
     ("e", "endtime", Field("END_TIME", _moment(lambda job: job.expected_end))),
     ("E", "dependency", Field("DEPENDENCY", _of(lambda job: job.dependency or NULL))),

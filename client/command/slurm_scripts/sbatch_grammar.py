@@ -114,6 +114,7 @@ OPTIONS: tuple[Option, ...] = (
         ("priority", "`--priority`, 0 to 100"),
         ("signal", "`--signal`: with `B:` to the script, else to what it has started"),
         ("time/t", "`--time-limit`"),
+        ("tmp", "`--slots disk=` of each kernel, for its own directory: `/tmp` is memory"),
         ("wrap", "the command line that runs in place of a script"),
     ),
     *_options(
@@ -203,7 +204,6 @@ OPTIONS: tuple[Option, ...] = (
         ("mincpus", "use --cpus-per-task"),
         ("reservation", "nothing is reserved by name: use a resource group (--partition)"),
         ("thread-spec", "no cores are reserved"),
-        ("tmp", "agents have no slots for /tmp"),
         ("uid", "a job is its submitter's: retinue --token"),
     ),
     *_options(

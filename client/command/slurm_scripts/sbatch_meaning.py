@@ -33,7 +33,7 @@ _GPUS = re.compile(r"(?:gres/)?gpu(?::([A-Za-z][\w.-]*))?(?:[:=](\d+))?")
 _SHAPE = frozenset(
     {
         *("nodes", "ntasks", "ntasks-per-node", "ntasks-per-gpu", "cpus-per-task", "cpus-per-gpu"),
-        *("mem", "mem-per-cpu", "mem-per-gpu", "gres", "gpus", "gpus-per-node", "gpus-per-task"),
+        *("mem", "mem-per-cpu", "mem-per-gpu", "tmp", "gres", "gpus", "gpus-per-node", "gpus-per-task"),
     }
 )
 _ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
@@ -188,7 +188,7 @@ def _shape(given: Mapping[str, str]) -> tuple[list[str], Tasks]:
     if tasks is None and "ntasks-per-gpu" in given:
         number = gpus.total if gpus.total is not None else (gpus.per_node or 0) * (nodes or 1)
         tasks = max(1, number * _whole("ntasks-per-gpu", given["ntasks-per-gpu"]))
-    for_nodes = "mem" in given or gpus.per_node is not None or gpus.total is not None
+    for_nodes = "mem" in given or "tmp" in given or gpus.per_node is not None or gpus.total is not None
     if nodes is None and per_node is not None:
         nodes = -(-tasks // per_node) if tasks is not None else 1
     elif nodes is None and for_nodes:
@@ -217,7 +217,9 @@ def _slots(given: Mapping[str, str], gpus: _Gpus, kernels: int, per_kernel: int)
     for name, times in (("mem", 1), ("mem-per-cpu", cpus or 1), ("mem-per-gpu", devices or 1)):
         # As in Slurm, 0 is all memory of a node.
         if name in given:
-            slots["mem"] = _memory(name, given[name], times)
+            slots["mem"] = _bytes(name, given[name], times)
+    if "tmp" in given:
+        slots["disk"] = _bytes("tmp", given["tmp"], 1)
     if devices is not None:
         slots["cuda.device"] = str(devices)
     return slots
@@ -238,7 +240,7 @@ def _nodes(value: str) -> int:
     return _whole("nodes", value.rpartition("-")[2])
 
 
-def _memory(name: str, value: str, times: int) -> str:
+def _bytes(name: str, value: str, times: int) -> str:
     found = _MEMORY.fullmatch(value)
     if found is None or not float(found[1]):
         raise UsageError(

@@ -9,7 +9,7 @@ import { type Agent, AgentState, type CreateJoinTokenResponse } from "../gen/ret
 import { CopyButton, Dialog, Trouble } from "../parts/basics";
 import { CallerContext } from "../parts/caller";
 import { useLoaded, useNow } from "../parts/store";
-import { amount, amountText, moment, span } from "../text/format";
+import { amount, amountText, BYTE_SLOTS, moment, span } from "../text/format";
 import { t } from "../text/language";
 
 const PERIOD = 5;
@@ -159,7 +159,7 @@ function Cells({ agent, slot }: { agent: Agent; slot: string }) {
   const all = amount(agent.capacity[slot] ?? "0");
   const used = amount(agent.occupied[slot] ?? "0");
   if (!(all > 0)) return <p className="note">–</p>;
-  const count = slot === "mem" || all > MAX_CELLS ? 16 : Math.max(1, Math.round(all));
+  const count = BYTE_SLOTS.has(slot) || all > MAX_CELLS ? 16 : Math.max(1, Math.round(all));
   const full = (used / all) * count;
   return (
     <div className="heat">

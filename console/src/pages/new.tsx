@@ -14,7 +14,7 @@ import { useLoaded } from "../parts/store";
 import { type Commands, commandsFor } from "../spec/commands";
 import { changed, EMPTY, type Form, specOf } from "../spec/form";
 import { UnreadableText } from "../spec/words";
-import { amount, amounts, amountText } from "../text/format";
+import { amount, amounts, amountText, COMMON_SLOTS } from "../text/format";
 import { t } from "../text/language";
 
 const TYPES = [
@@ -51,7 +51,7 @@ export default function NewSession() {
     setBusy(false);
   };
 
-  const slots = [...new Set(["cpu", "mem", ...free.keys()])];
+  const slots = [...new Set([...COMMON_SLOTS, ...free.keys()])];
   const size = Number(form.clusterSize) || 1;
   return (
     <form

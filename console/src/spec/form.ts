@@ -42,7 +42,7 @@ export const EMPTY: Form = {
   command: "",
   directory: "",
   isolation: Isolation.UNSPECIFIED,
-  slots: { cpu: "1", mem: "256m" },
+  slots: { cpu: "1", mem: "256m", disk: "1g" },
   environment: "",
   mounts: "",
   ports: "",

@@ -58,13 +58,19 @@ export function amount(text: string): number {
   return Number(found[1]) * 1024 ** (SUFFIXES[(found[2] ?? "").toLowerCase()] ?? 0);
 }
 
+/** Slots that every agent has, in the order in which they are shown. */
+export const COMMON_SLOTS: readonly string[] = ["cpu", "mem", "disk"];
+
+/** Slots whose amounts are bytes. */
+export const BYTE_SLOTS: ReadonlySet<string> = new Set(["mem", "disk"]);
+
 export function amountText(slot: string, value: number): string {
-  return slot === "mem" ? bytes(value) : String(Math.round(value * 1000) / 1000);
+  return BYTE_SLOTS.has(slot) ? bytes(value) : String(Math.round(value * 1000) / 1000);
 }
 
-/** Writes amounts on one line, processors and memory first. */
+/** Writes amounts on one line, processors, memory and disk first. */
 export function amounts(slots: Record<string, string>): string {
-  const rank = (slot: string) => (slot === "cpu" ? 0 : slot === "mem" ? 1 : 2);
+  const rank = (slot: string) => (COMMON_SLOTS.includes(slot) ? COMMON_SLOTS.indexOf(slot) : COMMON_SLOTS.length);
   return Object.keys(slots)
     .sort((one, other) => rank(one) - rank(other) || one.localeCompare(other))
     .map((slot) => `${slot} ${amountText(slot, amount(slots[slot] ?? ""))}`)

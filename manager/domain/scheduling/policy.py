@@ -6,6 +6,14 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from retinue.rpc.core.amounts import DISK
+
+NOT_IN_SHARES = frozenset({DISK})
+"""Slots that no dominant share counts, and fair share only where its weights name them. Most kernels have the default
+of `disk`, which nobody asked for: where disks are small, it would be the largest share of everybody, and processors and
+GPUs would be given out by the number of kernels. Quotas bound it.
+"""
+
 
 class Tier(enum.Enum):
     """A tier of reasons for waiting, by how far they are from being cured by waiting."""

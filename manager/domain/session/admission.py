@@ -14,6 +14,7 @@ from retinue.manager.domain.session.mounts import check_mounts
 from retinue.manager.domain.session.service_ports import PORT_NAME, SFTP, SFTP_PORT, ServicePortSpec, check_ports
 from retinue.manager.domain.session.spec import (
     DEFAULT_SLOTS,
+    DEFAULT_SYSTEM_SLOTS,
     MAIN,
     KernelSpec,
     MountSpec,
@@ -26,7 +27,7 @@ from retinue.manager.domain.session.ssh_keys import parse_public_key
 from retinue.manager.domain.session.states import SessionType
 from retinue.manager.domain.session.usage import CUDA
 from retinue.manager.domain.webhooks.rules import wrong_secret, wrong_url
-from retinue.rpc.core.amounts import MEMORY, AmountError, format_amount, parse_amount, parse_asked
+from retinue.rpc.core.amounts import DISK, MEMORY, AmountError, format_amount, parse_amount, parse_asked
 
 MAX_CLUSTER_SIZE = 1024
 MAX_ROLES = 32
@@ -63,7 +64,7 @@ _ARCHITECTURE = re.compile(r"[a-z0-9](?:[a-z0-9_.-]{0,61}[a-z0-9])?")
 _MUCH_MEMORY = "8192t"
 _ANY_IMAGE = "image"
 MAX_SYSTEM_KEYS, MAX_SYSTEM_KERNELS = 16, 16
-MAX_SYSTEM_SLOTS: Mapping[str, str] = {"cpu": "1", MEMORY: "512m"}
+MAX_SYSTEM_SLOTS: Mapping[str, str] = {"cpu": "1", MEMORY: "512m", DISK: "1g"}
 _SFTP_PORT = ServicePortSpec(SFTP, ports=(SFTP_PORT,))
 
 Violations = list[tuple[str, str]]
@@ -108,9 +109,9 @@ def admit(spec: SessionSpec) -> tuple[SessionSpec, Violations]:
     _check_apps(spec, violations)
     if spec.retry is not None:
         _check_retry(spec.retry, violations)
-    kernel = _admit_kernel(
-        replace(spec.kernel, slots={**DEFAULT_SLOTS, **spec.kernel.slots}), "spec.kernel", violations
-    )
+    is_sftp = spec.type is SessionType.SYSTEM and not is_other_system(spec)
+    defaults = DEFAULT_SYSTEM_SLOTS if is_sftp else DEFAULT_SLOTS
+    kernel = _admit_kernel(replace(spec.kernel, slots={**defaults, **spec.kernel.slots}), "spec.kernel", violations)
     roles = {}
     for position, (role, role_kernel) in enumerate(spec.roles.items()):
         roles[role] = _admit_kernel(role_kernel, f"spec.roles[{position}].kernel", violations)

@@ -10,7 +10,7 @@ from operator import or_
 
 from retinue.manager.domain.session.isolation import KERNELS, Isolation
 from retinue.manager.domain.session.spec import SessionSpec
-from retinue.rpc.core.amounts import MEMORY
+from retinue.rpc.core.amounts import DISK, MEMORY
 
 # What a kernel may need of an agent, in words, and the names of the agents' runtimes that give it.
 FEATURES = (
@@ -33,7 +33,7 @@ _OFFERED = {
 # Behind those of FEATURES: the families of addresses at which an agent takes packets of sessions that are spread.
 FAMILIES = {4: 1 << len(FEATURES), 6: 1 << len(FEATURES) + 1}
 # Every agent has these.
-COMMON_SLOTS = frozenset({"cpu", MEMORY})
+COMMON_SLOTS = frozenset({"cpu", MEMORY, DISK})
 MAX_NAMED = 16
 _NEAR = 0.8
 

@@ -16,7 +16,9 @@ from retinue.manager.domain.session.states import SessionType
 
 MAIN, SUB = "main", "sub"
 ROLES = (MAIN, SUB)
-DEFAULT_SLOTS: Mapping[str, str] = {"cpu": "1", "mem": "256m"}
+DEFAULT_SLOTS: Mapping[str, str] = {"cpu": "1", "mem": "256m", "disk": "1g"}
+# Of a kernel that serves SFTP: what it serves is mounted, and its work directory stays empty.
+DEFAULT_SYSTEM_SLOTS: Mapping[str, str] = {**DEFAULT_SLOTS, "disk": "64m"}
 DEFAULT_PRIORITY = 10
 DEFAULT_GRACE_SECONDS = 10.0
 # gRPC asks name servers for IPv6 addresses of names in /etc/hosts, and waits for those that do not answer.

@@ -12,7 +12,7 @@ import orjson
 from numpy.typing import NDArray
 
 from retinue.manager.domain.reasons import SessionReason
-from retinue.manager.domain.scheduling.policy import Tier
+from retinue.manager.domain.scheduling.policy import NOT_IN_SHARES, Tier
 from retinue.manager.domain.scheduling.records import GroupRecord, PendingSession, RunningSession
 from retinue.manager.domain.session.explanation import StoredExplanation, StoredShortfall
 from retinue.manager.domain.session.isolation_policy import not_allowed
@@ -41,7 +41,7 @@ Endpoint: TypeAlias = tuple[str, str]
 @dataclass(frozen=True, slots=True)
 class PastUsage:
     """Decayed usage in amount times seconds, by owner and slot, and how it counts;
-    without `slot_weights` all slots count the same.
+    without `slot_weights` all slots count the same but those of NOT_IN_SHARES.
     """
 
     usage: Mapping[str, Mapping[str, float]]
@@ -427,7 +427,9 @@ def _constrained(cache: Cache, rows: Integers) -> dict[int, PendingSession]:
 
 def _normalised(past: PastUsage, capacity: Mapping[str, float]) -> dict[str, float]:
     """Returns by owner the usage as part of what the group gives in the look-back time."""
-    slot_weights = dict.fromkeys(capacity, 1.0) if past.slot_weights is None else past.slot_weights
+    slot_weights = past.slot_weights
+    if slot_weights is None:
+        slot_weights = {slot: 1.0 for slot in capacity if slot not in NOT_IN_SHARES}
     return {
         owner: normalised_usage(usage, capacity, past.look_back_days, slot_weights)
         for owner, usage in past.usage.items()

@@ -17,6 +17,7 @@ from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlmodel import col, delete, func, not_, select
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.domain.scheduling.policy import NOT_IN_SHARES
 from retinue.manager.store.postgres.constructs import Construct, entries, lists, objects, one_of, table_of
 from retinue.manager.store.postgres.database import Query, Statement, fetch, run
 from retinue.manager.store.postgres.recordset import Row, recordset
@@ -97,10 +98,11 @@ class GroupTotals:
 
 def dominant(held: Mapping[str, int], capacity: Mapping[str, int]) -> tuple[str, int, int]:
     """Returns the slot with the largest ratio of held to existing, and that ratio as (numerator, denominator); slots
-    that do not exist are left out, equal ratios go to the first name. `("", 0, 0)` when nothing counts.
+    that do not exist or count in no share are left out, equal ratios go to the first name. `("", 0, 0)` when nothing
+    counts.
     """
     best = ("", 0, 0)
-    for slot in sorted(held):
+    for slot in sorted(held.keys() - NOT_IN_SHARES):
         amount, total = held[slot], capacity.get(slot, 0)
         if total > 0 and amount > 0 and (best[2] == 0 or amount * best[2] > best[1] * total):
             best = (slot, amount, total)

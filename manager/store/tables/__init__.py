@@ -1,7 +1,8 @@
 """The tables.
 
 One truth for each fact: free capacity is capacity minus live claims, a claim lives as long as its attempt, shares are
-sums of live claims. Amounts are integers in a slot's smallest unit: bytes for `mem`, thousandths for every other slot.
+sums of live claims. Amounts are integers in a slot's smallest unit: bytes for `mem` and `disk`, thousandths for every
+other slot.
 """
 
 from retinue.manager.store.tables.accounts import (

@@ -59,19 +59,33 @@ class Place:
 def place(tmp_path: Path) -> Iterator[Place]:
     """A place for one agent; whatever is left there after the test is ended and removed."""
     place = Place(f"rt-test-{secrets.token_hex(4)}", tmp_path)
-    yield place
-    cgroups = Cgroups(place.agent_id)
-    for name in cgroups.names():
-        assert cgroups.remove(name, NEVER)
+    with contextlib.ExitStack() as stack:
+        # The last comes first, and each of them whatever becomes of the others.
+        stack.callback(shutil.rmtree, tmp_path, ignore_errors=True)
+        stack.callback(leftovers.unmount, tmp_path)
+        stack.callback(_remove_rules, place.agent_id)
+        stack.callback(_remove_namespaces, place.agent_id)
+        stack.callback(_end_processes, place.agent_id)
+        yield place
+
+
+def _end_processes(agent_id: str) -> None:
+    cgroups = Cgroups(agent_id)
+    remaining = [name for name in cgroups.names() if not cgroups.remove(name, NEVER)]
     cgroups.close(NEVER)
+    assert not remaining
+
+
+def _remove_namespaces(agent_id: str) -> None:
     for name in namespaces.names():
-        if name.startswith(f"rt-{place.agent_id}-"):
+        if name.startswith(f"rt-{agent_id}-"):
             namespaces.delete(name)
+
+
+def _remove_rules(agent_id: str) -> None:
     # An agent that was killed leaves its rules to the next one.
-    if (table := f"retinue-{agent_label(place.agent_id)}") in nftables.tables():
+    if (table := f"retinue-{agent_label(agent_id)}") in nftables.tables():
         nftables.run(f"delete table inet {table}")
-    leftovers.unmount(tmp_path)
-    shutil.rmtree(tmp_path, ignore_errors=True)
 
 
 class Backends(Runtimes[ProcessRuntime]):

@@ -5,22 +5,27 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import datetime as dt
+import os
 import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 
 from retinue.agent import daemon
+from retinue.agent.host import loop_disk
 from retinue.agent.host.cgroups import Cgroups
+from retinue.agent.inside import work_disk
 from retinue.agent.settings import Settings
+from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.rpc.enrollment.identity import IdentityError, IdentityStore, instance_of
-from tests.integration.agent.manager_side import Manager
+from tests.integration.agent.conftest import Agent
+from tests.integration.agent.manager_side import Manager, attempt
 from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.integration.agent.conftest import Agent
+    from tests.integration.agent.conftest import Place
 
 
 async def test_announces_as_itself_and_needs_no_token_again(agent: Agent, manager: Manager) -> None:
@@ -57,6 +62,40 @@ async def test_an_instance_is_one_state_directory(agent: Agent, manager: Manager
     machine.write_text("two\n")
     assert instance_of(identity, agent.settings.state_dir, machine) != found
     assert instance_of(dataclasses.replace(identity, enrolment="x"), agent.settings.state_dir, machine) != found
+
+
+async def test_what_is_free_on_the_disk_of_work_directories_is_offered(
+    settings: Settings, manager: Manager, place: Place
+) -> None:
+    """Less a tenth, or the reserve that was given. What its own kernels have written there stays in the offer."""
+    image, disk = place.directory / "disk.image", place.directory / "disk"
+    loop_disk.make(image, 512 << 20, 1000)
+    disk.mkdir()
+    loop_disk.mount(image, disk)
+    status = os.statvfs(disk)
+    free = status.f_bavail * status.f_frsize
+    agent = Agent(dataclasses.replace(settings, scratch_dir=disk / "scratch"), manager)
+    try:
+        await agent.start()
+        conversation = await agent.converse()
+        offered = conversation.welcome.capacity["disk"]
+        assert 0.9 * free - (2 << 20) <= offered <= 0.9 * free
+        write = "dd if=/dev/zero of=big bs=1M count=64 conv=fsync && echo written; sleep 1000"
+        slots = {"cpu": 1000, "mem": 128 << 20, "disk": 128 << 20}
+        await conversation.snapshot(attempt("k", "sh", "-c", write, slots=slots))
+        await conversation.until_state("k.1", pb.ATTEMPT_STATE_RUNNING)
+        written = work_disk.image_of(disk / "scratch" / "k.1")
+        await eventually(lambda: written.stat().st_blocks * 512, lambda taken: taken > 64 << 20)
+        await agent.stop()
+        await agent.start()
+        assert abs((await agent.converse()).welcome.capacity["disk"] - offered) <= 2 << 20
+        await agent.stop()
+        agent.settings = dataclasses.replace(agent.settings, reserve={"disk": 200 << 20})
+        await agent.start()
+        reserved = (await agent.converse()).welcome.capacity["disk"]
+        assert abs(free - (200 << 20) - reserved) <= 2 << 20
+    finally:
+        await agent.stop()
 
 
 async def test_not_enrolled(settings: Settings) -> None:

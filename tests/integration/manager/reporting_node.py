@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from sqlalchemy import text
 
+from retinue.manager.dispatch import agent_values as values
 from retinue.manager.dispatch.desired_state import read_desired
 from retinue.manager.dispatch.reports import Reports
 from retinue.manager.domain.session.attempts import AttemptStatus, NodeCondition, NodeFacts, NodeReport
@@ -57,7 +58,8 @@ class Node:
             boot_id="b",
             version="1",
             architecture="x86_64",
-            capacity=self.capacity,
+            # As one that says nothing of its disk is taken.
+            capacity=values.capacity(self.capacity),
             backends=self.backends,
             underlay_address="192.0.2.1",
             underlay_mtu=1500,

@@ -17,8 +17,8 @@ from tests.integration.manager.reporting_node import TERM, Node, enrol
 from tests.integration.manager.rows import states, submit
 from tests.support.stepped_scheduler import SteppedScheduler
 
-CPU, MEM = 1000, 2**28
-"""What `one_node` has, and what a session without wishes asks for."""
+CPU, MEM, DISK = 1000, 2**28, 2**30
+"""What `one_node` has, but for its disk, and what a session without wishes asks for."""
 ROOMY = {"cpu": 100_000, "mem": 100 << 30}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,40 @@ async def test_replicas_of_an_endpoint_spread_or_pack(client: Client) -> None:
         for session in sessions:
             await session.terminate()
             await session.wait_ended(NEVER)
+
+
+async def test_two_kernels_whose_disks_exceed_the_node_run_one_after_the_other(
+    client: Client, cluster: Cluster
+) -> None:
+    node = cluster.agents[0].id
+    first, second = [
+        await client.sessions.create(
+            type="interactive", agents=[node], agent_choice="strict", slots={"cpu": "0.1", "disk": "40g"}
+        )
+        for _ in range(2)
+    ]
+    await first.wait("RUNNING", timeout=NEVER)
+    async with asyncio.timeout(NEVER):
+        async for event in client.sessions.watch(after_revision=second.revision, session_id=second.id):
+            if event.HasField("pending_reason_changed"):
+                break
+    explanation = await client.sessions.explain(second.id)
+    assert explanation.reason == "INSUFFICIENT_CAPACITY"
+    assert f"asks for disk 40g, agent {node} comes closest with 24g free, 16g short" in explanation.message
+    assert [(short.slot, short.requested) for short in explanation.shortfalls] == [("disk", "40g")]
+    await first.terminate()
+    await second.wait("RUNNING", timeout=NEVER)
+    await second.terminate()
+    await second.wait_ended(NEVER)
+
+
+async def test_a_kernel_has_the_default_of_the_disk(client: Client) -> None:
+    session = await client.sessions.create(type="batch", command=["df", "-k", "."])
+    assert session.kernels[0].slots["disk"] == "1g"
+    await session.wait_ended(NEVER)
+    printed = b"".join([chunk.data async for chunk in client.sessions.logs(session.id)])
+    size = int(printed.splitlines()[-1].split()[1]) << 10
+    assert 1 << 30 <= size <= 1.1 * (1 << 30)
 
 
 async def test_an_architecture_that_no_agent_has(client: Client) -> None:

@@ -43,6 +43,9 @@ from retinue.rpc.core.amounts import MAX_AMOUNT, AmountError, format_amount, par
         ("mem", "1.5g", 1536 << 20, "1536m"),
         ("mem", "2T", 2 << 40, "2t"),
         ("mem", "8P", MAX_AMOUNT, "8p"),
+        ("disk", "20g", 20 << 30, "20g"),
+        ("disk", "1536M", 1536 << 20, "1536m"),
+        ("disk", "1.5T", 1536 << 30, "1536g"),
         ("cpu", "9007199254740.992", MAX_AMOUNT, "9007199254740.992"),
     ],
 )
@@ -131,5 +134,8 @@ def test_a_forgotten_suffix_is_a_mistake(text: str, words: str) -> None:
 
 def test_what_may_be_asked_for() -> None:
     assert parse_asked("mem", "1m") == 1 << 20
+    assert parse_asked("disk", "4m") == 4 << 20
+    with pytest.raises(AmountError, match="20 is 20 bytes, and the least is 4m; did you mean 20g"):
+        parse_asked("disk", "20")
     assert parse_asked("mem", "0", zero=True) == 0
     assert parse_asked("cpu", "0.001") == 1

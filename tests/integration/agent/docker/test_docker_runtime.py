@@ -215,6 +215,46 @@ FILES = "i=0; while :; do : >$i; i=$((i+1)); done"
 DELETED = "exec 3>big; rm big; dd if=/dev/zero bs=1M count=64 >&3; sleep 1000"
 
 
+async def test_work_directory_and_root_count_together(
+    contract: Contract, engine: TestEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full work directory alone is no offence: what is beyond it gets ENOSPC."""
+    monkeypatch.setattr(disk_use, "INTERVAL", 0.1)
+    monkeypatch.setattr(disk_use, "SHARE", 1.0)
+    looks: list[str] = []
+    measure_area = disk_use.measure_area
+
+    def counted(area: disk_use.Area, bounds: disk_use.Bounds) -> disk_use.Use:
+        use = measure_area(area, bounds)
+        if area.bounded is not None and use.size > 60 << 20:
+            looks.append(area.bounded.name)
+        return use
+
+    monkeypatch.setattr(disk_use, "measure_area", counted)
+    client = engine.client()
+    image = "retinue-test/open:2"
+    slots = {"cpu": 1000, "mem": 256 << 20, "disk": 64 << 20}
+    try:
+        source = client.create_container(IMAGE, ["mkdir", "-m", "777", "/open"])["Id"]
+        client.start(source)
+        client.wait(source)
+        client.commit(source, *image.split(":"))
+        client.remove_container(source)
+        backend = await contract.open()
+        script = "dd if=/dev/zero of=big bs=1M count=128; sync big; sleep 1000"
+        await contract.started(contract.spec("full", "sh", "-c", script, image=image, slots=slots))
+        await eventually(lambda: looks.count("full.1") > 3)
+        assert backend.observe()["full.1"].phase is Phase.RUNNING
+        script = "for there in . /open; do dd if=/dev/zero of=$there/big bs=1M count=45; done; sleep 1000"
+        await contract.started(contract.spec("k", "sh", "-c", script, image=image, slots=slots))
+        observed = await contract.until("k.1", Phase.EXITED)
+        assert (observed.reason, "more than 72 MiB" in observed.message) == ("DISK_EXCEEDED", True)
+        assert backend.observe()["full.1"].phase is Phase.RUNNING
+    finally:
+        client.remove_image(image, force=True)
+        client.close()
+
+
 @pytest.mark.parametrize(
     ("directory", "script"),
     [("/open", BYTES), ("/volume", BYTES), ("/open", FILES), ("/volume", FILES), ("/open", DELETED)],

@@ -224,6 +224,14 @@ class KubeCluster:
         with contextlib.closing(_Closing(self.client())) as closing:
             closing.client.delete(Pod, name, namespace=NAMESPACE)
 
+    def resources(self, name: str) -> tuple[dict[str, str], dict[str, str]]:
+        """Returns what the container of a pod requests, and its limits."""
+        with contextlib.closing(_Closing(self.client())) as closing:
+            pod = closing.client.get(Pod, name, namespace=NAMESPACE)
+        found = pod.spec.containers[0].resources if pod.spec is not None else None
+        assert found is not None
+        return dict(found.requests or {}), dict(found.limits or {})
+
     @contextlib.contextmanager
     def foreign_pod(self, cpu: str) -> Iterator[None]:
         """Has the cluster's own scheduler place a pod of another user; it is gone afterwards."""

@@ -79,6 +79,19 @@ async def test_a_pod_has_no_network_of_the_cluster_no_account_and_no_rights(pods
     assert not pods.left()
 
 
+async def test_a_pod_requests_and_is_limited_to_its_slots(pods: KubePods) -> None:
+    """The cluster counts it, and its node offers what the cluster leaves."""
+    runtime = await pods.open()
+    await eventually(lambda: runtime.capacity is not None)
+    assert runtime.capacity is not None
+    assert runtime.capacity["disk"] > 1 << 30
+    slots = {"cpu": 100, "mem": 64 << 20, "disk": 1 << 30}
+    await pods.started(pods.spec("k", "sleep", "1000", slots=slots))
+    asked, limited = await asyncio.to_thread(pods.cluster.resources, NAME)
+    assert asked == limited
+    assert limited["ephemeral-storage"] == str(1 << 30)
+
+
 async def test_only_agents_make_pods_beside_kernels(pods: KubePods) -> None:
     await held(pods, "true")
     for user, why in (("other", "only agents"), ("agent", "no privileges")):

@@ -14,6 +14,7 @@ from retinue.agent.host import loop_disk
 from retinue.agent.resources.discovery import parse_list
 from retinue.agent.runtime import disk_use
 from tests.integration.agent.runtime.beside import ran
+from tests.integration.agent.runtime.conftest import record
 from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
@@ -81,6 +82,43 @@ async def test_a_work_directory_holds_its_bound(contract: Contract) -> None:
     assert 990 <= int(count) <= 1100
     assert not contract.left()
     assert not list((contract.place.directory / "scratch").iterdir())
+
+
+@pytest.mark.attack("disk-of-the-node")
+async def test_a_work_directory_holds_its_slot(contract: Contract) -> None:
+    """Whatever the agent's own bound is: that is for kernels without the slot."""
+    size = 48 << 20
+    script = """
+        df -k . | tail -n 1 | awk '{print $2}'; df -i . | tail -n 1 | awk '{print $2}'
+        dd if=/dev/zero of=big bs=1M count=64 2>&1 | grep -o 'No space left on device'
+    """
+    await contract.open(work_size=8 << 20)
+    slots = {"cpu": 1000, "mem": 256 << 20, "disk": size}
+    observed, output = await contract.ran(contract.spec("k", "sh", "-c", script, slots=slots))
+    blocks, inodes, full = output.splitlines()
+    assert (observed.exit_code, full) == (0, "No space left on device")
+    assert size <= int(blocks) << 10 <= size * 1.1
+    bounds = disk_use.slot_bounds(size)
+    assert bounds is not None
+    assert bounds.files <= int(inodes) <= bounds.files * 1.1
+
+
+async def test_a_kernel_that_has_more_than_its_slot_is_ended(
+    contract: Contract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a node that cannot give work directories file systems of their own; another has more of the same slot."""
+    monkeypatch.setattr(loop_disk, "CONTROL", Path("/dev/null/loop-control"))
+    monkeypatch.setattr(disk_use, "INTERVAL", 0.1)
+    monkeypatch.setattr(disk_use, "SHARE", 1.0)
+    backend = await contract.open(work_size=1 << 40)
+    for name, size in (("other", 128 << 20), ("k", 32 << 20)):
+        slots = {"cpu": 1000, "mem": 256 << 20, "disk": size}
+        await contract.started(contract.spec(name, "sh", "-c", f"{BIG}; sleep 1000", slots=slots))
+    observed = await contract.until("k.1", Phase.EXITED)
+    assert (observed.reason, "more than 32 MiB" in observed.message) == ("DISK_EXCEEDED", True)
+    assert backend.observe()["other.1"].phase is Phase.RUNNING
+    # The next agent knows it, too.
+    assert record(contract, "other.1")["disk"] == 128 << 20
 
 
 async def test_sparse_files_take_no_space(contract: Contract, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,10 @@ HOG = "cd; until [ -e go ]; do sleep 0.1; done; exec 3>big; rm big; head -c 6710
 
 async def test_bounds(vms: Vms, tmp_path_factory: pytest.TempPathFactory) -> None:
     runtime = await vms.open(work_size=32 << 20, work_files=1000)
+    own = {"cpu": 1000, "mem": 256 << 20, "disk": 48 << 20}
+    observed, printed = await vms.ran(vms.spec("own", "sh", "-c", "df -k ~ | tail -n 1 | awk '{print $2}'", slots=own))
+    assert observed.exit_code == 0
+    assert 48 << 20 <= int(printed) << 10 <= 53 << 20
     await vms.held(vms.spec("k", "sh", "-c", HOG))
     await vms.held(vms.spec("other", "sh", "-c", "truncate -s 1G ~/sparse; echo sparse; sleep 1000"))
     for name in ("k.1", "other.1"):

@@ -416,8 +416,8 @@ async def test_admin_verify(retinue: Program, client: Client, owner: str) -> Non
     await _running(client, "verified")
     sound = await retinue("admin", "verify")
     assert (sound.code, sound.out) == (0, "")
-    assert "2 claims, 1 shares and 2 agents: 0 mismatches" in sound.err
-    assert json.loads((await retinue("admin", "verify", "default", "-o", "json")).out)["claims"] == "2"
+    assert "3 claims, 1 shares and 2 agents: 0 mismatches" in sound.err
+    assert json.loads((await retinue("admin", "verify", "default", "-o", "json")).out)["claims"] == "3"
     assert (await retinue("admin", "verify", "nowhere")).code == 3
     assert (await retinue("admin", "verify", RETINUE_TOKEN=owner)).code == 4
 

@@ -9,7 +9,7 @@ from retinue.manager.store.placement import ledger
 from retinue.manager.store.placement.ledger import CAPACITY, CLAIM, SHARE, Ledger, Mismatch
 from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.rows import execute, submit
-from tests.integration.manager.scheduled_nodes import CPU, MEM, finish, one_node
+from tests.integration.manager.scheduled_nodes import CPU, DISK, MEM, finish, one_node
 
 
 async def verify(database: Database, group: str = "") -> Ledger:
@@ -23,7 +23,7 @@ async def test_a_sound_ledger_at_every_step(database: Database) -> None:
         assert await verify(database) == Ledger([], claims=0, shares=0, agents=1)
         await submit(database, "ann")
         await scheduler.run_once()
-        assert await verify(database) == Ledger([], claims=2, shares=1, agents=1)
+        assert await verify(database) == Ledger([], claims=3, shares=1, agents=1)
         assert await verify(database, "elsewhere") == Ledger([], claims=0, shares=0, agents=0)
         for _ in range(6):
             await node.step(exit_code=0)
@@ -39,8 +39,10 @@ async def test_a_sound_ledger_at_every_step(database: Database) -> None:
             "DELETE FROM claim",
             [
                 (CLAIM, "cpu", None, CPU),
+                (CLAIM, "disk", None, DISK),
                 (CLAIM, "mem", None, MEM),
                 (SHARE, "cpu", CPU, None),
+                (SHARE, "disk", DISK, None),
                 (SHARE, "mem", MEM, None),
                 (SHARE, "", f"{CPU}/{CPU} of cpu, weight 1", None),
             ],
@@ -53,12 +55,14 @@ async def test_a_sound_ledger_at_every_step(database: Database) -> None:
             "UPDATE claim SET agent_id = 'n9'",
             [
                 (CLAIM, "cpu", "ann on n9 in default", "ann on n0 in default"),
+                (CLAIM, "disk", "ann on n9 in default", "ann on n0 in default"),
                 (CLAIM, "mem", "ann on n9 in default", "ann on n0 in default"),
                 (CAPACITY, "cpu", CPU, None),
+                (CAPACITY, "disk", DISK, None),
                 (CAPACITY, "mem", MEM, None),
             ],
         ),
-        ("UPDATE drf_share SET held = '{\"cpu\": 1000}'", [(SHARE, "mem", None, MEM)]),
+        ("UPDATE drf_share SET held = '{\"cpu\": 1000}'", [(SHARE, "disk", None, DISK), (SHARE, "mem", None, MEM)]),
         (
             "UPDATE drf_share SET numerator = 7, weight = 2",
             [(SHARE, "", f"7/{CPU} of cpu, weight 2", f"{CPU}/{CPU} of cpu, weight 1")],
@@ -67,12 +71,13 @@ async def test_a_sound_ledger_at_every_step(database: Database) -> None:
             "DELETE FROM drf_share",
             [
                 (SHARE, "cpu", None, CPU),
+                (SHARE, "disk", None, DISK),
                 (SHARE, "mem", None, MEM),
                 (SHARE, "", None, f"{CPU}/{CPU} of cpu, weight 1"),
             ],
         ),
         (
-            'UPDATE agent SET capacity = \'{"cpu": 500, "mem": 268435456}\'',
+            'UPDATE agent SET capacity = \'{"cpu": 500, "mem": 268435456, "disk": 1073741824}\'',
             [(SHARE, "", f"{CPU}/{CPU} of cpu, weight 1", f"{CPU}/500 of cpu, weight 1"), (CAPACITY, "cpu", CPU, 500)],
         ),
         (
@@ -81,7 +86,7 @@ async def test_a_sound_ledger_at_every_step(database: Database) -> None:
         ),
         (
             "UPDATE attempt SET end_time = now()",
-            [(CLAIM, "cpu", CPU, None), (CLAIM, "mem", MEM, None)],
+            [(CLAIM, "cpu", CPU, None), (CLAIM, "disk", DISK, None), (CLAIM, "mem", MEM, None)],
         ),
     ],
 )
@@ -107,5 +112,5 @@ async def test_it_looks_at_one_state(database: Database) -> None:
             await ledger.freeze(tx)
             await tx.execute(text("SELECT 1 FROM claim"))
             await finish(node)
-            assert await ledger.verify(tx, "") == Ledger([], claims=2, shares=1, agents=1)
+            assert await ledger.verify(tx, "") == Ledger([], claims=3, shares=1, agents=1)
         assert (await verify(database)).claims == 0

@@ -109,7 +109,9 @@ async def disturb(world: World) -> None:
             capacity = {"cpu": world.random.choice([3000, 4000, 8000]), "mem": 4 * GIB}
             agent.capacity = capacity
             await tx.execute(
-                text("UPDATE agent SET capacity = jsonb_build_object('cpu', :cpu, 'mem', :mem) WHERE id = :id"),
+                text(
+                    "UPDATE agent SET capacity = capacity || jsonb_build_object('cpu', :cpu, 'mem', :mem) WHERE id = :id"
+                ),
                 {**capacity, "id": agent.name},
             )
             await shares.refresh_group(tx, "default")

@@ -26,9 +26,9 @@ def pod(*containers: dict[str, object], first: tuple[dict[str, object], ...] = (
 
 
 def test_a_node_offers_its_allocatable_less_foreign_requests() -> None:
-    assert offered(ALLOCATABLE, ()) == {"cpu": 3920, "mem": 7 << 30, "cuda.device": 2000}
-    left = offered(ALLOCATABLE, [{"cpu": 920, "mem": 1 << 30}, {"cpu": 500, "cuda.device": 1000}])
-    assert left == {"cpu": 2500, "mem": 6 << 30, "cuda.device": 1000}
+    assert offered(ALLOCATABLE, ()) == {"cpu": 3920, "mem": 7 << 30, "disk": 90 << 30, "cuda.device": 2000}
+    left = offered(ALLOCATABLE, [{"cpu": 920, "mem": 1 << 30, "disk": 5 << 30}, {"cpu": 500, "cuda.device": 1000}])
+    assert left == {"cpu": 2500, "mem": 6 << 30, "disk": 85 << 30, "cuda.device": 1000}
 
 
 def test_a_node_offers_nothing_where_others_request_more_than_it_has() -> None:

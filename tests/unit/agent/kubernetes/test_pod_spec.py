@@ -92,6 +92,7 @@ def test_amounts_are_requests_and_limits() -> None:
     assert amounts is not None
     assert amounts.limits == amounts.requests == {"cpu": "1500m", "memory": str(256 << 20), "nvidia.com/gpu": "2"}
     assert resources({}) == {}
+    assert resources({"disk": 20 << 30}) == {"ephemeral-storage": str(20 << 30)}
 
 
 @pytest.mark.parametrize(

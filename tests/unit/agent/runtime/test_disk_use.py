@@ -22,8 +22,12 @@ from retinue.agent.runtime.disk_use import (
     bounds_of,
     devices_of,
     exceeded,
+    find_disk,
     measure,
     measure_area,
+    slot_bounds,
+    taken,
+    tolerated,
     unlinked,
 )
 from tests.support.eventually import NEVER
@@ -35,6 +39,55 @@ def test_what_is_too_much() -> None:
     assert exceeded(Use(BOUNDS.size, BOUNDS.files), BOUNDS) == ""
     assert "64 MiB" in exceeded(Use(BOUNDS.size + 1, 1), BOUNDS)
     assert "1000 files" in exceeded(Use(0, 1001), BOUNDS)
+
+
+def test_a_slot_bounds_bytes_and_in_proportion_files() -> None:
+    assert slot_bounds(0) is None
+    assert slot_bounds(1 << 30) == Bounds(1 << 30, 131_072)
+    assert slot_bounds(4 << 20) == Bounds(4 << 20, 1000)
+    assert slot_bounds(1 << 30, 50) == Bounds(1 << 30, 50)
+
+
+def test_a_full_work_directory_is_no_offence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is beside it is: all of a kernel counts together."""
+    monkeypatch.setattr(disk_use, "taken", lambda _: BOUNDS.size + 4096)
+    (tmp_path / "file").write_bytes(bytes(1 << 20))
+    area = Area((tmp_path,), bounded=tmp_path / "work")
+    assert exceeded(measure_area(area, tolerated(BOUNDS)), tolerated(BOUNDS)) == ""
+    (tmp_path / "more").write_bytes(bytes(8 << 20))
+    assert "MiB" in exceeded(measure_area(area, tolerated(BOUNDS)), tolerated(BOUNDS))
+    assert tolerated(Bounds(1 << 40, 1)).size == (1 << 40) + (64 << 20)
+
+
+def test_nothing_is_taken_in_a_file_system_that_is_gone(tmp_path: Path) -> None:
+    """What is taken on the node's own is not the kernel's."""
+    (tmp_path / "work").mkdir()
+    assert taken(tmp_path / "work") == taken(tmp_path / "gone") == 0
+
+
+def test_what_is_free_and_in_work_directories_is_for_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scratch = tmp_path / "scratch"
+    free = [100 << 30]
+
+    def statvfs(_: object) -> os.statvfs_result:
+        blocks = free[0] // 4096
+        return os.statvfs_result((4096, 4096, 1 << 40, blocks + 7, blocks, 1, 1, 1, 0, 255))
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    assert find_disk(scratch) == 100 << 30
+    (scratch / "k.1").mkdir()
+    (scratch / "k.1" / "big").write_bytes(bytes(1 << 20))
+    with (scratch / "k.1.image").open("wb") as image:
+        os.posix_fallocate(image.fileno(), 0, 3 << 20)
+        image.truncate(1 << 30)
+    taken = (scratch / "k.1.image").lstat().st_blocks * 512
+    # As it is after a restart beside a kernel that has written.
+    free[0] = (100 << 30) - taken
+    assert find_disk(scratch) == 100 << 30
+    free[0] -= 1
+    assert find_disk(scratch) == 99 << 30
+    free[0] = (700 << 20) - taken + 4096
+    assert find_disk(scratch) == 700 << 20
 
 
 def test_bounds_are_a_part_of_the_file_system(tmp_path: Path) -> None:

@@ -79,6 +79,21 @@ async def test_each_that_has_too_much_is_ended_whatever_fails_with_others(tmp_pa
 
 
 @pytest.mark.usefixtures("quick")
+async def test_each_has_the_bounds_of_its_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = Kernels(tmp_path, a=11, b=11, c=3)
+    bounds = {"a": Bounds(64 << 20, 20), "c": Bounds(64 << 20, 2)}
+
+    async def areas() -> Mapping[str, Area]:
+        return {name: Area((tmp_path / name,), bounds=bounds.get(name)) for name in "abc"}
+
+    monkeypatch.setattr(kernels, "areas", areas)
+    async with watching(kernels):
+        await eventually(lambda: len(kernels.ended) >= 2)
+    assert [name for name, _, _ in kernels.ended[:2]] == ["b", "c"]
+    assert "2 files" in kernels.ended[1][2]
+
+
+@pytest.mark.usefixtures("quick")
 async def test_what_cannot_be_looked_at_is_looked_at_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     kernels = Kernels(tmp_path, a=11)
     kernels.odd = {"areas"}

@@ -324,6 +324,18 @@ def test_capacity() -> None:
     assert capacity(node, {"cpu": 500}, {"cpu": 100_000, "x": 1}) == {"cpu": 100_000, "mem": 8 << 30, "x": 1}
 
 
+def test_a_part_of_the_disk_is_kept_unless_a_reserve_is_given() -> None:
+    node = Node(4, 8 << 30, "x86_64", "b", disk=100 << 30)
+    assert capacity(node, {}, {})["disk"] == 90 << 30
+    assert capacity(node, {"mem": 1 << 30}, {})["disk"] == 90 << 30
+    assert capacity(node, {"disk": 30 << 30}, {})["disk"] == 70 << 30
+    assert capacity(node, {"disk": 0}, {})["disk"] == 100 << 30
+    assert capacity(node, {}, {"disk": 5})["disk"] == 5
+    # A cluster says what it leaves of its node, and keeps what it needs itself.
+    assert capacity(node, {}, {}, {"cpu": 1000}) == {"cpu": 1000}
+    assert capacity(node, {}, {}, {"disk": 7 << 30})["disk"] == 7 << 30
+
+
 @pytest.mark.parametrize(("processors", "starts"), [(1, 4), (2, 4), (8, 16), (128, 32)])
 def test_starts_at_a_time(processors: int, starts: int) -> None:
     assert parallel_starts(processors) == starts

@@ -17,6 +17,7 @@ from retinue.manager.dispatch import convert
 from retinue.manager.dispatch.convert import Rejected, Unknown, parse
 from retinue.manager.domain.session.attempts import NodeFacts, NodeReport, RuntimeStatus
 from retinue.manager.domain.session.service_ports import ServicePortSpec
+from retinue.rpc.core.amounts import MAX_AMOUNT
 from retinue.types.v1 import port_pb2, runtime_pb2
 from tests.support.fuzz import Fuzz
 
@@ -145,7 +146,8 @@ def test_bytes_that_a_later_version_sends_are_ignored() -> None:
 def test_sound_messages_lose_nothing() -> None:
     facts = parse(AGENT, sound_welcome())
     assert isinstance(facts, NodeFacts)
-    assert facts.capacity == {"cpu": 4000, "mem": 8 << 30, "cuda.device": 2000}
+    # One that says nothing of its disk bounds nothing there.
+    assert facts.capacity == {"cpu": 4000, "mem": 8 << 30, "cuda.device": 2000, "disk": MAX_AMOUNT}
     assert facts.network_session_ids == {uuid.UUID(SESSION)}
     assert facts.runtimes == (RuntimeStatus("vm", available=False, message="QEMU is missing"),)
     (attempt,) = facts.attempts

@@ -8,8 +8,10 @@ from fractions import Fraction
 
 import numpy as np
 
+from retinue.manager.scheduling.columns import Agents
 from retinue.manager.scheduling.fair_share import effective_weights
-from retinue.manager.scheduling.shares import ShareKeys, total_capacity
+from retinue.manager.scheduling.shares import ShareKeys, shared_capacity, total_capacity
+from retinue.manager.store.placement.shares import dominant
 from tests.vectors.share_vectors import dominant_share
 
 
@@ -37,6 +39,23 @@ def test_the_dominant_slot_counts() -> None:
     assert dominant_share([5, 1], [0, 10]) == Fraction(1, 10)
     assert dominant_share([5], [0]) == 0
     assert ShareKeys([0, 0], [1]).unweighted([5, 5]) == 0
+
+
+def test_disk_counts_in_no_share() -> None:
+    """Neither where the next place is given, nor where shares are kept."""
+    agents = Agents(
+        slots=("cpu", "disk", "mem"),
+        ids=["a", "b"],
+        capacity=np.array([[4000, 10, 100], [4000, 10, 100]], np.int64),
+        used=np.zeros((2, 3), np.int64),
+        schedulable=np.ones(2, np.bool_),
+        architectures=["x", "x"],
+        kernels=np.zeros(2, np.int64),
+    )
+    assert shared_capacity(agents, [2, 1, 0]) == [200, 0, 8000]
+    capacity = {"cpu": 8000, "mem": 200, "disk": 20}
+    assert dominant({"cpu": 1000, "mem": 10, "disk": 20}, capacity) == ("cpu", 1000, 8000)
+    assert dominant({"disk": 20}, capacity) == ("", 0, 0)
 
 
 def test_totals_do_not_overflow() -> None:

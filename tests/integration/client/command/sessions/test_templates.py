@@ -77,9 +77,9 @@ async def test_a_template_of_two_roles_runs_with_overrides(client: Client, retin
     reference = session.view.spec.template
     assert (reference.name, reference.version, reference.project) == ("pair", 1, "default")
     assert [dict(kernel.slots) for kernel in session.view.kernels] == [
-        {"cpu": "0.1", "mem": "48m"},
-        {"cpu": "0.2", "mem": "48m"},
-        {"cpu": "0.2", "mem": "48m"},
+        {"cpu": "0.1", "mem": "48m", "disk": "1g"},
+        {"cpu": "0.2", "mem": "48m", "disk": "1g"},
+        {"cpu": "0.2", "mem": "48m", "disk": "1g"},
     ]
     # What the session remembers is there when the template is not.
     assert (await retinue("template", "rm", "pair")).out == "pair\n"
@@ -130,4 +130,4 @@ async def test_a_file_of_sessions_refers_to_templates(retinue: Program, template
     assert (one["roles"][1]["count"], one["clusterSize"]) == (1, 2)
     assert "command" not in one["roles"][1]["kernel"]
     three = json.loads((await retinue("get", "three", "-o", "json")).out)["spec"]
-    assert (three["clusterSize"], three["kernel"]["slots"]) == (1, {"cpu": "1", "mem": "256m"})
+    assert (three["clusterSize"], three["kernel"]["slots"]) == (1, {"cpu": "1", "mem": "256m", "disk": "1g"})

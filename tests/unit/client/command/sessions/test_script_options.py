@@ -41,6 +41,8 @@ def arguments(*lines: str) -> list[str]:
         ("--begin=now+2weeks", "--earliest-start-time 1209600s"),
         ("-c4 --mem=4G", "--slots cpu=4,mem=4g"),
         ("--mem=512", "--slots mem=512m"),
+        ("--tmp=20G", "--slots disk=20g"),
+        ("-n 2 --tmp=1024", "--slots cpu=2,disk=1g"),
         ("-c 4 --mem-per-cpu=2GB", "--slots cpu=4,mem=8g"),
         ("--gres=gpu:2", "--slots cuda.device=2"),
         ("--gres=gpu", "--slots cuda.device=1"),
@@ -109,7 +111,7 @@ _MANY = "#!/bin/sh\n#SBATCH --exclusive --reservation=x --time=5\n#SBATCH --lice
 
 def test_all_that_has_no_counterpart_is_named_at_once() -> None:
     with pytest.raises(UsageError) as refused:
-        read_script(_MANY, "job.sh", typed=[OptionValue("tmp", "1G")])
+        read_script(_MANY, "job.sh", typed=[OptionValue("uid", "1000")])
     lines = str(refused.value).splitlines()
     assert [line.split(" ")[:2] for line in lines] == [
         ["job.sh:2:", "--exclusive"],
@@ -117,7 +119,7 @@ def test_all_that_has_no_counterpart_is_named_at_once() -> None:
         ["job.sh:3:", "--licenses"],
         ["job.sh:3:", "--frob"],
         ["job.sh:3:", "--constraint=ib:"],
-        ["--tmp", "of"],
+        ["--uid", "of"],
     ]
 
 

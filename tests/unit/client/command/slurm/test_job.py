@@ -117,8 +117,8 @@ def test_columns_by_name_and_what_there_is_none_of() -> None:
     layout = by_names("JobID:6,State:.9,name:4x,timelimit", NAMES, "-O")
     assert layout.line(row) == "12      RUNNINGTraixUNLIMITED           "
     assert by_letters("%all", LETTERS, "-o").header().startswith("ACCOUNT|JOBID|")
-    with pytest.raises(UsageError, match="%d is none of"):
-        by_letters("%d", LETTERS, "-o")
+    with pytest.raises(UsageError, match="%X is none of"):
+        by_letters("%X", LETTERS, "-o")
     with pytest.raises(UsageError, match="frob is none of"):
         by_names("jobid,frob", NAMES, "-O")
     with pytest.raises(UsageError, match="'Frob'"):

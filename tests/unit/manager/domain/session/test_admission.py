@@ -27,7 +27,9 @@ def kernel(**values: Any) -> dict[str, Any]:
 def test_defaults_are_filled_in_and_amounts_made_canonical() -> None:
     spec, violations = admit(replace(GOOD, **kernel(slots={"mem": "2048m"})))
     assert violations == []
-    assert spec.kernel.slots == {"cpu": "1", "mem": "2g"}
+    assert spec.kernel.slots == {"cpu": "1", "mem": "2g", "disk": "1g"}
+    spec, violations = admit(replace(GOOD, **kernel(slots={"disk": "20480m"})))
+    assert (spec.kernel.slots["disk"], violations) == ("20g", [])
 
 
 def test_stored_form_comes_back_as_it_was() -> None:

@@ -59,14 +59,14 @@ def test_slots_are_looked_up_where_not_every_agent_has_them() -> None:
     assert unknown_slots(spec, ["cuda.devices"], ["cuda.device", "gpu"]) == [
         (
             "spec.roles[0].kernel.slots['cuda.devices']",
-            "no agent has such a slot, did you mean cuda.device? there are cpu, cuda.device, gpu, mem",
+            "no agent has such a slot, did you mean cuda.device? there are cpu, cuda.device, disk, gpu, mem",
         )
     ]
     mistyped = replace(SPEC, kernel=KernelSpec(slots=dict.fromkeys(("cpuu", "gpu", "memory"), "1")))
     assert [text.partition("; ")[0] for _, text in unknown_slots(mistyped, mistyped.kernel.slots, [])] == [
-        "no agent has such a slot, did you mean cpu? there are cpu, mem",
+        "no agent has such a slot, did you mean cpu? there are cpu, disk, mem",
         "no agent has such a slot",
-        "no agent has such a slot, did you mean mem? there are cpu, mem",
+        "no agent has such a slot, did you mean mem? there are cpu, disk, mem",
     ]
     many = unknown_slots(spec, ["gpu", "cuda.devices"], [f"x{number}" for number in range(30)])
-    assert many[0][1].endswith(" and 16 more")
+    assert many[0][1].endswith(" and 17 more")
