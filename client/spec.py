@@ -32,7 +32,8 @@ class SessionOptions(TypedDict, total=False):
     kernel; slots are amounts, such as `{"cpu": 2, "mem": "4g"}`. `shared_memory`: size of /dev/shm, such as
     `1g`, a part of `mem`. `working_directory`: where the command starts, an absolute path in the kernel. `isolation`:
     `process`, `container` or `vm`. The same with `main_` and `sub_` in front: of
-    one role, in place of the above. `labels`: free. `mounts`: directories of the nodes as source, target and whether it
+    one role, in place of the above. `labels`: free. `description`: for people.
+    `mounts`: directories of the nodes as source, target and whether it
     is writable. `ports`: of `main1` that clients reach, each a name, `tcp` or `http`,
     a number and, where an HTTP program is to see it through the gateway in place of the browser's host, `localhost`;
     `preopen_ports`: first and last number of ranges; `apps`: programs to be started on demand, as
@@ -80,6 +81,7 @@ class SessionOptions(TypedDict, total=False):
     sub_environment: Mapping[str, str]
     sub_slots: Mapping[str, Amount]
     labels: Mapping[str, str]
+    description: str
     mounts: Sequence[tuple[str, str, bool]]
     ports: Sequence[tuple[str, str, int] | tuple[str, str, int, str]]
     preopen_ports: Sequence[tuple[int, int]]
@@ -185,6 +187,7 @@ def _spec(options: SessionOptions) -> session_pb2.SessionSpec:
     if (grace := options.get("termination_grace")) is not None:
         spec.termination_grace.FromNanoseconds(round(seconds_of(grace) * 1e9))
     spec.stop_signal = options.get("stop_signal", "")
+    spec.description = options.get("description", "")
     if (warning := options.get("time_warning")) is not None:
         spec.time_warning.signal = warning[0]
         spec.time_warning.before.FromNanoseconds(round(seconds_of(warning[1]) * 1e9))

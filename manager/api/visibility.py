@@ -86,7 +86,7 @@ async def require_feature(tx: Transaction, session_id: uuid.UUID, feature: Featu
     session = (await sessions.read(tx, [session_id]))[session_id]
     kind = session.type
     # System sessions of administrators serve something else.
-    serves = feature is not Feature.SFTP or session.spec.serves_files
+    serves = feature is not Feature.SFTP or session.known_spec.sftp is not None
     if kind is not None and not (features.has(kind, feature) and serves):
         raise preconditions.FeatureUnavailable(
             f"a session of type {kind.lower()} does not have {feature}",

@@ -29,6 +29,7 @@ from retinue.manager.domain.session.spec import (
     cluster_environment,
     launcher_environment,
 )
+from retinue.manager.domain.session.spec_codec import UnreadableSpec, known_part
 from retinue.manager.domain.session.ssh_authority import SshAuthority, principal
 from retinue.manager.domain.session.ssh_keys import readable_lines
 from retinue.manager.domain.session.states import ENDED_OBSERVATIONS, Goal, Observed, SessionType
@@ -74,7 +75,8 @@ async def read_desired(
     unreadable: set[str] = set()
     for session_id, rows in rows_of.items():
         try:
-            spec = rows[0].spec.read()
+            if isinstance(spec := rows[0].spec, UnreadableSpec):
+                raise ValueError(spec.error)  # what is stored, whatever its type
             built += [_attempt(row, spec, secrets, fence_seconds, addresses) for row in rows]
         except Exception as error:  # noqa: BLE001  # logged; what can be read of the others is desired
             _log.error("session %s is left as it is on agent %s: %r", session_id, agent_id, error)
@@ -110,7 +112,7 @@ def _unreadable_attempt(row: DesiredAttemptRecord, fence_seconds: float) -> Atte
         slots={},
         networked=row.cluster_size > 1,
         # It may be one that is run on another agent once its agent is lost.
-        fence_seconds=fence_seconds if row.spec.is_retried else 0.0,
+        fence_seconds=fence_seconds if known_part(row.spec).retry is not None else 0.0,
     )
 
 

@@ -115,10 +115,10 @@ async def preempt(  # noqa: PLR0917  # all that a pass knows
                     # It has ended by itself.
                     continue
                 record = work.records[victim]
-                if not record.spec.preemptible or record.priority >= priority:
+                if not record.known_spec.preemptible or record.priority >= priority:
                     continue
                 machine.preempt(str(winner), requeue=settings.preemption == REQUEUE)
-                grace = max(grace, record.spec.grace_seconds)
+                grace = max(grace, record.known_spec.grace_seconds)
             agents = [snapshot.agents.ids[row] for row in preemption.agents.tolist()]
             nominations.append(Nomination(winner, agents, grace + settings.preemption_hold_seconds))
         await placements.nominate(tx, nominations)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import orjson
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.scheduling.policy import Policy, Tier
@@ -19,6 +19,7 @@ from retinue.manager.domain.session.mounts import NotGranted, granted
 from retinue.manager.domain.session.new_session import NewSession
 from retinue.manager.domain.session.runtime_features import needed, offered
 from retinue.manager.domain.session.spec import MountSpec
+from retinue.manager.domain.session.spec_columns import KernelColumns, PlacementColumns, members
 from retinue.manager.domain.session.states import SessionType
 from retinue.manager.scheduler.core.alternative_groups import groups_with_room
 from retinue.manager.scheduler.core.cache import Cache, Limit
@@ -114,7 +115,7 @@ async def preview_one(tx: AsyncSession, draft: Draft) -> Preview:
     if explanation is None or explanation.tier is Tier.POLICY:
         return found
     policies = {group.name: group for group in await changes.read_groups(tx)}
-    allowed = await _allowed(tx, policies.keys(), draft.session, draft.spec.mounts, draft.images)
+    allowed = await _allowed(tx, policies.keys(), draft.session, draft.spec.mounts, draft.spec.images)
     reading.cache.groups = policies
     return await asyncio.to_thread(_add_changes, reading, replace(waiting, created=reading.now), found, allowed)
 
@@ -126,7 +127,7 @@ async def outlook(tx: AsyncSession, session: SessionRecord) -> Outlook | None:
     if reading is None or not len(reading.snapshot.ids) or not waiting:
         return None
     policies = {group.name: group for group in await changes.read_groups(tx)}
-    allowed = await _allowed(tx, policies.keys(), session, session.spec.mounts, session.spec.images)
+    allowed = await _allowed(tx, policies.keys(), session, session.known_spec.mounts, session.known_spec.images)
     reading.cache.groups = policies
     behind = session.explanation.tier is Tier.POLICY
     return await asyncio.to_thread(_look, reading, waiting[0], allowed, behind=behind)
@@ -285,17 +286,10 @@ async def _read(
 def _pending(draft: Draft) -> PendingSession:
     """Returns a session that is not stored yet as one that waits."""
     session, spec = draft.session, draft.spec
-    kernels = [
-        {
-            "hostname": kernel.hostname,
-            "slots": kernel.slots,
-            "image": bool(spec.of_role(kernel.role).image),
-            "isolation": spec.isolation_of(kernel.role),
-            "sftp": spec.sftp is not None,
-        }
-        for kernel in draft.kernels
-    ]
+    # As they would be rows.
+    kernels = [{**members(kernel), **members(KernelColumns.of(spec, kernel.role))} for kernel in draft.kernels]
     return PendingSession(
+        **members(PlacementColumns.of(spec)),
         id=session.id,
         owner=session.owner,
         project=session.project,
@@ -305,28 +299,9 @@ def _pending(draft: Draft) -> PendingSession:
         sequence=0,
         cluster_mode=session.cluster_mode,
         cluster_size=len(draft.kernels),
-        tries=0,
-        failed_agents=[],
-        last_failure="",
-        retries=0,
-        failed_starts=0,
-        created=0.0,
-        nominated=None,
-        nominated_until=0.0,
-        reason="",
-        message="",
-        next_try=0.0,
-        earliest_start_time=spec.earliest_start_time or 0.0,
-        hold=spec.hold,
         endpoint=session.endpoint,
-        agents=list(spec.agents),
-        agents_strict=spec.agents_strict,
-        architecture=spec.architecture,
-        replica_placement=spec.replica_placement,
-        time_limit=spec.time_limit_seconds,
-        readable=True,
+        kernels=orjson.dumps(kernels).decode(),
         open_dependencies=len(draft.parents),
         waits_for=[*spec.depends_on, *spec.runs_after_failure, *spec.runs_after][:3],
-        kernels=json.dumps(kernels),
-        clearing=False,
+        created=0.0,
     )

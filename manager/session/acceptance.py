@@ -244,7 +244,7 @@ async def _check_endpoints(tx: Transaction, candidates: Candidates) -> None:
 
 async def _check_images(tx: Transaction, candidates: Candidates) -> None:
     """Refuses sessions with an image of a registry that their group does not allow."""
-    asking = {n: (draft, images) for n, draft in candidates.drafts.items() if (images := draft.images)}
+    asking = {n: (draft, images) for n, draft in candidates.drafts.items() if (images := draft.spec.images)}
     if not asking:
         return
     allowed = await groups.read_image_registries(tx, {draft.session.resource_group for draft, _ in asking.values()})

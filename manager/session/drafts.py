@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from retinue.manager.domain.errors import ApiError, InvalidRequest, ProjectDenied
 from retinue.manager.domain.preconditions import FeatureUnavailable
@@ -53,17 +53,9 @@ class Draft:
     spec: SessionSpec
     parents: tuple[Parent, ...] = ()
 
-    @property
-    def images(self) -> list[str]:
-        """Returns the references of the images that it asks for."""
-        return [kernel.image for kernel in (self.spec.kernel, *self.spec.roles.values()) if kernel.image]
-
     def with_isolations(self, isolations: Mapping[str, Isolation]) -> Draft:
         """Returns the draft with the isolations of its kernels by role, but for those that its images imply."""
-        stored = {key: value for key, value in self.session.spec.items() if key != "isolations"}
-        if isolations:
-            stored["isolations"] = dict(isolations)
-        return replace(self, session=replace(self.session, spec=stored), spec=replace(self.spec, isolations=isolations))
+        return replace(self, spec=replace(self.spec, isolations=isolations))
 
     def with_pull_policy(self, default: str) -> Draft:
         """Returns the draft with the pull policy of its group, if it has an image and asks for none."""
@@ -71,14 +63,11 @@ class Draft:
         images = any(self.spec.of_role(role).image for role, _ in self.spec.layout)
         if kernel.pull_policy is not None or not images:
             return self
-        stored = {**self.session.spec, "kernel": {**self.session.spec["kernel"], "pull_policy": default}}
-        spec = replace(self.spec, kernel=replace(kernel, pull_policy=PullPolicy(default)))
-        return replace(self, session=replace(self.session, spec=stored), spec=spec)
+        return replace(self, spec=replace(self.spec, kernel=replace(kernel, pull_policy=PullPolicy(default))))
 
     def with_mounts(self, mounts: Sequence[MountSpec]) -> Draft:
         """Returns the draft with its mounts as they are granted."""
-        stored = {**self.session.spec, "mounts": [asdict(mount) for mount in mounts]}
-        return replace(self, session=replace(self.session, spec=stored), spec=replace(self.spec, mounts=tuple(mounts)))
+        return replace(self, spec=replace(self.spec, mounts=tuple(mounts)))
 
     def with_parents(self, parents: Sequence[Parent]) -> Draft:
         """Returns the draft with the sessions that it depends on, by their ids."""
@@ -89,12 +78,7 @@ class Draft:
             runs_after=ids[DependencyKind.END],
             runs_after_failure=ids[DependencyKind.FAILURE],
         )
-        lists = ("depends_on", "runs_after", "runs_after_failure")
-        # Absent where there are none, as `SessionSpec.to_json` has it.
-        stored = {name: value for name, value in self.session.spec.items() if name not in lists} | {
-            name: value for name in lists if (value := getattr(spec, name)) or name == "depends_on"
-        }
-        return replace(self, session=replace(self.session, spec=stored), spec=spec, parents=tuple(parents))
+        return replace(self, spec=spec, parents=tuple(parents))
 
 
 def prepare(requests: Sequence[Request | Refused], owner: Principal) -> list[Draft | Refused]:
@@ -151,7 +135,6 @@ def draft(session_id: uuid.UUID, owner: str, spec: SessionSpec, parents: Sequenc
         "SINGLE_NODE" if spec.single_node else "MULTI_NODE",
         spec.cluster_size,
         spec.priority,
-        spec.to_json(),
         spec.endpoint,
     )
     amounts = {

@@ -12,8 +12,9 @@ from retinue.manager.domain.errors import InvalidRequest
 from retinue.manager.domain.preconditions import StateForbids
 from retinue.manager.domain.session.apps import AppSpec
 from retinue.manager.domain.session.attempts import attempt_id
-from retinue.manager.domain.session.service_ports import Reachable
+from retinue.manager.domain.session.service_ports import Reachable, reachable
 from retinue.manager.domain.session.spec import MAIN
+from retinue.manager.domain.session.spec_codec import known_part
 from retinue.manager.domain.session.states import KernelState
 from retinue.manager.store.placement import attempts
 from retinue.manager.store.placement.attempts import KernelLocationRecord
@@ -75,7 +76,7 @@ async def working_directory(tx: AsyncSession, session_id: uuid.UUID, hostname: s
     """Returns where the command of a kernel is asked to start; empty when it is not."""
     session = (await sessions.read(tx, [session_id]))[session_id]
     # No role ends in a digit.
-    return session.spec.working_directory(hostname.rstrip("0123456789"))
+    return session.known_spec.of_role(hostname.rstrip("0123456789")).working_directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +96,14 @@ class MainKernel:
 async def running_main(tx: AsyncSession, session_id: uuid.UUID) -> MainKernel:
     """Returns the main kernel of a session that is there. Raises KernelNotRunningError."""
     main = await attempts.read_main(tx, session_id)
+    spec = known_part(main.spec)
     return MainKernel(
         location_of(main.location, MAIN_HOSTNAME),
         main.address,
-        main.spec.reachable(main.service_ports),
-        main.spec.apps,
-        main.spec.serves_files,
-        main.spec.working_directory(MAIN),
+        reachable(spec.service_ports, spec.preopen_ports, main.service_ports),
+        spec.apps,
+        spec.sftp is not None,
+        spec.of_role(MAIN).working_directory,
     )
 
 

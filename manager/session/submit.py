@@ -15,16 +15,16 @@ from retinue.manager.domain.preconditions import BatchRefused
 from retinue.manager.domain.reasons import SessionReason
 from retinue.manager.domain.session.dependency_graph import dependents
 from retinue.manager.domain.session.events import SessionCreated
-from retinue.manager.domain.session.new_session import NewKernel, NewSession
 from retinue.manager.domain.session.pending_limit import PendingLimit
 from retinue.manager.domain.session.refusals import Refused
+from retinue.manager.domain.session.spec import SessionSpec
 from retinue.manager.session import acceptance
 from retinue.manager.session.dependency_links import refuse_taken
 from retinue.manager.session.drafts import Draft
 from retinue.manager.store.journal import journal
 from retinue.manager.store.postgres.database import Later, Query, StoreConflict, Transaction
 from retinue.manager.store.sessions import dependencies, sessions, webhooks
-from retinue.manager.store.sessions.sessions import Inserted
+from retinue.manager.store.sessions.sessions import Inserted, Insertion
 from retinue.manager.webhooks.seal import seal
 
 QUEUED = SessionReason.QUEUED
@@ -45,7 +45,7 @@ class Accepted:
     @property
     def created(self) -> SessionCreated:
         """Returns the session with all of its request."""
-        return _created(self.draft.session.numbered(self.number), self.draft.kernels)
+        return _created(self.draft, self.number, self.draft.spec)
 
 
 Outcome: TypeAlias = Accepted | Refused
@@ -154,7 +154,7 @@ async def create_many(tx: Transaction, drafts: Sequence[Draft], first: int | Non
         await webhooks.insert(tx, hooks)
     revision = 0
     for _, portion in _portions(made):
-        entries = [_entry(draft, inserted[draft.session.id].number) for draft in portion]
+        entries = _entries(portion, [inserted[draft.session.id].number for draft in portion])
         appended = await journal.append(tx, entries)
         revision = revision or appended
     return Created(inserted, revision)
@@ -162,7 +162,7 @@ async def create_many(tx: Transaction, drafts: Sequence[Draft], first: int | Non
 
 async def _create_few(tx: Transaction, drafts: Sequence[Draft], first: int) -> Created:
     """Does what `create_many` does, for sessions that need nothing else, at once with the journal."""
-    entries = [_entry(draft, number) for number, draft in enumerate(drafts, first)]
+    entries = _entries(drafts, range(first, first + len(drafts)))
     inserting, appending = _inserting(drafts, first), journal.appending_made(entries)
     answers = await tx.pipeline(inserting, appending)
     inserted = answers.of(inserting)
@@ -174,8 +174,7 @@ async def _create_few(tx: Transaction, drafts: Sequence[Draft], first: int) -> C
 
 def _inserting(drafts: Sequence[Draft], first: int) -> Query[dict[uuid.UUID, Inserted]]:
     return sessions.insert_statement(
-        [draft.session for draft in drafts],
-        [kernel for draft in drafts for kernel in draft.kernels],
+        [Insertion(draft.session, draft.spec, draft.kernels) for draft in drafts],
         first=first,
         reason=QUEUED,
         message=QUEUED_MESSAGE,
@@ -201,10 +200,17 @@ def _portions(drafts: Sequence[Draft]) -> Iterator[tuple[int, Sequence[Draft]]]:
     return ((begin, drafts[begin : begin + _PORTION]) for begin in range(0, len(drafts), _PORTION))
 
 
-def _entry(draft: Draft, number: int) -> journal.Entry:
-    session = draft.session
-    return journal.Entry(session.id, session.owner, session.project, _created(session.basic(number), draft.kernels))
+def _entries(drafts: Sequence[Draft], numbers: Sequence[int]) -> list[journal.Entry]:
+    # By identity: many share a spec.
+    basic: dict[int, SessionSpec] = {}
+    entries = []
+    for draft, number in zip(drafts, numbers, strict=True):
+        if (spec := basic.get(id(draft.spec))) is None:
+            spec = basic[id(draft.spec)] = draft.spec.basic()
+        session = draft.session
+        entries.append(journal.Entry(session.id, session.owner, session.project, _created(draft, number, spec)))
+    return entries
 
 
-def _created(session: NewSession, kernels: tuple[NewKernel, ...]) -> SessionCreated:
-    return SessionCreated(session, kernels, QUEUED, QUEUED_MESSAGE)
+def _created(draft: Draft, number: int, spec: SessionSpec) -> SessionCreated:
+    return SessionCreated(draft.session.numbered(number), spec, draft.kernels, QUEUED, QUEUED_MESSAGE)

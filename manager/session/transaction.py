@@ -25,6 +25,7 @@ from retinue.manager.domain.session.events import (
     with_pause,
 )
 from retinue.manager.domain.session.images import SeenImage
+from retinue.manager.domain.session.spec import SessionSpec
 from retinue.manager.domain.session.state_machine import (
     Kernel,
     Session,
@@ -102,27 +103,29 @@ def _session(record: SessionRecord, kernels: Iterable[KernelRecord]) -> Session:
     """Returns a session to be moved. Raises ValueError, among others, when this version cannot read it."""
     if record.type is None or record.state is None or record.result is None:
         raise ValueError("its type, state or result is unknown")
+    # Of one that a newer version wrote, what this one knows of it: it has to end when that is requested.
+    spec = record.known_spec
     return Session(
         id=record.id,
         type=record.type,
         state=record.state,
-        kernels=[_kernel(record, kernel) for kernel in kernels],
+        kernels=[_kernel(spec, kernel) for kernel in kernels],
         result=record.result,
         exit_code=record.exit_code,
         reason=record.reason,
         message=record.message,
         failed_starts=record.failed_starts,
         failed_agents=list(record.failed_agents),
-        bootstraps=record.spec.bootstraps,
-        retry=record.spec.retry,
+        bootstraps=bool(spec.bootstrap_script),
+        retry=spec.retry,
         retries=record.retries,
-        preemptible=record.spec.preemptible,
+        preemptible=spec.preemptible,
         network=record.network,
         conditions=record.conditions,
     )
 
 
-def _kernel(session: SessionRecord, record: KernelRecord) -> Kernel:
+def _kernel(spec: SessionSpec, record: KernelRecord) -> Kernel:
     if record.state is None or record.goal is None or record.observed is None or record.image is None:
         raise ValueError(f"the state of {record.hostname}, or of its attempt or image, is unknown")
     return Kernel(
@@ -139,9 +142,9 @@ def _kernel(session: SessionRecord, record: KernelRecord) -> Kernel:
         observed=record.observed,
         attempt_ended=record.attempt_ended,
         end_time=record.end_time,
-        image=session.spec.image(record.role),
+        image=spec.of_role(record.role).image,
         found_image=record.image,
-        working_directory=session.spec.working_directory(record.role),
+        working_directory=spec.of_role(record.role).working_directory,
     )
 
 

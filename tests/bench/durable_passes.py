@@ -36,7 +36,7 @@ from tests.support.stepped_scheduler import SteppedScheduler
 TERM = 1
 HISTORY_PORTION = 100_000
 SPEC = (
-    '{"name": "s", "project": "", "resource_group": "default", "type": "batch", "labels": {}, "roles": {},'
+    '{"version": 1, "name": "s", "project": "", "resource_group": "default", "type": "batch", "labels": {}, "roles": {},'
     ' "kernel": {"image": "", "command": ["true"], "environment": {}, "slots": {}}}'
 )
 

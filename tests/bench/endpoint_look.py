@@ -27,6 +27,7 @@ from retinue.manager.domain.endpoints.model import EndpointTraffic, RevisionTraf
 from retinue.manager.domain.endpoints.scaling import ScalingPolicy
 from retinue.manager.domain.endpoints.spec import EndpointSettings, ReplicaSpec, RevisionSpec
 from retinue.manager.domain.session.spec import SessionSpec
+from retinue.manager.domain.session.spec_codec import decode
 from retinue.manager.endpoints.controller import EndpointController
 from retinue.manager.store.endpoints.endpoint_revisions import encode_revision
 from retinue.manager.store.migrations import migrate
@@ -37,7 +38,7 @@ from tests.bench import end_politely, report
 TERM = 1
 REPLICAS = 4
 SESSION = (
-    '{"name": "s", "project": "", "resource_group": "default", "type": "INFERENCE", "labels": {}, "roles": {},'
+    '{"version": 1, "name": "s", "project": "", "resource_group": "default", "type": "INFERENCE", "labels": {}, "roles": {},'
     ' "kernel": {"image": "", "command": ["true"], "environment": {}, "slots": {}}}'
 )
 
@@ -67,7 +68,8 @@ class Routers:
 async def fill(database: Database, number: int) -> None:
     """Makes endpoints with ready replicas."""
     settings = EndpointSettings(scaling=ScalingPolicy(min=1, max=8))
-    session = SessionSpec.from_json(orjson.loads(SESSION))
+    session = decode(orjson.loads(SESSION))
+    assert isinstance(session, SessionSpec)
     spec = encode_revision(RevisionSpec(session, ReplicaSpec(8000)))
     async with database.transaction() as tx:
         await tx.execute(text("UPDATE leadership SET term = :term"), {"term": TERM})

@@ -115,6 +115,7 @@ _TYPES = ("batch", "interactive", "inference", "system")
 @click.option("--sub-command", callback=options.words, metavar="'sh -c …'", help="Command of subs.  [default: idle]")
 @click.option("--group", default="", shell_complete=completed_names.groups, help="Resource group.")
 @click.option("--project", default="", help="Project.")
+@click.option("--description", default="", metavar="TEXT", help="Purpose of the session, for people.")
 @click.option("--priority", type=click.IntRange(0, 100), help="Priority in the queue; 0 is last, 100 first.")
 @click.option("--grace", callback=options.span, metavar="TIME", help="Time between the stop signal and SIGKILL.")
 @click.option("--stop-signal", default="", metavar="NAME", help="Stop signal.  [default: the image's, or TERM]")
@@ -341,6 +342,7 @@ def request(given: dict[str, Any]) -> session_pb2.SessionSpec:
     if given["grace"] is not None:
         spec.termination_grace.FromNanoseconds(round(given["grace"] * 1e9))
     spec.stop_signal = given["stop_signal"]
+    spec.description = given["description"]
     if given["time_warning"] is not None:
         spec.time_warning.CopyFrom(given["time_warning"])
     options.override(spec, given["assignments"], given["unset"])

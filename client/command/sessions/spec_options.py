@@ -50,6 +50,7 @@ _OPTIONS = {
     "time_limit": "--time-limit",
     "termination_grace": "--grace",
     "stop_signal": "--stop-signal",
+    "description": "--description",
     "time_warning": "--signal",
     "retry.max_attempts": "--retry",
     "retry.on_failure": "--retry-on-failure",

@@ -19,7 +19,6 @@ from retinue.manager.domain.endpoints.spec import EndpointSettings, ReplicaSpec,
 from retinue.manager.domain.endpoints.states import FINISHED_ROLLOUTS, SERVING, ReplicaState
 from retinue.manager.domain.session.probes import Probe, ProbeKind
 from retinue.manager.domain.session.spec_views import SpecView
-from retinue.manager.domain.session.stored_spec import StoredSpec
 from retinue.manager.endpoints.fleet import (
     EndpointView,
     UnreadableEndpointError,
@@ -134,7 +133,7 @@ def listed_revision(record: RevisionRecord, view: SpecView, replicas: Sequence[R
 
 def revision_spec_message(spec: RevisionSpec, view: SpecView) -> pb.RevisionSpec:
     """Returns what the replicas of a revision are."""
-    session = spec_message(StoredSpec(spec.session.to_json()), view)
+    session = spec_message(spec.session, view)
     for field in ("name", "project", "endpoint"):
         session.ClearField(field)
     return _replica_spec(spec.replica, session)

@@ -12,6 +12,7 @@ from retinue.manager.domain.session.events import Condition
 from retinue.manager.domain.session.explanation import StoredExplanation
 from retinue.manager.domain.session.final_usage import FinalUsage
 from retinue.manager.domain.session.service_ports import ServicePortSpec
+from retinue.manager.domain.session.spec_codec import UnreadableSpec
 from retinue.manager.domain.session.spec_views import SpecView
 from retinue.manager.domain.session.states import STARTING_SESSION_STATES, KernelState, SessionState
 from retinue.manager.scheduler.preview import Preview
@@ -52,6 +53,8 @@ def accepted_message(accepted: Accepted, parents: Sequence[ParentRecord]) -> pb.
 def _session_message(
     session: SessionRecord, kernels: Sequence[KernelRecord], parents: Sequence[ParentRecord], view: SpecView
 ) -> pb.Session:
+    if isinstance(session.spec, UnreadableSpec):
+        raise ValueError(session.spec.error)  # what is stored, whatever its type
     message = pb.Session(
         id=str(session.id),
         number=session.number,
@@ -74,7 +77,7 @@ def _session_message(
         exit_code=session.exit_code,
     )
     for record, kernel in zip(kernels, message.kernels, strict=True):
-        kernel.isolation = isolation_number(session.spec.isolation(record.role))
+        kernel.isolation = isolation_number(session.spec.isolation_of(record.role))
     if lost := missing_kernels(message.spec.cluster_size, kernels):
         message.conditions.append(lost)
     return message

@@ -31,7 +31,6 @@ from retinue.manager.domain.session.spec import (
 )
 from retinue.manager.domain.session.spec_views import SpecView, names_only
 from retinue.manager.domain.session.states import SessionType
-from retinue.manager.domain.session.stored_spec import StoredSpec
 from retinue.manager.identity.principal import Principal
 from retinue.manager.session.drafts import Request
 from retinue.manager.v1 import session_pb2 as pb
@@ -149,6 +148,7 @@ def to_spec(message: pb.SessionSpec, *, default_name: str, default_project: str)
         runs_after=tuple(message.runs_after),
         runs_after_failure=tuple(message.runs_after_failure),
         runs_after_label=message.runs_after_label,
+        description=message.description,
         stop_signal=_signal(message.stop_signal),
         time_warning=TimeWarning(
             _signal(message.time_warning.signal),
@@ -237,9 +237,8 @@ def _kernel_spec(message: pb.KernelSpec, path: str) -> KernelSpec:
     )
 
 
-def spec_message(stored: StoredSpec, view: SpecView) -> pb.SessionSpec:
-    """Returns so much of a stored request as a view shows. Raises UnreadableSpecError and ValueError."""
-    spec = stored.read()
+def spec_message(spec: SessionSpec, view: SpecView) -> pb.SessionSpec:
+    """Returns so much of a spec as a view shows. Raises ValueError."""
     agent_choice = pb.AGENT_CHOICE_STRICT if spec.agents_strict else pb.AGENT_CHOICE_PREFERRED
     limit = spec.time_limit_seconds
     return pb.SessionSpec(
@@ -271,6 +270,7 @@ def spec_message(stored: StoredSpec, view: SpecView) -> pb.SessionSpec:
         runs_after=spec.runs_after,
         runs_after_failure=spec.runs_after_failure,
         runs_after_label=spec.runs_after_label,
+        description=spec.description,
         stop_signal=spec.stop_signal,
         time_warning=None
         if (warning := spec.time_warning) is None

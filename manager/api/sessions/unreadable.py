@@ -17,7 +17,6 @@ from retinue.rpc.times import timestamp
 _log = logging.getLogger(__name__)
 
 UNREADABLE = ConditionType.UNREADABLE
-_SPEC_TEXTS = ("name", "project", "resource_group", "architecture", "endpoint")
 _TIMES = ("create_time", "schedule_time", "start_time", "end_time")
 
 
@@ -73,10 +72,11 @@ def _columns(message: pb.Session, session: SessionRecord) -> None:
 
 
 def _spec(message: pb.Session, session: SessionRecord) -> None:
-    for name in _SPEC_TEXTS:
-        setattr(message.spec, name, session.spec.text(name))
-    with contextlib.suppress(ValueError):
-        message.spec.type = pb.SessionType.Value(f"SESSION_TYPE_{session.spec.text('type')}")
+    spec = message.spec
+    spec.name, spec.project, spec.resource_group = session.name, session.project, session.resource_group
+    spec.architecture, spec.endpoint = session.known_spec.architecture, session.known_spec.endpoint
+    if session.type is not None:
+        spec.type = pb.SessionType.Value(f"SESSION_TYPE_{session.type}")
 
 
 def _conditions(message: pb.Session, session: SessionRecord) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from retinue.manager.api.visibility import find_session, lock_session
 from retinue.manager.domain import errors, preconditions
 from retinue.manager.domain.session.admission import MAX_PRIORITY, wrong_name
 from retinue.manager.domain.session.events import SessionUpdated
-from retinue.manager.domain.session.spec import UnreadableSpecError
+from retinue.manager.domain.session.spec import SessionSpec
+from retinue.manager.domain.session.spec_codec import UnreadableSpec
 from retinue.manager.domain.session.states import ENDED_KERNEL_STATES, LIVE_SESSION_STATES, SessionState
 from retinue.manager.server.etags import check_etag
 from retinue.manager.server.fields import Violations
@@ -41,7 +42,8 @@ async def update_session(tx: Transaction, request: pb.UpdateSessionRequest) -> u
     session_id, work = await lock_session(tx, request.session)
     session = work.records[session_id]
     check_etag(request.etag, session.version)
-    before = _changeable(session)
+    spec = _readable(session)
+    before = Changeable(session.name, session.priority, spec.hold)
     after = Changeable(
         request.name if request.HasField("name") else before.name,
         request.priority if request.HasField("priority") else before.priority,
@@ -60,7 +62,8 @@ async def update_session(tx: Transaction, request: pb.UpdateSessionRequest) -> u
             raise errors.QuotaExceeded(wrong)
     _log.info("%s changes session %s from %s to %s", caller.name, session_id, before, after)
     try:
-        await sessions.change(tx, session_id, after.name, after.priority, hold=after.hold)
+        changed = replace(spec, name=after.name, priority=after.priority, hold=after.hold)
+        await sessions.change(tx, session_id, changed)
     except errors.NameTaken as error:
         if session.owner == caller.name:
             raise
@@ -107,14 +110,11 @@ def check_update(request: pb.UpdateSessionRequest) -> None:
     violations.raise_any()
 
 
-def _changeable(session: SessionRecord) -> Changeable:
-    try:
-        spec = session.spec.read()
-    except UnreadableSpecError as error:
-        raise UnreadableSessionError(session.id) from error
-    if session.state is None:
+def _readable(session: SessionRecord) -> SessionSpec:
+    """Returns the spec of a session that may change. Raises UnreadableSessionError."""
+    if isinstance(session.spec, UnreadableSpec) or session.state is None:
         raise UnreadableSessionError(session.id)
-    return Changeable(session.name, session.priority, spec.hold)
+    return session.spec
 
 
 def _check_state(session: SessionRecord, before: Changeable, after: Changeable) -> None:
@@ -133,6 +133,6 @@ def _check_state(session: SessionRecord, before: Changeable, after: Changeable) 
 
 async def _check_endpoint(tx: Transaction, session: SessionRecord) -> None:
     """Raises EndpointManaged on a replica, which is its endpoint's."""
-    endpoint = session.spec.text("endpoint")
+    endpoint = session.known_spec.endpoint
     if endpoint and await endpoints.names_taken(tx, {(session.project, endpoint)}):
         raise preconditions.EndpointManaged(endpoint)

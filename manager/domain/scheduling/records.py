@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from retinue.manager.domain.scheduling.policy import Policy, PolicyError
+from retinue.manager.domain.session.spec_columns import PlacementColumns
 from retinue.rpc.core.reasons import AgentConditionReason
 
 
@@ -101,10 +102,8 @@ class QuotaRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class PendingSession:
-    """A session that waits. Times are seconds since 1970, 0 for none;
-    JSON members are as stored, and None where the request has none.
-    """
+class PendingSession(PlacementColumns):
+    """A session that waits. Times are seconds since 1970, 0 for none."""
 
     id: uuid.UUID
     owner: str
@@ -117,36 +116,29 @@ class PendingSession:
     sequence: int
     cluster_mode: str
     cluster_size: int
-    tries: int
-    failed_agents: Sequence[str]
-    last_failure: str
-    retries: int
-    failed_starts: int
-    created: float
-    # Agents for which capacity is held, by kernel rank, and until when.
-    nominated: Sequence[str] | None
-    nominated_until: float
-    reason: str
-    message: str
-    next_try: float
-    earliest_start_time: float
-    hold: bool
     endpoint: str
-    agents: Sequence[str] | None
-    agents_strict: bool | None
-    architecture: str | None
-    replica_placement: str | None
-    # Seconds.
-    time_limit: float | None
-    # Whether this version can read the request.
-    readable: bool
+    # Kernels by rank, as the text of JSON: most sessions have the same.
+    kernels: str | None
     open_dependencies: int
     # Names of some of these.
     waits_for: Sequence[str]
-    # Kernels by rank, as the text of JSON: most sessions have the same.
-    kernels: str | None
+    created: float
+    tries: int = 0
+    # JSON as stored.
+    failed_agents: Sequence[str] = ()
+    last_failure: str = ""
+    retries: int = 0
+    failed_starts: int = 0
+    # Agents for which capacity is held, by kernel rank, and until when; JSON as stored.
+    nominated: Sequence[str] | None = None
+    nominated_until: float = 0.0
+    reason: str = ""
+    message: str = ""
+    next_try: float = 0.0
+    # Whether this version can read the spec.
+    readable: bool = True
     # Whether an earlier placement is still being cleared away.
-    clearing: bool
+    clearing: bool = False
 
 
 @dataclass(frozen=True, slots=True)

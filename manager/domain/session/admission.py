@@ -42,6 +42,7 @@ MAX_PATH_BYTES = 4096
 MAX_SLOTS = 32
 MAX_LABELS, MAX_LABEL_VALUE = 64, 256
 MAX_AGENTS = 64
+MAX_DESCRIPTION = 1024
 SHORTEST_TIME_LIMIT, LONGEST_TIME_LIMIT = 1.0, 365 * 86400.0
 MAX_SCRIPT_BYTES = 64 * 1024
 MAX_DEPENDENCIES = 1000
@@ -95,6 +96,8 @@ def admit(spec: SessionSpec) -> tuple[SessionSpec, Violations]:
         violations.append(("spec.termination_grace", f"must be at most {most} for a preemptible session"))
     if spec.stop_signal and spec.stop_signal not in SIGNALS:
         violations.append(("spec.stop_signal", f"must be one of {', '.join(SIGNALS)}"))
+    if len(spec.description) > MAX_DESCRIPTION or not spec.description.isprintable():
+        violations.append(("spec.description", f"must be at most {MAX_DESCRIPTION} printable characters"))
     _check_time_warning(spec, violations)
     _check_roles(spec, violations)
     _check_labels(spec.labels, violations)

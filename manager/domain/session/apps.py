@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from retinue.manager.domain.session.service_ports import PublicAddress
 
@@ -60,16 +59,3 @@ class AppSpec:
 
         command = [*map(filled, self.command), *arguments]
         return command, {name: filled(value) for name, value in self.environment.items()}
-
-
-def stored_app(stored: Mapping[str, Any]) -> AppSpec:
-    """Returns a definition from its stored form."""
-    return AppSpec(
-        stored["name"],
-        tuple(stored["command"]),
-        # A view of it may leave them out.
-        dict(stored.get("environment", {})),
-        stored["working_directory"],
-        tuple(stored["allowed_arguments"]),
-        tuple(stored["allowed_environment"]),
-    )

@@ -9,14 +9,15 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import PlainValidator, TypeAdapter, ValidationError
 
 from retinue.manager.domain.reasons import ConditionType
 from retinue.manager.domain.session.attempts import AttemptPause, FailingStep, FaultyPath, LayerReport, Step
 from retinue.manager.domain.session.images import NO_IMAGE, SeenImage
 from retinue.manager.domain.session.new_session import NewKernel, NewSession
+from retinue.manager.domain.session.spec_codec import DecodedSpec, Encoder, UnreadableSpec, decode
 from retinue.manager.domain.session.states import KernelState, Result, SessionState
 from retinue.rpc.core.retries import Retries
 
@@ -28,6 +29,7 @@ class SessionCreated:
     """
 
     session: NewSession
+    spec: Annotated[DecodedSpec, PlainValidator(decode)]
     kernels: tuple[NewKernel, ...]
     reason: str
     message: str
@@ -181,6 +183,21 @@ KINDS: Mapping[type[Happening], str] = {
 }
 _PARSERS: Mapping[str, TypeAdapter[Happening]] = {kind: TypeAdapter(what) for what, kind in KINDS.items()}
 _CONDITION, _PULLED_BYTES = TypeAdapter(Condition), TypeAdapter(PulledBytes)
+
+
+def stored_creation(what: SessionCreated, encoder: Encoder) -> dict[str, object]:
+    """Returns an entry about a session that was created as it is written; others are written as they are.
+    Raises TypeError for a spec that could not be read.
+    """
+    if isinstance(what.spec, UnreadableSpec):
+        raise TypeError(what.spec.error)
+    return {
+        "session": what.session,
+        "spec": encoder.document(what.spec, what.session.name),
+        "kernels": what.kernels,
+        "reason": what.reason,
+        "message": what.message,
+    }
 
 
 def parse_event(kind: str, stored: str) -> Happening | UnreadableEvent:

@@ -5,19 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-from retinue.manager.domain.session.spec_views import basic
 
 
 @dataclass(frozen=True, slots=True)
 class NewSession:
-    """A session to be inserted; `spec` is the request as it is stored.
-
-    One that is made here has what `SessionSpec.to_json` made, and decisions read the typed request beside it,
-    `Draft.spec`. The journal's entry of a session has this record, too: read back, its request is as any version of the
-    manager has written it, perhaps with members that this one cannot read. So it stays a document, which readers open
-    by `StoredSpec`, a member at a time.
+    """A session to be inserted, without its spec. Sessions that differ in nothing but their names share a spec,
+    with any of the names: this one counts.
     """
 
     id: uuid.UUID
@@ -29,24 +22,19 @@ class NewSession:
     cluster_mode: str
     cluster_size: int
     priority: int
-    spec: Mapping[str, Any]
     endpoint: str
     # 0 until it is inserted.
     number: int = 0
 
     def renamed(self, session_id: uuid.UUID, name: str) -> NewSession:
-        """Returns a session of the same request but for the name."""
-        return self._with(session_id, name, {**self.spec, "name": name})
+        """Returns a session that differs in nothing but its id and name."""
+        return self._with(session_id, name)
 
     def numbered(self, number: int) -> NewSession:
         """Returns the session with its number."""
-        return self._with(self.id, self.name, self.spec, number)
+        return self._with(self.id, self.name, number)
 
-    def basic(self, number: int) -> NewSession:
-        """Returns the session with its number, and without variables and scripts in its request."""
-        return self._with(self.id, self.name, basic(self.spec), number)
-
-    def _with(self, session_id: uuid.UUID, name: str, spec: Mapping[str, Any], number: int = 0) -> NewSession:
+    def _with(self, session_id: uuid.UUID, name: str, number: int = 0) -> NewSession:
         # By hand: for very many, `replace` takes most of the time.
         return NewSession(
             session_id,
@@ -58,7 +46,6 @@ class NewSession:
             self.cluster_mode,
             self.cluster_size,
             self.priority,
-            spec,
             self.endpoint,
             number,
         )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 TCP, HTTP = "tcp", "http"
 LOCALHOST = "localhost"
@@ -176,8 +176,3 @@ def ssh_port(wanted: str) -> int | None:
     number = wanted.removeprefix(SSH_PREFIX)
     found = int(number) if number != wanted and _NUMBER.fullmatch(number) else 0
     return found if found in SSH_PORTS else None
-
-
-def stored_port(stored: Mapping[str, Any]) -> ServicePortSpec:
-    """Returns a port from its stored form."""
-    return ServicePortSpec(stored["name"], stored["protocol"], tuple(stored["ports"]), stored.get("host", ""))

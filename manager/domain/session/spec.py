@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
-from retinue.manager.domain.session.apps import AppSpec, stored_app
+from pydantic import with_config
+
+from retinue.manager.domain.session.apps import AppSpec
 from retinue.manager.domain.session.features import Feature
 from retinue.manager.domain.session.images import PullPolicy
 from retinue.manager.domain.session.isolation import Isolation, implied
-from retinue.manager.domain.session.service_ports import PortRange, ServicePortSpec, stored_port
+from retinue.manager.domain.session.service_ports import PortRange, ServicePortSpec
 from retinue.manager.domain.session.states import SessionType
 
 MAIN, SUB = "main", "sub"
@@ -25,10 +26,6 @@ DEFAULT_GRACE_SECONDS = 10.0
 _NAMES_FROM_HOSTS = {"GRPC_DNS_RESOLVER": "native"}
 LAUNCHER_PORT = 29_500
 """The default of `torchrun`."""
-
-
-class UnreadableSpecError(Exception):
-    """A stored request that this version cannot read: another version wrote it, or it is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +101,7 @@ class WebhookSpec:
 
     url: str
     events: tuple[str, ...] = ()
-    secret: str = field(default="", repr=False, compare=False)
+    secret: str = field(default="", repr=False, compare=False, metadata={"stored": False})
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +138,10 @@ class SftpSpec:
     umask: str = ""
 
 
+@with_config(strict=True)
 @dataclass(frozen=True, slots=True)
 class SessionSpec:
-    """A session request with defaults filled in, as it is stored with the session."""
+    """A session request with defaults filled in; `spec_codec` has its stored form."""
 
     name: str
     project: str
@@ -196,6 +194,8 @@ class SessionSpec:
     runs_after_failure: tuple[str, ...] = ()
     # Key of a label: sessions of the owner that have the same value run first.
     runs_after_label: str = ""
+    # For people.
+    description: str = ""
 
     def of_role(self, role: str) -> KernelSpec:
         """Returns what a kernel of `role` runs. A command for all roles is the main kernel's;
@@ -260,151 +260,20 @@ class SessionSpec:
         """Returns whether it waits for other sessions."""
         return bool(self.depends_on or self.runs_after or self.runs_after_failure or self.runs_after_label)
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns the stored form."""
-        # By hand: `asdict` copies everything deeply, and takes longer than all checks of a request.
-        return {
-            **{name: getattr(self, name) for name in _PLAIN},
-            "kernel": _stored_kernel(self.kernel),
-            "roles": {role: _stored_kernel(kernel) for role, kernel in self.roles.items()},
-            "labels": dict(self.labels),
-            "webhooks": tuple({"url": webhook.url, "events": webhook.events} for webhook in self.webhooks),
-            "retry": None if self.retry is None else {name: getattr(self.retry, name) for name in _RETRY},
-            "mounts": tuple(asdict(mount) for mount in self.mounts),
-            "service_ports": tuple(asdict(port) for port in self.service_ports),
-            "preopen_ports": tuple(asdict(ports) for ports in self.preopen_ports),
-            "template": None if self.template is None else asdict(self.template),
-            "apps": tuple(asdict(app) for app in self.apps),
-            "sftp": None if self.sftp is None else asdict(self.sftp),
-            # Absent where there are none: versions that do not know it leave a session alone that has it.
-            **({"isolations": dict(self.isolations)} if self.isolations else {}),
-            **({"hold": True} if self.hold else {}),
-            **({"runs_after": self.runs_after} if self.runs_after else {}),
-            **({"stop_signal": self.stop_signal} if self.stop_signal else {}),
-            **({} if self.time_warning is None else {"time_warning": asdict(self.time_warning)}),
-            **({"runs_after_failure": self.runs_after_failure} if self.runs_after_failure else {}),
-            **({"runs_after_label": self.runs_after_label} if self.runs_after_label else {}),
-        }
-
-    @classmethod
-    def from_json(cls, stored: Any) -> SessionSpec:
-        """Reads the stored form. Raises UnreadableSpecError, whatever is stored."""
-        try:
-            spec = cls._from_json(stored)
-            _check_types(spec)
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            raise UnreadableSpecError(f"its request cannot be read: {type(error).__name__}: {error}") from error
-        return spec
-
-    @classmethod
-    def _from_json(cls, stored: Mapping[str, Any]) -> SessionSpec:
-        values = dict(stored)
-        values["type"] = SessionType(values["type"])
-        values["agents"] = tuple(values.get("agents", ()))
-        values["kernel"] = _kernel_spec(values["kernel"])
-        values["roles"] = {role: _kernel_spec(kernel) for role, kernel in values["roles"].items()}
-        # Sessions of earlier versions have none.
-        values["counts"] = tuple((role, count) for role, count in values.get("counts", ()))
-        values["depends_on"] = tuple(values.get("depends_on", ()))
-        values["runs_after"] = tuple(values.get("runs_after", ()))
-        values["runs_after_failure"] = tuple(values.get("runs_after_failure", ()))
-        # Sessions of earlier versions have none.
-        values["mounts"] = tuple(MountSpec(**mount) for mount in values.get("mounts", ()))
-        values["webhooks"] = tuple(
-            WebhookSpec(webhook["url"], tuple(webhook["events"])) for webhook in values.get("webhooks", ())
+    def basic(self) -> SessionSpec:
+        """Returns the spec without variables and scripts, which often hold secrets: for lists and the journal."""
+        return replace(
+            self,
+            kernel=replace(self.kernel, environment={}),
+            roles={role: replace(kernel, environment={}) for role, kernel in self.roles.items()},
+            apps=tuple(replace(app, environment={}) for app in self.apps),
+            bootstrap_script="",
         )
-        values["service_ports"] = tuple(map(stored_port, values.get("service_ports", ())))
-        values["preopen_ports"] = tuple(PortRange(**ports) for ports in values.get("preopen_ports", ()))
-        values["template"] = TemplateOrigin(**values["template"]) if values.get("template") else None
-        values["apps"] = tuple(map(stored_app, values.get("apps", ())))
-        values["retry"] = RetryPolicy(**values["retry"]) if values.get("retry") else None
-        if (sftp := values.get("sftp")) is not None:
-            # Sessions of earlier versions have no maximum.
-            values["sftp"] = SftpSpec(
-                tuple(sftp["authorized_keys"]), sftp.get("max_file_bytes", 0), sftp.get("umask", "")
-            )
-        if (warning := values.get("time_warning")) is not None:
-            values["time_warning"] = TimeWarning(**warning)
-        values["isolations"] = {role: Isolation(name) for role, name in values.get("isolations", {}).items()}
-        return cls(**values)
 
-
-def _check_types(spec: SessionSpec) -> None:
-    """Raises TypeError unless what becomes messages to agents is of the types that these have."""
-    texts = [spec.name, spec.project, spec.resource_group, spec.bootstrap_script, spec.architecture, spec.stop_signal]
-    texts += [*spec.runs_after_failure, spec.runs_after_label]
-    texts += [spec.time_warning.signal] if spec.time_warning is not None else []
-    for kernel in (spec.kernel, *spec.roles.values()):
-        texts += [kernel.image, kernel.shared_memory, kernel.working_directory, *kernel.command]
-        for mapping in (kernel.environment, kernel.slots):
-            texts += [*mapping, *mapping.values()]
-    for mount in spec.mounts:
-        texts += [mount.source, mount.target, mount.root]
-    texts += (*spec.sftp.authorized_keys, spec.sftp.umask) if spec.sftp is not None else ()
-    for text in texts:
-        if not isinstance(text, str):
-            raise TypeError(f"{text!r} is no text")
-    largest = spec.sftp.max_file_bytes if spec.sftp is not None else 0
-    before = spec.time_warning.before_seconds if spec.time_warning is not None else 0
-    for number in (spec.cluster_size, spec.priority, spec.grace_seconds, largest, before):
-        if isinstance(number, bool) or not isinstance(number, int | float):
-            raise TypeError(f"{number!r} is no number")
-
-
-_PLAIN = tuple(
-    field.name
-    for field in fields(SessionSpec)
-    if field.name
-    not in (
-        "kernel",
-        "roles",
-        "labels",
-        "retry",
-        "mounts",
-        "webhooks",
-        "service_ports",
-        "preopen_ports",
-        "template",
-        "apps",
-        "sftp",
-        "isolations",
-        "hold",
-        "runs_after",
-        "stop_signal",
-        "time_warning",
-        "runs_after_failure",
-        "runs_after_label",
-    )
-)
-_RETRY = tuple(field.name for field in fields(RetryPolicy))
-
-
-def _stored_kernel(kernel: KernelSpec) -> dict[str, Any]:
-    return {
-        "image": kernel.image,
-        "command": kernel.command,
-        "environment": dict(kernel.environment),
-        "slots": dict(kernel.slots),
-        "shared_memory": kernel.shared_memory,
-        "isolation": kernel.isolation,
-        "working_directory": kernel.working_directory,
-        "pull_policy": kernel.pull_policy,
-    }
-
-
-def _kernel_spec(stored: Mapping[str, Any]) -> KernelSpec:
-    return KernelSpec(
-        stored["image"],
-        tuple(stored["command"]),
-        # A view of it may leave them out.
-        stored.get("environment", {}),
-        stored["slots"],
-        # Sessions from before it was there have none.
-        stored.get("shared_memory", ""),
-        Isolation(isolation) if (isolation := stored.get("isolation")) else None,
-        stored.get("working_directory", ""),
-        PullPolicy(pull) if (pull := stored.get("pull_policy")) else None,
-    )
+    @property
+    def images(self) -> list[str]:
+        """Returns the references of the images that it names."""
+        return [kernel.image for kernel in (self.kernel, *self.roles.values()) if kernel.image]
 
 
 @dataclass(frozen=True, slots=True)

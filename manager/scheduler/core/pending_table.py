@@ -66,7 +66,7 @@ class PendingTable:
         self.first_kernel: Integers = empty(np.int64)
         self.size: Integers = empty(np.int32)
         self.kernel_count = 0
-        self._shapes: dict[str, _Shape] = {}
+        self._shapes: dict[tuple[str, bool], _Shape] = {}
         # How often rows were renumbered.
         self.packed = 0
         self.requests = empty_amounts()
@@ -92,7 +92,7 @@ class PendingTable:
         """
         self.remove(row.id)
         _check_agents(row)
-        number, shape = self.count, self._shape(row.kernels or "[]")
+        number, shape = self.count, self._shape(row.kernels or "[]", sftp=row.sftp)
         if shape.size != row.cluster_size:
             raise ValueError(f"it has {shape.size} of its {row.cluster_size} kernels")
         self.count += 1
@@ -109,7 +109,7 @@ class PendingTable:
         self.account[number] = account
         self.sequence[number] = row.sequence
         self.priority[number] = row.priority
-        self.next_try[number] = max(row.next_try, row.earliest_start_time)
+        self.next_try[number] = max(row.next_try, row.earliest_start_time or 0.0)
         self.created[number], self.nominated_until[number] = row.created, row.nominated_until
         self.tries[number] = self.written_tries[number] = row.tries
         self.reason[number] = self.written_reason[number] = reason
@@ -118,22 +118,22 @@ class PendingTable:
         if is_constrained(row):
             self.constrained[number] = row
 
-    def _shape(self, text: str) -> _Shape:
+    def _shape(self, text: str, *, sftp: bool) -> _Shape:
         """Kernels as read, in rows of `requests` that all sessions with the same kernels share."""
-        shape = self._shapes.get(text)
+        shape = self._shapes.get((text, sftp))
         if shape is None:
             kernels, first = json.loads(text), self.kernel_count
             self.kernel_count += len(kernels)
             self.requests, self.needs = grown(self.requests, self.kernel_count), grown(self.needs, self.kernel_count)
             for position, kernel in enumerate(kernels, first):
-                self.needs[position] = self._needed(kernel["isolation"], kernel["image"], kernel.get("sftp", False))
+                self.needs[position] = self._needed(kernel["isolation"], bool(kernel["image"]), sftp)
                 for slot, amount in kernel["slots"].items():
                     column = self._slots.column(slot)
                     if column >= self.requests.shape[1]:
                         self.requests = widened(self.requests, column + 1)
                     self.requests[position, column] = amount
             hostnames = self.hostname_set(tuple(kernel["hostname"] for kernel in kernels))
-            shape = self._shapes[text] = _Shape(first, len(kernels), hostnames)
+            shape = self._shapes[text, sftp] = _Shape(first, len(kernels), hostnames)
         return shape
 
     def remove(self, session_id: uuid.UUID) -> str | None:
@@ -215,13 +215,13 @@ class PendingTable:
         self.packed += 1
         rows = np.flatnonzero(self.alive[: self.count])
         used = set(self.first_kernel[rows].tolist())
-        shapes = {text: shape for text, shape in self._shapes.items() if shape.first_kernel in used}
+        shapes = {key: shape for key, shape in self._shapes.items() if shape.first_kernel in used}
         kernels = [kernel for shape in shapes.values() for kernel in range(shape[0], shape[0] + shape.size)]
         first_of = np.zeros(self.kernel_count + 1, np.int64)
         self._shapes, first = {}, 0
-        for text, shape in shapes.items():
+        for key, shape in shapes.items():
             first_of[shape.first_kernel] = first
-            self._shapes[text] = shape._replace(first_kernel=first)
+            self._shapes[key] = shape._replace(first_kernel=first)
             first += shape.size
         for name in self._COLUMNS:
             setattr(self, name, getattr(self, name)[rows].copy())
@@ -237,7 +237,7 @@ def _check_agents(row: PendingSession) -> None:
     """Raises ValueError unless whatever names agents is a list of names: a pass would fail for all of its group."""
     named: dict[str, object] = {"agents": row.agents, "failed_agents": row.failed_agents, "nominated": row.nominated}
     for member, names in named.items():
-        if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        if names is not None and not (isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)):
             raise ValueError(f"{member} is no list of agents")
 
 
@@ -255,6 +255,6 @@ def is_constrained(row: PendingSession) -> bool:
         or row.agents
         or row.replica_placement
         or row.architecture
-        or row.time_limit
+        or row.time_limit_seconds
         or row.nominated
     )

@@ -164,7 +164,7 @@ def snapshot_of(
                 for endpoint in endpoints
             ],
             waited=np.maximum(0, now - queue.created[rows]).astype(np.int64),
-            limits={session: row.time_limit for session, row in constrained.items() if row.time_limit},
+            limits={session: row.time_limit_seconds for session, row in constrained.items() if row.time_limit_seconds},
             nominated={
                 session: tuple(index.position[agent] for agent in row.nominated or ())
                 for session, row in constrained.items()
@@ -293,7 +293,7 @@ def _held_by_policy(row: PendingSession, now: float) -> Explanation | None:
         names, number = list(row.waits_for), row.open_dependencies
         more = f" and {number - len(names)} more" if number > len(names) else ""
         return Explanation(Tier.POLICY, SessionReason.DEPENDENCY, f"it waits for {', '.join(names)}{more}")
-    if row.earliest_start_time > now:
+    if (row.earliest_start_time or 0.0) > now:
         return Explanation(Tier.POLICY, SessionReason.START_TIME, "its start time has not come")
     return None
 

@@ -77,7 +77,7 @@ async def read(
                 s.message AS session_message, s.start_time, k.epoch, coalesce(k.agent_id, '') AS agent_id, coalesce(a.state, '') AS agent_state,
                 coalesce(a.drained, FALSE) AS agent_drained,
                 coalesce(a.found_conditions @> '[{"type": "LOSS_HELD"}]', FALSE) AS agent_held,
-                coalesce(s.spec->'kernel'->>'image', '') AS image, k.image_digest, k.image_id
+                k.image, k.image_digest, k.image_id
             FROM endpoint_replica r JOIN session s ON s.id = r.session_id JOIN kernel k ON k.id = r.session_id
             LEFT JOIN agent a ON a.id = k.agent_id
             WHERE r.endpoint_id = ANY(:ids) AND (r.state <> 'GONE' OR r.session_id IN (
@@ -136,9 +136,8 @@ async def pin_images(tx: AsyncSession, session_ids: Sequence[uuid.UUID], found: 
     await tx.execute(
         text("""
             UPDATE kernel k SET image_digest = f.digest, image_id = f.id
-            FROM session s, jsonb_to_recordset(CAST(:rows AS jsonb)) AS f(reference text, digest text, id text)
-            WHERE s.id = k.session_id AND k.session_id = ANY(:ids)
-                AND coalesce(s.spec->'roles'->k.role->>'image', s.spec->'kernel'->>'image') = f.reference
+            FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS f(reference text, digest text, id text)
+            WHERE k.session_id = ANY(:ids) AND k.image = f.reference
         """),
         {
             "ids": list(session_ids),

@@ -17,7 +17,7 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.endpoints.bounds import checked
 from retinue.manager.domain.endpoints.spec import ReplicaSpec, RevisionSpec
-from retinue.manager.domain.session.spec import SessionSpec, UnreadableSpecError
+from retinue.manager.domain.session.spec_codec import UnreadableSpec, decode, encode
 from retinue.manager.store.postgres.constructs import table_of
 from retinue.manager.store.postgres.documents import Decoder, Unreadable
 from retinue.manager.store.postgres.recordset import Row, fetched, recordset
@@ -31,10 +31,9 @@ _revision = table_of(EndpointRevision)
 def _spec(stored: object) -> RevisionSpec:
     if not isinstance(stored, Mapping):
         raise TypeError("it is no mapping")
-    try:
-        session = SessionSpec.from_json(stored["session"])
-    except UnreadableSpecError as error:
-        raise ValueError(str(error)) from error
+    session = decode(stored["session"])
+    if isinstance(session, UnreadableSpec):
+        raise ValueError(session.error)  # what is stored, whatever its type
     if not (-_MAX_NUMBER <= session.priority <= _MAX_NUMBER and 1 <= session.cluster_size <= _MAX_NUMBER):
         raise ValueError("its priority or the size of its cluster is out of bounds")
     return RevisionSpec(session, checked(_REPLICA.validate_python(stored["replica"])))
@@ -132,7 +131,7 @@ def _record(row: Row) -> RevisionRecord:
 
 def encode_revision(spec: RevisionSpec) -> dict[str, object]:
     """Returns a revision for its column."""
-    return {"session": spec.session.to_json(), "replica": spec.replica}
+    return {"session": encode(spec.session), "replica": spec.replica}
 
 
 async def add(tx: AsyncSession, endpoint_id: uuid.UUID, *, spec: RevisionSpec, author: str) -> int:

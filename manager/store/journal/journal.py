@@ -25,7 +25,16 @@ from retinue.manager.domain.endpoints.events import (
     parse_endpoint_event,
 )
 from retinue.manager.domain.errors import RevisionCompacted, RevisionInFuture, RevisionLost
-from retinue.manager.domain.session.events import KINDS, Happening, KernelAccess, UnreadableEvent, parse_event
+from retinue.manager.domain.session.events import (
+    KINDS,
+    Happening,
+    KernelAccess,
+    SessionCreated,
+    UnreadableEvent,
+    parse_event,
+    stored_creation,
+)
+from retinue.manager.domain.session.spec_codec import Encoder
 from retinue.manager.store.postgres.database import APPENDED, Query, Transaction, fetch
 from retinue.manager.store.postgres.recordset import Row, recordset
 
@@ -155,13 +164,14 @@ def appended(tx: AsyncSession, entries: Sequence[Entry], numbered: Numbered) -> 
 
 
 def _rows(entries: Sequence[Entry]) -> str:
+    encoder = Encoder()
     return recordset(
         {
             "session_id": entry.session_id,
             "owner": entry.owner,
             "project": entry.project,
             "kind": _KINDS[type(entry.what)],
-            "payload": entry.what,
+            "payload": stored_creation(entry.what, encoder) if isinstance(entry.what, SessionCreated) else entry.what,
         }
         for entry in entries
     )

@@ -36,8 +36,8 @@ from retinue.manager.domain.session.final_usage import FinalUsage
 from retinue.manager.domain.session.images import parse_image
 from retinue.manager.domain.session.probes import PublishedPort
 from retinue.manager.domain.session.service_ports import ServicePortSpec
+from retinue.manager.domain.session.spec_codec import DecodedSpec, decode
 from retinue.manager.domain.session.states import KernelState
-from retinue.manager.domain.session.stored_spec import StoredSpec
 from retinue.manager.store.placement.shares import Difference
 from retinue.manager.store.placement.usage import LONGEST_LOOK_BACK_DAYS
 from retinue.manager.store.postgres.constructs import Construct, objects, table_of
@@ -72,7 +72,7 @@ class DesiredAttemptRecord:
     slots: Mapping[str, int]
     image_digest: str
     image_id: str
-    spec: StoredSpec
+    spec: DecodedSpec
     number: int
     cluster_size: int
     force: bool
@@ -139,20 +139,21 @@ async def read_desired(
             {"" if session_ids is None else "AND n.session_id = ANY(:sessions)"}
         ORDER BY n.session_id, k.local_rank
     """  # noqa: S608  # the condition is ours
-    attempts = Query(wanted, params, read=lambda rows: [_desired(row) for row in rows])
+    attempts = Query(wanted, params, read=_desired)
     networks = Query(members, params, read=lambda rows: [NetworkMemberRecord(**row) for row in rows])
     answers = await tx.pipeline(attempts, networks, commit=True)
     return answers.of(attempts), answers.of(networks)
 
 
-def _desired(row: Row) -> DesiredAttemptRecord:
-    return DesiredAttemptRecord(
-        **{
-            **row,
-            "spec": StoredSpec(row["spec"]),
-            "published": None if row["published"] is None else PUBLISHED_PORT.decode(row["published"]),
-        }
-    )
+def _desired(rows: Iterable[Row]) -> list[DesiredAttemptRecord]:
+    specs: dict[uuid.UUID, DecodedSpec] = {}
+    found = []
+    for row in rows:
+        if (spec := specs.get(row["session_id"])) is None:
+            spec = specs[row["session_id"]] = decode(row["spec"])
+        published = None if row["published"] is None else PUBLISHED_PORT.decode(row["published"])
+        found.append(DesiredAttemptRecord(**{**row, "spec": spec, "published": published}))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +182,7 @@ class MainKernelRecord:
     location: KernelLocationRecord
     address: str
     service_ports: tuple[ServicePortSpec, ...]
-    spec: StoredSpec
+    spec: DecodedSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +253,7 @@ async def read_main(tx: AsyncSession, session_id: uuid.UUID) -> MainKernelRecord
     # An image without digest and id is false, whatever ports it has.
     image = parse_image("", "", row["service_ports"])
     ports = () if image is None else image.service_ports
-    return MainKernelRecord(kernel_location(row), row["address"], ports, StoredSpec(row["spec"]))
+    return MainKernelRecord(kernel_location(row), row["address"], ports, decode(row["spec"]))
 
 
 async def read_running(

@@ -15,7 +15,6 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 from retinue.manager.domain.reasons import ConditionType
 from retinue.manager.domain.session.events import RETRIED, parse_conditions
 from retinue.manager.store.placement.attempts import unresponsive
-from retinue.manager.store.sessions.spec_fields import held, json_number
 from retinue.rpc.core.reasons import AgentConditionType
 
 # Of the former clock: see `ClockStep`.
@@ -110,19 +109,19 @@ async def read_waited_too_long(tx: AsyncSession) -> list[uuid.UUID]:
     nor before they were released from a hold.
     """
     rows = await tx.execute(
-        text(f"""
+        text("""
             SELECT s.id
-            FROM (SELECT name, CASE WHEN options->>'pending-timeout-seconds' ~ '^[0-9]{{1,9}}$'
+            FROM (SELECT name, CASE WHEN options->>'pending-timeout-seconds' ~ '^[0-9]{1,9}$'
                 THEN (options->>'pending-timeout-seconds')::int END AS seconds FROM resource_group) g
             JOIN session s ON s.resource_group = g.name AND s.state = 'PENDING'
-            WHERE g.seconds > 0 AND NOT {held("s.spec")} AND s.state_time <= now() - make_interval(secs => g.seconds)
-                AND coalesce({json_number("s.spec->'earliest_start_time'")}, 0) <= extract(epoch FROM now()) - g.seconds
+            WHERE g.seconds > 0 AND NOT s.hold AND s.state_time <= now() - make_interval(secs => g.seconds)
+                AND coalesce(s.earliest_start_time, 0) <= extract(epoch FROM now()) - g.seconds
                 AND NOT EXISTS (
                     SELECT FROM session_dependency d LEFT JOIN session p ON p.id = d.parent_id
                     WHERE d.child_id = s.id AND (NOT d.settled OR p.end_time > now() - make_interval(secs => g.seconds))
                 )
             LIMIT :most
-        """),  # noqa: S608  # our own words
+        """),  # our own words
         {"most": MAX_AT_ONCE},
     )
     return list(rows.scalars())
@@ -155,12 +154,12 @@ async def read_stranded(tx: AsyncSession) -> list[Stranded]:
     All but those of running sessions that cannot be run again, on agents that may return: these are kept for that.
     """
     rows = await tx.execute(
-        text(f"""
+        text("""
             SELECT a.session_id, a.kernel_id, a.epoch, a.agent_id, g.revoked
             FROM agent g JOIN attempt a ON a.agent_id = g.id AND a.end_time IS NULL JOIN session s ON s.id = a.session_id
             WHERE g.state = 'LOST' AND (g.revoked OR a.goal = 'STOPPED' OR s.state <> 'RUNNING'
-                OR {json_number("s.spec->'retry'->'max_attempts'")} > s.retries + 1)
-        """)  # noqa: S608  # our own words
+                OR s.max_attempts > s.retries + 1)
+        """)  # our own words
     )
     return [Stranded(*row) for row in rows]
 

@@ -24,11 +24,12 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.scheduling.records import AgentRecord, AgentState, GroupRecord, PendingSession, QuotaRecord
 from retinue.manager.domain.session.quota_subjects import Account
+from retinue.manager.domain.session.spec_codec import VERSION
+from retinue.manager.domain.session.spec_columns import PlacementColumns
 from retinue.manager.store.leadership import leadership
 from retinue.manager.store.postgres.constructs import Construct, columns_of, lists, one_of, table_of, word
 from retinue.manager.store.postgres.database import Database, Query, Statement, Transaction, fetch
 from retinue.manager.store.postgres.recordset import Row
-from retinue.manager.store.sessions.spec_fields import held, json_number, readable
 from retinue.manager.store.tables import Agent, Attempt, Claim, Kernel, Network, Quota, ResourceGroup, Session
 
 # Sessions read at once: what is read takes more memory for a moment than what is kept of it.
@@ -253,25 +254,19 @@ async def read_networks(tx: AsyncSession) -> list[tuple[str, int]]:
 # In the order of the fields of PendingSession.
 # ruff: noqa: S608  # our own words
 _WAITING = f"""
-    SELECT s.id, s.owner, s.project, s.resource_group, s.type = 'SYSTEM' AS system, s.priority, s.number AS sequence,
-        s.cluster_mode, s.cluster_size, s.tries,
-        s.failed_agents, s.last_failure,
-        s.retries, s.failed_starts, extract(epoch FROM s.create_time)::float8 AS created,
-        s.nomination->'agents' AS nominated, coalesce({json_number("s.nomination->'until'")}, 0) AS nominated_until,
-        s.reason, s.message, coalesce(extract(epoch FROM s.next_try_time), 0)::float8 AS next_try,
-        coalesce({json_number("s.spec->'earliest_start_time'")}, 0) AS earliest_start_time, {held("s.spec")} AS hold, s.endpoint,
-        s.spec->'agents' AS agents, s.spec->'agents_strict' AS agents_strict, s.spec->>'architecture' AS architecture,
-        s.spec->>'replica_placement' AS replica_placement, {json_number("s.spec->'time_limit_seconds'")} AS time_limit,
-        {readable("s.spec")} AS readable,
+    SELECT {", ".join(f"s.{column.name}" for column in columns_of(Session, PlacementColumns))},
+        s.id, s.owner, s.project, s.resource_group, s.type = 'SYSTEM' AS system, s.priority, s.number AS sequence,
+        s.cluster_mode, s.cluster_size, s.endpoint,
+        (SELECT jsonb_agg(jsonb_build_object('hostname', k.hostname, 'slots', k.slots, 'image', k.image <> '', 'isolation', k.isolation)
+            ORDER BY k.local_rank)::text FROM kernel k WHERE k.session_id = s.id) AS kernels,
         (SELECT count(*) FROM session_dependency d WHERE d.child_id = s.id AND NOT d.settled) AS open_dependencies,
         ARRAY(SELECT coalesce(p.name, d.parent_id::text) FROM session_dependency d LEFT JOIN session p ON p.id = d.parent_id
               WHERE d.child_id = s.id AND NOT d.settled ORDER BY d.position LIMIT 3) AS waits_for,
-        (SELECT jsonb_agg(jsonb_build_object('hostname', k.hostname, 'slots', k.slots, 'image', of_kernel.image,
-                    'isolation', coalesce(s.spec->'isolations'->>k.role, CASE WHEN of_kernel.image THEN 'CONTAINER' ELSE 'PROCESS' END),
-                    'sftp', jsonb_typeof(s.spec->'sftp') IS NOT DISTINCT FROM 'object') ORDER BY k.local_rank)::text
-         FROM kernel k CROSS JOIN LATERAL (
-            SELECT coalesce(nullif(s.spec->'roles'->k.role->>'image', ''), s.spec->'kernel'->>'image', '') <> '' AS image
-         ) of_kernel WHERE k.session_id = s.id) AS kernels,
+        extract(epoch FROM s.create_time)::float8 AS created, s.tries, s.failed_agents, s.last_failure, s.retries, s.failed_starts,
+        s.nomination->'agents' AS nominated,
+        CASE WHEN jsonb_typeof(s.nomination->'until') = 'number' THEN (s.nomination->'until')::float8 ELSE 0 END AS nominated_until,
+        s.reason, s.message, coalesce(extract(epoch FROM s.next_try_time), 0)::float8 AS next_try,
+        coalesce(s.spec_version <= {VERSION}, FALSE) AS readable,
         s.schedule_time IS NOT NULL AND (
             EXISTS (SELECT FROM attempt a WHERE a.session_id = s.id AND (a.end_time IS NULL OR a.log_pending))
             OR EXISTS (SELECT FROM network n WHERE n.session_id = s.id)

@@ -36,7 +36,6 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.scheduling.records import Holding, Nomination, QuotaRecord, RunningSession
 from retinue.manager.domain.session.ipam import VXLAN_PORT
-from retinue.manager.domain.session.spec import DEFAULT_GRACE_SECONDS
 from retinue.manager.store.journal import journal
 from retinue.manager.store.leadership import leadership
 from retinue.manager.store.placement import shares
@@ -54,7 +53,6 @@ from retinue.manager.store.postgres.constructs import (
 )
 from retinue.manager.store.postgres.database import Query, Statement, Transaction
 from retinue.manager.store.postgres.recordset import recordset
-from retinue.manager.store.sessions.spec_fields import held, json_number
 from retinue.manager.store.tables import (
     Agent,
     Attempt,
@@ -188,10 +186,10 @@ def _locking_quotas(subjects: Collection[tuple[str, str]]) -> Query[list[QuotaRe
 def _locking_waiting(ids: Collection[uuid.UUID]) -> Query[set[uuid.UUID]]:
     """Locks those of the sessions that wait, and are not held; finds the others."""
     return Query(
-        f"""
-            WITH locked AS (SELECT id FROM session WHERE id = ANY(:ids) AND state = 'PENDING' AND NOT {held("spec")} ORDER BY id FOR UPDATE)
+        """
+            WITH locked AS (SELECT id FROM session WHERE id = ANY(:ids) AND state = 'PENDING' AND NOT hold ORDER BY id FOR UPDATE)
             SELECT r.id FROM unnest(CAST(:ids AS uuid[])) AS r(id) WHERE NOT EXISTS (SELECT FROM locked WHERE locked.id = r.id)
-        """,  # noqa: S608  # our own words
+        """,  # our own words
         {"ids": list(ids)},
         read=lambda rows: {row["id"] for row in rows},
     )
@@ -450,13 +448,13 @@ async def read_running(
     Those placed for less than `min_runtime` seconds may not be preempted yet.
     """
     rows = await tx.execute(
-        text(f"""
+        text("""
             SELECT s.id, s.priority, extract(epoch FROM s.schedule_time)::float8 AS placed,
-                s.state <> 'TERMINATING' AND s.spec->'preemptible' IS NOT DISTINCT FROM 'true'
+                s.state <> 'TERMINATING' AND s.preemptible
                     AND s.schedule_time <= now() - make_interval(secs => :min_runtime)
                     AS preemptible,
-                CASE WHEN s.state = 'TERMINATING' THEN coalesce({json_number("s.spec->'grace_seconds'")}, {DEFAULT_GRACE_SECONDS})
-                    ELSE coalesce(extract(epoch FROM s.expire_time - now()), {json_number("s.spec->'time_limit_seconds'")}) END::float8 AS ends,
+                CASE WHEN s.state = 'TERMINATING' THEN s.grace_seconds
+                    ELSE coalesce(extract(epoch FROM s.expire_time - now()), s.time_limit_seconds) END::float8 AS ends,
                 jsonb_agg(jsonb_build_object('agent', h.agent_id, 'slots', h.slots)) AS holdings, s.type = 'BATCH' AS finishing
             FROM session s JOIN LATERAL (
                 SELECT a.agent_id, (SELECT jsonb_object_agg(c.slot, c.amount) FROM claim c
@@ -464,10 +462,10 @@ async def read_running(
                 FROM attempt a WHERE a.session_id = s.id AND a.end_time IS NULL
             ) h ON h.slots IS NOT NULL
             WHERE s.resource_group = :group AND (s.state IN ('SCHEDULED', 'PREPARING', 'RUNNING')
-                AND (s.spec->>'time_limit_seconds' IS NOT NULL OR s.spec->'preemptible' = 'true' OR (:finishing AND s.type = 'BATCH'))
+                AND (s.time_limit_seconds IS NOT NULL OR s.preemptible OR (:finishing AND s.type = 'BATCH'))
                 OR (:finishing AND s.state = 'TERMINATING'))
             GROUP BY s.id ORDER BY s.id
-        """),  # noqa: S608  # our own words
+        """),  # our own words
         {"group": group, "min_runtime": min_runtime, "finishing": finishing},
     )
     return [
@@ -487,11 +485,11 @@ async def read_running(
 async def nominate(tx: AsyncSession, nominations: Iterable[Nomination]) -> None:
     """Holds capacity for sessions that still wait."""
     await tx.execute(
-        text(f"""
+        text("""
             UPDATE session SET nomination = jsonb_build_object('agents', r.agents, 'until', extract(epoch FROM now()) + r.seconds)
             FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(id uuid, agents jsonb, seconds float8)
-            WHERE session.id = r.id AND session.state = 'PENDING' AND NOT {held("session.spec")}
-        """),  # noqa: S608  # our own words
+            WHERE session.id = r.id AND session.state = 'PENDING' AND NOT session.hold
+        """),  # our own words
         {
             "rows": recordset(
                 {"id": each.session_id, "agents": each.agents, "seconds": each.seconds} for each in nominations

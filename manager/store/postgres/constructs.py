@@ -7,7 +7,7 @@ pipeline costs no more than one that was written as text.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -100,6 +100,11 @@ def columns_of(kind: type[SQLModel], record: type[DataclassInstance]) -> list[Co
     """Returns the columns that a record has the fields of, in their order."""
     columns = table_of(kind).c
     return [columns[field.name] for field in fields(record)]
+
+
+def definitions(columns: Iterable[Column[Any]]) -> str:
+    """Returns columns as text that defines the rows of a parameter: `name TYPE, …`."""
+    return ", ".join(f"{item.name} {item.type.compile(dialect=_DIALECT)}" for item in columns)
 
 
 def word(value: str) -> ColumnElement[str]:

@@ -74,7 +74,7 @@ class GraphNode:
 
 # The number of the first session of the array that a session `s` is of; 0 when its labels do not say.
 _FIRST = """
-    coalesce(s.number - CASE WHEN s.spec->'labels'->>'array.offset' ~ '^[0-9]{1,9}$' THEN (s.spec->'labels'->>'array.offset')::bigint END, 0)
+    coalesce(s.number - CASE WHEN s.labels->>'array.offset' ~ '^[0-9]{1,9}$' THEN (s.labels->>'array.offset')::bigint END, 0)
 """
 
 
@@ -111,21 +111,21 @@ async def resolve(
                     ORDER BY rank LIMIT 1
                 ) named
             ), of_array AS (
-                SELECT w.project, w.reference, f.spec->'labels'->>'array' AS name, f.number AS first, w.of_array IS NULL AS whole, w.index
-                FROM wanted w JOIN session f ON f.owner = :owner AND f.spec->'labels'->>'array.offset' = '0'
+                SELECT w.project, w.reference, f.labels->>'array' AS name, f.number AS first, w.of_array IS NULL AS whole, w.index
+                FROM wanted w JOIN session f ON f.owner = :owner AND f.labels->>'array.offset' = '0'
                     AND (f.number = w.of_array OR f.id = (SELECT id FROM single o
                         WHERE o.project = w.project AND o.reference = w.reference AND o.by_number))
                 UNION ALL
                 SELECT w.project, w.reference, w.reference, newest.first, TRUE, '' FROM wanted w CROSS JOIN LATERAL (
                     SELECT max({_FIRST}) AS first FROM session s
-                    WHERE s.owner = :owner AND s.project = w.project AND s.spec->'labels'->>'array' = w.reference
+                    WHERE s.owner = :owner AND s.project = w.project AND s.labels->>'array' = w.reference
                 ) newest
                 WHERE NOT EXISTS (SELECT FROM single o WHERE o.project = w.project AND o.reference = w.reference)
             ), meant AS (
                 SELECT project, reference, id FROM single
                 UNION
                 SELECT a.project, a.reference, s.id FROM of_array a JOIN session s ON s.owner = :owner
-                    AND s.spec->'labels'->>'array' = a.name AND {_FIRST} = a.first AND (a.whole OR s.spec->'labels'->>'array.index' = a.index)
+                    AND s.labels->>'array' = a.name AND {_FIRST} = a.first AND (a.whole OR s.labels->>'array.index' = a.index)
             )
             SELECT m.project AS wanted_project, m.reference, s.number, s.id, s.name, s.type, s.state, s.result
             FROM meant m JOIN session s ON s.id = m.id ORDER BY s.id FOR SHARE OF s
@@ -164,7 +164,7 @@ async def live_with_labels(
             SELECT r.project AS of_project, r.key, r.value, s.id, s.name, s.type, s.state, s.result
             FROM unnest(CAST(:projects AS text[]), CAST(:keys AS text[]), CAST(:values AS text[])) AS r(project, key, value)
             JOIN session s ON s.owner = :owner AND s.project = r.project AND s.type = 'BATCH'
-                AND s.state NOT IN ('TERMINATED', 'CANCELLED') AND s.spec->'labels'->>r.key = r.value
+                AND s.state NOT IN ('TERMINATED', 'CANCELLED') AND s.labels->>r.key = r.value
             ORDER BY s.number
         """),
         {"owner": owner, **columns},

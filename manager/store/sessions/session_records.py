@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from retinue.manager.domain.session.events import (
@@ -22,8 +22,9 @@ from retinue.manager.domain.session.events import (
 from retinue.manager.domain.session.explanation import NO_EXPLANATION, StoredExplanation, parse_explanation
 from retinue.manager.domain.session.final_usage import FinalUsage, parse_final_usage
 from retinue.manager.domain.session.images import NO_IMAGE, SeenImage, parse_image
+from retinue.manager.domain.session.spec import SessionSpec
+from retinue.manager.domain.session.spec_codec import DecodedSpec, UnreadableSpec, decode, known_part
 from retinue.manager.domain.session.states import Goal, KernelState, Observed, Result, SessionState, SessionType
-from retinue.manager.domain.session.stored_spec import StoredSpec
 from retinue.manager.store.postgres.recordset import Row
 
 TYPES: Mapping[str, SessionType] = {item.value: item for item in SessionType}
@@ -43,7 +44,7 @@ class SessionRecord:
     project: str
     resource_group: str
     type: SessionType | None
-    spec: StoredSpec
+    spec: DecodedSpec
     state: SessionState | None
     result: Result | None
     exit_code: int | None
@@ -66,6 +67,11 @@ class SessionRecord:
     evaluate_time: dt.datetime | None = None
     next_try_time: dt.datetime | None = None
     expire_time: dt.datetime | None = None
+
+    @property
+    def known_spec(self) -> SessionSpec:
+        """Returns the spec, with defaults in place of what cannot be read."""
+        return known_part(self.spec)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +138,7 @@ def _shown(row: Row) -> dict[str, Any]:
         "project": row["project"],
         "resource_group": row["resource_group"],
         "type": TYPES.get(row["type"]),
-        "spec": StoredSpec(row["spec"]),
+        "spec": decode(row["spec"]),
         "state": STATES.get(row["state"]),
         "result": RESULTS.get(row["result"]),
         "exit_code": row["exit_code"],
@@ -192,7 +198,8 @@ def created_session(created: SessionCreated, create_time: dt.datetime | None) ->
         project=session.project,
         resource_group=session.resource_group,
         type=TYPES.get(session.type),
-        spec=StoredSpec(session.spec),
+        # Others may share it: see `NewSession`.
+        spec=created.spec if isinstance(created.spec, UnreadableSpec) else replace(created.spec, name=session.name),
         state=SessionState.PENDING,
         result=Result.UNDEFINED,
         exit_code=None,

@@ -6,9 +6,8 @@ import datetime as dt
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-import orjson
 import psycopg
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
@@ -19,12 +18,16 @@ from retinue.manager.domain.session.events import PulledBytes
 from retinue.manager.domain.session.images import SeenImage
 from retinue.manager.domain.session.isolation_policy import IsolationPolicy
 from retinue.manager.domain.session.new_session import NewKernel, NewSession
+from retinue.manager.domain.session.spec import SessionSpec
+from retinue.manager.domain.session.spec_codec import encode
+from retinue.manager.domain.session.spec_columns import KernelColumns, SpecColumns, members
 from retinue.manager.domain.session.states import KernelState, Result, SessionState
+from retinue.manager.store.postgres.constructs import columns_of, definitions, table_of
 from retinue.manager.store.postgres.database import Query, Statement, Transaction, fetch, run
 from retinue.manager.store.postgres.recordset import Row, fetched, recordset
 from retinue.manager.store.sessions import session_records
 from retinue.manager.store.sessions.session_records import KernelRecord, SessionRecord
-from retinue.manager.store.sessions.spec_fields import held, json_number
+from retinue.manager.store.tables import Session
 from retinue.rpc.loop_slices import in_slices
 
 _SESSION_COLUMNS = """
@@ -33,20 +36,9 @@ _SESSION_COLUMNS = """
     s.explanation, s.conditions, s.network, s.tries, s.failed_starts, s.retries, s.failed_agents, s.force, s.version, s.create_time,
     s.evaluate_time, s.next_try_time, s.schedule_time, s.start_time, s.end_time, s.expire_time
 """
-# As `retinue.manager.domain.session.spec_views.basic` has it; of what another version may have written,
-# what is in columns as well.
-_BASIC_SPEC = """
-    CASE WHEN jsonb_typeof(s.spec->'kernel') = 'object' AND jsonb_typeof(s.spec->'roles') = 'object'
-        AND coalesce(jsonb_typeof(s.spec->'apps'), 'array') = 'array'
-    THEN jsonb_set(jsonb_set(s.spec - 'bootstrap_script' #- '{kernel,environment}',
-        '{roles}', coalesce((SELECT jsonb_object_agg(key, value - 'environment') FROM jsonb_each(s.spec->'roles')), '{}')),
-        '{apps}', coalesce((SELECT jsonb_agg(value - 'environment' ORDER BY position)
-            FROM jsonb_array_elements(s.spec->'apps') WITH ORDINALITY AS app(value, position)), '[]'))
-    ELSE jsonb_build_object('name', s.name, 'project', s.project, 'resource_group', s.resource_group, 'type', s.type) END AS spec
-"""
 _LISTED_COLUMNS = """
     s.id, s.number, s.name, s.owner, s.project, s.resource_group, s.type,
-    s.state, s.result, s.exit_code, s.reason, s.message, s.conditions, s.network,
+    s.spec, s.state, s.result, s.exit_code, s.reason, s.message, s.conditions, s.network,
     s.retries, s.version, s.create_time, s.schedule_time, s.start_time, s.end_time
 """
 # What a page takes at most of the database, the stored requests and so much for each kernel:
@@ -116,46 +108,79 @@ class Inserted:
     create_time: dt.datetime
 
 
+class Insertion(NamedTuple):
+    """A session to be inserted, with its spec and its kernels."""
+
+    session: NewSession
+    spec: SessionSpec
+    kernels: Sequence[NewKernel]
+
+
+# Every column that is written from a spec.
+_COLUMNS_OF_SPEC = [table_of(Session).c.spec, *columns_of(Session, SpecColumns)]
+_OF_SPEC = [item.name for item in _COLUMNS_OF_SPEC]
+_OF_SPEC_DEFINED = definitions(_COLUMNS_OF_SPEC)
+
+
 def insert_statement(
-    sessions: Iterable[NewSession], kernels: Iterable[NewKernel], *, first: int, reason: str, message: str
+    insertions: Sequence[Insertion], *, first: int, reason: str, message: str
 ) -> Query[dict[uuid.UUID, Inserted]]:
     """Inserts sessions with their kernels, in order of arrival and with numbers from `first`, waiting for `reason`.
     One whose name a live session of the owner has, or an earlier one of these, is left out with its kernels.
     """
+    of_spec = ", ".join(f"p.{name}" for name in _OF_SPEC if name != "spec")
     return Query(
-        """
+        f"""
             WITH made AS (
                 INSERT INTO session (number,
-                    id, name, owner, project, resource_group, type, cluster_mode, cluster_size, priority, spec, endpoint,
+                    id, name, owner, project, resource_group, type, cluster_mode, cluster_size, priority, endpoint,
+                    spec, {of_spec.replace("p.", "")},
                     explanation, conditions, failed_agents, last_failure, state, result, reason, message, network, tries, failed_starts, force,
                     version)
                 OVERRIDING SYSTEM VALUE
                 SELECT :first + r.n - 1,
-                    r.id, r.name, r.owner, r.project, r.resource_group, r.type, r.cluster_mode, r.cluster_size, r.priority, r.spec,
-                    r.endpoint, '{}', '[]', '[]', '', 'PENDING', 'UNDEFINED', CAST(:reason AS text), CAST(:message AS text), '', 0, 0, FALSE, 1
+                    r.id, r.name, r.owner, r.project, r.resource_group, r.type, r.cluster_mode, r.cluster_size, r.priority, r.endpoint,
+                    p.spec || jsonb_build_object('name', r.name), {of_spec},
+                    '{{}}', '[]', '[]', '', 'PENDING', 'UNDEFINED', CAST(:reason AS text), CAST(:message AS text), '', 0, 0, FALSE, 1
                 FROM ROWS FROM (jsonb_to_recordset(CAST(:sessions AS jsonb)) AS (id uuid, name text, owner text, project text,
-                    resource_group text, type text, cluster_mode text, cluster_size int, priority int, spec jsonb, endpoint text))
-                    WITH ORDINALITY AS r(id, name, owner, project, resource_group, type, cluster_mode, cluster_size, priority, spec, endpoint, n)
+                    resource_group text, type text, cluster_mode text, cluster_size int, priority int, endpoint text, of_spec int))
+                    WITH ORDINALITY AS r(id, name, owner, project, resource_group, type, cluster_mode, cluster_size, priority, endpoint,
+                        of_spec, n)
+                JOIN jsonb_to_recordset(CAST(:specs AS jsonb)) AS p(position int, {_OF_SPEC_DEFINED}) ON p.position = r.of_spec
                 ORDER BY r.n
                 ON CONFLICT DO NOTHING RETURNING id, number, create_time
             ), of_kernels AS (
-                INSERT INTO kernel (id, session_id, role, role_index, local_rank, hostname, slots, state, epoch, address, reason)
-                SELECT r.id, r.session_id, r.role, r.role_index, r.local_rank, r.hostname, r.slots, 'PENDING', 0, '', ''
+                INSERT INTO kernel (id, session_id, role, role_index, local_rank, hostname, slots, image, isolation, state, epoch, address,
+                    reason)
+                SELECT r.id, r.session_id, r.role, r.role_index, r.local_rank, r.hostname, r.slots, r.image, r.isolation, 'PENDING', 0, '', ''
                 FROM jsonb_to_recordset(CAST(:kernels AS jsonb)) AS r(id uuid, session_id uuid, role text, role_index int, local_rank int,
-                    hostname text, slots jsonb)
+                    hostname text, slots jsonb, image text, isolation text)
                 JOIN made ON made.id = r.session_id
             )
             SELECT id, number, create_time FROM made
-        """,
-        {
-            "sessions": recordset(sessions),
-            "kernels": recordset(kernels),
-            "first": first,
-            "reason": reason,
-            "message": message,
-        },
+        """,  # noqa: S608  # names of our columns
+        {**_rows(insertions), "first": first, "reason": reason, "message": message},
         read=lambda rows: {row["id"]: Inserted(row["number"], row["create_time"]) for row in rows},
     )
+
+
+def _rows(insertions: Sequence[Insertion]) -> dict[str, str]:
+    """Returns the specs, sessions and kernels to be inserted as sets of rows; a spec that sessions share is in one."""
+    # By identity.
+    position_of: dict[int, int] = {}
+    of_roles: dict[tuple[int, str], dict[str, object]] = {}
+    specs: list[dict[str, object]] = []
+    rows, kernels = [], []
+    for session, spec, of_session in insertions:
+        if (position := position_of.get(id(spec))) is None:
+            position = position_of[id(spec)] = len(specs)
+            specs.append({**members(SpecColumns.of(spec)), "spec": encode(spec), "position": position})
+        rows.append({**members(session), "of_spec": position})
+        for kernel in of_session:
+            if (of_role := of_roles.get((position, kernel.role))) is None:
+                of_role = of_roles[position, kernel.role] = members(KernelColumns.of(spec, kernel.role))
+            kernels.append({**members(kernel), **of_role})
+    return {"specs": recordset(specs), "sessions": recordset(rows), "kernels": recordset(kernels)}
 
 
 async def remove(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> None:
@@ -415,7 +440,7 @@ async def list_page(
     order = f"s.create_time {direction}, s.id {direction}"
     found = await tx.execute(
         text(f"""
-            SELECT {_LISTED_COLUMNS}, {"s.spec" if full else _BASIC_SPEC}, s.found FROM (
+            SELECT {_LISTED_COLUMNS}, s.found FROM (
                 SELECT s.*, count(*) OVER () AS found,
                     sum(s.spec_bytes + :of_kernel * s.cluster_size) OVER (ORDER BY {order} ROWS UNBOUNDED PRECEDING) AS bytes
                 FROM (SELECT * FROM session s WHERE {" AND ".join(conditions)} ORDER BY {order} LIMIT :limit) s
@@ -441,7 +466,7 @@ def _comparisons(terms: Sequence[tuple[str, str, str]]) -> tuple[list[str], dict
         compared = f":value{number}"
         if field.startswith("labels."):
             values[f"key{number}"] = field.removeprefix("labels.")
-            column = f"s.spec->'labels'->>:key{number}"
+            column = f"s.labels->>:key{number}"
         elif field == "number":
             # It is never NULL, and an index serves plain comparisons only.
             column, compared = "s.number", f"CAST({compared} AS bigint)"
@@ -507,7 +532,7 @@ def update_statements(
                 state_time = CASE WHEN r.state <> session.state THEN now() ELSE state_time END,
                 start_time = CASE r.state WHEN 'RUNNING' THEN coalesce(start_time, now()) WHEN 'PENDING' THEN NULL ELSE start_time END,
                 expire_time = CASE WHEN r.state = 'RUNNING'
-                    THEN coalesce(start_time, now()) + make_interval(secs => {json_number("spec->'time_limit_seconds'")}) END,
+                    THEN coalesce(start_time, now()) + make_interval(secs => time_limit_seconds) END,
                 end_time = CASE WHEN r.state IN ('TERMINATED', 'CANCELLED') THEN now() END,
                 last_failure = CASE WHEN r.delay IS NOT NULL THEN r.reason || ': ' || r.message ELSE last_failure END,
                 network = CASE WHEN r.state = 'PENDING' THEN '' ELSE network END,
@@ -538,32 +563,25 @@ def update_statements(
     return of_sessions, of_kernels
 
 
-async def change(tx: Transaction, session_id: uuid.UUID, name: str, priority: int, *, hold: bool) -> None:
-    """Gives a locked session these; one that is released begins to wait.
-    Raises NameTaken, and then the transaction has failed.
+async def change(tx: Transaction, session_id: uuid.UUID, spec: SessionSpec) -> None:
+    """Gives a locked session the name and the priority of a changed spec, and this spec; one that is released begins to
+    wait. Raises NameTaken, and then the transaction has failed.
     """
-    # Absent where it is not held: see `SessionSpec.to_json`.
-    spec = {"name": name, "priority": priority, **({"hold": True} if hold else {})}
+    row = {**members(SpecColumns.of(spec)), "spec": encode(spec)}
     try:
         await tx.pipeline(
             Statement(
                 f"""
-                UPDATE session SET name = :name, priority = :priority, spec = (spec - 'hold') || CAST(:spec AS jsonb),
-                    nomination = CASE WHEN :hold THEN '{{}}' ELSE nomination END,
-                    state_time = CASE WHEN {held("spec")} AND NOT :hold THEN now() ELSE state_time END, version = version + 1
-                WHERE id = :id
-                """,  # noqa: S608  # our own words
-                {
-                    "id": session_id,
-                    "name": name,
-                    "priority": priority,
-                    "hold": hold,
-                    "spec": orjson.dumps(spec).decode(),
-                },
+                UPDATE session SET name = :name, priority = :priority, {", ".join(f"{name} = r.{name}" for name in _OF_SPEC)},
+                    nomination = CASE WHEN r.hold THEN '{{}}' ELSE nomination END,
+                    state_time = CASE WHEN session.hold AND NOT r.hold THEN now() ELSE state_time END, version = version + 1
+                FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r({_OF_SPEC_DEFINED}) WHERE session.id = :id
+                """,  # noqa: S608  # names of our columns
+                {"id": session_id, "name": spec.name, "priority": spec.priority, "rows": recordset([row])},
             )
         )
     except psycopg.errors.UniqueViolation as error:
-        raise NameTaken("session", name) from error
+        raise NameTaken("session", spec.name) from error
 
 
 def pull_statement(session_ids: Collection[uuid.UUID]) -> Statement:

@@ -6,14 +6,19 @@ import datetime as dt
 import uuid
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Computed, Identity, Index, Integer, LargeBinary, text
+from sqlalchemy import ARRAY, BigInteger, Column, Computed, Identity, Index, Integer, LargeBinary, Text, text
 from sqlmodel import Field, SQLModel
 
 from retinue.manager.store.tables.columns import OFTEN_UPDATED, json_column, time_column
 
+# As PostgreSQL writes it, with which migrations are compared.
+_VERSION_OF_SPEC = "CASE WHEN jsonb_typeof(spec->'version'::text) = 'number'::text THEN (spec->>'version'::text)::integer ELSE NULL::integer END"
+
 
 class Session(SQLModel, table=True):
-    """A session. `spec` is the request in proto JSON with defaults filled in; `number` is the order of arrival."""
+    """A session. `spec` is its spec as a document; columns from `labels` to `sftp` are what queries read of that.
+    `number` is the order of arrival.
+    """
 
     __tablename__ = "session"
     __table_args__ = (
@@ -66,6 +71,32 @@ class Session(SQLModel, table=True):
     spec_bytes: int = Field(
         default=None, sa_column=Column(Integer, Computed("octet_length(spec::text)", persisted=True), nullable=False)
     )
+    # The version of that document.
+    spec_version: int | None = Field(
+        default=None,
+        sa_column=Column(
+            Integer,
+            Computed(_VERSION_OF_SPEC, persisted=True),
+        ),
+    )
+    labels: dict[str, str] = json_column()
+    # Not placed until a caller releases it, and not before that many seconds since 1970.
+    hold: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
+    earliest_start_time: float | None = None
+    # Agents to run on: only those when strict, else those first.
+    agents: list[str] = Field(
+        default_factory=list, sa_column=Column(ARRAY(Text), nullable=False, server_default=text("'{}'"))
+    )
+    agents_strict: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
+    architecture: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
+    replica_placement: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
+    time_limit_seconds: float | None = None
+    grace_seconds: float = Field(default=10.0, sa_column_kwargs={"server_default": text("10")})
+    preemptible: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
+    # In all; 1: it is not run again.
+    max_attempts: int = Field(default=1, sa_column_kwargs={"server_default": text("1")})
+    # Whether it serves its mounts by SFTP.
+    sftp: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
     state: str
     result: str = "UNDEFINED"
     exit_code: int | None = None
@@ -135,6 +166,9 @@ class Kernel(SQLModel, table=True):
     local_rank: int
     hostname: str
     slots: dict[str, int] = json_column()
+    # The reference of its image, empty for none, and its Isolation.
+    image: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
+    isolation: str = Field(default="PROCESS", sa_column_kwargs={"server_default": text("'PROCESS'")})
     state: str
     agent_id: str | None = None
     epoch: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import text
@@ -14,6 +15,7 @@ from retinue.manager.session.drafts import draft
 from retinue.manager.session.submit import create_many
 from retinue.manager.store.placement import quotas
 from retinue.manager.store.postgres.database import Database
+from retinue.manager.store.sessions import sessions
 
 
 async def execute(database: Database, statement: str, **values: object) -> list[tuple[object, ...]]:
@@ -37,6 +39,14 @@ async def submit(database: Database, owner: str, name: str = "", cpu: str = "1",
     async with database.transaction() as tx:
         await create_many(tx, [draft(session_id, owner, spec)])
     return session_id
+
+
+async def hold(database: Database, session_id: uuid.UUID, held: bool = True) -> None:
+    """Holds a session, or releases it."""
+    async with database.transaction() as tx:
+        spec = (await sessions.read(tx, [session_id], lock=True))[session_id].spec
+        assert isinstance(spec, SessionSpec)
+        await sessions.change(tx, session_id, replace(spec, hold=held))
 
 
 async def limit(database: Database, kind: str, name: str, **limits: Any) -> None:

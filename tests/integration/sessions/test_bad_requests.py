@@ -81,6 +81,7 @@ CREATE = [
     (spec(termination_grace=Duration(seconds=86_401)), "spec.termination_grace"),
     (spec(termination_grace=Duration(seconds=301), preemptible=True), "spec.termination_grace"),
     (spec(stop_signal="STOP"), "spec.stop_signal"),
+    (spec(description="\x1b[2J"), "spec.description"),
     (spec(time_warning={"signal": "USR1", "before": Duration(seconds=60)}), "spec.time_warning"),
     (
         spec(time_limit=Duration(seconds=60), time_warning={"signal": "USR1", "before": Duration(seconds=60)}),

@@ -36,10 +36,11 @@ def test_a_request_from_options() -> None:
         sub_command=["sleep", "9"],
         main_slots={"mem": "1g"},
         labels={"team": "x"},
+        description="why",
         termination_grace=1.5,
     )
     assert (spec.type, spec.cluster_mode, spec.cluster_size) == (pb.SESSION_TYPE_BATCH, pb.CLUSTER_MODE_MULTI_NODE, 3)
-    assert (spec.name, spec.project, spec.resource_group) == ("count", "p", "g")
+    assert (spec.name, spec.project, spec.resource_group, spec.description) == ("count", "p", "g", "why")
     assert spec.HasField("priority")
     assert spec.priority == 0
     assert (spec.termination_grace.seconds, spec.termination_grace.nanos) == (1, 500_000_000)

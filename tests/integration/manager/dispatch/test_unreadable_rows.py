@@ -34,15 +34,16 @@ from tests.integration.manager.reporting_node import TERM
 from tests.integration.manager.rows import states, submit
 from tests.support.eventually import eventually
 
-# What rolling upgrades, downgrades and damage make of a stored request.
+# What rolling upgrades, downgrades and damage make of a stored spec.
 SPECS = {
-    "future member": """spec || '{"hibernates": true}'""",
-    "future member inside": """jsonb_set(spec, '{retry}', '{"max_attempts": 1, "jitter": 2}')""",
+    "future member": """spec || '{"version": 1000, "hibernates": true}'""",
+    "future member inside": """spec || '{"version": 1000, "retry": {"max_attempts": 1, "jitter": 2}}'""",
     "no kernel": "spec - 'kernel'",
     "no roles": "spec - 'roles'",
     "future type": """spec || '{"type": "SWARM"}'""",
     "numbers for texts": """jsonb_set(spec, '{kernel,command}', '[1, null]')""",
     "texts for numbers": """spec || '{"earliest_start_time": "noon", "time_limit_seconds": "long", "cluster_size": "two"}'""",
+    "no version": "spec - 'version'",
     "a list": "'[]'",
     "null": "'null'",
 }
@@ -78,8 +79,8 @@ async def test_sessions_of_another_version_cost_themselves_only(database: Databa
             await eventually(partial(running, database, name))
         for number, kind in enumerate(SPECS):
             await damage(database, names[kind], f"spec = {SPECS[kind]}")
-            await submit(database, "ann", f"waiting-{number}")
-            await damage(database, f"waiting-{number}", f"spec = {SPECS[kind]}")
+            await submit(database, "ann", f"waiting-{number}", hold=True)
+            await damage(database, f"waiting-{number}", f"hold = FALSE, spec = {SPECS[kind]}")
         await submit(database, "ann", "other")
         await eventually(partial(running, database, "other"))
         for name in names.values():
@@ -110,7 +111,13 @@ async def test_sessions_of_another_version_cost_themselves_only(database: Databa
         assert set(map(str, before.values())) <= listed
         assert len(listed) == 2 * len(SPECS) + 2
         # They end when that is requested.
-        for kind in ("future member", "no kernel", "numbers for texts", "texts for numbers"):
+        for kind in (
+            "future member",
+            "future member inside",
+            "no kernel",
+            "numbers for texts",
+            "texts for numbers",
+        ):
             async with database.transaction() as tx:
                 assert await terminate(tx, before[kind], by="ann", force=False)
             await eventually(partial(ended, database, names[kind]))
@@ -136,7 +143,7 @@ async def test_what_an_agent_was_sent_of_it_stays(database: Database) -> None:
         now = await read_desired(database, "n1", SessionSecrets(bytes(32)))
         assert len(now.unreadable) == 1
         assert not sent.advance(now, None)
-        await damage(database, "one", "spec = spec - 'hibernates'")
+        await damage(database, "one", """spec = (spec - 'hibernates') || '{"version": 1}'""")
         assert not sent.advance(await read_desired(database, "n1", SessionSecrets(bytes(32))), None)
 
 
@@ -221,8 +228,7 @@ async def test_an_attempt_of_another_version_costs_no_other_of_its_agent(databas
 WAITING = {
     "a number of failed agents": "failed_agents = '7'",
     "failed agents of another kind": """failed_agents = '[["n1"]]'""",
-    "a number of agents": """spec = spec || '{"agents": 7}'""",
-    "agents of another kind": """spec = spec || '{"agents": [{"id": "n1"}]}'""",
+    "agents that are none": "agents = '{NULL}'",
     "a nomination of another kind": """nomination = '{"agents": [7, []], "until": 4e9}'""",
 }
 

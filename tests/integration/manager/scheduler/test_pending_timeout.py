@@ -11,8 +11,8 @@ from retinue.manager.controllers import deadlines, dependencies
 from retinue.manager.domain.scheduling.policy import Policy
 from retinue.manager.scheduling.strategies import PENDING_TIMEOUT_SECONDS, validate_policy
 from retinue.manager.store.postgres.database import Database
-from retinue.manager.store.sessions import sessions
 from tests.integration.manager.reporting_node import TERM
+from tests.integration.manager.rows import hold
 from tests.support.databases import Postgres, fresh_database
 from tests.vectors.store_vectors import node_with, submit
 
@@ -46,8 +46,7 @@ async def test_only_time_in_which_a_session_could_have_had_a_place_counts(postgr
     assert validate_policy(Policy(options=BOUND)).pending_timeout_seconds == HOUR
     async with fresh_database(postgres) as url, node_with(url, {"cpu": 1, "mem": 1}) as database:
         plain, held = [await submit(database, [{"cpu": 2}]) for _ in range(2)]
-        async with database.transaction() as tx:
-            await sessions.change(tx, held, "held", 10, hold=True)
+        await hold(database, held)
         later = await submit(database, [{"cpu": 2}], earliest_start_time=time.time() - HOUR / 2)
         parent, finished = [await submit(database, [{"cpu": 2}]) for _ in range(2)]
         child, grown = await submit(database, [{"cpu": 2}], [parent]), await submit(database, [{"cpu": 2}], [finished])
@@ -76,8 +75,7 @@ async def test_only_time_in_which_a_session_could_have_had_a_place_counts(postgr
         assert await cancelled(database) == {plain, grown}
         assert child not in await cancelled(database)
         # One that is released waits from then on.
-        async with database.transaction() as tx:
-            await sessions.change(tx, held, "held", 10, hold=False)
+        await hold(database, held, held=False)
         assert held not in await cancelled(database)
         await make_older(database, 1.1)
         assert held in await cancelled(database)

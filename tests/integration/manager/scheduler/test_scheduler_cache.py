@@ -20,9 +20,8 @@ from retinue.manager.store.fleet import agents, groups
 from retinue.manager.store.placement import quotas, shares
 from retinue.manager.store.postgres.database import Database
 from retinue.manager.store.postgres.exchange import Command, exchange
-from retinue.manager.store.sessions import sessions
 from tests.integration.manager.reporting_node import TERM
-from tests.integration.manager.rows import limit, states, waits
+from tests.integration.manager.rows import hold, limit, states, waits
 from tests.integration.manager.rows import submit as submit_to
 from tests.integration.manager.scheduled_nodes import before_the_commit, roomy_node
 from tests.integration.manager.scheduler.world import GIB, World, check
@@ -219,17 +218,12 @@ async def test_a_session_that_is_held_meanwhile_is_not_placed(
 ) -> None:
     async with roomy_node(database) as (_, scheduler):
         session = await submit_to(database, "ann", "s")
-
-        async def hold(held: bool) -> None:
-            async with database.transaction() as tx:
-                await sessions.change(tx, session, "s", 10, hold=held)
-
-        await before_the_commit(monkeypatch, scheduler, lambda: hold(True))
+        await before_the_commit(monkeypatch, scheduler, lambda: hold(database, session))
         assert await states(database) == {"s": "PENDING"}
         await scheduler.run_once()
         await compare(database, scheduler)
         assert (await waits(database, "s"))[0] == "HELD"
-        await hold(False)
+        await hold(database, session, held=False)
         await scheduler.run_once()
         assert await states(database) == {"s": "SCHEDULED"}
 

@@ -7,7 +7,9 @@ import logging
 import re
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -18,6 +20,9 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlmodel import SQLModel
 
+from retinue.manager.domain.session.events import SessionCreated, parse_event
+from retinue.manager.domain.session.spec import SessionSpec
+from retinue.manager.domain.session.spec_columns import KernelColumns, SpecColumns, members
 from retinue.manager.store import tables
 from retinue.manager.store.migrations import (
     SchemaTooNewError,
@@ -30,6 +35,7 @@ from retinue.manager.store.migrations import (
 from retinue.manager.store.postgres.connections import parse_url
 from retinue.manager.store.postgres.database import Database, StoreUnavailable
 from retinue.manager.store.postgres.examination import WrongEncodingError
+from retinue.manager.store.sessions import sessions
 from tests.integration.manager.rows import submit
 from tests.integration.manager.store.revisions import add_later_revision, make_former
 from tests.support.databases import Postgres
@@ -100,6 +106,27 @@ def execute(url: str, statement: str) -> object:
         return result.scalar() if result.returns_rows else None
 
 
+async def stored_columns(database: Database, name: str) -> dict[str, Any]:
+    """Returns what is in the columns that are written from a session's spec, and in those of its main kernel."""
+    columns = ", ".join(f"s.{field.name}" for field in fields(SpecColumns))
+    query = f"SELECT {columns}, k.image, k.isolation FROM session s JOIN kernel k USING (id) WHERE s.name = :name"  # noqa: S608  # our own
+    async with database.transaction() as tx:
+        return dict((await tx.execute(sqlalchemy.text(query), {"name": name})).mappings().one())
+
+
+async def columns_by_spec(database: Database, name: str) -> dict[str, Any]:
+    """Returns what has to be in them."""
+    async with database.transaction() as tx:
+        session_id = (
+            await tx.execute(sqlalchemy.text("SELECT id FROM session WHERE name = :name"), {"name": name})
+        ).scalar_one()
+        spec = (await sessions.read(tx, [session_id]))[session_id].spec
+    assert isinstance(spec, SessionSpec)
+    assert spec.name == name
+    columns = {**members(SpecColumns.of(spec)), **members(KernelColumns.of(spec, "main"))}
+    return {**columns, "agents": list(spec.agents)}
+
+
 async def test_tables_and_migrations_agree(database_url: str) -> None:
     assert tables.Session.__tablename__ in SQLModel.metadata.tables
     assert await asyncio.to_thread(differences, database_url) == []
@@ -135,6 +162,14 @@ async def test_a_cluster_of_before_the_first_release_is_upgraded(
     database_url: str, empty_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await asyncio.to_thread(make_former, empty_url)
+    asked = """
+        {"hold": true, "labels": {"a": "b"}, "agents": ["n1", "n2"], "agents_strict": true, "architecture": "aarch64", "preemptible": true,
+        "replica_placement": "PACK", "earliest_start_time": 1e9, "time_limit_seconds": 60, "grace_seconds": 3, "isolations": {"main": "VM"},
+        "retry": {"max_attempts": 3, "on_failure": true, "backoff_seconds": 1, "max_backoff_seconds": 2},
+        "roles": {"main": {"image": "i", "command": [], "environment": {}, "slots": {}, "isolation": null}}}
+    """
+    with psycopg.connect(empty_url) as connection:
+        connection.execute("UPDATE session SET spec = spec || %s::jsonb", [asked])
     with pytest.raises(SchemaTooOldError, match="start a manager of this version first"):
         await check(empty_url)
     with caplog.at_level(logging.INFO, LOGGER):
@@ -147,8 +182,13 @@ async def test_a_cluster_of_before_the_first_release_is_upgraded(
     try:
         # Triggers and sequences work.
         await submit(database, "ann", "new")
+        assert await stored_columns(database, "old") == await columns_by_spec(database, "old")
+        assert await stored_columns(database, "new") == await columns_by_spec(database, "new")
     finally:
         await database.dispose()
+    created = await asyncio.to_thread(execute, empty_url, "SELECT payload::text FROM journal WHERE revision = 1")
+    assert isinstance(event := parse_event("CREATED", str(created)), SessionCreated)
+    assert isinstance(event.spec, SessionSpec)
     names = "SELECT string_agg(name || number, ',' ORDER BY number) FROM session"
     assert await asyncio.to_thread(execute, empty_url, names) == "old1,new2"
     marked = "SELECT count(DISTINCT key) FROM scheduling_change WHERE kind = 'session'"

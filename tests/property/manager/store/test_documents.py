@@ -142,7 +142,7 @@ def test_members_of_later_versions_are_left_alone(kind: str) -> None:
 def test_a_request_of_a_later_version_is_not_read_in_part() -> None:
     later = document("revision")
     assert isinstance(later, dict)
-    later["session"]["hibernates"] = True
+    later["session"] |= {"version": 1000, "hibernates": True}
     assert isinstance(KINDS["revision"].decode(later), Unreadable)
 
 

@@ -154,9 +154,9 @@ def test_agents_that_failed_may_be_written_as_null() -> None:
 def kernels_of(*isolations: str, sftp: bool = False) -> PendingSession:
     """A session with a kernel of each isolation."""
     session = waiting("ann")
-    main = json.loads(session.kernels or "")[0] | {"sftp": sftp}
+    main = json.loads(session.kernels or "")[0]
     kernels = [{**main, "hostname": f"k{rank}", "isolation": isolation} for rank, isolation in enumerate(isolations)]
-    return replace(session, kernels=json.dumps(kernels), cluster_size=len(kernels))
+    return replace(session, kernels=json.dumps(kernels), cluster_size=len(kernels), sftp=sftp)
 
 
 def test_virtual_machines_need_an_agent_that_says_it_runs_them() -> None:

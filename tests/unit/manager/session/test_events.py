@@ -28,6 +28,7 @@ from retinue.manager.domain.session.events import (
     parse_conditions,
     parse_event,
     parse_pulled_bytes,
+    stored_creation,
     with_failing_steps,
     with_memory_kills,
     with_pause,
@@ -35,15 +36,18 @@ from retinue.manager.domain.session.events import (
 from retinue.manager.domain.session.images import SeenImage
 from retinue.manager.domain.session.new_session import NewKernel, NewSession
 from retinue.manager.domain.session.service_ports import ServicePortSpec
-from retinue.manager.domain.session.states import KernelState, Result, SessionState
+from retinue.manager.domain.session.spec import SessionSpec
+from retinue.manager.domain.session.spec_codec import Encoder, UnreadableSpec
+from retinue.manager.domain.session.states import KernelState, Result, SessionState, SessionType
 from retinue.manager.store.postgres.recordset import recordset
 
 ID, NOW = uuid.UUID(int=7), dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
-SESSION = NewSession(ID, "n", "ada", "p", "g", "BATCH", "SINGLE_NODE", 1, 10, {"name": "n", "roles": {}}, "")
+SESSION = NewSession(ID, "n", "ada", "p", "g", "BATCH", "SINGLE_NODE", 1, 10, "")
+SPEC = SessionSpec("n", "p", "g", SessionType.BATCH, labels={"a": "b"})
 IMAGE = SeenImage("sha256:1", "sha256:2", (ServicePortSpec("web", "http", (80, 443)),))
 MOVED = (KernelState.RUNNING, KernelState.TERMINATED)
 HAPPENED: tuple[Happening, ...] = (
-    SessionCreated(SESSION, (NewKernel(ID, ID, "main", 1, 0, "main1", {"cpu": 1000}),), "QUEUED", "it waits"),
+    SessionCreated(SESSION, SPEC, (NewKernel(ID, ID, "main", 1, 0, "main1", {"cpu": 1000}),), "QUEUED", "it waits"),
     SessionMoved(SessionState.RUNNING, SessionState.TERMINATING, Result.FAILED, 3, "X", "ends", 2, "BRIDGE"),
     KernelMoved(ID, "main1", *MOVED, "n1", 2, "10.1.0.2", 3, "EXITED", IMAGE, NOW),
     ImagePulled(ID, "main1", "n1", 1, "busybox", PulledBytes(1, 2), (LayerReport("a", 1, 2, False),)),
@@ -55,8 +59,18 @@ HAPPENED: tuple[Happening, ...] = (
 
 @pytest.mark.parametrize("what", HAPPENED, ids=lambda what: type(what).__name__)
 def test_an_entry_is_read_as_it_was_written(what: Happening) -> None:
-    stored = orjson.dumps(orjson.loads(recordset([what]))[0]).decode()
+    written = stored_creation(what, Encoder()) if isinstance(what, SessionCreated) else what
+    stored = orjson.dumps(orjson.loads(recordset([written]))[0]).decode()
     assert parse_event(KINDS[type(what)], stored) == what
+
+
+def test_a_session_with_an_unreadable_spec_was_created_all_the_same() -> None:
+    stored = orjson.loads(recordset([stored_creation(HAPPENED[0], Encoder())]))[0]  # type: ignore[arg-type]
+    stored["spec"]["version"] = 10**6
+    read = parse_event("CREATED", orjson.dumps(stored).decode())
+    assert isinstance(read, SessionCreated)
+    assert isinstance(read.spec, UnreadableSpec)
+    assert (read.session, read.spec.known) == (SESSION, SPEC)
 
 
 def test_every_kind_is_tried() -> None:

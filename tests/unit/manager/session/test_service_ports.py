@@ -16,9 +16,8 @@ from retinue.manager.domain.session.service_ports import (
     check_ports,
     local_address,
     port_variables,
-    stored_port,
+    reachable,
 )
-from retinue.manager.domain.session.stored_spec import StoredSpec
 from retinue.manager.gateway.core.rules import Address
 
 IMAGE = [
@@ -26,10 +25,7 @@ IMAGE = [
     ServicePortSpec("web", "http", (80, 443)),
     ServicePortSpec("ssh", "tcp", (2200,)),
 ]
-SPEC = {
-    "service_ports": [{"name": "web", "protocol": "http", "ports": [8080, 8081]}],
-    "preopen_ports": [{"first": 2190, "last": 2210}],
-}
+WEB, RANGE = ServicePortSpec("web", "http", (8080, 8081)), PortRange(2190, 2210)
 
 
 def test_programs_know_the_addresses_of_ports_that_speak_http() -> None:
@@ -69,12 +65,12 @@ def test_programs_know_the_addresses_of_ports_that_speak_http() -> None:
     ],
 )
 def test_what_is_found(wanted: str, expected: int | None) -> None:
-    assert StoredSpec(SPEC).reachable(IMAGE).find(wanted) == expected
+    assert reachable([WEB], [RANGE], IMAGE).find(wanted) == expected
 
 
-def test_sessions_from_before_there_were_ports() -> None:
-    assert StoredSpec({}).reachable([]) == Reachable(())
-    assert StoredSpec({}).reachable(IMAGE).find("web") == 80
+def test_sessions_without_ports() -> None:
+    assert reachable([], [], []) == Reachable(())
+    assert reachable([], [], IMAGE).find("web") == 80
 
 
 @pytest.mark.parametrize(
@@ -86,9 +82,6 @@ def test_a_program_sees_the_browsers_host_or_localhost(protocol: str, host: str,
     declared = ServicePortSpec("web", protocol, (8000,), host)
     check_ports([declared], [], violations)
     assert [path for path, _ in violations] == ([] if good else ["spec.service_ports[0].host"])
-    assert stored_port({"name": "web", "protocol": protocol, "ports": [8000], "host": host}) == declared
-    # As a version without it wrote it.
-    assert stored_port({"name": "web", "protocol": "http", "ports": [8000]}).host == ""
 
 
 def test_words() -> None:

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import uuid
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 
-import orjson
 import pytest
 
-from retinue.manager.domain.session.isolation import Isolation
 from retinue.manager.domain.session.spec import (
     KernelSpec,
     SessionSpec,
-    TimeWarning,
-    UnreadableSpecError,
     cluster_environment,
     kernel_plans,
     launcher_environment,
     role_counts,
 )
 from retinue.manager.domain.session.states import SessionType
-from retinue.manager.store.sessions import spec_fields
 
 SESSION = uuid.UUID("00000000-0000-4000-8000-000000000001")
 
@@ -116,67 +110,8 @@ def test_roles_with_counts_say_which_kernels_there_are() -> None:
     assert environment["BACKENDAI_CLUSTER_HOSTS"] == "main1,sub1,worker1,worker2"
     assert (environment["BACKENDAI_CLUSTER_ROLE"], environment["BACKENDAI_CLUSTER_IDX"]) == ("worker", "2")
     assert asked.of_role("worker").command == ()
-    assert SessionSpec.from_json(json.loads(json.dumps(asked.to_json()))) == asked
 
 
 @pytest.mark.parametrize("roles", [[], [("main", None)], [("sub", None), ("main", None)]])
 def test_without_counts_the_size_says_it(roles: list[tuple[str, int | None]]) -> None:
     assert role_counts(roles) == ()
-
-
-def test_the_stored_form_holds_every_field() -> None:
-    asked = SessionSpec(
-        name="n",
-        project="p",
-        resource_group="g",
-        type=SessionType.BATCH,
-        kernel=KernelSpec("i", ("a", "b"), {"A": "1"}, {"cpu": "1"}, working_directory="/data"),
-        roles={"sub": KernelSpec(command=("c",))},
-        labels={"x": "y"},
-        isolations={"main": Isolation.VM},
-        hold=True,
-        runs_after=("other",),
-        stop_signal="INT",
-        time_warning=TimeWarning("USR1", 60.0, started_only=True),
-        runs_after_failure=("third",),
-        runs_after_label="key",
-    )
-    assert asked.to_json() == asdict(asked)
-
-
-def test_the_store_knows_all_members_of_a_stored_request() -> None:
-    own = {"isolations": {"sub": Isolation.VM}, "hold": True, "runs_after": ("other",)}
-    own |= {"stop_signal": "INT", "time_warning": TimeWarning("USR1", 1.0)}
-    own |= {"runs_after_failure": ("other",), "runs_after_label": "key"}
-    stored = replace(spec(2), **own).to_json()  # type: ignore[arg-type]
-    assert set(spec_fields.KNOWN) == {field.name for field in fields(SessionSpec)} == set(stored)
-    # Versions that do not know these leave a session alone that has them, and run all others as they always did.
-    assert set(spec(2).to_json()) == set(spec_fields.KNOWN) - set(own)
-    assert set(spec_fields.REQUIRED) < set(spec_fields.KNOWN)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"hibernates": True},
-        {"kernel": None},
-        {"kernel": {"image": "", "command": [1], "environment": {}, "slots": {}}},
-        {"kernel": {"image": "", "command": [], "environment": {}, "slots": {}, "isolation": "ENCLAVE"}},
-        {"isolations": {"main": "ENCLAVE"}},
-        {"isolations": ["VM"]},
-        {"roles": 7},
-        {"retry": {"max_attempts": 1, "jitter": 2}},
-        {"type": "SWARM"},
-        {"cluster_size": "two"},
-        {"mounts": [{"source": 1, "target": "x"}]},
-        {"preopen_ports": "x"},
-    ],
-)
-def test_what_another_version_wrote_is_unreadable(change: dict[str, object]) -> None:
-    stored = orjson.loads(orjson.dumps(spec(2).to_json()))
-    assert SessionSpec.from_json(stored) == spec(2)
-    with pytest.raises(UnreadableSpecError):
-        SessionSpec.from_json({**stored, **change})
-    for member in spec_fields.REQUIRED:
-        with pytest.raises(UnreadableSpecError):
-            SessionSpec.from_json({key: value for key, value in stored.items() if key != member})

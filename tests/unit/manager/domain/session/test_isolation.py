@@ -11,7 +11,6 @@ from retinue.manager.domain.session.isolation import Isolation
 from retinue.manager.domain.session.isolation_policy import IsolationPolicy
 from retinue.manager.domain.session.spec import KernelSpec, SessionSpec, SftpSpec, role_counts
 from retinue.manager.domain.session.states import SessionType
-from retinue.manager.domain.session.stored_spec import StoredSpec
 
 PROCESS, CONTAINER, VM = Isolation.PROCESS, Isolation.CONTAINER, Isolation.VM
 IMAGE = KernelSpec(image="debian:12")
@@ -35,7 +34,7 @@ def test_without_anything_the_image_decides_and_nothing_is_stored() -> None:
         admitted, violations = admit(request(kernel))
         assert not violations
         assert admitted.isolation_of("main") is isolation
-        assert "isolations" not in admitted.to_json()
+        assert not admitted.isolations
 
 
 def test_a_virtual_machine_may_have_an_image() -> None:
@@ -55,10 +54,8 @@ def test_a_gang_may_mix_isolations() -> None:
     )
     admitted, violations = admit(asked)
     assert not violations
-    stored = SessionSpec.from_json(admitted.to_json())
     expected = {"main": VM, "worker": CONTAINER, "helper": PROCESS}
-    assert {role: stored.isolation_of(role) for role, _ in stored.layout} == expected
-    assert {role: StoredSpec(admitted.to_json()).isolation(role) for role in expected} == expected
+    assert {role: admitted.isolation_of(role) for role, _ in admitted.layout} == expected
 
 
 def test_a_role_of_processes_does_not_inherit_the_image() -> None:
@@ -66,8 +63,7 @@ def test_a_role_of_processes_does_not_inherit_the_image() -> None:
     assert not violations
     assert admitted.of_role("sub").image == ""
     assert (admitted.isolation_of("main"), admitted.isolation_of("sub")) == (CONTAINER, PROCESS)
-    # A version that knows no isolation would run it as a container: it finds a member that it does not know.
-    assert admitted.to_json()["isolations"] == {"sub": PROCESS}
+    assert admitted.isolations == {"sub": PROCESS}
 
 
 @pytest.mark.parametrize(
