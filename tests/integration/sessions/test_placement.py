@@ -131,8 +131,8 @@ async def test_a_slot_that_no_agent_has_is_refused_at_once(client: Client) -> No
         with pytest.raises(InvalidRequest) as refused:
             await create(type="interactive", slots=slots)
         assert [(wrong.field, wrong.description) for wrong in refused.value.violations] == [
-            ("spec.kernel.slots['cpuu']", "no agent has such a slot, did you mean cpu? there are cpu, mem"),
-            ("spec.kernel.slots['tpu.device']", "no agent has such a slot; there are cpu, mem"),
+            ("spec.kernel.slots['cpuu']", "no agent has such a slot, did you mean cpu? there are cpu, disk, mem"),
+            ("spec.kernel.slots['tpu.device']", "no agent has such a slot; there are cpu, disk, mem"),
         ]
     # Who limits it expects agents that have it.
     await client.quotas.set("resource-group", "default", slots={"tpu.device": "8"})
