@@ -197,4 +197,4 @@ bench: $(INSTALLED) ## every figure as a ratio, and the table in docs/performanc
 	$(PY) -m tests.bench $(if $(QUICK),--quick,--write)
 
 clean: ## what the targets made, but not what is installed
-	rm -rf gen client/sync dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf gen src client/sync dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,5 +1,6 @@
 """Builds the gRPC stubs from `protos/` into `gen/` and the blocking client into `client/sync` whenever the project is
-built or installed, and the web console when a package is built, which also records what it was built from.
+built or installed, and the web console when a package is built, which also records what it was built from. A checkout
+that is installed gets `src/`, too.
 """
 
 from __future__ import annotations
@@ -87,6 +88,17 @@ def _link(link: Path, target: Path) -> None:
     link.symlink_to(target)
 
 
+def link_checkout(root: Path, installed: dict[str, str]) -> None:
+    """Makes `src/`, by which a checkout imports under the names that it has when installed: a link for each of
+    `installed`, from paths in the tree to paths in a wheel. Stubs are joined from `gen` instead.
+    """
+    for path, name in installed.items():
+        if not path.startswith("gen/"):
+            link = root / "src" / name
+            link.parent.mkdir(parents=True, exist_ok=True)
+            _link(link, Path(os.path.relpath(root / path, link.parent)))
+
+
 def is_console_built(root: Path = ROOT) -> bool:
     """Whether the console's files are there, and none of its sources is newer."""
     built = root / "manager/console/static/index.html"
@@ -156,6 +168,9 @@ class StubsHook(BuildHookInterface[Any]):
         root = Path(self.root)
         generate(root)
         generate_sync_client(root)
+        if version == "editable":
+            config = self.build_config.target_config
+            link_checkout(root, config["sources"] | config["force-include"])
         if version == "standard":
             # It makes all of it one package; a checkout is joined from two folders instead.
             build_data["force_include"][str(root / "gen/installed.package")] = "retinue"
