@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 IN_BACKGROUND = ("setpriv", "--pdeathsig", "TERM", "nice", "-n", "10")
 """The begin of the command of a build: it gives way to others, and ends with the process that started it."""
@@ -156,7 +156,7 @@ class NodeBuilds:
         return task
 
     async def _build(self, part: Part) -> None:
-        log.info("%s: not there yet; it is built now, once, in the background", part.title)
+        _log.info("%s: not there yet; it is built now, once, in the background", part.title)
         try:
             failure = await self._make(part)
         except BuildError as error:
@@ -164,17 +164,17 @@ class NodeBuilds:
         finally:
             del self._tasks[part.name]
         if failure:
-            log.warning("%s cannot be built: %s", part.title, failure)
+            _log.warning("%s cannot be built: %s", part.title, failure)
             self._failures[part.name] = failure
         else:
-            log.info("%s: built", part.title)
+            _log.info("%s: built", part.title)
             self._failures.pop(part.name, None)
         self._changed(part)
 
     async def _make(self, part: Part) -> str:
         """Builds a part or waits for another's build; returns why it failed, and nothing when it did not."""
         with _lock(part, self._cache) as lock:
-            while not _try_lock(lock):  # noqa: ASYNC110 - another process has it
+            while not _try_lock(lock):  # noqa: ASYNC110  # another process has it
                 await asyncio.sleep(_LOOK_SECONDS)
             if await asyncio.to_thread(part.find, self._cache) is not None:
                 return ""

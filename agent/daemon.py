@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     from retinue.agent.resources.sampler import GpuReader, Reader
     from retinue.agent.runtime.contract import OptionalRuntime, Runtime
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 NULL_CREATES = 100_000
 ADDRESS_INTERVAL = 5.0
@@ -118,7 +118,7 @@ async def serve(settings: Settings, stopping: asyncio.Event) -> None:
         os.close(descriptor)
 
 
-async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: PLR0915 - one part after the other
+async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: PLR0915  # one part after the other
     damaged, conditions, disk = _state(settings)
     identities = IdentityStore(settings.state_dir / "identity.json")
     await identify(settings.agent_id, settings.managers, settings.join_token, settings.ca_fingerprint, identities)
@@ -138,7 +138,7 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
     runtime: Runtimes | NullRuntime
     gpu_watch: GpuWatch | None = None
     if settings.null_kernels:
-        log.warning(
+        _log.warning(
             "kernels of this agent do nothing: it is for tests and benches, and for managers in development mode"
         )
         runtime = NullRuntime()
@@ -246,7 +246,7 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
             await builds.begin()
         port = await server.start(settings.listen, direct_port.listen_address(settings.direct_listen, settings.listen))
         address = settings.advertise or f"{_bracketed(uplink.address)}:{port}"
-        log.info("agent %s listens at %s and is dialled at %s", settings.agent_id, settings.listen, address)
+        _log.info("agent %s listens at %s and is dialled at %s", settings.agent_id, settings.listen, address)
         about = Announcement(settings.managers, address, instance, software_version())
         announcer = Announcer(about, identities, generator)
         async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as group:
@@ -275,10 +275,10 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
                 parts["own address"] = lambda: _end_when_moved(uplink, stopping)
             if gpu_watch is not None:
                 parts["GPUs"] = functools.partial(gpu_watch.run, reconciler.changed)
-            background = [group.create_task(keep(name, part, log), name=name) for name, part in parts.items()]
+            background = [group.create_task(keep(name, part, _log), name=name) for name, part in parts.items()]
             notify_ready()
             await stopping.wait()
-            log.info("stopping; kernels run on")
+            _log.info("stopping; kernels run on")
             for task in background:
                 task.cancel()
             await server.stop()
@@ -295,7 +295,7 @@ async def _follow_managers(managers: ManagerAddresses, networks: NodeNetworks, r
     while True:
         await asyncio.sleep(MANAGERS_INTERVAL)
         if await asyncio.to_thread(managers.look):
-            log.info("the managers' addresses are %s", ", ".join(sorted(managers.known)))
+            _log.info("the managers' addresses are %s", ", ".join(sorted(managers.known)))
             networks.keep_from(managers.known)
             registries.keep_from(managers.known)
 
@@ -307,7 +307,7 @@ async def _end_when_moved(uplink: Uplink, stopping: asyncio.Event) -> None:
     while True:
         await asyncio.sleep(ADDRESS_INTERVAL)
         if (found := await NETWORK.run(moved_from, uplink.address)) is not None:
-            log.error(
+            _log.error(
                 "this node's address is %s and no longer %s: the agent ends, and has to be started again",
                 found.address,
                 uplink.address,
@@ -428,7 +428,7 @@ async def _containers(
     if host is None:
         return None
     if trouble := await asyncio.to_thread(describe_trouble, settings.registry_config):
-        log.warning("images of private registries cannot be fetched: %s", trouble)
+        _log.warning("images of private registries cannot be fetched: %s", trouble)
     options = _options(
         DockerOptions,
         settings,

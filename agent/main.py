@@ -23,7 +23,7 @@ _AGENT_ID = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 
 
 def _slots(_context: click.Context, _parameter: click.Parameter, value: str) -> dict[str, int]:
-    from retinue.rpc.core.amounts import parse_slots  # noqa: PLC0415 - kept out of `--help`
+    from retinue.rpc.core.amounts import parse_slots  # noqa: PLC0415  # kept out of `--help`
 
     try:
         return parse_slots(value)
@@ -32,7 +32,7 @@ def _slots(_context: click.Context, _parameter: click.Parameter, value: str) -> 
 
 
 def _uid_range(_context: click.Context, _parameter: click.Parameter, value: str) -> UserRange:
-    from retinue.agent.host.users import parse_range  # noqa: PLC0415 - kept out of `--help`
+    from retinue.agent.host.users import parse_range  # noqa: PLC0415  # kept out of `--help`
 
     try:
         return parse_range(value)
@@ -257,7 +257,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 @_options
 def run(log_format: str, log_level: str, **values: Any) -> None:
     """Runs the agent until it is stopped; kernels run on then."""
-    import grpc.aio  # noqa: PLC0415 - takes long to import, and `--help` does not need it
+    import grpc.aio  # noqa: PLC0415  # takes long to import, and `--help` does not need it
 
     from retinue.agent import daemon  # noqa: PLC0415
     from retinue.agent.errors import KernelRuntimeError  # noqa: PLC0415
@@ -291,13 +291,13 @@ def run(log_format: str, log_level: str, **values: Any) -> None:
     show_default=True,
     help="File that is written for `run`, unless it exists.",
 )
-def _join(  # noqa: PLR0917 - one per option
+def _join(  # noqa: PLR0917  # one per option
     agent_id: str, manager: tuple[str, ...], join_token: str, ca_fingerprint: str, data_dir: Path, config: Path
 ) -> None:
     """Enrols this node and writes the agent's configuration file;
     `retinue agents join-token` prints the whole command.
     """
-    import grpc.aio  # noqa: PLC0415 - kept out of `--help`
+    import grpc.aio  # noqa: PLC0415  # kept out of `--help`
 
     from retinue.agent.joining import join, write_configuration  # noqa: PLC0415
     from retinue.agent.state.exclusive import InUseError  # noqa: PLC0415
@@ -333,7 +333,7 @@ def _build(parts: tuple[str, ...], directory: Path, *, locked: bool) -> None:
     (Python for code, from the package index of pip) or `linux` (Debian's Linux for virtual machines); without one, all
     that this node has a use for.
     """
-    from retinue.agent.builds import PARTS, make  # noqa: PLC0415 - kept out of `--help`
+    from retinue.agent.builds import PARTS, make  # noqa: PLC0415  # kept out of `--help`
     from retinue.agent.kernel.build import PROGRAMS, BuildError, build  # noqa: PLC0415
 
     known = {part.name: part for part in PARTS}
@@ -370,7 +370,7 @@ def _check_config(context: click.Context, /, log_format: str, log_level: str, **
     config_file.check(context)
 
 
-def _settings(  # noqa: PLR0917 - one per option
+def _settings(  # noqa: PLR0917  # one per option
     agent_id: str,
     data_dir: Path,
     scratch_dir: Path | None,
@@ -414,7 +414,7 @@ def _settings(  # noqa: PLR0917 - one per option
     metrics: str,
 ) -> Settings:
     """Returns the settings that options mean. Raises ClickException."""
-    from retinue.agent.docker.core.image_removal import RemovalPolicy  # noqa: PLC0415 - kept out of `--help`
+    from retinue.agent.docker.core.image_removal import RemovalPolicy  # noqa: PLC0415  # kept out of `--help`
     from retinue.agent.settings import KubernetesSettings, Settings, check  # noqa: PLC0415
 
     options.check_failpoints(failpoints, development=development)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from retinue.agent.conditions import Conditions
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 QUIET = 60.0
 """Seconds without a failure after which a fault counts as mended."""
@@ -109,7 +109,7 @@ class NodeFaults(logging.Filter):
         self._parts = {
             part: Retrying(
                 f"the agent lacks {part}",
-                log,
+                _log,
                 changed=lambda text, part=part: self._show(part, text),  # type: ignore[misc]
                 clock=clock,
                 level=logging.ERROR,

@@ -80,7 +80,7 @@ _STYLES = {doctor.OK: "green", doctor.WARNING: "yellow", doctor.ERROR: "red"}
     help="UDP port of cluster sessions, as managers were given it.",
 )
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def doctor_command(  # noqa: PLR0917 - the options of the command
+def doctor_command(  # noqa: PLR0917  # the options of the command
     docker_host: str,
     kube_node: str,
     kube_config: Path | None,
@@ -104,7 +104,7 @@ def doctor_command(  # noqa: PLR0917 - the options of the command
         raise UsageError(f"--session-subnets: {error}") from error
     findings = doctor.evaluate(doctor.examine(docker_host, vxlan_port, data_dir), subnets)
     if kube_node:
-        from retinue.devtools import pod_doctor  # noqa: PLC0415 - needs what only agents have
+        from retinue.devtools import pod_doctor  # noqa: PLC0415  # needs what only agents have
 
         findings += pod_doctor.evaluate(pod_doctor.examine(kube_config, kube_node, kube_namespace, kube_priority_class))
     if output == "json":

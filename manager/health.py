@@ -18,7 +18,7 @@ async def find_fault(address: str, ca: bytes) -> str:
     empty when it can.
     """
     import grpc  # noqa: PLC0415
-    import grpc.aio  # noqa: PLC0415 - kept out of `--help`
+    import grpc.aio  # noqa: PLC0415  # kept out of `--help`
     from grpc_health.v1 import health_pb2, health_pb2_grpc  # noqa: PLC0415
 
     from retinue.manager.identity.authority import MANAGER_DNS  # noqa: PLC0415

@@ -225,7 +225,7 @@ def _serve(log_format: str, log_level: str, **values: Any) -> None:
     logs.configure_logging(log_format, log_level)
     logs.log_start("retinue-manager", "grpcio", "psycopg")
     settings = _settings(**values)
-    from retinue.manager.administration import EXPECTED  # noqa: PLC0415 - takes long, and `--help` does not need it
+    from retinue.manager.administration import EXPECTED  # noqa: PLC0415  # takes long, and `--help` does not need it
 
     descriptors.raise_limit()
     memory.prepare()
@@ -263,7 +263,7 @@ def _check_config(context: click.Context, /, log_format: str, log_level: str, **
         from retinue.manager import administration  # noqa: PLC0415
 
         administration.run(administration.look_at_database(settings.data_directory, settings.database_url))
-    from retinue.manager.installation import read_seal_key  # noqa: PLC0415 - kept out of `--help`
+    from retinue.manager.installation import read_seal_key  # noqa: PLC0415  # kept out of `--help`
 
     try:
         read_seal_key(settings.ca_seal_key_file)
@@ -303,7 +303,7 @@ def _settings(  # noqa: PLR0917  # called by the parser, by name
     metrics: str,
 ) -> Settings:
     """Returns the settings that options mean. Raises UsageError."""
-    from retinue.manager.settings import Settings  # noqa: PLC0415 - kept out of `--help`
+    from retinue.manager.settings import Settings  # noqa: PLC0415  # kept out of `--help`
     from retinue.rpc.core.addresses import AddressPolicy  # noqa: PLC0415
 
     if not 0 < heartbeat < suspect_after < lost_after:
@@ -340,7 +340,7 @@ def _settings(  # noqa: PLR0917  # called by the parser, by name
 
 
 def _ports(option: str, text: str) -> set[int]:
-    from retinue.rpc.enrollment.managers import split_address  # noqa: PLC0415 - kept out of `--help`
+    from retinue.rpc.enrollment.managers import split_address  # noqa: PLC0415  # kept out of `--help`
 
     try:
         return {split_address(address)[1] for address in options.listen_addresses(text)}
@@ -377,7 +377,7 @@ def _domain(text: str) -> str:
 
 
 def _pool(text: str) -> ipaddress.IPv4Network:
-    from retinue.manager.domain.session.ipam import parse_pool  # noqa: PLC0415 - kept out of `--help`
+    from retinue.manager.domain.session.ipam import parse_pool  # noqa: PLC0415  # kept out of `--help`
 
     try:
         return parse_pool(text)
@@ -386,7 +386,7 @@ def _pool(text: str) -> ipaddress.IPv4Network:
 
 
 async def _until_signalled(settings: Settings) -> None:
-    from retinue.manager.daemon import Ready, serve  # noqa: PLC0415 - kept out of `--help`
+    from retinue.manager.daemon import Ready, serve  # noqa: PLC0415  # kept out of `--help`
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -414,7 +414,7 @@ def _create_admin(name: str, data_dir: Path, database_url: str) -> None:
     """
     if not _is_name(name):
         raise click.UsageError("NAME must be 1-63 characters a-z, 0-9 and -, with no dash first or last")
-    from retinue.manager import administration  # noqa: PLC0415 - kept out of `--help`
+    from retinue.manager import administration  # noqa: PLC0415  # kept out of `--help`
 
     administration.run(administration.create_admin(name, data_dir, database_url))
 
@@ -431,7 +431,7 @@ def _revoke_agent(agent_id: str, data_dir: Path, database_url: str) -> None:
     it has stopped by itself what may be run again. Whatever else still runs on the node is
     left to the node's administrator.
     """
-    from retinue.manager import administration  # noqa: PLC0415 - kept out of `--help`
+    from retinue.manager import administration  # noqa: PLC0415  # kept out of `--help`
 
     administration.run(administration.revoke_agent(agent_id, data_dir, database_url))
 
@@ -447,7 +447,7 @@ def _renew_ca(data_dir: Path, database_url: str) -> None:
     now, they trust until then. Managers take the new one up within a minute, agents and routers with their next
     certificate, within a day. Copy ca.pem to clients before the former one ends.
     """
-    from retinue.manager import administration  # noqa: PLC0415 - kept out of `--help`
+    from retinue.manager import administration  # noqa: PLC0415  # kept out of `--help`
 
     administration.run(administration.renew_ca(data_dir, database_url))
 

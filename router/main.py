@@ -100,7 +100,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 @_options
 def run(log_format: str, log_level: str, **values: Any) -> None:
     """Runs the router until it is stopped; Envoy runs on then, and the next router adopts it."""
-    import grpc.aio  # noqa: PLC0415 - takes long to import, and `--help` does not need it
+    import grpc.aio  # noqa: PLC0415  # takes long to import, and `--help` does not need it
 
     from retinue.router import daemon  # noqa: PLC0415
     from retinue.rpc.enrollment.identity import IdentityError  # noqa: PLC0415
@@ -134,7 +134,7 @@ def _check_config(context: click.Context, /, log_format: str, log_level: str, **
     config_file.check(context)
 
 
-def _settings(  # noqa: PLR0917 - one per option
+def _settings(  # noqa: PLR0917  # one per option
     router_id: str,
     data_dir: Path,
     manager: tuple[str, ...],
@@ -154,7 +154,7 @@ def _settings(  # noqa: PLR0917 - one per option
     stop_engine: bool,
 ) -> Settings:
     """Returns the settings that options mean. Raises ClickException."""
-    from retinue.router import daemon  # noqa: PLC0415 - takes long to import, and `--help` does not need it
+    from retinue.router import daemon  # noqa: PLC0415  # takes long to import, and `--help` does not need it
     from retinue.router.core.listener import Logged  # noqa: PLC0415
     from retinue.rpc.core.addresses import AddressPolicy  # noqa: PLC0415
 

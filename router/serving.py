@@ -165,7 +165,7 @@ class Serving:
                     self.applied = number
                     self._notify()
                 applying.succeed()
-            except Exception as error:  # noqa: BLE001 - logged whole; it is tried again, or the next one is
+            except Exception as error:  # noqa: BLE001  # logged whole; it is tried again, or the next one is
                 applying.fail(f"{self._table.revision}: {error!r}", unforeseen=error)
 
     async def _apply(self, table: Table) -> None:

@@ -215,7 +215,7 @@ class _Stream:
             self.cut(RouterError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, "nothing was received for too long"))
         except TableError as error:
             self.cut(RouterError(Code.INVALID_ARGUMENT, ErrorReason.INVALID_FIELD, str(error)))
-        except Exception:  # noqa: BLE001 - logged whole; the next stream begins from the start
+        except Exception:  # noqa: BLE001  # logged whole; the next stream begins from the start
             _log.exception("the stream of a manager failed")
             self.cut(RouterError(Code.INTERNAL, ErrorReason.INTERNAL, "the router has a defect; look into its log"))
 

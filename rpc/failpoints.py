@@ -100,7 +100,7 @@ class Failpoints:
         elif action is Action.CANCEL:
             # The step itself is interrupted where it waits first, as by a caller that is gone.
             task = asyncio.current_task()
-            assert task is not None  # noqa: S101 - coroutines run in tasks
+            assert task is not None  # noqa: S101  # coroutines run in tasks
             task.cancel()
         else:
             _fail_before(action, point, error)
@@ -125,7 +125,7 @@ active: Failpoints | None = None
 
 def switch_on(directory: Path | None) -> None:
     """Switches on the points of this process, for good; None leaves them off. Raises OSError."""
-    global active  # noqa: PLW0603 - a variable of the module is all that a point looks at
+    global active  # noqa: PLW0603  # a variable of the module is all that a point looks at
     if directory is not None:
         active = Failpoints(directory)
         _log.warning("failpoints are switched on: this process fails as %s says", directory)
@@ -155,7 +155,7 @@ def awaited(
         async def step(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
             if active is None:
                 return await function(*args, **kwargs)
-            point = f"{name}@{site(sys._getframe(1))}" if sites else name  # noqa: SLF001 - the frame of who awaits it
+            point = f"{name}@{site(sys._getframe(1))}" if sites else name  # noqa: SLF001  # the frame of who awaits it
             return await active.awaited(point, functools.partial(function, *args, **kwargs), error)
 
         return step
@@ -175,7 +175,7 @@ def blocking(
         def step(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
             if active is None:
                 return function(*args, **kwargs)
-            point = f"{name}@{site(sys._getframe(1))}" if sites else name  # noqa: SLF001 - the caller's frame
+            point = f"{name}@{site(sys._getframe(1))}" if sites else name  # noqa: SLF001  # the caller's frame
             return active.blocking(point, functools.partial(function, *args, **kwargs), error)
 
         return step

@@ -19,7 +19,7 @@ def module_command(module: str, *options: str) -> list[str]:
 
 def _is_found_alone() -> bool:
     """Returns whether an interpreter finds this installation without variables and the user's own packages."""
-    from importlib import metadata  # noqa: PLC0415 - a watchdog has no use for it, and it takes longer than the rest
+    from importlib import metadata  # noqa: PLC0415  # a watchdog has no use for it, and it takes longer than the rest
 
     try:
         installed = metadata.distribution("retinue").locate_file("")

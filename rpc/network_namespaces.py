@@ -129,7 +129,7 @@ def in_thread(function: Callable[[], _Result]) -> _Result:
     def run() -> None:
         try:
             results.append(function())
-        except BaseException as error:  # noqa: BLE001 - it is raised again in the thread that waits
+        except BaseException as error:  # noqa: BLE001  # it is raised again in the thread that waits
             failures.append(error)
 
     thread = threading.Thread(target=run, name="inside-namespace", daemon=True)

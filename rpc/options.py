@@ -122,7 +122,7 @@ def daemon(name: str) -> Callable[[Callable[[], None]], click.Group]:
 
 def managers(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[str, ...]:
     """Returns the addresses of managers; a usage error for anything else."""
-    from retinue.rpc.enrollment.managers import parse_managers  # noqa: PLC0415 - kept out of `--help`
+    from retinue.rpc.enrollment.managers import parse_managers  # noqa: PLC0415  # kept out of `--help`
 
     try:
         return parse_managers(value)

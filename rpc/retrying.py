@@ -105,7 +105,7 @@ async def keep(
             failing.fail("it ended")
         except (OSError, UnrequestedCancellationError) as error:
             failing.fail(repr(error))
-        except Exception as error:  # noqa: BLE001 - shown, and run again
+        except Exception as error:  # noqa: BLE001  # shown, and run again
             failing.fail(repr(error), unforeseen=error)
         finally:
             sound.cancel()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from retinue.agent.builds import NodeBuilds
     from retinue.agent.runtime.contract import Runtime
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 MAX_PER_ATTEMPT = 32
 """Commands at a time in one kernel, besides its own."""
@@ -138,7 +138,7 @@ class AttachService:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._endings.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("%s failed", task.get_name(), exc_info=error)
+            _log.error("%s failed", task.get_name(), exc_info=error)
 
 
 async def _first(requests: AsyncIterator[pb.AttachRequest]) -> pb.AttachStart:

@@ -164,7 +164,7 @@ class _Stream:
         failure: Exception | None = None
         try:
             await work
-        except Exception as error:  # noqa: BLE001 - raised by the reader of the responses
+        except Exception as error:  # noqa: BLE001  # raised by the reader of the responses
             failure = error
         await self.responses.put(_Ended(failure))
 

@@ -199,7 +199,7 @@ def _sftp_server(message: agent_service_pb2.Attempt) -> SftpServer:
 
 def _published(message: agent_service_pb2.Attempt) -> PublishedPort:
     published = message.published
-    if not 1 <= published.port < 65_536:  # noqa: PLR2004 - the ports there are
+    if not 1 <= published.port < 65_536:  # noqa: PLR2004  # the ports there are
         raise invalid("attempts.published.port", f"{published.port} of attempt {message.id} is no port")
     return PublishedPort(
         published.port,
@@ -245,7 +245,7 @@ def _seconds(span: duration_pb2.Duration, default: float) -> float:
 
 
 def _port(number: int) -> int:
-    return number if 0 < number < 65_536 else 0  # noqa: PLR2004 - the ports there are
+    return number if 0 < number < 65_536 else 0  # noqa: PLR2004  # the ports there are
 
 
 def runtime_status(status: RuntimeStatus) -> runtime_pb2.RuntimeStatus:

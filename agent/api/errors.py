@@ -10,7 +10,7 @@ from retinue.agent.node_faults import fault_of
 from retinue.rpc.core.errors import ApiError, Code
 from retinue.rpc.core.reasons import ErrorReason
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class AgentError(ApiError):
@@ -49,7 +49,7 @@ def answer_of(error: ApiError) -> ApiError:
     fault = fault_of(error)
     if fault is None or not isinstance(error, AgentError) or error.code is not Code.UNAVAILABLE:
         return error
-    log.error("a call failed: %s", error)
+    _log.error("a call failed: %s", error)
     return AgentError(error.code, error.reason, f"{error}: {fault}", **error.metadata)
 
 
@@ -60,7 +60,7 @@ def unforeseen(error: Exception) -> ApiError:
     fault = fault_of(error)
     if fault is None:
         return internal()
-    log.error("a call failed: %s", error)
+    _log.error("a call failed: %s", error)
     return AgentError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, str(fault))
 
 
@@ -69,6 +69,6 @@ def internal() -> ApiError:
     call it where the exception is handled.
     """
     incident = uuid.uuid4().hex[:12]
-    log.exception("incident %s", incident)
+    _log.exception("incident %s", incident)
     message = f"the agent has a defect; look for incident {incident} in its log"
     return AgentError(Code.INTERNAL, ErrorReason.INTERNAL, message, incident=incident)

@@ -84,7 +84,7 @@ async def _guarded(context: Any) -> AsyncIterator[OpenCall]:
             await call.fail(answer_of(error))
         except (grpc.aio.AbortError, CallEndedError):
             raise
-        except Exception as error:  # noqa: BLE001 - logged by unforeseen()
+        except Exception as error:  # noqa: BLE001  # logged by unforeseen()
             await call.fail(unforeseen(error))
 
 

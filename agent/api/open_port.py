@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from retinue.agent.runtime.contract import Runtime
     from retinue.agent.runtime.kernel import Kernel
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 MAX_PER_ATTEMPT = 512
 """Connections at a time into one kernel."""

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from retinue.agent.resources.sampler import Sampler
     from retinue.agent.runtime.contract import RuntimeStatus
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 _CONNECTED = Gauge("retinue_agent_connected", "1 while a leader is connected to the agent, else 0.")
 
@@ -153,7 +153,7 @@ class SyncService:
         self._current = stream
         self._idle.clear()
         _CONNECTED.set(1)
-        log.info("a manager of term %d is connected", hello.term)
+        _log.info("a manager of term %d is connected", hello.term)
         try:
             async with contextlib.aclosing(stream.run(requests)) as responses:
                 async for response in responses:
@@ -165,7 +165,7 @@ class SyncService:
                 self.scraper.watch({}, 0.0)
                 self._idle.set()
                 _CONNECTED.set(0)
-            log.info("a manager of term %d is gone", hello.term)
+            _log.info("a manager of term %d is gone", hello.term)
 
 
 async def _pass(direction: str, kind: str | None) -> None:
@@ -290,7 +290,7 @@ class _Stream:
             self.cut(error)
         except InvalidNetworkError as error:
             self.cut(invalid("networks", str(error)))
-        except Exception:  # noqa: BLE001 - logged by internal()
+        except Exception:  # noqa: BLE001  # logged by internal()
             self.cut(internal())
         finally:
             # Without a reader nothing would notice that the manager is silent.
@@ -318,7 +318,7 @@ class _Stream:
         elif step == "change" and self._complete:
             change = request.change
             if change.attempts:
-                log.debug("wanted: %s", " ".join(attempt.id for attempt in change.attempts))
+                _log.debug("wanted: %s", " ".join(attempt.id for attempt in change.attempts))
             if change.added_protected_addresses or change.removed_protected_addresses:
                 self._protect(
                     frozenset(change.added_protected_addresses), frozenset(change.removed_protected_addresses)

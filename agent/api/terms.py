@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from retinue.agent.state.damaged import DamagedFiles
     from retinue.agent.state.disk import Disk
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 WRITE_TIMEOUT = 5.0
 """Seconds that the disk may take before a leader is followed all the same."""
@@ -62,7 +62,7 @@ class Terms:
         try:
             self._seen = self._written = decode(path.read_bytes())
         except FileNotFoundError:
-            log.info("no leader's term is known: the next one is accepted")
+            _log.info("no leader's term is known: the next one is accepted")
         except (OSError, ValueError) as error:
             damaged.set_aside(path, f"{error}; the next leader is accepted, whatever its term")
 
@@ -76,7 +76,7 @@ class Terms:
             if self._seen != self._written:
                 await self._write(self._seen)
             if before.incarnation not in {"", incarnation}:
-                log.warning(
+                _log.warning(
                     "the manager's database is another one, or was restored: incarnation %s after %s; what runs continues",
                     incarnation,
                     before.incarnation,
@@ -96,7 +96,7 @@ class Terms:
             self._written = seen
             return
         # A node without a leader is useless: until the disk takes it, only a restart would forget it.
-        log.error(
+        _log.error(
             "term %d cannot be written: %s", seen.term, writing.exception() if done else "the disk does not answer"
         )
         writing.add_done_callback(lambda late: late.cancelled() or late.exception())

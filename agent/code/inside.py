@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from retinue.agent.runtime.kernel import Kernel, KernelSocket
 
 CHANNELS = ("shell", "iopub", "stdin", "control")
-TEMPORARY = "/tmp"  # noqa: S108 - where the launcher makes its directory, in the kernel
+TEMPORARY = "/tmp"  # noqa: S108  # where the launcher makes its directory, in the kernel
 LARGEST_ANSWER = 64 * 1024
 ANSWER_TIMEOUT = code_launcher.READY_SECONDS + 10
 _DIRECTORY = re.compile(r"\.retinue-code-[A-Za-z0-9_]{1,32}")

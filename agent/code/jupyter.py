@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from retinue.agent.code.runs import Run
     from retinue.agent.runtime.kernel import KernelSocket
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 LARGEST_PART = 16 << 20
 """Bytes of one message, all of its parts together; a kernel that sends more is cut off."""
@@ -247,7 +247,7 @@ class Jupyter:
                     self._take(channel, kind, content, request)
             except _MALFORMED as error:
                 # Of use for debugging only: it is the user's own kernel.
-                log.debug("a message of a Jupyter kernel makes no sense: %s", type(error).__name__)
+                _log.debug("a message of a Jupyter kernel makes no sense: %s", type(error).__name__)
 
     def _take(self, channel: str, kind: str, content: dict[str, Any], request: _Request) -> None:
         run = request.run

@@ -22,7 +22,7 @@ from retinue.agent.code.core.zmtp import FrameCounter, RefusedMessageError
 if TYPE_CHECKING:
     from retinue.agent.runtime.kernel import KernelSocket
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 PIECE = 64 * 1024
 MESSAGE_COST = 1024
@@ -127,6 +127,6 @@ class Relay:
                     self._changed.clear()
                     await self._changed.wait()
         except RefusedMessageError as error:
-            log.info("a Jupyter kernel is cut off: %s", error)
+            _log.info("a Jupyter kernel is cut off: %s", error)
         except OSError:
             return

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from retinue.agent.builds import NodeBuilds
     from retinue.agent.runtime.kernel import Kernel
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 MAX_KEPT = 32
 """Finished runs of which events are kept."""
@@ -223,7 +223,7 @@ class Workspace:
                     run.append(Remark(str(error)))
                     run.append(_ended(run.interrupted or Status.PROCESS_LOST))
             except Exception:
-                log.exception("a run of %s failed", self._attempt_id)
+                _log.exception("a run of %s failed", self._attempt_id)
                 run.append(_ended(Status.PROCESS_LOST))
 
     async def _run_code(self, run: Run) -> None:
@@ -402,7 +402,7 @@ class Workspace:
 
     def _note_failure(self, preparation: asyncio.Task[Jupyter]) -> None:
         if not preparation.cancelled() and (error := preparation.exception()) is not None:
-            log.debug("no Jupyter kernel of %s: %s", self._attempt_id, error)
+            _log.debug("no Jupyter kernel of %s: %s", self._attempt_id, error)
 
     async def _make_ready(self) -> Jupyter:
         await self._drop()
@@ -426,7 +426,7 @@ class Workspace:
             # It is there, and answers later.
             raise
         except KernelRuntimeError as error:
-            log.info("the Jupyter kernel of %s is gone: %s", self._attempt_id, error)
+            _log.info("the Jupyter kernel of %s is gone: %s", self._attempt_id, error)
         await asyncio.to_thread(self._path.unlink, missing_ok=True)
         return None
 

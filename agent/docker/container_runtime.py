@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from retinue.agent.runtime.kernel import Kernel
     from retinue.agent.runtime.options import Shared
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 Options = TypeVar("Options", bound=RuntimeOptions)
 
@@ -63,7 +63,7 @@ class ContainerRuntime(AttemptRuntime[Options], Generic[Options]):
             if copy is not None:
                 record = await in_thread(from_copy, copy, boot_id, directory, time.time())
             if record is not None:
-                log.error("the record of attempt %s was lost and is rebuilt from its copy", attempt_id)
+                _log.error("the record of attempt %s was lost and is rebuilt from its copy", attempt_id)
                 await self._store.restore(record)
             else:
                 self._lost[attempt_id] = copy

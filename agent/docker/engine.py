@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from retinue.agent.conditions import Conditions
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 DEFAULT_HOST = "unix:///var/run/docker.sock"
 CALL_TIMEOUT = 30.0
@@ -407,7 +407,7 @@ async def find_host(given: str, needed: bool) -> str | None:
     try:
         await engine.check()
     except EngineError as error:
-        log.info("there are no containers here: %s", error)
+        _log.info("there are no containers here: %s", error)
         return None
     finally:
         await engine.close()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from retinue.agent.docker.engine import Engine
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 FILE = "images.json"
 """Name of the file beneath the directory of the agent's state."""
@@ -82,9 +82,9 @@ class FetchedImages:
                     await engine.remove_image(name)
                 except EngineError as error:
                     # It may be that of a container of others.
-                    log.info("image %s is not used for long, and cannot be removed: %s", name, error)
+                    _log.info("image %s is not used for long, and cannot be removed: %s", name, error)
                     return
-                log.info("image %s was not used for long, and is removed", name)
+                _log.info("image %s was not used for long, and is removed", name)
             if await engine.image(image.id) is not None:
                 return
         self._images = {key: other for key, other in self._images.items() if key != image.id}
@@ -99,7 +99,7 @@ class FetchedImages:
             await in_thread(_write, self._file, checked.dump({"images": content}))
             self._saved = images
         except OSError as error:
-            log.warning("the list of fetched images cannot be written: %s", error)
+            _log.warning("the list of fetched images cannot be written: %s", error)
 
 
 def _write(file: Path, content: bytes) -> None:
@@ -118,7 +118,7 @@ def _read(file: Path | None) -> dict[str, FetchedImage]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, AttributeError, TypeError, LookupError) as error:
-        log.warning("the list of fetched images cannot be read, so none of them is removed: %s", error)
+        _log.warning("the list of fetched images cannot be read, so none of them is removed: %s", error)
         return {}
 
 

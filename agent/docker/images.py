@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     Report = Callable[[tuple[Layer, ...]], None]
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 PULL_TIMEOUT = 3600.0
@@ -218,7 +218,7 @@ class Images:
 
     async def _fetch(self, key: tuple[str, str], fetch: _Fetch) -> None:
         reference, digest = key
-        log.info("fetching image %s", reference)
+        _log.info("fetching image %s", reference)
         try:
             async with asyncio.timeout(PULL_TIMEOUT):
                 await self._try_often(reference, digest, fetch)
@@ -233,16 +233,16 @@ class Images:
             try:
                 await self._try(reference, digest, fetch)
             except RegistryRefusedError as error:
-                log.warning("image %s is not fetched: %s", reference, error)
+                _log.warning("image %s is not fetched: %s", reference, error)
                 raise ImageError(
                     DENIED, f"image {reference} is not fetched: its registry is not allowed here"
                 ) from error
             except (EngineError, CredentialsError, UnresolvedError) as error:
                 failure, said = _failure(error), _line(str(error))
                 if not failure.may_pass or pause is None:
-                    log.warning("image %s cannot be fetched: %s", reference, said)
+                    _log.warning("image %s cannot be fetched: %s", reference, said)
                     raise ImageError(failure.reason, f"image {reference} {failure.words}") from error
-                log.warning("image %s cannot be fetched, to be tried again in %.0f s: %s", reference, pause, said)
+                _log.warning("image %s cannot be fetched, to be tried again in %.0f s: %s", reference, pause, said)
                 await asyncio.sleep(pause)
             else:
                 return
@@ -355,7 +355,7 @@ async def _in_thread(action: Callable[[], Result]) -> Result:
         result, problem = None, None
         try:
             result = action()
-        except Exception as error:  # noqa: BLE001 - raised again for the waiter
+        except Exception as error:  # noqa: BLE001  # raised again for the waiter
             problem = error
         # The loop may be closed before the resolver has answered.
         with contextlib.suppress(RuntimeError):

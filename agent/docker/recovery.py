@@ -40,7 +40,7 @@ def placeholder(attempt_id: str, boot_id: str, copy: Record | None) -> Record:
     return Record(attempt_id, "", attempt_id.rpartition(".")[0], boot_id, egress=True, rebuilt=True)
 
 
-def from_engine(  # noqa: PLR0917 - all that is known of it
+def from_engine(  # noqa: PLR0917  # all that is known of it
     attempt_id: str, boot_id: str, copy: Record | None, state: ContainerState | None, directory: Path, now: float
 ) -> Record:
     """Returns the record of an attempt by its container, None when there is none. Blocks."""

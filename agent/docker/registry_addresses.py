@@ -37,7 +37,7 @@ def resolve(host: str) -> set[str]:
 
 def is_own(address: IpAddress) -> bool:
     """Returns whether this node has the address."""
-    family = socket.AF_INET if address.version == 4 else socket.AF_INET6  # noqa: PLR2004 - of the protocol
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6  # noqa: PLR2004  # of the protocol
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             # Nothing is sent: Linux reaches an address of its own from that address.

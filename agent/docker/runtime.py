@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from retinue.agent.runtime.disk_use import Area
     from retinue.agent.runtime.options import Shared
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 DIRECTORY = "docker"
 """Name of the directory for records, beneath that of the agent's state."""
@@ -194,10 +194,10 @@ class DockerRuntime(ContainerRuntime[DockerOptions]):
             for attempt_id in sorted((known - {record.id for record in self._store}) | self._lost.keys()):
                 await self._recover(attempt_id)
             if foreign:
-                log.warning("containers with the labels of this agent are not its own: %s", ", ".join(foreign))
+                _log.warning("containers with the labels of this agent are not its own: %s", ", ".join(foreign))
         except (KernelRuntimeError, BuildError, FilterError, OSError) as error:
             if str(error) != self._trouble:
-                log.warning("containers cannot be created: %s", error)
+                _log.warning("containers cannot be created: %s", error)
             self._trouble = str(error)
             return False
         self._prepared.set()
@@ -229,7 +229,7 @@ class DockerRuntime(ContainerRuntime[DockerOptions]):
 
     async def _recover(self, attempt_id: str) -> None:
         """Makes a record of an attempt that has none, from its container. Raises EngineError."""
-        log.error("the record of attempt %s was lost and is rebuilt from its container", attempt_id)
+        _log.error("the record of attempt %s was lost and is rebuilt from its container", attempt_id)
         await self._rebuild(attempt_id, await self._kernels.find(attempt_id))
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from retinue.agent.runtime.attempt_store import AttemptStore
     from retinue.agent.runtime.tasks import Tasks
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 UNFORESEEN = "it could not be started; the agent's log says more"
 
@@ -36,7 +36,7 @@ UNFORESEEN = "it could not be started; the agent's log says more"
 class Starts:
     """Starts one agent's containers, a bounded number at a time. Methods belong on one event loop."""
 
-    def __init__(  # noqa: PLR0917 - what a start touches
+    def __init__(  # noqa: PLR0917  # what a start touches
         self,
         options: DockerOptions,
         kernels: DockerKernels,
@@ -105,7 +105,7 @@ class Starts:
             failure = KernelStartError(str(error))
         except Exception:
             # No other task would end the attempt.
-            log.exception("the image of attempt %s cannot be fetched", spec.id)
+            _log.exception("the image of attempt %s cannot be fetched", spec.id)
             failure = KernelStartError(UNFORESEEN)
         finally:
             self._store.layers.pop(spec.id, None)
@@ -153,7 +153,7 @@ class Starts:
             await self._fail(spec.id, KernelStartError(f"it could not be started: {in_words(error)}", reason))
         except Exception:
             # It would be held in its phase: no other task would end it.
-            log.exception("attempt %s could not be started", spec.id)
+            _log.exception("attempt %s could not be started", spec.id)
             await self._fail(spec.id, KernelStartError(UNFORESEEN))
         else:
             self._created(record)

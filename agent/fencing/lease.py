@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from retinue.agent.state.disk import Disk
 
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 CONTACT_STEPS = 50
 """The interval at which contact is written in the shortest limit: often enough for the watchdog,
@@ -114,7 +114,7 @@ class Fence:
                 try:
                     await STATE.run(self._have_watched)
                 except (watchdog.WatchdogError, OSError) as error:
-                    log.error("guarded attempts would continue if this agent were stopped: %s", error)
+                    _log.error("guarded attempts would continue if this agent were stopped: %s", error)
             await asyncio.sleep(WATCHDOG_INTERVAL)
 
     async def keep_written(self) -> None:
@@ -126,7 +126,7 @@ class Fence:
                 try:
                     await STATE.run(self.write)
                 except OSError as error:
-                    log.error("how long attempts may continue without a manager cannot be written: %s", error)
+                    _log.error("how long attempts may continue without a manager cannot be written: %s", error)
                     await asyncio.sleep(RETRY)
                     self._changed.set()
 

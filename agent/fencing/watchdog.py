@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from retinue.agent.state.damaged import DamagedFiles
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 FILE, MARKS, LOCK = "fence.json", "fenced", "fence.lock"
 """Names in the agent's state directory: what is guarded, what the watchdog has ended,
@@ -109,7 +109,7 @@ def read(path: Path, boot_id: str, damaged: DamagedFiles | None = None) -> Guard
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         if damaged is None:
-            log.warning("%s cannot be read: %s", path, error)
+            _log.warning("%s cannot be read: %s", path, error)
         else:
             damaged.set_aside(path, f"{error}; how long attempts were without a manager counts from now")
         return None
@@ -135,7 +135,7 @@ def ensure(state_dir: Path) -> None:
     command = [*module_command("retinue.agent.fencing.watchdog"), str(state_dir)]
     try:
         # It leaves the agent's session, and continues in a child of its own: this waits only until it watches.
-        subprocess.run(  # noqa: S603 - ours
+        subprocess.run(  # noqa: S603  # ours
             command, stdin=subprocess.DEVNULL, check=True, timeout=START_SECONDS, start_new_session=True
         )
     except (OSError, subprocess.SubprocessError) as error:
@@ -173,7 +173,7 @@ def _end(state_dir: Path, attempt_id: str, process: Process) -> None:
     (state_dir / MARKS).mkdir(mode=0o700, exist_ok=True)
     (state_dir / MARKS / attempt_id).touch(mode=0o600)
     send_signal(process, signal.SIGKILL)
-    log.warning("attempt %s was without a manager for too long, and its agent did not end it: killed", attempt_id)
+    _log.warning("attempt %s was without a manager for too long, and its agent did not end it: killed", attempt_id)
 
 
 def main(state_dir: Path) -> None:

@@ -53,7 +53,7 @@ def _passing(lane: str, step: Callable[[], Awaitable[Result]], error: Raised) ->
     """Passes the point of the function that calls the caller, which need not be what awaits it."""
     if failpoints.active is None:
         return _done(step)
-    site = failpoints.site(sys._getframe(2))  # noqa: SLF001 - the caller's caller
+    site = failpoints.site(sys._getframe(2))  # noqa: SLF001  # the caller's caller
     return failpoints.active.awaited(f"{lane}@{site}", step, error)
 
 

@@ -54,7 +54,7 @@ class Task:
         def work() -> None:
             try:
                 results.append(action())
-            except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
+            except BaseException as error:  # noqa: BLE001  # raised again in the thread that waits
                 errors.append(error)
 
         self._action = work
@@ -71,7 +71,7 @@ class Task:
     def _main(self) -> None:
         try:
             self._prepare()
-        except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
+        except BaseException as error:  # noqa: BLE001  # raised again in the thread that waits
             self._prepared.put(error)
             return
         self._prepared.put(None)

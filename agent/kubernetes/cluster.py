@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
     from pathlib import Path
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 CALL_TIMEOUT = 10.0
 """Seconds that the API may take for anything but a watch."""
@@ -273,7 +273,7 @@ def _read(raw: GenericNamespacedResource) -> PodState | None:
     try:
         return read_pod(raw)
     except ValueError as error:
-        log.warning("a pod is left out: %s", error)
+        _log.warning("a pod is left out: %s", error)
         return None
 
 
@@ -299,7 +299,7 @@ def _decoded(kind: type[_Kind], raw: GenericNamespacedResource) -> _Kind | None:
     try:
         return cast("_Kind", kind.from_dict(dict(raw), lazy=False))
     except UNREADABLE as error:
-        log.warning("a %s is left out: %s", kind.__name__, error)
+        _log.warning("a %s is left out: %s", kind.__name__, error)
         return None
 
 

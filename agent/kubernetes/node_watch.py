@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from retinue.agent.conditions import Conditions
     from retinue.agent.kubernetes.options import KubernetesOptions
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 LIST_INTERVAL = 600.0
 """Seconds after which all is listed again: a watch may stand still without an error."""
@@ -94,7 +94,7 @@ class NodeWatch:
                     await asyncio.sleep(FIRST_PAUSE)
                 except ClusterError as error:
                     if str(error) != trouble:
-                        log.warning("the capacity of node %s cannot be followed: %s", self._options.node_name, error)
+                        _log.warning("the capacity of node %s cannot be followed: %s", self._options.node_name, error)
                     trouble = str(error)
                     asked = 0.0
                     if isinstance(error, ClusterUnavailableError):
@@ -135,7 +135,7 @@ class NodeWatch:
             try:
                 self._foreign[pod.metadata.uid] = requests_of(pod)
             except ValueError as error:
-                log.warning(
+                _log.warning(
                     "what pod %s/%s requests is not counted: %s", pod.metadata.namespace, pod.metadata.name, error
                 )
 
@@ -155,7 +155,7 @@ class NodeWatch:
         try:
             amounts = offered(self._allocatable, self._foreign.values())
         except ValueError as error:
-            log.warning("the allocatable of node %s cannot be read: %s", self._options.node_name, error)
+            _log.warning("the allocatable of node %s cannot be read: %s", self._options.node_name, error)
             return
         self.settled.set()
         if amounts != self._amounts:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from retinue.agent.kubernetes.cluster import Cluster
     from retinue.agent.kubernetes.core.pod_state import PodState
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 LIST_INTERVAL = 300.0
 """Seconds after which all is listed again: a watch may stand still without an error."""
@@ -107,7 +107,7 @@ class PodWatch:
 
     def _note_trouble(self, error: ClusterError, answered: float, conditions: Conditions) -> None:
         if str(error) != self.trouble:
-            log.warning("the pods of this node cannot be followed: %s", error)
+            _log.warning("the pods of this node cannot be followed: %s", error)
         self.trouble = str(error)
         if self._clock() - answered >= UNRESPONSIVE_AFTER:
             conditions.set(AgentConditionType.ENGINE_UNRESPONSIVE, self.trouble)

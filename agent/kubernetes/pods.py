@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from retinue.agent.kubernetes.pod_watch import PodWatch
     from retinue.agent.runtime.attempt_records import Record
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 API_PATIENCE = 60.0
 """Seconds for which a pod is tried to be created while the API does not answer."""
@@ -367,7 +367,7 @@ def _check_start(shown: PodState | None, image: str) -> None:
     if failure is None:
         return
     if failure.said:
-        log.warning("image %s cannot be fetched: %s", image, failure.said)
+        _log.warning("image %s cannot be fetched: %s", image, failure.said)
     raise KernelStartError(failure.message, failure.reason)
 
 

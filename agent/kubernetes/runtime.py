@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from retinue.agent.runtime.exit_reason import Remains
     from retinue.agent.runtime.options import Shared
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 OPEN_TIMEOUT = 5.0
 """Seconds that an agent's start waits for the API; native processes need none."""
@@ -126,7 +126,7 @@ class KubernetesRuntime(ContainerRuntime[KubernetesOptions]):
                 break
             except (KernelRuntimeError, BuildError, FilterError, OSError) as error:
                 if str(error) != self._trouble:
-                    log.warning("pods cannot be created: %s", error)
+                    _log.warning("pods cannot be created: %s", error)
                 self._trouble = str(error)
                 await asyncio.sleep(RETRY)
         self._trouble = ""
@@ -147,7 +147,7 @@ class KubernetesRuntime(ContainerRuntime[KubernetesOptions]):
 
     async def _recover(self, attempt_id: str, pod: PodState | None) -> None:
         """Makes a record of an attempt that has none, from its pod."""
-        log.error("the record of attempt %s was lost and is rebuilt from its pod", attempt_id)
+        _log.error("the record of attempt %s was lost and is rebuilt from its pod", attempt_id)
         state = None
         if pod is not None:
             state = _container_state(pod, await KERNELS.run(first_process_of, pod.uid))
@@ -162,7 +162,7 @@ class KubernetesRuntime(ContainerRuntime[KubernetesOptions]):
         if pod.attempt_id in self._store and (why := eviction_of(pod)):
             record = self._store.record(pod.attempt_id)
             if record.phase is Phase.RUNNING:
-                log.warning("the pod of attempt %s is being ended: %s", pod.attempt_id, why)
+                _log.warning("the pod of attempt %s is being ended: %s", pod.attempt_id, why)
 
     async def _enter(self, record: Record) -> Wire:
         if record.init is None:
@@ -232,7 +232,7 @@ class KubernetesRuntime(ContainerRuntime[KubernetesOptions]):
             failure = error
         except Exception:
             # No other task would end the attempt.
-            log.exception("the image of attempt %s cannot be fetched", spec.id)
+            _log.exception("the image of attempt %s cannot be fetched", spec.id)
             failure = KernelStartError(UNFORESEEN)
         # From here on, it is not cancelled any more, but given up.
         self._fetches.pop(spec.id, None)
@@ -285,7 +285,7 @@ class KubernetesRuntime(ContainerRuntime[KubernetesOptions]):
                 failure = KernelStartError(f"it could not be started: {in_words(error)}")
             except Exception:
                 # It would be held in its phase: no other task would end it.
-                log.exception("attempt %s could not be started", spec.id)
+                _log.exception("attempt %s could not be started", spec.id)
                 failure = KernelStartError(UNFORESEEN)
             if failure is not None:
                 await self._fail(spec.id, failure)

@@ -152,7 +152,7 @@ class SessionNetworks:
             remote = frozenset(member.underlay_address for member in network.members if not member.local)
             self._guard.admit(network.session_id, Carried(network.vni, remote, network.vxlan_port))
         with namespaces.opened_name(name) as session, netlink.connected(session) as connection:
-            assert session is not None  # noqa: S101 - it has just been made, and nothing else may remove it
+            assert session is not None  # noqa: S101  # it has just been made, and nothing else may remove it
             steps = plan_network(network, uplink, observe_session(connection, BRIDGE, PROBE_LINK))
             with netlink.connected() as node, _port_named(network.vxlan_port):
                 # The link for probes has both ends in the session's namespace.

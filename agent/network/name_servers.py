@@ -65,7 +65,7 @@ def parse_resolver(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     search: tuple[str, ...] = ()
     for line in text.splitlines():
         words = line.split()
-        if len(words) < 2:  # noqa: PLR2004 - a word and its value
+        if len(words) < 2:  # noqa: PLR2004  # a word and its value
             continue
         if words[0] == "nameserver":
             with contextlib.suppress(ValueError):

@@ -48,7 +48,7 @@ def run(commands: str, *, terse: bool = False) -> str:
 def tables() -> set[str]:
     """Returns the names of the tables of family `inet`. Raises NetworkError."""
     words = (line.split() for line in run("list tables inet").splitlines())
-    return {word[2] for word in words if len(word) == 3}  # noqa: PLR2004 - "table inet NAME"
+    return {word[2] for word in words if len(word) == 3}  # noqa: PLR2004  # "table inet NAME"
 
 
 @functools.cache

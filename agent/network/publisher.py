@@ -156,7 +156,7 @@ class Publisher:
         parsed = ipaddress.ip_address(source)
         own = ipaddress.ip_address(self._address)
         used = own if parsed.is_loopback else parsed
-        if 6 in (used.version, own.version):  # noqa: PLR2004 - the version of IP
+        if 6 in (used.version, own.version):  # noqa: PLR2004  # the version of IP
             raise PortUnreachableError("ports of kernels are reached over IPv4 only")
         return str(used)
 

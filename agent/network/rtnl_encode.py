@@ -90,7 +90,7 @@ def _(operation: CreateTunnel, *, session: int, kernel: int) -> Message:
             "vxlan",
             [
                 ("IFLA_VXLAN_ID", settings.vni),
-                ("IFLA_VXLAN_LOCAL" if version == 4 else "IFLA_VXLAN_LOCAL6", settings.local),  # noqa: PLR2004 - IPv4
+                ("IFLA_VXLAN_LOCAL" if version == 4 else "IFLA_VXLAN_LOCAL6", settings.local),  # noqa: PLR2004  # IPv4
                 ("IFLA_VXLAN_LINK", settings.uplink),
                 ("IFLA_VXLAN_PORT", settings.port),
                 ("IFLA_VXLAN_LEARNING", int(settings.learning)),

@@ -169,7 +169,7 @@ class Prober:
         async def answer(probe: Probe) -> Answer:
             try:
                 return await self._ask(kernel, probe, published.port, address or "127.0.0.1")
-            except Exception:  # noqa: BLE001 - logged; it costs this answer only
+            except Exception:  # noqa: BLE001  # logged; it costs this answer only
                 _log.exception("a probe of attempt %s failed here", attempt_id)
                 return Answer(success=False, message="the agent cannot ask; see its log")
 

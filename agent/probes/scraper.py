@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from retinue.agent.runtime.contract import Runtime
     from retinue.agent.runtime.kernel import Kernel
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 MAX_PAGE = 1 << 20
 """Bytes of a page; of a larger one nothing is known."""
@@ -120,7 +120,7 @@ class Scraper:
             ValueError,
         ) as error:
             self._fail(attempt_id, error)
-        except Exception as error:  # noqa: BLE001 - whatever it was, the page is read again
+        except Exception as error:  # noqa: BLE001  # whatever it was, the page is read again
             self._fail(attempt_id, error, unforeseen=error)
         finally:
             del self._tasks[attempt_id]
@@ -130,7 +130,7 @@ class Scraper:
         if failing is None:
             # What a program answers is its owner's to mend; a defect of ours is not.
             level = logging.INFO if unforeseen is None else logging.ERROR
-            failing = Retrying(f"metrics of attempt {attempt_id} are not known", log, level=level)
+            failing = Retrying(f"metrics of attempt {attempt_id} are not known", _log, level=level)
             if attempt_id in self._names:
                 self._failing[attempt_id] = failing
         failing.fail(error, unforeseen=unforeseen)

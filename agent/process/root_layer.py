@@ -178,7 +178,7 @@ def make_parents(base: str, directory: str) -> None:
         made = f"{made}/{part}"
         if not os.path.lexists(made):
             os.mkdir(made)
-            os.chmod(made, 0o755)  # noqa: S103 - an ordinary directory
+            os.chmod(made, 0o755)  # noqa: S103  # an ordinary directory
 
 
 def _existing(paths: Iterable[str], hidden: Iterable[str]) -> list[Shown]:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from retinue.agent.kernel.core.signals import Delivery
     from retinue.agent.runtime.kernel import Kernel
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 RETRY = 1.0
 """Seconds before the end of an attempt is recorded again after the disk refused."""
@@ -137,7 +137,7 @@ class ProcessRuntime(SandboxRuntime[ProcessOptions, Kernels]):
             record, output = self._store.record(attempt_id), self._store.output(attempt_id)
             if record.phase is Phase.RUNNING and record.init is not None:
                 ended = await in_thread(self._kernels.authorize, attempt_id, record.init, keys, _lines(output))
-                log.info("attempt %s lets in by %d keys; processes ended: %d", attempt_id, len(keys), ended)
+                _log.info("attempt %s lets in by %d keys; processes ended: %d", attempt_id, len(keys), ended)
 
     async def _connect(self, record: Record) -> None:
         await in_thread(self._kernels.start_server, record.init, self._store.directory(record.id))

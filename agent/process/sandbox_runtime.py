@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from retinue.agent.runtime.disk_use import Area
     from retinue.agent.runtime.options import Shared
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 Options = TypeVar("Options", bound=ProcessOptions)
 Kernels = TypeVar("Kernels", bound=SandboxKernels[Any])
@@ -67,7 +67,7 @@ class SandboxRuntime(AttemptRuntime[Options], Generic[Options, Kernels]):
         try:
             await in_thread(self._kernels.restore_work, record.id)
         except OSError as error:
-            log.warning("the work directory of attempt %s cannot be reached: %s", record.id, error)
+            _log.warning("the work directory of attempt %s cannot be reached: %s", record.id, error)
 
     async def close(self) -> None:
         """Releases all resources; kernels continue to run."""
@@ -106,7 +106,7 @@ class SandboxRuntime(AttemptRuntime[Options], Generic[Options, Kernels]):
             self._tasks.spawn(self._shelter(record.id, record.monitor), f"shelter {record.id}")
 
     async def _shelter(self, attempt_id: str, monitor: Process) -> None:
-        failing = Retrying(f"what watches over attempt {attempt_id} stays within its limits", log)
+        failing = Retrying(f"what watches over attempt {attempt_id} stays within its limits", _log)
         while True:
             try:
                 await in_thread(self._kernels.shelter, monitor)

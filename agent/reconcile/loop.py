@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from retinue.agent.reconcile.core.plan import Action
     from retinue.agent.runtime.contract import Runtime
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 _ATTEMPTS = Gauge("retinue_agent_attempts", "Attempts that there is a record of, by phase.", ["phase"])
 
@@ -401,13 +401,13 @@ class Reconciler:
         key = _key(action)
         try:
             await self._apply(action)
-        except Exception as error:  # noqa: BLE001 - logged below
+        except Exception as error:  # noqa: BLE001  # logged below
             # Whatever it was, the other attempts continue, and this one is tried again.
             self._fail(action, error)
         else:
             # A degraded network is as it should be only once its kernels' links were looked at.
             if key not in self._inspections.degraded and (trouble := self._troubles.pop(key, None)) is not None:
-                log.info("no longer so: %s failed (%d times)", action, trouble.retries.tries)
+                _log.info("no longer so: %s failed (%d times)", action, trouble.retries.tries)
         finally:
             del self._busy[key]
             self.changed()
@@ -424,14 +424,14 @@ class Reconciler:
         if isinstance(action, EnsureNetwork) and retries.tries >= REPORTED_FAILURES:
             self._inspections.fail(action.session_id, str(error))
         if quiet:
-            log.debug("%s failed for the %d. time, to be tried again in %.1f s", action, retries.tries, delay)
+            _log.debug("%s failed for the %d. time, to be tried again in %.1f s", action, retries.tries, delay)
             return
         expected = isinstance(error, NetworkError | KernelRuntimeError | OSError)
-        log.warning(
+        _log.warning(
             "%s failed, to be tried again in %.1f s: %s", action, delay, error, exc_info=None if expected else error
         )
 
-    async def _apply(self, action: Action | Inspection) -> None:  # noqa: PLR0912 - one case per kind of step
+    async def _apply(self, action: Action | Inspection) -> None:  # noqa: PLR0912  # one case per kind of step
         match action:
             case EnsureNetwork(session_id):
                 if (network := self._networks.get(session_id)) is not None:
@@ -505,7 +505,7 @@ class Reconciler:
             raise
         self._inspections.pass_(session_id)
         if steps:
-            log.warning("the network of session %s was not as planned; it was repaired in %d steps", session_id, steps)
+            _log.warning("the network of session %s was not as planned; it was repaired in %d steps", session_id, steps)
 
     async def _attach_again(self, network: Network, attempt: ObservedAttempt) -> int:
         try:
@@ -518,7 +518,7 @@ class Reconciler:
             # A kernel that is about to end has no namespace any more.
             if self._inspections.detach(attempt.id):
                 raise
-            log.info("kernel of attempt %s cannot be attached now: %s", attempt.id, error)
+            _log.info("kernel of attempt %s cannot be attached now: %s", attempt.id, error)
             return 0
         self._inspections.attach(attempt.id)
         return steps
@@ -532,7 +532,7 @@ class Reconciler:
         except Exception as error:
             # A kernel that is about to end has no namespace any more.
             if not self._inspections.detach(attempt_id):
-                log.info("the egress link of attempt %s cannot be looked after now: %s", attempt_id, error)
+                _log.info("the egress link of attempt %s cannot be looked after now: %s", attempt_id, error)
                 return
             self._inspections.fail(attempt_id, str(error))
             self._inspections.expedite(attempt_id, self._clock())
@@ -540,7 +540,7 @@ class Reconciler:
         self._inspections.attach(attempt_id)
         self._inspections.pass_(attempt_id)
         if steps:
-            log.warning("the egress link of attempt %s was not as planned; repaired in %d steps", attempt_id, steps)
+            _log.warning("the egress link of attempt %s was not as planned; repaired in %d steps", attempt_id, steps)
 
     async def _egress_again(self, attempt: ObservedAttempt) -> int:
         namespace = self._runtime.kernel(attempt.id).network_attachment()

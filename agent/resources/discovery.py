@@ -123,7 +123,7 @@ def _processor_limit(cgroup: Path) -> int:
         words = (cgroup / "cpu.max").read_text().split()
     except OSError:
         words = []
-    if len(words) == 2 and words[0].isdecimal():  # noqa: PLR2004 - quota and period
+    if len(words) == 2 and words[0].isdecimal():  # noqa: PLR2004  # quota and period
         quota, period = int(words[0]), int(words[1])
     if quota is None or period is None or quota <= 0 or period <= 0:
         return _UNLIMITED

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from retinue.agent.conditions import Conditions
     from retinue.agent.resources.core.holdings import Holdings
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 INTERVAL = 15.0
 """Seconds between two looks at the GPUs."""
@@ -46,7 +46,7 @@ class Driver:
                 try:
                     self._nvml.nvmlInit()
                 except self._nvml.NVMLError as error:
-                    log.debug("no NVIDIA driver answers: %s", error)
+                    _log.debug("no NVIDIA driver answers: %s", error)
                     return None
                 self._open = True
             return self._nvml
@@ -119,7 +119,7 @@ class GpuWatch:
         message = "; ".join(f"{name} {why}" for name, why in sorted(lost.items()))
         self._conditions.update(AgentConditionType.DEVICE_LOST, message)
         if changes and lost:
-            log.error("GPUs are not offered: %s", message)
+            _log.error("GPUs are not offered: %s", message)
         return changes
 
     async def run(self, changed: Callable[[], None]) -> None:
@@ -154,7 +154,7 @@ class GpuUse:
                 try:
                     busy = [_busy(nvml, gpu) for gpu in gpus]
                 except (nvml.NVMLError, AttributeError) as error:
-                    log.debug("the use of GPUs of attempt %s cannot be read: %s", attempt_id, error)
+                    _log.debug("the use of GPUs of attempt %s cannot be read: %s", attempt_id, error)
                     continue
                 found[attempt_id] = sum(busy) / len(busy)
         return found

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from retinue.agent.state.disk import Disk
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 RECORD = "record.json"
 COPIES = ".copies"
@@ -198,7 +198,7 @@ class Records:
                 with contextlib.suppress(OSError):
                     self._copy_of(attempt_id).unlink(missing_ok=True)
             else:
-                log.error("attempt %s has a copy of its record only", attempt_id)
+                _log.error("attempt %s has a copy of its record only", attempt_id)
                 self._take(loaded, attempt_id, None, copy)
         return loaded
 

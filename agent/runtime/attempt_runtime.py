@@ -62,7 +62,7 @@ _STILL_THERE = "its processes do not end"
 
 Options = TypeVar("Options", bound=RuntimeOptions)
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class AttemptRuntime(ABC, Generic[Options]):
@@ -149,7 +149,7 @@ class AttemptRuntime(ABC, Generic[Options]):
         try:
             await KERNELS.run(self._run_again, self._store.record(attempt_id), init)
         except OSError as error:
-            log.warning("attempt %s is paused, and cannot be resumed: %s", attempt_id, error)
+            _log.warning("attempt %s is paused, and cannot be resumed: %s", attempt_id, error)
 
     def _run_again(self, record: Record, init: Process) -> None:
         """Has a kernel run that something has paused. Blocks. Raises OSError."""
@@ -435,7 +435,7 @@ class AttemptRuntime(ABC, Generic[Options]):
                 await cancellable(self._measure_and_finish, attempt_id, failure)
             except UnrequestedCancellationError as error:
                 # Nothing else would notice before the agent starts again that the attempt has ended.
-                log.info("the end of attempt %s is tried again: %s", attempt_id, error)
+                _log.info("the end of attempt %s is tried again: %s", attempt_id, error)
                 await asyncio.sleep(RETRY)
             else:
                 return
@@ -458,7 +458,7 @@ class AttemptRuntime(ABC, Generic[Options]):
 
     async def _fail(self, attempt_id: str, failure: KernelStartError) -> None:
         """Records that an attempt could not be created; what cannot be done now is done soon. Its lock is held."""
-        log.warning("attempt %s could not be created: %s", attempt_id, failure)
+        _log.warning("attempt %s could not be created: %s", attempt_id, failure)
         if not await self._try_finish(attempt_id, failure):
             self._finish_soon(attempt_id, failure)
 
@@ -490,7 +490,7 @@ class AttemptRuntime(ABC, Generic[Options]):
     def _fail_to_end(self, attempt_id: str, error: object) -> None:
         ending = self._ends.get(attempt_id)
         if ending is None:
-            ending = self._ends[attempt_id] = Retrying(f"the end of attempt {attempt_id} cannot be recorded", log)
+            ending = self._ends[attempt_id] = Retrying(f"the end of attempt {attempt_id} cannot be recorded", _log)
         ending.fail(error)
         self._show_ends()
 

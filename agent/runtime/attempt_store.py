@@ -32,7 +32,7 @@ NOTE_TIMEOUT = 5.0
 LATE_INTERVAL = 1.0
 """Seconds before the disk is tried again."""
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 BOUND_INTERVAL = 1.0
 """Seconds between two looks at the sizes of outputs."""
@@ -130,7 +130,7 @@ class AttemptStore:
         saving = asyncio.ensure_future(self.save(record))
         done, _ = await asyncio.wait({saving}, timeout=NOTE_TIMEOUT)
         if not done or saving.exception() is not None:
-            log.error(
+            _log.error(
                 "the record of attempt %s cannot be written: %s", record.id, saving.exception() if done else "hung"
             )
             saving.add_done_callback(lambda late: late.cancelled() or late.exception())
@@ -246,7 +246,7 @@ class AttemptStore:
                         try:
                             await in_thread(revive, pump, self.directory(record.id), limit)
                         except OSError:
-                            log.exception("the output of attempt %s is not taken", record.id)
+                            _log.exception("the output of attempt %s is not taken", record.id)
 
     def observed(self) -> dict[str, ObservedAttempt]:
         """Returns all attempts by id, as the outside sees them."""

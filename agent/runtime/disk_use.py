@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from retinue.agent.conditions import Conditions
     from retinue.agent.runtime.options import RuntimeOptions
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 DISK_EXCEEDED = AttemptReason.DISK_EXCEEDED
 """Reason of attempts that were ended for it."""
@@ -151,7 +151,7 @@ def bound_work(home: Path, disk: int, options: RuntimeOptions, conditions: Condi
         work_disk.add(home, bounds.size, bounds.files)
     except OSError as error:
         text = f"work directories have no file systems of their own, and kernels may fill the disk: {in_words(error)}"
-        log.info("%s: %s", home, text)
+        _log.info("%s: %s", home, text)
     conditions.update(kind, text, reason)
 
 
@@ -361,14 +361,17 @@ class DiskWatch:
             self._conditions.update(AgentConditionType.OTHER, text, AgentConditionReason.DISK_NOT_MEASURED)
 
         looking = Retrying(
-            "kernels may fill the disk: how much they have on it cannot be measured", log, changed=show, part="disk use"
+            "kernels may fill the disk: how much they have on it cannot be measured",
+            _log,
+            changed=show,
+            part="disk use",
         )
         while True:
             begin = time.monotonic()
             try:
                 await self._look()
                 looking.succeed()
-            except Exception as error:  # noqa: BLE001 - whatever it was, the disk is looked at again
+            except Exception as error:  # noqa: BLE001  # whatever it was, the disk is looked at again
                 foreseen = isinstance(error, KernelRuntimeError | OSError)
                 looking.fail(error, unforeseen=None if foreseen else error)
             await self._pause(max(INTERVAL, SHARE * (time.monotonic() - begin)))
@@ -381,7 +384,7 @@ class DiskWatch:
                 bounds = tolerated(bounds)
             use = await in_thread(measure_area, area, bounds)
             if message := exceeded(use, bounds):
-                log.warning("attempt %s is ended: %s", attempt_id, message)
+                _log.warning("attempt %s is ended: %s", attempt_id, message)
                 with contextlib.suppress(KernelRuntimeError, OSError):
                     await self._watched.end(attempt_id, DISK_EXCEEDED, message)
 

@@ -17,7 +17,7 @@ from retinue.rpc.core.reasons import AttemptReason
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 BARRIER = "barrier"
 """Name of the FIFO that the command of a kernel waits at."""
@@ -80,12 +80,12 @@ def recovered(attempt_id: str, boot_id: str, copy: Record | None, found: Found |
     else of an attempt that has failed.
     """
     if found is not None:
-        log.error("the record of attempt %s was lost; it runs on, and its record is rebuilt", attempt_id)
+        _log.error("the record of attempt %s was lost; it runs on, and its record is rebuilt", attempt_id)
         return rebuilt(attempt_id, boot_id, copy, found, now)
     if copy is not None:
         return copy
     # Nothing of it runs. It must not be started again, and no more can be said of it.
-    log.error("the record of attempt %s was lost, and nothing of it runs", attempt_id)
+    _log.error("the record of attempt %s was lost, and nothing of it runs", attempt_id)
     record = Record(attempt_id, "", attempt_id.rpartition(".")[0], boot_id)
     return replace(record, reason=AttemptReason.RECORD_LOST, message="the agent's record of the attempt was lost")
 

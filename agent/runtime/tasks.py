@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from retinue.agent.host.processes import Process
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class Tasks:
@@ -36,7 +36,7 @@ class Tasks:
 
     def keep(self, part: Callable[[], Coroutine[Any, Any, object]], name: str) -> None:
         """Begins a part that does not end by itself, and is run again when it does."""
-        self.spawn(keep(name, part, log), name)
+        self.spawn(keep(name, part, _log), name)
 
     async def close(self) -> None:
         """Cancels all tasks, and waits for their ends."""
@@ -47,7 +47,7 @@ class Tasks:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("%s failed", task.get_name(), exc_info=error)
+            _log.error("%s failed", task.get_name(), exc_info=error)
 
 
 class Watches:

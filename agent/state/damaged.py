@@ -19,7 +19,7 @@ from retinue.rpc.core.reasons import AgentConditionType
 if TYPE_CHECKING:
     from pathlib import Path
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 DIRECTORY = "damaged"
 """Name of the directory beneath that of the agent's state."""
@@ -45,7 +45,7 @@ class DamagedFiles:
 
     def set_aside(self, path: Path, why: str) -> None:
         """Moves a file, or a directory in place of one, aside; what cannot be moved is removed."""
-        log.error("%s is damaged and set aside: %s", path, why)
+        _log.error("%s is damaged and set aside: %s", path, why)
         with self._lock:
             name = f"{time.time_ns():020}-{next(self._numbers)}-{path.parent.name}-{path.name}"
             try:
@@ -53,7 +53,7 @@ class DamagedFiles:
                 path.rename(self.directory / name)
             except OSError as error:
                 if not isinstance(error, FileNotFoundError):
-                    log.warning("%s cannot be moved and is removed: %s", path, error)
+                    _log.warning("%s cannot be moved and is removed: %s", path, error)
                     _remove(path)
             self._bound(time.time())
 

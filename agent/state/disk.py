@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 RESERVE = "reserve"
@@ -121,7 +121,7 @@ class Disk:
         found = ", ".join(name for name, other in self._others.items() if _has_flag(other, os.ST_NOEXEC))
         message = f"{found} is mounted noexec: programs in work directories do not start" if found else ""
         if message and not self._noexec:
-            log.warning("%s", message)
+            _log.warning("%s", message)
         self._noexec = bool(message)
         self._conditions.update(AgentConditionType.OTHER, message, AgentConditionReason.NOEXEC)
 
@@ -193,7 +193,7 @@ class Disk:
                     (self._reserve / str(number)).unlink()
                     given_up = True
         if given_up:
-            log.warning("the disk of %s is full: its reserve was given up", self._directory)
+            _log.warning("the disk of %s is full: its reserve was given up", self._directory)
         return given_up
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from retinue.agent.vm.guest_linux import GuestLinux
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 DIRECTORY = Path("/run/retinue")
 """What was found is the node's, whichever agent asked."""
@@ -37,7 +37,7 @@ _WORKS, _FAILS = b"works\n", b"fails\n"
 _MEMORY = "192M"
 
 
-async def works(  # noqa: PLR0917 - what tests change
+async def works(  # noqa: PLR0917  # what tests change
     linux: GuestLinux,
     uid: int,
     gid: int,
@@ -65,7 +65,7 @@ async def works(  # noqa: PLR0917 - what tests change
         if known not in {_WORKS, _FAILS}:
             known = _WORKS if await _boots(linux, uid, gid, accelerator, seconds) else _FAILS
             os.pwrite(descriptor, known, 0)
-            log.info("KVM was tried for virtual machines: it %s", known.decode().strip())
+            _log.info("KVM was tried for virtual machines: it %s", known.decode().strip())
         return known == _WORKS
 
 
@@ -90,7 +90,7 @@ async def _boots(linux: GuestLinux, uid: int, gid: int, accelerator: Sequence[st
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
     )
-    assert process.stdout is not None  # noqa: S101 - as it was asked for
+    assert process.stdout is not None  # noqa: S101  # as it was asked for
     try:
         async with asyncio.timeout(seconds):
             said = await process.stdout.read(1 << 16)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from retinue.agent.docker.fetched_images import FetchedImages
     from retinue.agent.docker.registry_addresses import RegistryAddresses
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 PACKER = "sqfstar"
 PACKING = ("-quiet", "-no-progress", "-comp", "lz4")
@@ -235,7 +235,7 @@ class ImageRoots:
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
         )
-        assert packer.stdin is not None  # noqa: S101 - as it was asked for
+        assert packer.stdin is not None  # noqa: S101  # as it was asked for
         assert packer.stderr is not None  # noqa: S101
         said = asyncio.create_task(_read_words(packer.stderr))
         try:
@@ -275,7 +275,7 @@ class ImageRoots:
     def _remove_oldest(self) -> None:
         files = sorted(self._directory.glob(f"*{SUFFIX}"), key=lambda path: path.stat().st_mtime, reverse=True)
         for file in files[KEPT:]:
-            log.info("%s was not used for long, and is removed", file)
+            _log.info("%s was not used for long, and is removed", file)
             file.unlink(missing_ok=True)
 
 

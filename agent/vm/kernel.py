@@ -281,7 +281,7 @@ async def _carry(session: Attachment, events: object, ours: socket.socket, first
         poller = select.poll()
         poller.register(ours, 0)
         # Only one direction may have ended.
-        while not poller.poll(0):  # noqa: ASYNC110 - Linux reports it by a poll only
+        while not poller.poll(0):  # noqa: ASYNC110  # Linux reports it by a poll only
             await asyncio.sleep(CLOSED_POLL)
 
     directions = [asyncio.create_task(out()), asyncio.create_task(into())]

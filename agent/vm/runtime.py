@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from retinue.agent.runtime.options import Shared
     from retinue.agent.vm.images import ImageRoots
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 WITH_IMAGES = "vm-images"
 """Name of virtual machines over images, which not every node has that runs some."""
@@ -122,7 +122,7 @@ class VmRuntime(SandboxRuntime[VmOptions, Machines]):
         elif not can_pack():
             self._why_no_images = "sqfstar is missing: install the package squashfs-tools"
         if self._why_not:
-            log.info("virtual machines cannot be created: %s", self._why_not)
+            _log.info("virtual machines cannot be created: %s", self._why_not)
         lost = await self._store.open(listener)
         names = set[str]()
         left = any(not record.phase.ended for record in self._store)
@@ -150,7 +150,7 @@ class VmRuntime(SandboxRuntime[VmOptions, Machines]):
         try:
             await images.sweep()
         except (KernelRuntimeError, OSError) as error:
-            log.warning("what is left of exports of images cannot be removed: %s", error)
+            _log.warning("what is left of exports of images cannot be removed: %s", error)
 
     async def _try_kvm(self) -> None:
         """Uses KVM once it has proved to work."""
@@ -236,7 +236,7 @@ class VmRuntime(SandboxRuntime[VmOptions, Machines]):
         except GuestRefusedError as error:
             problem = str(error)
         except GuestError as error:
-            log.warning("attempt %s does not answer: %s", record.id, error)
+            _log.warning("attempt %s does not answer: %s", record.id, error)
             return False
         except OSError as error:
             # The end of a machine is noticed by itself, and has its own reason.
@@ -263,7 +263,7 @@ class VmRuntime(SandboxRuntime[VmOptions, Machines]):
         try:
             await channels.send_signal(self._kernels.control(attempt_id), delivery.code)
         except (GuestError, OSError) as error:
-            log.warning("attempt %s gets no %s: %s", attempt_id, delivery.signal.name, error)
+            _log.warning("attempt %s gets no %s: %s", attempt_id, delivery.signal.name, error)
 
     async def stop(self, attempt_id: str, grace: float) -> None:
         """Asks the command to end; after `grace` seconds it is due to be killed.

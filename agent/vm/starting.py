@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from retinue.agent.vm.machines import Machines, Started
     from retinue.agent.vm.options import VmOptions
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 UNFORESEEN = "it could not be started; the agent's log says more"
 
@@ -121,7 +121,7 @@ class Starts:
             failure = KernelStartError(f"it could not be started: {in_words(error)}")
         except Exception:
             # No other task would end the attempt.
-            log.exception("the image of attempt %s cannot be fetched", spec.id)
+            _log.exception("the image of attempt %s cannot be fetched", spec.id)
             failure = KernelStartError(UNFORESEEN)
         # Bounded: machines that boot at once each boot slower.
         async with self._under_way, self._store.lock(spec.id):
@@ -135,7 +135,7 @@ class Starts:
                 await self._fail(spec.id, failure)
 
     async def _fetch(self, spec: AttemptSpec) -> Root:
-        assert self._images is not None  # noqa: S101 - checked before
+        assert self._images is not None  # noqa: S101  # checked before
 
         def report(layers: tuple[Layer, ...]) -> None:
             self._store.layers[spec.id] = layers
@@ -156,7 +156,7 @@ class Starts:
             reason = error.reason if isinstance(error, KernelStartError) else ""
             return KernelStartError(f"it could not be started: {in_words(error)}", reason)
         except Exception:
-            log.exception("attempt %s could not be started", spec.id)
+            _log.exception("attempt %s could not be started", spec.id)
             return KernelStartError(UNFORESEEN)
         return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import retinue.manager.domain.preconditions  # noqa: F401 - defines classes, as does what it imports
+import retinue.manager.domain.preconditions  # noqa: F401  # defines classes, as does what it imports
 from docs.generator.markdown import line, table
 from docs.generator.protos import Contract
 from retinue.rpc.core.errors import ApiError

@@ -301,7 +301,7 @@ class Engine:
         command += ["--log-level", "warning", "--drain-strategy", "immediate", "--drain-time-s", str(_DRAIN_SECONDS)]
         with (self._directory / "engine.log").open("ab") as log:
             # Its own session: a signal to the router's group is none to it.
-            child = subprocess.Popen(  # noqa: S603 - the program that the operator named
+            child = subprocess.Popen(  # noqa: S603  # the program that the operator named
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

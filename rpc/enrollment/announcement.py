@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from retinue.rpc.enrollment.identity import IdentityStore
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ class Announcer:
         renewed after it had expired.
         """
         delay = FIRST_DELAY
-        announcing = Retrying("cannot announce this node", log, part="announcement")
+        announcing = Retrying("cannot announce this node", _log, part="announcement")
         while True:
             if self._identities.current().expired(self._now()):
                 # Nobody would hear it. Where no manager is connected, the certificate is looked at before its time.
@@ -107,14 +107,14 @@ class Announcer:
     async def renew_always(self) -> None:
         """Renews the certificate after two thirds of its lifetime, until cancelled; one that has expired by a proof."""
         delay = FIRST_DELAY
-        renewing = Retrying("cannot renew the certificate", log, part="certificate")
+        renewing = Retrying("cannot renew the certificate", _log, part="certificate")
         while True:
             self._found_expired.clear()
             if self._identities.current().due(self._now()):
                 expired = self._identities.current().expired(self._now())
                 try:
                     await self.renew()
-                    log.info("the certificate was renewed")
+                    _log.info("the certificate was renewed")
                     renewing.succeed()
                     delay = FIRST_DELAY
                 except (grpc.aio.AioRpcError, ValueError, OSError) as error:

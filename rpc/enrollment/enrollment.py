@@ -140,7 +140,7 @@ async def _recover(identity: Identity, manager: str, kind: enrollment_service_pb
     return identity.renewed(key, response.certificate, response.ca_certificate)
 
 
-async def identify(  # noqa: PLR0917 - what a node is started with
+async def identify(  # noqa: PLR0917  # what a node is started with
     node_id: str,
     managers: Sequence[str],
     join_token: str,

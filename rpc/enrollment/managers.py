@@ -19,7 +19,7 @@ ELSEWHERE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 def split_address(address: str) -> tuple[str, int]:
     """Returns host and port of `host:port`; an IPv6 address stands in brackets. Raises ValueError."""
     host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65535:  # noqa: PLR2004 - the highest port
+    if not colon or not port.isdecimal() or int(port) > 65535:  # noqa: PLR2004  # the highest port
         raise ValueError(f"{address!r} is not host:port")
     return host.removeprefix("[").removesuffix("]"), int(port)
 

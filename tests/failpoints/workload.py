@@ -57,7 +57,7 @@ class Workload:
                 await act()
         except (TimeoutError, AssertionError) as error:
             self.found.append(f"{act.__name__.strip('_')} did not end: {str(error) or 'in time'}")
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is what was looked for
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is what was looked for
             self.found.append(f"{act.__name__.strip('_')}: {type(error).__name__}: {error}")
 
     async def _again(self, call: Callable[[], Awaitable[Value]]) -> Value:

@@ -114,7 +114,7 @@ class MemoryAgent:
         """Ends the command of an attempt that runs."""
         runtime = FakeRuntime(self._state)
         if self.phase(attempt_id) is Phase.RUNNING:
-            runtime._end(attempt_id, "EXITED", code)  # noqa: SLF001 - what a kernel does by itself
+            runtime._end(attempt_id, "EXITED", code)  # noqa: SLF001  # what a kernel does by itself
             if self.sync is not None:
                 self.sync.reconciler.changed()
 

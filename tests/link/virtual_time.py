@@ -58,7 +58,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         done: asyncio.Future[Result] = self.create_future()
         try:
             done.set_result(func(*args))
-        except Exception as error:  # noqa: BLE001 - raised where it is awaited
+        except Exception as error:  # noqa: BLE001  # raised where it is awaited
             done.set_exception(error)
         return done
 

@@ -217,7 +217,7 @@ class Stream:
             return
         except ApiError as error:
             self._error = self._error or _rpc_error(grpc_code(error.code), f"{error.reason}: {error}")
-        except Exception as error:  # noqa: BLE001 - as a server does; tests look at it
+        except Exception as error:  # noqa: BLE001  # as a server does; tests look at it
             self.failure = error
             self._error = self._error or _rpc_error(grpc.StatusCode.INTERNAL, repr(error))
         finally:

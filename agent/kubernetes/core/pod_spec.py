@@ -191,7 +191,7 @@ def fetch_body(plan: PodPlan) -> Pod:
     once without arguments. It has no share of the node, and nothing of the node but that program.
     """
     pod = body(plan)
-    assert pod.metadata is not None  # noqa: S101 - just made
+    assert pod.metadata is not None  # noqa: S101  # just made
     assert pod.spec is not None  # noqa: S101
     (container,) = pod.spec.containers
     program = f"{INSIDE}/init"

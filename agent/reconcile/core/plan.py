@@ -197,7 +197,7 @@ def _first_step(wanted: DesiredAttempt, desired: Desired, observed: Observed) ->
     return Create(wanted.spec.id)
 
 
-def _step(  # noqa: PLR0912, PLR0917 - the whole situation of one attempt
+def _step(  # noqa: PLR0912, PLR0917  # the whole situation of one attempt
     wanted: DesiredAttempt | None,
     there: ObservedAttempt,
     desired: Desired,

@@ -249,7 +249,7 @@ def _shield(method: Callable[..., Any]) -> Callable[..., Any]:
 
 def _site() -> str | None:
     """Returns the function that a statement or a commit is of; None when it is a part of another one."""
-    frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - the awaiter of the caller
+    frame: FrameType | None = sys._getframe(2)  # noqa: SLF001  # the awaiter of the caller
     while frame is not None and frame.f_globals.get("__name__") in _BETWEEN:
         if frame.f_code.co_name == "shield":
             return None

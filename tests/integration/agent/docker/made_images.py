@@ -70,7 +70,7 @@ class Repository:
         return True
 
     def _send(self, method: str, url: str, content: bytes, kind: str) -> str:
-        request = urllib.request.Request(  # noqa: S310 - of this test
+        request = urllib.request.Request(  # noqa: S310  # of this test
             urljoin(f"http://{self.address}/v2/{self.name}/", url),
             content,
             {"Content-Type": kind, "Content-Length": str(len(content))},

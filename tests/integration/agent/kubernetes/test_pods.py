@@ -26,9 +26,9 @@ from tests.integration.agent.docker.registry import Registry
 from tests.integration.agent.foreign_files import FOUND, OWNER, SCRIPT, made_by, make_files
 from tests.integration.agent.kubernetes.kube_files import NAMESPACE, image_archive
 from tests.integration.agent.opened import HOSTS
-from tests.support.directories_contract import *  # noqa: F403 - the tests
+from tests.support.directories_contract import *  # noqa: F403  # the tests
 from tests.support.eventually import NEVER, eventually
-from tests.support.runtime_contract import *  # noqa: F403 - the tests
+from tests.support.runtime_contract import *  # noqa: F403  # the tests
 from tests.support.runtime_contract import held, running
 
 if TYPE_CHECKING:

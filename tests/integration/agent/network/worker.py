@@ -35,7 +35,7 @@ def to_network(value: dict[str, Any]) -> Network:
     return Network(**{**value, "members": tuple(Member(**member) for member in value["members"])})
 
 
-async def perform(node: NodeNetworks, method: str, *arguments: Any) -> Any:  # noqa: PLR0911, PLR0912 - a table of methods
+async def perform(node: NodeNetworks, method: str, *arguments: Any) -> Any:  # noqa: PLR0911, PLR0912  # a table of methods
     networks = node.links
     match method:
         case "ensure_egress":

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.directories_contract import *  # noqa: F403 - the tests
+from tests.support.directories_contract import *  # noqa: F403  # the tests
 
 if TYPE_CHECKING:
     from tests.integration.agent.docker.engine import TestEngine

@@ -183,7 +183,7 @@ def settle(world: World, desired: Desired) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(EVENTS, max_size=25), st.sets(st.sampled_from(ATTEMPTS)), desired_sets())
-def test_any_history_converges(  # noqa: PLR0912 - one branch per kind of event
+def test_any_history_converges(  # noqa: PLR0912  # one branch per kind of event
     history: list[object], failing: set[str], last: Desired
 ) -> None:
     world = World()

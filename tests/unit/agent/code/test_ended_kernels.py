@@ -39,7 +39,7 @@ class Node:
         await self.may_start.wait()
         if self.phase is not Phase.RUNNING:
             raise KernelRuntimeError("the kernel did not answer")
-        workspace._jupyter, workspace._record = self, SimpleNamespace(by_message=True)  # noqa: SLF001 - as `_start` does
+        workspace._jupyter, workspace._record = self, SimpleNamespace(by_message=True)  # noqa: SLF001  # as `_start` does
         return self
 
     async def execute(self, run: Run, code: str) -> Execution:

@@ -64,7 +64,7 @@ async def workspace(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kernel: Slo
     async def start(made: Any) -> SlowKernel:
         kernel.starting.set()
         await kernel.let_start.wait()
-        made._jupyter, made._record = kernel, SimpleNamespace(by_message=True)  # noqa: SLF001 - as `_start` does
+        made._jupyter, made._record = kernel, SimpleNamespace(by_message=True)  # noqa: SLF001  # as `_start` does
         return kernel
 
     monkeypatch.setattr(Workspace, "_start", start)

@@ -141,7 +141,7 @@ async def test_events_stop_before_their_receivers_close(conversation: Jupyter, m
     disable_monitor = zmq.asyncio.Socket.disable_monitor
 
     def checked(socket: zmq.asyncio.Socket) -> None:
-        if (receiver := socket._monitor_socket) is not None:  # noqa: SLF001 - it has no other name
+        if (receiver := socket._monitor_socket) is not None:  # noqa: SLF001  # it has no other name
             closed.append(receiver.closed)
         disable_monitor(socket)
 

@@ -10,7 +10,7 @@ import pytest
 
 from retinue.agent.attempts import AttemptSpec, ObservedAttempt, Phase
 from tests.support.eventually import NEVER
-from tests.support.runtime_contract import *  # noqa: F403 - the tests
+from tests.support.runtime_contract import *  # noqa: F403  # the tests
 from tests.unit.agent.runtime.fake_runtime import FakeRuntime, State
 
 
