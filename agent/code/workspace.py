@@ -222,7 +222,7 @@ class Workspace:
                 else:
                     run.append(Remark(str(error)))
                     run.append(_ended(run.interrupted or Status.PROCESS_LOST))
-            except Exception:
+            except Exception:  # noqa: BLE001  # logged whole
                 _log.exception("a run of %s failed", self._attempt_id)
                 run.append(_ended(Status.PROCESS_LOST))
 

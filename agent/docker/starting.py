@@ -103,7 +103,7 @@ class Starts:
             failure = KernelStartError(str(error), error.reason)
         except EngineError as error:
             failure = KernelStartError(str(error))
-        except Exception:
+        except Exception:  # noqa: BLE001  # logged whole
             # No other task would end the attempt.
             _log.exception("the image of attempt %s cannot be fetched", spec.id)
             failure = KernelStartError(UNFORESEEN)
@@ -151,7 +151,7 @@ class Starts:
         except (KernelStartError, EngineError, OSError) as error:
             reason = error.reason if isinstance(error, KernelStartError) else ""
             await self._fail(spec.id, KernelStartError(f"it could not be started: {in_words(error)}", reason))
-        except Exception:
+        except Exception:  # noqa: BLE001  # logged whole
             # It would be held in its phase: no other task would end it.
             _log.exception("attempt %s could not be started", spec.id)
             await self._fail(spec.id, KernelStartError(UNFORESEEN))

@@ -230,7 +230,7 @@ class KubernetesRuntime(ContainerRuntime[KubernetesOptions]):
             image = await self._pods.fetch(spec, lambda: self._find(spec))
         except KernelStartError as error:
             failure = error
-        except Exception:
+        except Exception:  # noqa: BLE001  # logged whole
             # No other task would end the attempt.
             _log.exception("the image of attempt %s cannot be fetched", spec.id)
             failure = KernelStartError(UNFORESEEN)
@@ -283,7 +283,7 @@ class KubernetesRuntime(ContainerRuntime[KubernetesOptions]):
                 failure = KernelStartError(f"it could not be started: {error}", error.reason)
             except OSError as error:
                 failure = KernelStartError(f"it could not be started: {in_words(error)}")
-            except Exception:
+            except Exception:  # noqa: BLE001  # logged whole
                 # It would be held in its phase: no other task would end it.
                 _log.exception("attempt %s could not be started", spec.id)
                 failure = KernelStartError(UNFORESEEN)

@@ -119,7 +119,7 @@ class Starts:
             failure = KernelStartError(f"it could not be started: {error}", error.reason)
         except (KernelRuntimeError, OSError) as error:
             failure = KernelStartError(f"it could not be started: {in_words(error)}")
-        except Exception:
+        except Exception:  # noqa: BLE001  # logged whole
             # No other task would end the attempt.
             _log.exception("the image of attempt %s cannot be fetched", spec.id)
             failure = KernelStartError(UNFORESEEN)
@@ -155,7 +155,7 @@ class Starts:
         except (KernelStartError, KernelRuntimeError, OSError) as error:
             reason = error.reason if isinstance(error, KernelStartError) else ""
             return KernelStartError(f"it could not be started: {in_words(error)}", reason)
-        except Exception:
+        except Exception:  # noqa: BLE001  # logged whole
             _log.exception("attempt %s could not be started", spec.id)
             return KernelStartError(UNFORESEEN)
         return None
