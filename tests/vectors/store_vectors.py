@@ -155,8 +155,10 @@ async def claimed(database: Database) -> tuple[dict[str, Fraction], dict[str, Fr
                 WHERE claim.release_time IS NULL GROUP BY 1, 2
             """)
         )
+        # Not of `disk`, whose default every kernel has, and of which the vectors say nothing.
         for slot, runs, amount in rows:
-            (used if runs else reserved)[slot] = Fraction(int(amount), UNITS[slot])
+            if slot in UNITS:
+                (used if runs else reserved)[slot] = Fraction(int(amount), UNITS[slot])
         found = (await ledger.verify(tx, "")).mismatches
         assert found == [], found
     return reserved, used

@@ -96,7 +96,7 @@ async def test_each_process_that_ends_is_reported_once_until_the_cluster_is_stop
     processes: dict[str, ChildProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     printed: list[tuple[str, bool]] = []
-    monkeypatch.setattr(dev, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(dev, "_POLL_SECONDS", 0.01)
     monkeypatch.setattr("click.echo", lambda message, *, err: printed.append((message, err)))
     agents = [SimpleNamespace(process=processes[name]) for name in ("n1", "n2")]
     cluster: Any = SimpleNamespace(manager=processes["manager"], routers=[processes["router"]], agents=agents)

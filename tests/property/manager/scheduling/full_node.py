@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.property.manager.scheduling.instances import decide
 from tests.property.manager.scheduling.oracle import Agent, Cluster, Session
 
-SLOTS = ["cpu", "mem", "disk"]
+SLOTS = ["cpu", "mem", "ssd"]
 Demand = tuple[int, ...]
 bounded = settings(
     derandomize=True, deadline=None, max_examples=60, database=None, suppress_health_check=[HealthCheck.too_slow]

@@ -20,7 +20,7 @@ from retinue.manager.scheduling.strategies import (
 )
 from tests.property.manager.scheduling.oracle import Agent, Cluster, Placed, Session
 
-SLOTS = ["cpu", "mem", "cuda.device", "rocm.device", "disk", "net"]
+SLOTS = ["cpu", "mem", "cuda.device", "rocm.device", "ssd", "net"]
 HELD_BACK = Explanation(Tier.POLICY, "DEPENDENCY", "waits for another session")
 
 

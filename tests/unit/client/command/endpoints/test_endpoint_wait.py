@@ -87,7 +87,7 @@ def test_a_rollout_that_was_promoted_in_its_step_has_to_leave_it() -> None:
 
 @pytest.mark.parametrize("state", [BACK, WENT_BACK])
 def test_a_deployment_that_goes_back_by_itself_is_an_error(state: epb.RolloutState.ValueType) -> None:
-    with pytest.raises(RetinueError, match="it went back to revision 1: five failed"):
+    with pytest.raises(RetinueError, match="the rollout went back to revision 1: five failed"):
         rollout_end(answer(state, shown=READY), BEGUN)
 
 
