@@ -124,6 +124,8 @@ function main(place: HTMLElement): void {
           }
         }
         if (step.case === "exited") {
+          // The call may take a while to end: what is typed from now on is for the next shell.
+          if (steps === own) steps = undefined;
           document.documentElement.dataset.exited = String(step.value.exitCode);
           terminal.write(`\r\n[${t("shellEnded", { code: step.value.exitCode })} ${t("newShell")}]\r\n`);
           say(t("shellEnded", { code: step.value.exitCode }));
@@ -135,9 +137,9 @@ function main(place: HTMLElement): void {
       terminal.write(`\r\n[${words} ${t("newShell")}]\r\n`);
       say(words);
     } finally {
-      sessionStorage.removeItem(OPEN);
       own.close();
       if (steps === own) steps = undefined;
+      if (steps === undefined) sessionStorage.removeItem(OPEN);
     }
   }
   if (sessionStorage.getItem(OPEN) !== null) terminal.write(`[${t("shellLeft")}]\r\n`);

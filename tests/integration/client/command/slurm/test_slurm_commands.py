@@ -131,7 +131,7 @@ async def test_what_is_shown_of_jobs_nodes_and_partitions(retinue: Program, clie
     assert (await client.sessions.get(str(number))).view.spec.priority == 50
     refused = await retinue("scontrol", "update", f"JobId={number}", "TimeLimit=5", "Name=x", "Dependency=", "Frob=1")
     assert refused.code == 1
-    assert "of dependency (scancel it, and sbatch --dependency; " in refused.err
+    assert "error: dependency (scancel it, and sbatch --dependency; " in refused.err
     assert ", frob, name (retinue rename gives its session another name), timelimit (scancel it, " in refused.err
     assert (await retinue("scontrol", "release", str(number))).code == 0
     assert (await retinue("scontrol", "wait_job", str(number))).code == 0
