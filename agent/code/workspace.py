@@ -451,6 +451,7 @@ class Workspace:
             raise
 
     def _write(self, record: _Record) -> None:
+        # Here it has a failpoint of its own; given to a thread as it is, it would have that of the pool.
         replace_file(self._path, json.dumps(asdict(record)).encode(), lasting=False)
 
     async def _connect(self, record: _Record, *, fresh: bool) -> Jupyter:

@@ -103,6 +103,7 @@ class FetchedImages:
 
 
 def _write(file: Path, content: bytes) -> None:
+    # Here it has a failpoint of its own; given to a thread as it is, it would have that of the pool.
     replace_file(file, content)
 
 

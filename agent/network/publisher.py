@@ -189,6 +189,7 @@ class Publisher:
                 await self._apply()
 
     def _write(self, content: bytes) -> None:
+        # Here it has a failpoint of its own; given to a thread as it is, it would have that of the pool.
         replace_file(self._path, content)
 
     async def _become(self, publications: Publications) -> None:

@@ -37,6 +37,7 @@ from retinue.rpc.core.errors import (
 )
 from retinue.rpc.core.reasons import ErrorReason
 
+# Named here too, beside the others of the manager, which are all below.
 __all__ = ["ApiError", "Code", "InvalidRequest", "StreamLimit", "Violation"]
 
 # One more than are told.

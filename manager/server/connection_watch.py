@@ -187,11 +187,15 @@ class Sockets:
         code = ctypes.create_string_buffer(source_filter(networks))
         program = _PROGRAM.pack(len(code.raw) // _INSTRUCTION_BYTES, ctypes.addressof(code))
         option = _ATTACH_FILTER if networks else _DETACH_FILTER
-        for descriptor in self._listeners:
-            if self._is_listener(descriptor) and _LIBRARY.setsockopt(
-                descriptor, socket.SOL_SOCKET, option, program, len(program)
-            ):
-                raise OSError("no filter can be attached to a listening socket")
+        refused = [
+            descriptor
+            for descriptor in self._listeners
+            if self._is_listener(descriptor)
+            and _LIBRARY.setsockopt(descriptor, socket.SOL_SOCKET, option, program, len(program))
+        ]
+        # One that has no filter refuses to detach it.
+        if refused and networks:
+            raise OSError("no filter can be attached to a listening socket")
 
     def _is_listener(self, descriptor: int) -> bool:
         own = endpoint_of_socket(self._name(_LIBRARY.getsockname, descriptor) or b"")
@@ -270,7 +274,7 @@ def watching(calls: ConnectionCalls, ports: Collection[int], of_network: int) ->
     """
     stopping = threading.Event()
     strangers = Strangers(of_network, soft_limit())
-    guard = _Guard(calls, Sockets(ports), strangers)
+    guard = Guard(calls, Sockets(ports), strangers)
     thread = threading.Thread(target=guard.watch, args=[stopping], name="connections", daemon=True)
     thread.start()
     try:
@@ -280,10 +284,11 @@ def watching(calls: ConnectionCalls, ports: Collection[int], of_network: int) ->
         thread.join()
 
 
-class _Guard:
+class Guard:
     """Looks at the connections again and again, and ends and keeps out what is to be."""
 
     def __init__(self, calls: ConnectionCalls, sockets: Sockets, strangers: Strangers) -> None:
+        """Has looked at nothing yet."""
         self._calls = calls
         self._sockets = sockets
         self._strangers = strangers
@@ -292,11 +297,12 @@ class _Guard:
         self._kept_out: frozenset[str] = frozenset()
 
     def watch(self, stopping: threading.Event) -> None:
+        """Looks until it is stopped."""
         pause = _IDLE_PAUSE
         while not stopping.wait(pause):
             began, busy = time.monotonic(), time.thread_time()
             try:
-                self._look(began)
+                self.look(began)
             except OSError as error:
                 # No descriptor is left; the library ends handshakes that take too long.
                 _log.debug("cannot look at connections: %s", error)
@@ -306,7 +312,8 @@ class _Guard:
             shortest = _BUSY_PAUSE if self._strangers.busy else _IDLE_PAUSE
             pause = min(max(shortest, (time.thread_time() - busy) / _LOOKING), _LONGEST_PAUSE)
 
-    def _look(self, now: float) -> None:
+    def look(self, now: float) -> None:
+        """Looks once. Raises OSError."""
         sights = self._sockets.look(self._calls.authenticated)
         endings = self._strangers.judge(sights, self._calls.talks({sight.peer for sight in sights}), now)
         self._penalties.know({network_of(address) for address in self._calls.take_known()}, now)
@@ -325,8 +332,11 @@ class _Guard:
             _log.warning("%s opens no connections for %g s: it flooded without credentials", network, seconds)
         kept_out = self._penalties.kept_out(now)
         if kept_out != self._kept_out:
-            # Where there are no filters, floods are ended one by one, as before.
-            with contextlib.suppress(OSError):
+            try:
                 self._sockets.keep_out(kept_out)
+            except OSError as error:
+                # Floods are ended one by one, as before; the next look tries again.
+                _log.debug("cannot keep networks out: %s", error)
+                return
             self._kept_out = kept_out
             _KEPT_OUT.set(len(kept_out))

@@ -186,25 +186,25 @@ class Transaction(AsyncSession):
 
         async def exchanged(statements: Sequence[Statement], *, commit: bool) -> list[list[Row]]:
             commands = [_construct(each.sql).command(each.params) for each in statements]
-            async with driver.lock:
-                return await driver.wait(exchange(driver, commands, commit=commit))
+            try:
+                async with driver.lock:
+                    return await driver.wait(exchange(driver, commands, commit=commit))
+            except BaseException as error:
+                # An error of the server ends the exchange in good order; a connection that is lost is noticed at its
+                # rollback, with all others.
+                if not driver.closed and not (isinstance(error, psycopg.Error) and is_between_statements(driver)):
+                    await connection.invalidate()
+                raise
 
-        try:
-            ahead, self._ahead = self._ahead, ()
-            together = [*(later.query for later in ahead), *statements]
-            guarded = any(later.guards for later in ahead)
-            rows = await exchanged(together, commit=commit and not guarded)
-            for later, found in zip(ahead, rows[: len(ahead)], strict=True):
-                later.take(found)
-            if commit and guarded:
-                await exchanged((), commit=True)
-            self.ended = commit
-        except BaseException as error:
-            # An error of the server ends the exchange in good order; a connection that is lost is noticed at its
-            # rollback, with all others.
-            if not driver.closed and not (isinstance(error, psycopg.Error) and is_between_statements(driver)):
-                await connection.invalidate()
-            raise
+        ahead, self._ahead = self._ahead, ()
+        together = [*(later.query for later in ahead), *statements]
+        guarded = any(later.guards for later in ahead)
+        rows = await exchanged(together, commit=commit and not guarded)
+        for later, found in zip(ahead, rows[: len(ahead)], strict=True):
+            later.take(found)
+        if commit and guarded:
+            await exchanged((), commit=True)
+        self.ended = commit
         answered = zip(statements, rows[len(ahead) :], strict=True)
         return Answers({query: query.read(found) for query, found in answered if isinstance(query, Query)})
 
@@ -229,6 +229,9 @@ def _shield(method: Callable[..., Any]) -> Callable[..., Any]:
         if method.__name__ != "pipeline":
             # The library's methods may begin a transaction again, on another connection.
             tx.ended, tx._taken = False, None  # noqa: SLF001
+        if method.__name__ in GIVING_UP:
+            # With what was to be executed next.
+            tx._ahead = ()  # noqa: SLF001
 
         async def after_those_ahead() -> Any:
             await _pipeline(tx)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
@@ -20,6 +21,7 @@ from retinue.manager.store.postgres.database import (
     Transaction,
     fetch,
 )
+from retinue.manager.store.postgres.recordset import Row
 
 MAKE = "INSERT INTO project (name) VALUES (:name) RETURNING name"
 COUNT = "SELECT count(*) AS number FROM project WHERE name LIKE :like"
@@ -244,6 +246,28 @@ async def test_what_a_guard_refuses_is_not_committed(database: Database) -> None
 
     with pytest.raises(LookupError):
         await refused()
+    assert await number(database) == 0
+
+
+async def test_a_guard_that_refuses_costs_no_connection(database: Database) -> None:
+    def refuse(rows: Sequence[Row]) -> None:
+        raise LookupError("refused")
+
+    async with database.transaction() as tx:
+        before = await fetch(tx, backend())
+        tx.ahead(Query(COUNT, {"like": "t-%"}, read=refuse), guards=True)
+        with pytest.raises(LookupError, match="refused"):
+            await tx.pipeline(make("t-1"))
+        await tx.rollback()
+        assert await fetch(tx, backend()) == before
+    assert await number(database) == 0
+
+
+async def test_what_goes_ahead_is_given_up_with_its_transaction(database: Database) -> None:
+    async with database.transaction() as tx:
+        tx.ahead(make("t-1"))
+        await tx.rollback()
+        assert await fetch(tx, count()) == 0
     assert await number(database) == 0
 
 
