@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
+import orjson
 import psycopg
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
@@ -120,6 +121,8 @@ class Insertion(NamedTuple):
 _COLUMNS_OF_SPEC = [table_of(Session).c.spec, *columns_of(Session, SpecColumns)]
 _OF_SPEC = [item.name for item in _COLUMNS_OF_SPEC]
 _OF_SPEC_DEFINED = definitions(_COLUMNS_OF_SPEC)
+# What a session's spec may change in.
+_CHANGEABLE = ("name", "priority", "hold")
 
 
 def insert_statement(
@@ -564,20 +567,29 @@ def update_statements(
 
 
 async def change(tx: Transaction, session_id: uuid.UUID, spec: SessionSpec) -> None:
-    """Gives a locked session the name and the priority of a changed spec, and this spec; one that is released begins to
-    wait. Raises NameTaken, and then the transaction has failed.
+    """Gives a locked session the name, priority and hold of a changed spec; one that is released begins to wait.
+    Raises NameTaken, and then the transaction has failed.
     """
-    row = {**members(SpecColumns.of(spec)), "spec": encode(spec)}
+    # All else in the document stays: a newer manager may have written members that are not known here.
+    changed = {name: value for name, value in encode(spec).items() if name in _CHANGEABLE}
     try:
         await tx.pipeline(
             Statement(
-                f"""
-                UPDATE session SET name = :name, priority = :priority, {", ".join(f"{name} = r.{name}" for name in _OF_SPEC)},
-                    nomination = CASE WHEN r.hold THEN '{{}}' ELSE nomination END,
-                    state_time = CASE WHEN session.hold AND NOT r.hold THEN now() ELSE state_time END, version = version + 1
-                FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r({_OF_SPEC_DEFINED}) WHERE session.id = :id
-                """,  # noqa: S608  # names of our columns
-                {"id": session_id, "name": spec.name, "priority": spec.priority, "rows": recordset([row])},
+                """
+                UPDATE session SET name = :name, priority = :priority, hold = :hold,
+                    spec = (spec - CAST(:changeable AS text[])) || CAST(:changed AS jsonb),
+                    nomination = CASE WHEN :hold THEN '{}' ELSE nomination END,
+                    state_time = CASE WHEN hold AND NOT :hold THEN now() ELSE state_time END, version = version + 1
+                WHERE id = :id
+                """,
+                {
+                    "id": session_id,
+                    "name": spec.name,
+                    "priority": spec.priority,
+                    "hold": spec.hold,
+                    "changeable": list(_CHANGEABLE),
+                    "changed": orjson.dumps(changed).decode(),
+                },
             )
         )
     except psycopg.errors.UniqueViolation as error:

@@ -188,6 +188,24 @@ async def test_a_session_can_be_held_from_the_start(callers: Callers) -> None:
     assert (checked.preview.reason, checked.preview.tier) == ("HELD", pb.REASON_TIER_POLICY)
 
 
+async def test_what_a_newer_manager_has_stored_stays(callers: Callers) -> None:
+    made = await callers.create("newer", hold=True)
+    unknown = {"newer": {"a": 1}, "kernel_newer": "x"}
+    async with callers.service.database.transaction() as tx:
+        await tx.execute(
+            text("""
+                UPDATE session SET spec = jsonb_set(spec || '{"newer": {"a": 1}}', '{kernel,newer}', '"x"') WHERE id = :id
+            """),
+            {"id": uuid.UUID(made.id)},
+        )
+    changed = (await callers.update(made.id, name="renamed", priority=0, hold=False)).session.spec
+    assert (changed.name, changed.priority, changed.hold) == ("renamed", 0, False)
+    async with callers.service.database.transaction() as tx:
+        stored = (await tx.execute(text("SELECT spec, hold FROM session WHERE name = 'renamed'"))).one()
+    assert {"newer": stored.spec["newer"], "kernel_newer": stored.spec["kernel"]["newer"]} == unknown
+    assert (stored.spec["priority"], "hold" in stored.spec, stored.hold) == (0, False, False)
+
+
 async def test_a_replica_is_its_endpoints(callers: Callers) -> None:
     made = await callers.create("replica", endpoint="chat")
     spec = endpoint_pb2.EndpointSpec(name="chat")
