@@ -33,7 +33,7 @@ IN_BACKGROUND = ("setpriv", "--pdeathsig", "TERM", "nice", "-n", "10")
 NOT_BUILT = "it is not built"
 """The failure of a part that a node without builds has not."""
 _END_SECONDS = 5.0
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 _SAID_BYTES = 2000
 
 
@@ -175,7 +175,7 @@ class NodeBuilds:
         """Builds a part or waits for another's build; returns why it failed, and nothing when it did not."""
         with _lock(part, self._cache) as lock:
             while not _try_lock(lock):  # noqa: ASYNC110  # another process has it
-                await asyncio.sleep(_LOOK_SECONDS)
+                await asyncio.sleep(_POLL_SECONDS)
             if await asyncio.to_thread(part.find, self._cache) is not None:
                 return ""
             return await _run(part, self._cache) if self._builds else NOT_BUILT

@@ -22,7 +22,7 @@ ASSIGNMENTS = f"{TYPES}config.endpoint.v3.ClusterLoadAssignment"
 LISTENERS = f"{TYPES}config.listener.v3.Listener"
 ROUTES = f"{TYPES}config.route.v3.RouteConfiguration"
 SECRETS = f"{TYPES}extensions.transport_sockets.tls.v3.Secret"
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 # From one try to bind a listener to the next: what has its port may end.
 _BIND_SECONDS = 2.0
 # In the order in which they are sent: nothing refers to what comes later.
@@ -117,7 +117,7 @@ class AdsServer(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: ignor
         while True:
             with contextlib.suppress(TimeoutError):
                 # Again and again: an engine may end that never had a stream.
-                async with asyncio.timeout(_LOOK_SECONDS), self._moved:
+                async with asyncio.timeout(_POLL_SECONDS), self._moved:
                     await self._moved.wait_for(lambda: self._is_settled(kind, resource_names))
                     return
 

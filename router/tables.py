@@ -16,7 +16,7 @@ from retinue.router import convert
 from retinue.router.convert import TableError
 from retinue.router.core.table import Common, Endpoint, Table
 from retinue.router.v1 import router_service_pb2 as pb
-from retinue.rpc.core.terms import Seen
+from retinue.rpc.core.terms import TermHistory
 from retinue.rpc.files import replace_file
 
 _log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 class _Stored:
     """The newest leadership and the newest table; without endpoints and with revision 0 there was none."""
 
-    seen: Seen = field(default_factory=Seen)
+    seen: TermHistory = field(default_factory=TermHistory)
     table: pb.Table = field(default_factory=pb.Table)
 
 
@@ -126,7 +126,7 @@ def _load(path: Path) -> _Stored:
         values = json.loads(head)
         if values["sha256"] != hashlib.sha256(body).hexdigest():
             raise ValueError("its digest differs")
-        seen = Seen(str(values["incarnation"]), int(values["term"]), tuple(map(str, values["former"])))
+        seen = TermHistory(str(values["incarnation"]), int(values["term"]), tuple(map(str, values["former"])))
         return _Stored(seen, pb.Table.FromString(body))
     except FileNotFoundError:
         return _Stored()

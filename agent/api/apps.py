@@ -44,7 +44,7 @@ _PORTS = range(1, 65_536)
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _AppSample:
     """The result of one check of an app: the app's program runs, something answers at its port, and its last output."""
 
     runs: bool
@@ -149,13 +149,13 @@ class Apps:
             raise _not_running(location, error) from error
         return kernel
 
-    async def _look(self, location: pb.AppLocation, kernel: Kernel) -> _Seen:
+    async def _look(self, location: pb.AppLocation, kernel: Kernel) -> _AppSample:
         try:
             async with self._locked(location):
                 seen = await kernel.look_at_app(location.name)
         except NotRunningError as error:
             raise _not_running(location, error) from error
-        return _Seen(seen.runs, await self._answers(location, kernel), seen.tail)
+        return _AppSample(seen.runs, await self._answers(location, kernel), seen.tail)
 
     @staticmethod
     async def _answers(location: pb.AppLocation, kernel: Kernel) -> bool:

@@ -12,11 +12,11 @@ from retinue.agent.code.core.events import (
     Finished,
     InputRequest,
     Media,
+    Notice,
     NumberedEvent,
     Phase,
     PhaseFinished,
     Queued,
-    Remark,
     RunRequest,
     Started,
     Status,
@@ -79,7 +79,7 @@ def _set(message: pb.CodeEvent, event: Event) -> None:
             message.media.CopyFrom(
                 pb.CodeMedia(forms=forms, result=event.result, display_id=event.display_id, update=event.update)
             )
-        case Remark(words, level):
+        case Notice(words, level):
             message.log.CopyFrom(pb.CodeLog(level=level.value, message=words))
         case InputRequest(prompt, password):
             message.input_request.CopyFrom(pb.CodeInputRequest(prompt=prompt, password=password))

@@ -148,7 +148,7 @@ async def _begun(files: WorkDirectory, new: file_pb2.NewFile) -> Upload:
         raise invalid("file.sha256", f"must be {_DIGEST} bytes")
     if new.resume and not new.sha256:
         raise invalid("file.resume", "needs sha256")
-    announced = uploads.Announced(new.path, new.size, new.mode, new.sha256)
+    announced = uploads.UploadHeader(new.path, new.size, new.mode, new.sha256)
     return await files.begin_upload(announced, resume=new.resume)
 
 

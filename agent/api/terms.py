@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from retinue.agent.host.lanes import STATE
 from retinue.agent.state import checked
-from retinue.rpc.core.terms import Seen
+from retinue.rpc.core.terms import TermHistory
 from retinue.rpc.files import replace_file
 
 if TYPE_CHECKING:
@@ -29,12 +29,12 @@ WRITE_TIMEOUT = 5.0
 """Seconds that the disk may take before a leader is followed all the same."""
 
 
-def encode(seen: Seen) -> bytes:
+def encode(seen: TermHistory) -> bytes:
     """Returns the content of the file."""
     return checked.dump({"incarnation": seen.incarnation, "term": seen.term, "former": seen.former})
 
 
-def decode(content: bytes) -> Seen:
+def decode(content: bytes) -> TermHistory:
     """Reads what `encode` wrote; raises ValueError on anything else."""
     try:
         values = checked.load(content)
@@ -42,7 +42,7 @@ def decode(content: bytes) -> Seen:
         raise ValueError(f"not a term: {error}") from error
     match values:
         case {"incarnation": str(incarnation), "term": int(term), "former": [*former]} if term >= 0:
-            return Seen(incarnation, term, tuple(map(str, former)))
+            return TermHistory(incarnation, term, tuple(map(str, former)))
     raise ValueError("not a term")
 
 
@@ -58,7 +58,7 @@ class Terms:
         self._path = path
         self._disk = disk
         self._lock = asyncio.Lock()
-        self._seen = self._written = Seen()
+        self._seen = self._written = TermHistory()
         try:
             self._seen = self._written = decode(path.read_bytes())
         except FileNotFoundError:
@@ -82,7 +82,7 @@ class Terms:
                     before.incarnation,
                 )
 
-    async def _write(self, seen: Seen) -> None:
+    async def _write(self, seen: TermHistory) -> None:
         content = encode(seen)
 
         def replace() -> None:

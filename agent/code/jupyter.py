@@ -19,7 +19,7 @@ from jupyter_client.session import Session
 from zmq.utils.monitor import recv_monitor_message
 
 from retinue.agent.code.core import messages
-from retinue.agent.code.core.events import Finished, Remark
+from retinue.agent.code.core.events import Finished, Notice
 from retinue.agent.code.relay import Relay
 from retinue.agent.errors import KernelRuntimeError
 
@@ -391,4 +391,4 @@ def _report_cut(request: _Request) -> None:
 
 
 def _warn(run: Run, message: str) -> None:
-    run.append(Remark(message))
+    run.append(Notice(message))

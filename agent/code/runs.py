@@ -12,8 +12,8 @@ from retinue.agent.code.core.events import (
     Event,
     Finished,
     InputRequest,
+    Notice,
     NumberedEvent,
-    Remark,
     RunRequest,
     Status,
     size,
@@ -112,7 +112,7 @@ class Run:
         while True:
             changed = self._changed
             if offset < self._begin:
-                remark = Remark(f"{self._begin - offset} events are not kept any more")
+                remark = Notice(f"{self._begin - offset} events are not kept any more")
                 yield [NumberedEvent(self._begin - 1, remark)]
                 offset = max(offset, self._begin)
             elif offset < self.end:

@@ -21,10 +21,10 @@ from retinue.agent.code.core.events import (
     Batch,
     Completions,
     Finished,
+    Notice,
     Phase,
     PhaseFinished,
     Queued,
-    Remark,
     RunRequest,
     Started,
     Status,
@@ -220,7 +220,7 @@ class Workspace:
                 if await self._is_ending():
                     run.fail(self._not_running())
                 else:
-                    run.append(Remark(str(error)))
+                    run.append(Notice(str(error)))
                     run.append(_ended(run.interrupted or Status.PROCESS_LOST))
             except Exception:  # noqa: BLE001  # logged whole
                 _log.exception("a run of %s failed", self._attempt_id)
@@ -267,7 +267,7 @@ class Workspace:
                 await begun.wait()
             await self._interrupt(signal.SIGINT)
         except KernelRuntimeError as error:
-            run.append(Remark(f"it was not interrupted: {error}"))
+            run.append(Notice(f"it was not interrupted: {error}"))
 
     async def _mind(self, run: Run, done: asyncio.Event, lost: asyncio.Event, interrupt: Any) -> None:
         """Waits until a run has finished or is lost, and interrupts it when it should be."""
@@ -285,7 +285,7 @@ class Workspace:
                     return
                 if deadline is not None and loop.time() >= deadline and not wanted.done():
                     if asked:
-                        run.append(Remark("it did not end when it was interrupted, and is ended by force"))
+                        run.append(Notice("it did not end when it was interrupted, and is ended by force"))
                         deadline = None
                     else:
                         run.interrupted = run.interrupted or Status.TIMED_OUT

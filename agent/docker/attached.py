@@ -16,7 +16,7 @@ from retinue.agent.errors import KernelRuntimeError, NotRunningError, PausedErro
 from retinue.agent.host.freezer import FROZEN, is_frozen
 from retinue.agent.host.lanes import KERNELS
 from retinue.agent.host.processes import identify, owner_of, send_signal
-from retinue.agent.inside.exec_session import Wire
+from retinue.agent.inside.exec_session import ExecStream
 from retinue.rpc import failpoints
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class ExecChannel:
         await self._stream.close()
 
 
-async def attach(engine: Engine, attempt_id: str, init: Process | None, tasks: Tasks) -> Wire:
+async def attach(engine: Engine, attempt_id: str, init: Process | None, tasks: Tasks) -> ExecStream:
     """Starts a helper in the container of a running attempt, as the user of its first process and in no further group:
     what the engine would find in the container's /etc/passwd by now may be the kernel's own work.
 
@@ -91,7 +91,7 @@ async def attach(engine: Engine, attempt_id: str, init: Process | None, tasks: T
         raise
     if stream is None:
         raise await _not_running(init)
-    return Wire(ExecChannel(stream), lambda: _end(engine, execution), {})
+    return ExecStream(ExecChannel(stream), lambda: _end(engine, execution), {})
 
 
 async def _not_running(init: Process | None) -> NotRunningError:

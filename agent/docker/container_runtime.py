@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from retinue.agent.docker.core.container_state import ContainerState
     from retinue.agent.host.processes import Process
-    from retinue.agent.inside.exec_session import Wire
+    from retinue.agent.inside.exec_session import ExecStream
     from retinue.agent.kernel.core.signals import Delivery
     from retinue.agent.runtime.attempt_records import Record
     from retinue.agent.runtime.kernel import Kernel
@@ -51,7 +51,7 @@ class ContainerRuntime(AttemptRuntime[Options], Generic[Options]):
         self._lost: dict[str, Record | None] = {}
 
     @abstractmethod
-    async def _enter(self, record: Record) -> Wire:
+    async def _enter(self, record: Record) -> ExecStream:
         """Starts the helper that runs a command in a running container. Raises NotRunningError, KernelRuntimeError."""
 
     async def _take_over_records(self, listener: Callable[[], None]) -> None:
@@ -88,7 +88,7 @@ class ContainerRuntime(AttemptRuntime[Options], Generic[Options]):
         work = self._options.scratch_dir / attempt_id if running else None
         return HostKernel(attempt_id, self._store.first_process(attempt_id), work, lambda: self._exec(attempt_id))
 
-    async def _exec(self, attempt_id: str) -> Wire:
+    async def _exec(self, attempt_id: str) -> ExecStream:
         record = self._store.record(attempt_id)
         if record.phase is not Phase.RUNNING:
             raise NotRunningError(f"attempt {attempt_id} does not run")

@@ -1,4 +1,4 @@
-"""The node's side of a container kernel: its files, user, work directory and area on the disk. All of it blocks.
+"""The node's side of a container kernel: its files, user, work directory and footprint on the disk. All of it blocks.
 
 Every attempt has, under its id: files in a directory given by its record (start barrier, output, names), and a work
 directory under the scratch directory.
@@ -28,7 +28,7 @@ from retinue.agent.inside.output_pump import STDOUT_PIPE, make_pipe, pumping
 from retinue.agent.inside.provision import WITHOUT_RESOLVER, Provision, Ssh, provision_kernel, ssh_of
 from retinue.agent.kernel.build import ATTACH, PUMP, SRUN, build, store
 from retinue.agent.kernel.paths import HOME
-from retinue.agent.runtime.disk_use import Area, bound_work, devices_of, host_directory
+from retinue.agent.runtime.disk_use import DiskFootprint, bound_work, devices_of, host_directory
 from retinue.agent.runtime.rebuild import BARRIER
 from retinue.rpc.core.reasons import AgentConditionReason, AgentConditionType
 
@@ -211,8 +211,10 @@ def wait_ready(pid: int, directory: Path) -> Waiting:
     raise KernelStartError("it ended before it was ready")
 
 
-def area_of(record: Record, bounds: Bounds | None, work: Path, upper: Path | None, written: Written) -> Area:
-    """Returns the disk area of a kernel; `upper` has what was written over the image, if that can be examined."""
+def footprint_of(
+    record: Record, bounds: Bounds | None, work: Path, upper: Path | None, written: Written
+) -> DiskFootprint:
+    """Returns the disk footprint of a kernel; `upper` has what was written over the image, if that can be examined."""
     found = (upper, *map(host_directory, written.volumes))
     # Linux bounds a work directory that has a file system of its own, but not the sum.
     bounded = work if work_disk.is_bounded(work) else None
@@ -222,7 +224,7 @@ def area_of(record: Record, bounds: Bounds | None, work: Path, upper: Path | Non
         processes = tuple(map(int, (Path(record.memory_group) / "cgroup.procs").read_text().split()))
     roots = [PROC / str(record.init.pid) / "root"] if record.init is not None else []
     layer = written.layer if upper is None else 0
-    return Area(directories, processes, devices_of(*directories, *roots), layer, bounded, bounds)
+    return DiskFootprint(directories, processes, devices_of(*directories, *roots), layer, bounded, bounds)
 
 
 def boot_time() -> float:

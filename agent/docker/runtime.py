@@ -26,7 +26,7 @@ from retinue.agent.docker.core.container_state import Written
 from retinue.agent.docker.engine import Engine, EngineError, watch_engine
 from retinue.agent.docker.fetched_images import on_host
 from retinue.agent.docker.images import Images
-from retinue.agent.docker.kernel_files import area_of, boot_time
+from retinue.agent.docker.kernel_files import boot_time, footprint_of
 from retinue.agent.docker.options import DockerOptions
 from retinue.agent.docker.starting import Starts
 from retinue.agent.errors import KernelRuntimeError
@@ -38,7 +38,7 @@ from retinue.agent.runtime.attempt_records import COPIES, Record
 from retinue.agent.runtime.attempt_runtime import RETRY
 from retinue.agent.runtime.contract import RuntimeStatus
 from retinue.agent.runtime.disk_use import slot_bounds, upper_layer
-from retinue.agent.runtime.exit_reason import KILLED, OUT_OF_MEMORY, Remains
+from retinue.agent.runtime.exit_reason import KILLED, OUT_OF_MEMORY, ExitEvidence
 from retinue.rpc.core.reasons import AgentConditionReason
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from retinue.agent.docker.core.container_state import ContainerState
     from retinue.agent.errors import KernelStartError
     from retinue.agent.host.processes import Process
-    from retinue.agent.inside.exec_session import Wire
-    from retinue.agent.runtime.disk_use import Area
+    from retinue.agent.inside.exec_session import ExecStream
+    from retinue.agent.runtime.disk_use import DiskFootprint
     from retinue.agent.runtime.options import Shared
 
 _log = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ class DockerRuntime(ContainerRuntime[DockerOptions]):
         await self._images.close()
         await self._engine.close()
 
-    async def _enter(self, record: Record) -> Wire:
+    async def _enter(self, record: Record) -> ExecStream:
         return await attach(self._engine, record.id, record.init, self._tasks)
 
     def _refusal(self, spec: AttemptSpec) -> tuple[str, str] | None:
@@ -149,7 +149,7 @@ class DockerRuntime(ContainerRuntime[DockerOptions]):
             with contextlib.suppress(KernelRuntimeError):
                 await self._engine.resume(container_name(attempt_id), RESUME_TIMEOUT)
 
-    async def _end(self, record: Record, init: Process | None) -> Remains:
+    async def _end(self, record: Record, init: Process | None) -> ExitEvidence:
         rebooted = record.boot_id != self._options.boot_id
         return await _end(self._kernels, record, init, self._store.directory(record.id), rebooted=rebooted)
 
@@ -159,8 +159,8 @@ class DockerRuntime(ContainerRuntime[DockerOptions]):
     async def _remove(self, attempt_id: str) -> None:
         await self._kernels.remove(attempt_id)
 
-    async def areas(self) -> Mapping[str, Area]:
-        """Returns the disk areas of running attempts, by id: work directory, what is written over the image,
+    async def footprints(self) -> Mapping[str, DiskFootprint]:
+        """Returns the disk footprints of running attempts, by id: work directory, what is written over the image,
         and volumes.
         """
         running = [record for record in self._store if record.init is not None]
@@ -176,7 +176,7 @@ class DockerRuntime(ContainerRuntime[DockerOptions]):
         works = self._options.scratch_dir
         return {
             record.id: await in_thread(
-                area_of,
+                footprint_of,
                 record,
                 slot_bounds(record.disk, self._options.work_files),
                 works / record.id,
@@ -242,13 +242,13 @@ def has_records(state_dir: Path) -> bool:
 
 async def _end(
     kernels: DockerKernels, record: Record, init: Process | None, directory: Path, *, rebooted: bool
-) -> Remains:
+) -> ExitEvidence:
     """Ends what is left of a container, and returns what that was; `directory` is the attempt's.
     Raises EngineError, OSError.
     """
     state = await _end_container(kernels, record, init)
     if record.start_time is None:
-        return Remains()
+        return ExitEvidence()
     found, kills = await in_thread(outcome, directory), await in_thread(memory_kills, directory)
     used_up = record.out_of_memory or bool(kills) or (state is not None and state.out_of_memory)
     code: int | None = None
@@ -263,7 +263,7 @@ async def _end(
             # their exit code means nothing.
             code = None
     stopped = await in_thread(stopped_by, directory, code)
-    return Remains(code, end_time, OUT_OF_MEMORY if used_up else "", kills, stopped=stopped)
+    return ExitEvidence(code, end_time, OUT_OF_MEMORY if used_up else "", kills, stopped=stopped)
 
 
 async def _end_container(kernels: DockerKernels, record: Record, init: Process | None) -> ContainerState | None:

@@ -55,7 +55,7 @@ class Channel(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
+class ExecStream:
     """The way to a helper inside a kernel; `ended` waits for what is left of it after the wire was closed.
 
     `environment` and `directory` are those of the kernel's command, as far as the helper does not have them already.
@@ -90,7 +90,7 @@ class Exited:
 class Attachment:
     """One command. Close it in any case; what has not ended by then is ended."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: ExecStream) -> None:
         """Takes over the wire."""
         self._wire = wire
         self._window = frames.WINDOW

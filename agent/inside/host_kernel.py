@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from retinue.agent.host.processes import Process
-    from retinue.agent.inside.exec_session import Wire
+    from retinue.agent.inside.exec_session import ExecStream
     from retinue.agent.resources.core.usage import Usage
 
 
@@ -58,7 +58,7 @@ class HostKernel:
     _attempt_id: str
     _process: Process | None
     _work: Path | None
-    _exec: Callable[[], Awaitable[Wire]]
+    _exec: Callable[[], Awaitable[ExecStream]]
 
     def network_attachment(self) -> NamespaceOf:
         """Returns where links of networks go. Raises NotRunningError."""
@@ -103,7 +103,7 @@ class HostKernel:
         except NetworkError as error:
             raise self._not_running() from error
 
-    async def exec(self) -> Wire:
+    async def exec(self) -> ExecStream:
         """Starts the helper that runs one command beside the attempt's own.
         Raises NotRunningError, KernelRuntimeError.
         """
@@ -124,7 +124,7 @@ class HostKernel:
         usage = read_usage(process.pid)
         return usage if alive(process) else None
 
-    async def look_at_app(self, name: str) -> service_log.Seen:
+    async def look_at_app(self, name: str) -> service_log.ServiceSample:
         """Returns whether a program that was started apart runs, and its last output. Raises NotRunningError."""
         return await asyncio.to_thread(service_log.look, self._init(), name)
 

@@ -94,7 +94,7 @@ class HostWorkDirectory:
         """Removes what was uploaded in part and not continued for long."""
         await asyncio.to_thread(upload.sweep, self._path, time.time())
 
-    async def begin_upload(self, announced: upload.Announced, *, resume: bool) -> HostUpload:
+    async def begin_upload(self, announced: upload.UploadHeader, *, resume: bool) -> HostUpload:
         """Begins an upload, or with `resume` continues after what is there.
 
         Raises PathError, RefusedError, NoSpaceError, BusyError, OSError.

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from retinue.agent.host import syscalls
-from retinue.agent.inside.late_file import LateFile
+from retinue.agent.inside.deferred_file import DeferredFile
 from retinue.agent.inside.output_pump import INDEX, drain
 from retinue.agent.inside.streams import StreamIndex
 from retinue.rpc.core.output_stream import Stream
@@ -217,7 +217,7 @@ class _Reader:
     """Reads an output that may be created later, and may be removed."""
 
     def __init__(self, path: Path) -> None:
-        self._file = LateFile(path)
+        self._file = DeferredFile(path)
 
     def __enter__(self) -> _Reader:
         self._file.open()

@@ -20,7 +20,7 @@ TAIL = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ServiceSample:
     """The state of a program: it runs or not, and the last of its output."""
 
     runs: bool = False
@@ -32,14 +32,14 @@ def path(name: str) -> str:
     return f"/{DIRECTORY}/.retinue-{name}.log"
 
 
-def look(init: Process, name: str) -> Seen:
+def look(init: Process, name: str) -> ServiceSample:
     """Returns the state of a service, seen from outside of the kernel whose first process is `init`."""
     if (log := _open(init, name)) is None:
-        return Seen()
+        return ServiceSample()
     try:
         size = os.fstat(log).st_size
         tail = os.pread(log, TAIL, max(0, size - TAIL))
-        return Seen(_is_locked(log), tail)
+        return ServiceSample(_is_locked(log), tail)
     finally:
         os.close(log)
 

@@ -13,7 +13,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from retinue.agent.inside.late_file import LateFile
+from retinue.agent.inside.deferred_file import DeferredFile
 from retinue.rpc.core.output_stream import Stream
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class StreamIndex:
 
     def __init__(self, path: Path) -> None:
         """Opens nothing yet."""
-        self._file = LateFile(path)
+        self._file = DeferredFile(path)
 
     def __enter__(self) -> StreamIndex:
         """Opens the file if it is there."""

@@ -43,7 +43,7 @@ class DigestError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Announced:
+class UploadHeader:
     """A file that is to come; without `digest` (SHA-256) it cannot be resumed."""
 
     path: str
@@ -79,7 +79,7 @@ def _is_free(path: Path) -> bool:
 class IncomingUpload:
     """One file on its way. Close it in any case."""
 
-    def __init__(self, home: Path, announced: Announced, *, resume: bool) -> None:
+    def __init__(self, home: Path, announced: UploadHeader, *, resume: bool) -> None:
         """Begins or, with `resume`, continues after the bytes there.
         Raises PathError, RefusedError, NoSpaceError, BusyError, OSError.
         """
@@ -194,7 +194,7 @@ def _remove_empty(directory: Path) -> None:
         directory.rmdir()
 
 
-def _name(announced: Announced) -> str:
+def _name(announced: UploadHeader) -> str:
     text = f"{announced.path}\0{announced.size}\0{announced.digest.hex()}"
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -42,7 +42,7 @@ from retinue.agent.kubernetes.pod_processes import first_process_of
 from retinue.agent.network.errors import NetworkError
 from retinue.agent.network.links import remove_links
 from retinue.agent.network.namespaces import NamespaceOf
-from retinue.agent.runtime.exit_reason import KILLED, Remains
+from retinue.agent.runtime.exit_reason import KILLED, ExitEvidence
 from retinue.agent.runtime.exit_reason import OUT_OF_MEMORY as USED_UP
 from retinue.rpc.core.reasons import AttemptReason
 
@@ -269,7 +269,7 @@ class Pods:
         self._watch.note(pod)
         return pod
 
-    async def end(self, record: Record, init: Process | None, directory: Path) -> Remains | None:
+    async def end(self, record: Record, init: Process | None, directory: Path) -> ExitEvidence | None:
         """Ends what is left of a pod, and returns how it ended; None when something does not end in time.
 
         What the node shows decides, whatever the cluster says of the pod. Raises ClusterError, OSError.
@@ -289,9 +289,9 @@ class Pods:
                 return None
         return await self._remains(record, directory)
 
-    async def _remains(self, record: Record, directory: Path) -> Remains:
+    async def _remains(self, record: Record, directory: Path) -> ExitEvidence:
         if record.start_time is None:
-            return Remains()
+            return ExitEvidence()
         found = await KERNELS.run(outcome, directory)
         code = None if found is None else found.exit_code
         end_time = None if found is None else found.end_time
@@ -307,7 +307,7 @@ class Pods:
             code, end_time = pod.ended.exit_code, pod.ended.time
             used_up = used_up or pod.ended.reason == OUT_OF_MEMORY
         stopped = "" if own else await KERNELS.run(stopped_by, directory, code)
-        return Remains(code, end_time, USED_UP if used_up else "", kills, evicted=evicted, stopped=stopped)
+        return ExitEvidence(code, end_time, USED_UP if used_up else "", kills, evicted=evicted, stopped=stopped)
 
     async def _witness(self, attempt_id: str) -> PodState | None:
         """Returns the pod once kubelet has said that it ended, or as it is known when that takes too long."""

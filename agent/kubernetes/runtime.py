@@ -21,7 +21,7 @@ from retinue.agent.docker.container_runtime import ContainerRuntime
 from retinue.agent.docker.core.container_state import ContainerState, Written
 from retinue.agent.docker.image_defaults import fitted
 from retinue.agent.docker.images import ImageError, not_present
-from retinue.agent.docker.kernel_files import area_of
+from retinue.agent.docker.kernel_files import footprint_of
 from retinue.agent.errors import KernelRuntimeError, KernelStartError, NotRunningError, in_words
 from retinue.agent.host.cgroups import memory_group
 from retinue.agent.host.core.limits import thread_variables
@@ -50,10 +50,10 @@ if TYPE_CHECKING:
     from retinue.agent.attempts import AttemptSpec
     from retinue.agent.docker.images import Image
     from retinue.agent.host.processes import Process
-    from retinue.agent.inside.exec_session import Wire
+    from retinue.agent.inside.exec_session import ExecStream
     from retinue.agent.kubernetes.core.pod_state import PodState
-    from retinue.agent.runtime.disk_use import Area
-    from retinue.agent.runtime.exit_reason import Remains
+    from retinue.agent.runtime.disk_use import DiskFootprint
+    from retinue.agent.runtime.exit_reason import ExitEvidence
     from retinue.agent.runtime.options import Shared
 
 _log = logging.getLogger(__name__)
@@ -164,7 +164,7 @@ class KubernetesRuntime(ContainerRuntime[KubernetesOptions]):
             if record.phase is Phase.RUNNING:
                 _log.warning("the pod of attempt %s is being ended: %s", pod.attempt_id, why)
 
-    async def _enter(self, record: Record) -> Wire:
+    async def _enter(self, record: Record) -> ExecStream:
         if record.init is None:
             raise NotRunningError(f"attempt {record.id} does not run")
         try:
@@ -314,7 +314,7 @@ class KubernetesRuntime(ContainerRuntime[KubernetesOptions]):
         await self._look_at_memory(attempt_id)
         await super()._finish(attempt_id, failure)
 
-    async def _end(self, record: Record, init: Process | None) -> Remains | None:
+    async def _end(self, record: Record, init: Process | None) -> ExitEvidence | None:
         return await self._pods.end(record, init, self._store.directory(record.id))
 
     async def _empty(self, attempt_id: str) -> None:
@@ -325,11 +325,11 @@ class KubernetesRuntime(ContainerRuntime[KubernetesOptions]):
         # What an image says is recorded with the container that waits at its start barrier.
         await self._pods.remove(attempt_id, held=self._store.record(attempt_id).image is not None)
 
-    async def areas(self) -> Mapping[str, Area]:
-        """Returns the disk areas of running attempts, by id: work directory, and what is written over the image."""
+    async def footprints(self) -> Mapping[str, DiskFootprint]:
+        """Returns the disk footprints of running attempts, by id: work directory, and files written over the image."""
         return {
             record.id: await asyncio.to_thread(
-                area_of,
+                footprint_of,
                 record,
                 slot_bounds(record.disk, self._options.work_files),
                 self._pods.work(record.id),

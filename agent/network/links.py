@@ -26,7 +26,7 @@ from retinue.agent.network.core.topology import check, session_key
 from retinue.agent.network.errors import InvalidNetworkError, NetworkError
 from retinue.agent.network.observation import observe_kernel, observe_port, observe_session
 from retinue.agent.network.rtnl_encode import delete_named, encode
-from retinue.agent.network.rules_guard import Carried
+from retinue.agent.network.rules_guard import Counters
 from retinue.agent.network.underlay import find_uplink
 from retinue.rpc import failpoints
 
@@ -121,7 +121,7 @@ class SessionNetworks:
         found = await NETWORK.run(namespaces.names)
         return {str(uuid.UUID(match[1])) for name in found if (match := self._pattern.fullmatch(name))}
 
-    async def carried(self) -> dict[str, Carried]:
+    async def carried(self) -> dict[str, Counters]:
         """Returns what the networks that exist here carry to other nodes, by session. Raises NetworkError."""
         sessions = await self.observed()
         return await NETWORK.run(lambda: {session_id: self._carried(session_id) for session_id in sessions})
@@ -150,7 +150,7 @@ class SessionNetworks:
         namespaces.create(name, _SESSION_SETTINGS)
         if network.vni:
             remote = frozenset(member.underlay_address for member in network.members if not member.local)
-            self._guard.admit(network.session_id, Carried(network.vni, remote, network.vxlan_port))
+            self._guard.admit(network.session_id, Counters(network.vni, remote, network.vxlan_port))
         with namespaces.opened_name(name) as session, netlink.connected(session) as connection:
             assert session is not None  # noqa: S101  # it has just been made, and nothing else may remove it
             steps = plan_network(network, uplink, observe_session(connection, BRIDGE, PROBE_LINK))
@@ -200,17 +200,17 @@ class SessionNetworks:
         self._guard.dismiss(session_id)
 
     @failpoints.blocking("network.session", NetworkError)
-    def _carried(self, session_id: str) -> Carried:
+    def _carried(self, session_id: str) -> Counters:
         with namespaces.opened_name(self.namespace(session_id)) as session:
             if session is None:
-                return Carried(0, frozenset())
+                return Counters(0, frozenset())
             with netlink.connected(session) as connection:
                 observed = observe_session(connection, BRIDGE, PROBE_LINK)
         tunnel = observed.links.get(TUNNEL)
         settings = None if tunnel is None else tunnel.tunnel
         if settings is None:
-            return Carried(0, frozenset())
-        return Carried(settings.vni, frozenset(entry.destination for entry in observed.tunnels), settings.port)
+            return Counters(0, frozenset())
+        return Counters(settings.vni, frozenset(entry.destination for entry in observed.tunnels), settings.port)
 
 
 @contextlib.contextmanager

@@ -53,7 +53,7 @@ two minutes.
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class Counters:
     """Traffic of a network between nodes: its VNI, 0 for none, the other nodes, and the port of VXLAN."""
 
     vni: int
@@ -78,7 +78,7 @@ class Guard:
             openings=max(1, tracked // KERNELS_TO_FILL // OPENING_SECONDS),
         )
         self._name_servers = name_servers
-        self._networks: dict[str, Carried] = {}
+        self._networks: dict[str, Counters] = {}
         self._fleet: frozenset[str] = frozenset()
         self._routers: frozenset[str] = frozenset()
         self._published: frozenset[Forward] = frozenset()
@@ -90,7 +90,7 @@ class Guard:
         self._lock = threading.Lock()
         self._changed = asyncio.Event()
 
-    def open(self, networks: Mapping[str, Carried], fleet: Iterable[str] = ()) -> None:
+    def open(self, networks: Mapping[str, Counters], fleet: Iterable[str] = ()) -> None:
         """Puts the table in place; `networks` are those that exist, by session. Blocks. Raises NetworkError.
 
         What a former process of the agent knew of the fleet and of routers counts until `protect` and `route` say more.
@@ -103,7 +103,7 @@ class Guard:
             for chain in obstacles(nftables.run("list chains"), self._table):
                 _log.warning("chain %s drops what is forwarded: kernels reach the outside only if it lets them", chain)
 
-    def admit(self, session_id: str, carried: Carried) -> None:
+    def admit(self, session_id: str, carried: Counters) -> None:
         """Takes VXLAN of a session's network from its nodes only. Blocks. Raises NetworkError."""
         with self._lock:
             self._networks[session_id] = carried

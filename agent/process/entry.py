@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from retinue.agent.errors import KernelRuntimeError, NotRunningError
 from retinue.agent.host.lanes import in_thread
 from retinue.agent.host.processes import PROC, Process, open_pidfd
-from retinue.agent.inside.exec_session import BUFFER, SocketChannel, Wire
+from retinue.agent.inside.exec_session import BUFFER, ExecStream, SocketChannel
 from retinue.agent.kernel.paths import HOME
 from retinue.agent.process.bubblewrap import memory_file
 
@@ -95,7 +95,7 @@ async def enter(
     init: Process,
     confinement: Confinement,
     environment_of: Callable[[Process], dict[str, str]] = environment_of,
-) -> Wire:
+) -> ExecStream:
     """Returns a wire into the kernel whose first process is `init`. Raises NotRunningError, KernelRuntimeError."""
     environment = await in_thread(environment_of, init)
     spawning = asyncio.ensure_future(in_thread(spawn, program, init, confinement))
@@ -115,7 +115,7 @@ async def enter(
     async def ended() -> None:
         await in_thread(_reap, child)
 
-    return Wire(SocketChannel(reader, writer), ended, environment, HOME)
+    return ExecStream(SocketChannel(reader, writer), ended, environment, HOME)
 
 
 def _reap(child: Child) -> None:

@@ -22,7 +22,7 @@ from retinue.agent.process.sandbox_runtime import SandboxRuntime
 from retinue.agent.process.sandboxes import Kernels
 from retinue.agent.resources.core.holdings import CUDA
 from retinue.agent.runtime.attempt_records import Record
-from retinue.agent.runtime.exit_reason import OUT_OF_MEMORY, Remains
+from retinue.agent.runtime.exit_reason import OUT_OF_MEMORY, ExitEvidence
 from retinue.rpc.core.reasons import AttemptReason
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from retinue.agent.attempts import AttemptSpec
     from retinue.agent.host.processes import Process
-    from retinue.agent.inside.exec_session import Wire
+    from retinue.agent.inside.exec_session import ExecStream
     from retinue.agent.inside.log_file import Output
     from retinue.agent.kernel.core.signals import Delivery
     from retinue.agent.runtime.kernel import Kernel
@@ -72,7 +72,7 @@ class ProcessRuntime(SandboxRuntime[ProcessOptions, Kernels]):
         work = self._kernels.work(attempt_id) if running else None
         return HostKernel(attempt_id, self._store.first_process(attempt_id), work, lambda: self._exec(attempt_id))
 
-    async def _exec(self, attempt_id: str) -> Wire:
+    async def _exec(self, attempt_id: str) -> ExecStream:
         record = self._store.record(attempt_id)
         if record.phase is not Phase.RUNNING or record.init is None:
             raise NotRunningError(f"attempt {attempt_id} does not run")
@@ -151,14 +151,14 @@ class ProcessRuntime(SandboxRuntime[ProcessOptions, Kernels]):
     def _left_by_command(self, record: Record) -> Sequence[Process]:
         return () if record.init is None else self._kernels.of_command(record.id, record.init)
 
-    async def _end(self, record: Record, init: Process | None) -> Remains | None:
+    async def _end(self, record: Record, init: Process | None) -> ExitEvidence | None:
         kills = await KERNELS.run(self._kernels.end, record.id, init)
         return None if kills is None else await in_thread(self._look, record.id, kills)
 
     def _memory_kills(self, record: Record) -> int:
         return self._kernels.memory_kills(record.id)
 
-    def _look(self, attempt_id: str, kills: int) -> Remains:
+    def _look(self, attempt_id: str, kills: int) -> ExitEvidence:
         directory, when = self._store.directory(attempt_id), None
         # The child's own code is the same, should the file be lost; a negative one is not the command's.
         code, own = self._kernels.status(directory).exit_code, self._reap(attempt_id)
@@ -166,7 +166,7 @@ class ProcessRuntime(SandboxRuntime[ProcessOptions, Kernels]):
             when = self._kernels.status_time(directory)
         elif own is not None and own >= 0:
             code = own
-        return Remains(code, when, OUT_OF_MEMORY if kills else "", kills)
+        return ExitEvidence(code, when, OUT_OF_MEMORY if kills else "", kills)
 
 
 def _lines(output: Output) -> Iterator[str]:

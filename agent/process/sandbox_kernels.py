@@ -28,7 +28,7 @@ from retinue.agent.process import bubblewrap
 from retinue.agent.process.options import ProcessOptions
 from retinue.agent.process.root_layer import RootLayer
 from retinue.agent.runtime.bwrap_status import Status, parse_status
-from retinue.agent.runtime.disk_use import Area, bound_work, devices_of, slot_bounds
+from retinue.agent.runtime.disk_use import DiskFootprint, bound_work, devices_of, slot_bounds
 from retinue.agent.runtime.rebuild import Found, find_kernel
 from retinue.rpc.core.reasons import AttemptReason
 
@@ -180,13 +180,13 @@ class SandboxKernels(Generic[Options]):
         """
         empty_work(self.work(attempt_id))
 
-    def area(self, attempt_id: str, disk: int) -> Area:
-        """Returns the disk area of a kernel with a slot of so many bytes; 0 without one."""
+    def footprint(self, attempt_id: str, disk: int) -> DiskFootprint:
+        """Returns the disk footprint of a kernel with a slot of so many bytes; 0 without one."""
         work = self.work(attempt_id)
         if work_disk.is_bounded(work):
-            return Area(())
+            return DiskFootprint(())
         bounds = slot_bounds(disk, self._options.work_files)
-        return Area((work,), self._cgroups.processes(attempt_id), devices_of(work), bounds=bounds)
+        return DiskFootprint((work,), self._cgroups.processes(attempt_id), devices_of(work), bounds=bounds)
 
     def work(self, attempt_id: str) -> Path:
         """Returns the attempt's work directory on the node."""

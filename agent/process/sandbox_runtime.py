@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from retinue.agent.host.processes import Process
     from retinue.agent.runtime.attempt_records import Record
-    from retinue.agent.runtime.disk_use import Area
+    from retinue.agent.runtime.disk_use import DiskFootprint
     from retinue.agent.runtime.options import Shared
 
 _log = logging.getLogger(__name__)
@@ -79,10 +79,10 @@ class SandboxRuntime(AttemptRuntime[Options], Generic[Options, Kernels]):
         if self._node is not None:
             await in_thread(self._node.close)
 
-    async def areas(self) -> Mapping[str, Area]:
-        """Returns the disk areas of running attempts, by id. All but work directories lies in memory."""
+    async def footprints(self) -> Mapping[str, DiskFootprint]:
+        """Returns the disk footprints of running attempts, by id. All but work directories lies in memory."""
         running = [record for record in self._store if record.init is not None]
-        return {record.id: await in_thread(self._kernels.area, record.id, record.disk) for record in running}
+        return {record.id: await in_thread(self._kernels.footprint, record.id, record.disk) for record in running}
 
     async def _kill(self, attempt_id: str, init: Process | None) -> None:
         if self._node is not None:

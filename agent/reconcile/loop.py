@@ -80,7 +80,7 @@ Inspection: TypeAlias = InspectNetwork | InspectEgress
 
 
 @dataclass(frozen=True, slots=True)
-class _Trouble:
+class _Failure:
     """The failures in a row of a step, and the times of the next try and of the last line in the log (monotonic)."""
 
     step: Step
@@ -143,7 +143,7 @@ class Reconciler:
         # What this process has seen to: after a restart, all of it is done once more.
         self._authorized: dict[str, tuple[str, ...]] = {}
         self._busy: dict[str, Action | Inspection] = {}
-        self._troubles: dict[str, _Trouble] = {}
+        self._troubles: dict[str, _Failure] = {}
         self._wake = asyncio.Event()
         self._listeners: set[Callable[[], None]] = set()
 
@@ -230,7 +230,7 @@ class Reconciler:
             if trouble.retries.tries >= REPORTED_FAILURES
         )
 
-    def _troubles_of(self, attempt_id: str) -> list[_Trouble]:
+    def _troubles_of(self, attempt_id: str) -> list[_Failure]:
         if not self._troubles:
             return []
         wanted = self._attempts.get(attempt_id)
@@ -420,7 +420,7 @@ class Reconciler:
         delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(retries.tries - 1, 16)) * self._random.uniform(0.5, 1.0)
         now = self._clock()
         quiet = known is not None and before is not None and now - before.logged_at < AGAIN_SECONDS
-        self._troubles[key] = _Trouble(step, retries, now + delay, before.logged_at if quiet and before else now)
+        self._troubles[key] = _Failure(step, retries, now + delay, before.logged_at if quiet and before else now)
         if isinstance(action, EnsureNetwork) and retries.tries >= REPORTED_FAILURES:
             self._inspections.fail(action.session_id, str(error))
         if quiet:

@@ -28,7 +28,7 @@ from retinue.agent.kernel.core.signals import delivery_of
 from retinue.agent.runtime.attempt_records import Record, Records, ended, identified, with_memory_kills
 from retinue.agent.runtime.attempt_store import AttemptStore
 from retinue.agent.runtime.disk_use import DISK_EXCEEDED, DiskWatch, bounds_of
-from retinue.agent.runtime.exit_reason import verdict
+from retinue.agent.runtime.exit_reason import exit_reason
 from retinue.agent.runtime.killed import Killed
 from retinue.agent.runtime.options import RuntimeOptions, Shared
 from retinue.agent.runtime.tasks import Tasks, Watches
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from retinue.agent.host.processes import Process
     from retinue.agent.inside.log_file import Output
     from retinue.agent.kernel.core.signals import Delivery
-    from retinue.agent.runtime.disk_use import Area
-    from retinue.agent.runtime.exit_reason import Remains
+    from retinue.agent.runtime.disk_use import DiskFootprint
+    from retinue.agent.runtime.exit_reason import ExitEvidence
 
 PAUSE_INTERVAL, PAUSE_INTERVAL_EACH = 1.0, 0.01
 """Seconds between two looks at what something keeps from running: at least, and for each kernel, which takes some
@@ -118,7 +118,7 @@ class AttemptRuntime(ABC, Generic[Options]):
         """Ends all processes; called without the lock, too."""
 
     @abstractmethod
-    async def _end(self, record: Record, init: Process | None) -> Remains | None:
+    async def _end(self, record: Record, init: Process | None) -> ExitEvidence | None:
         """Ends what is left of an attempt, and returns what that was; None when something does not end in time.
 
         After a restart of the node, there is no `init`. Raises KernelRuntimeError, OSError.
@@ -133,8 +133,8 @@ class AttemptRuntime(ABC, Generic[Options]):
         """Removes all of an ended attempt but the directory of its record. Raises KernelRuntimeError, OSError."""
 
     @abstractmethod
-    async def areas(self) -> Mapping[str, Area]:
-        """Returns the disk areas of running attempts, by id."""
+    async def footprints(self) -> Mapping[str, DiskFootprint]:
+        """Returns the disk footprints of running attempts, by id."""
 
     def _memory_kills(self, record: Record) -> int:
         """Returns how many processes of a running attempt were killed for want of memory. Blocks."""
@@ -470,13 +470,13 @@ class AttemptRuntime(ABC, Generic[Options]):
         rebooted = record.boot_id != self._options.boot_id
         try:
             # After a restart of the node, the numbers belong to other processes.
-            remains = await self._end(record, None if rebooted else record.init)
-            if remains is None:
+            evidence = await self._end(record, None if rebooted else record.init)
+            if evidence is None:
                 self._killed.begin(attempt_id)
                 # The condition UNKILLABLE is about those.
                 self._fail_to_end(attempt_id, _STILL_THERE)
                 return False
-            await self._record_end(record, remains, rebooted, failure)
+            await self._record_end(record, evidence, rebooted, failure)
         except (KernelRuntimeError, OSError) as error:
             self._fail_to_end(attempt_id, error)
             return False
@@ -509,28 +509,28 @@ class AttemptRuntime(ABC, Generic[Options]):
         )
 
     async def _record_end(
-        self, record: Record, remains: Remains, rebooted: bool, failure: KernelStartError | None
+        self, record: Record, evidence: ExitEvidence, rebooted: bool, failure: KernelStartError | None
     ) -> None:
         self._store.kill_at.pop(record.id, None)
         fenced = await in_thread(was_ended, self._options.state_dir, record.id)
         if record.start_time is None:
             # What is held has no command that could have exited.
-            remains = replace(remains, exit_code=None)
+            evidence = replace(evidence, exit_code=None)
         if failure is not None:
             record = replace(record, reason=failure.reason, message=str(failure))
-        phase, reason, message = verdict(record, remains, rebooted=rebooted, fenced=fenced)
+        phase, reason, message = exit_reason(record, evidence, rebooted=rebooted, fenced=fenced)
         output = self._store.output(record.id)
         await in_thread(output.drain)
         if phase is Phase.FAILED and (said := await in_thread(output.tail, TAIL)):
             message = f"{message}: {said}"
         # Times of files are coarse; an end never lies before its start.
-        when = time.time() if remains.end_time is None else max(remains.end_time, record.start_time or 0.0)
+        when = time.time() if evidence.end_time is None else max(evidence.end_time, record.start_time or 0.0)
         usage = self._usage.take(record.id)
-        kills = max(record.memory_kills, remains.memory_kills or 0, 1 if remains.out_of_memory else 0)
+        kills = max(record.memory_kills, evidence.memory_kills or 0, 1 if evidence.out_of_memory else 0)
         record = with_memory_kills(record, kills, when)
         record = replace(
             record,
-            exit_code=remains.exit_code,
+            exit_code=evidence.exit_code,
             log_size=output.size(),
             monitor=None,
             init=None,

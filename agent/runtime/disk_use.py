@@ -74,7 +74,7 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
-class Area:
+class DiskFootprint:
     """The directories on the node's disk that a kernel writes to.
 
     Its work directory is the first of `directories`. `processes` may keep files there that have no name; `devices` are
@@ -98,8 +98,8 @@ class Area:
 class Watched(Protocol):
     """Kernels whose use of the disk is watched."""
 
-    async def areas(self) -> Mapping[str, Area]:
-        """Returns the disk areas of running attempts, by id."""
+    async def footprints(self) -> Mapping[str, DiskFootprint]:
+        """Returns the disk footprints of running attempts, by id."""
         ...
 
     async def end(self, attempt_id: str, reason: str, message: str) -> None:
@@ -244,11 +244,11 @@ def _links(directory: str) -> Iterator[str]:
         return
 
 
-def measure_area(area: Area, bounds: Bounds) -> Use:
+def measure_footprint(footprint: DiskFootprint, bounds: Bounds) -> Use:
     """Adds up what a kernel has on the disk, and stops where that is too much. Blocks."""
-    size, files = unlinked(area.processes, area.devices)
-    use = Use(size + area.layer + (0 if area.bounded is None else taken(area.bounded)), files)
-    for directory in area.directories:
+    size, files = unlinked(footprint.processes, footprint.devices)
+    use = Use(size + footprint.layer + (0 if footprint.bounded is None else taken(footprint.bounded)), files)
+    for directory in footprint.directories:
         if exceeded(use, bounds):
             break
         found = measure(directory, bounds)
@@ -377,12 +377,16 @@ class DiskWatch:
             await self._pause(max(INTERVAL, SHARE * (time.monotonic() - begin)))
 
     async def _look(self) -> None:
-        areas = {attempt_id: area for attempt_id, area in (await self._watched.areas()).items() if area.is_measured}
-        for attempt_id, area in areas.items():
-            bounds = area.bounds or self._bounds
-            if area.bounded is not None:
+        footprints = {
+            attempt_id: footprint
+            for attempt_id, footprint in (await self._watched.footprints()).items()
+            if footprint.is_measured
+        }
+        for attempt_id, footprint in footprints.items():
+            bounds = footprint.bounds or self._bounds
+            if footprint.bounded is not None:
                 bounds = tolerated(bounds)
-            use = await in_thread(measure_area, area, bounds)
+            use = await in_thread(measure_footprint, footprint, bounds)
             if message := exceeded(use, bounds):
                 _log.warning("attempt %s is ended: %s", attempt_id, message)
                 with contextlib.suppress(KernelRuntimeError, OSError):

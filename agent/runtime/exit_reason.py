@@ -25,7 +25,7 @@ waits for a worker may take a while to notice.
 
 
 @dataclass(frozen=True, slots=True)
-class Remains:
+class ExitEvidence:
     """What was found of an attempt of which nothing runs any more. `end_time` is in seconds since the epoch,
     None when it is not known.
 
@@ -45,13 +45,13 @@ class Remains:
     stopped: str = ""
 
 
-def verdict(record: Record, remains: Remains, *, rebooted: bool, fenced: bool) -> tuple[Phase, str, str]:
+def exit_reason(record: Record, evidence: ExitEvidence, *, rebooted: bool, fenced: bool) -> tuple[Phase, str, str]:
     """Returns how an attempt of which nothing is left ended: phase, reason and the same in words. Pure.
 
     `record` is the last one before the end; an exit code counts only if the command was released. `fenced` says that a
     watchdog has killed it.
     """
-    exit_code = remains.exit_code
+    exit_code = evidence.exit_code
     if rebooted and exit_code is None:
         return Phase.EXITED, AttemptReason.NODE_REBOOTED, "the node was restarted"
     if record.phase is Phase.STOPPING or (fenced and exit_code in {None, KILLED}):
@@ -59,44 +59,48 @@ def verdict(record: Record, remains: Remains, *, rebooted: bool, fenced: bool) -
     if record.start_time is None:
         interrupted = "the agent ended while it was being created"
         default = interrupted if record.phase is Phase.CREATING else "it ended before it was released"
-        message = ": ".join(filter(None, (record.message or default, remains.said)))
+        message = ": ".join(filter(None, (record.message or default, evidence.said)))
         return Phase.FAILED, record.reason or AttemptReason.START_FAILED, message
-    return Phase.EXITED, *_end_of_run(record, remains)
+    return Phase.EXITED, *_end_of_run(record, evidence)
 
 
-def _ended_for_memory(record: Record, remains: Remains) -> bool:
+def _ended_for_memory(record: Record, evidence: ExitEvidence) -> bool:
     """Returns whether a command ended as memory was used up: not by itself, long after another process was killed."""
-    if not remains.out_of_memory or remains.exit_code == 0:
+    if not evidence.out_of_memory or evidence.exit_code == 0:
         return False
-    if remains.exit_code is None or (remains.memory_kills is None and remains.exit_code == KILLED):
+    if evidence.exit_code is None or (evidence.memory_kills is None and evidence.exit_code == KILLED):
         return True
-    if record.last_memory_kill is None or (remains.memory_kills or 0) > record.memory_kills or remains.end_time is None:
+    if (
+        record.last_memory_kill is None
+        or (evidence.memory_kills or 0) > record.memory_kills
+        or evidence.end_time is None
+    ):
         return True
-    return remains.end_time - record.last_memory_kill <= RECENT
+    return evidence.end_time - record.last_memory_kill <= RECENT
 
 
-def _end_of_run(record: Record, remains: Remains) -> tuple[str, str]:
+def _end_of_run(record: Record, evidence: ExitEvidence) -> tuple[str, str]:
     """Returns why a command that ran ended, by itself or by an action on it: reason and the same in words."""
-    exit_code = remains.exit_code
+    exit_code = evidence.exit_code
     if record.reason in _ENDED_FOR and exit_code in {None, KILLED}:
         return record.reason, record.message
-    if _ended_for_memory(record, remains):
-        return AttemptReason.OOM_KILLED, remains.out_of_memory
-    if (taken := _taken(remains)) is not None:
+    if _ended_for_memory(record, evidence):
+        return AttemptReason.OOM_KILLED, evidence.out_of_memory
+    if (taken := _taken(evidence)) is not None:
         return taken
-    if exit_code is None and remains.failure:
-        return AttemptReason.GUEST_FAILED, remains.failure
+    if exit_code is None and evidence.failure:
+        return AttemptReason.GUEST_FAILED, evidence.failure
     if exit_code is None:
         return AttemptReason.KILLED, "it was ended from outside, and its exit code is not known"
     return AttemptReason.EXITED, f"its command exited with {exit_code}"
 
 
-def _taken(remains: Remains) -> tuple[str, str] | None:
+def _taken(evidence: ExitEvidence) -> tuple[str, str] | None:
     """Returns why a command was ended by what its kernel ran on; None when it was not, or has succeeded."""
-    if remains.exit_code == 0:
+    if evidence.exit_code == 0:
         return None
-    if remains.evicted:
-        return AttemptReason.EVICTED, f"it was evicted: {remains.evicted}"
-    if remains.stopped:
-        return AttemptReason.ENGINE_STOPPED, f"the container engine stopped it: {remains.stopped}"
+    if evidence.evicted:
+        return AttemptReason.EVICTED, f"it was evicted: {evidence.evicted}"
+    if evidence.stopped:
+        return AttemptReason.ENGINE_STOPPED, f"the container engine stopped it: {evidence.stopped}"
     return None

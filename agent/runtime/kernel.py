@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from retinue.agent.fencing.watchdog import FenceTarget
-    from retinue.agent.inside.exec_session import Wire
-    from retinue.agent.inside.service_log import Seen
-    from retinue.agent.inside.upload import Announced
+    from retinue.agent.inside.exec_session import ExecStream
+    from retinue.agent.inside.service_log import ServiceSample
+    from retinue.agent.inside.upload import UploadHeader
     from retinue.agent.inside.workdir import Entry
     from retinue.agent.network.namespaces import NetworkNamespace
     from retinue.agent.resources.core.usage import Usage
@@ -77,7 +77,7 @@ class WorkDirectory(Protocol):
         """Removes what was uploaded in part and not continued for long."""
         ...
 
-    async def begin_upload(self, announced: Announced, *, resume: bool) -> Upload:
+    async def begin_upload(self, announced: UploadHeader, *, resume: bool) -> Upload:
         """Begins an upload, or with `resume` continues after what is there. Raises NoSpaceError, BusyError too."""
         ...
 
@@ -159,7 +159,7 @@ class Kernel(Protocol):
         """
         ...
 
-    async def exec(self) -> Wire:
+    async def exec(self) -> ExecStream:
         """Opens a channel for one command beside the attempt's own, as the same user with the same rights and limits.
 
         Raises NotRunningError, KernelRuntimeError.
@@ -176,7 +176,7 @@ class Kernel(Protocol):
         """
         ...
 
-    async def look_at_app(self, name: str) -> Seen:
+    async def look_at_app(self, name: str) -> ServiceSample:
         """Returns whether a program that was started apart runs, and its last output. Raises NotRunningError."""
         ...
 

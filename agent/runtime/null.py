@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from retinue.agent.attempts import AttemptSpec
-    from retinue.agent.inside.exec_session import Wire
+    from retinue.agent.inside.exec_session import ExecStream
     from retinue.agent.runtime.kernel import Kernel
 
 NAME = "null"
@@ -133,5 +133,5 @@ class NullRuntime:
         self._listener()
 
 
-async def _refuse(attempt_id: str) -> Wire:
+async def _refuse(attempt_id: str) -> ExecStream:
     raise NotRunningError(f"attempt {attempt_id} does nothing")

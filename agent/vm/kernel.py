@@ -16,11 +16,11 @@ from retinue.agent.inside import service_log
 from retinue.agent.inside.exec_session import (
     Attachment,
     AttachmentLostError,
+    ExecStream,
     Exited,
     Printed,
     SocketChannel,
     Started,
-    Wire,
 )
 from retinue.agent.inside.host_kernel import mount_directory
 from retinue.agent.kernel.core.frames import Start
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from retinue.agent.fencing.watchdog import FenceTarget
     from retinue.agent.inside.host_kernel import HostKernel
     from retinue.agent.inside.host_work_directory import HostWorkDirectory
-    from retinue.agent.inside.service_log import Seen
+    from retinue.agent.inside.service_log import ServiceSample
     from retinue.agent.network.namespaces import NetworkNamespace
     from retinue.agent.resources.core.usage import Usage
     from retinue.agent.runtime.tasks import Tasks
@@ -127,7 +127,7 @@ class VmKernel:
         """Returns what the machine has used so far; None when it does not run. Blocks."""
         return self._host.usage()
 
-    async def exec(self) -> Wire:
+    async def exec(self) -> ExecStream:
         """Takes a stream, at which the guest starts the helper that runs one command.
         Raises NotRunningError, KernelRuntimeError.
         """
@@ -140,7 +140,7 @@ class VmKernel:
         async def ended() -> None:
             await self._streams.give_back(number)
 
-        return Wire(SocketChannel(reader, writer), ended, {})
+        return ExecStream(SocketChannel(reader, writer), ended, {})
 
     async def connect(self, port: int, addresses: Sequence[str], source: str = "") -> socket.socket:
         """Connects to a port inside the guest, at the first address where something listens; the socket does not block.
@@ -155,10 +155,10 @@ class VmKernel:
                 raise KernelRuntimeError(str(error)) from error
         return await self.pipe("port", str(port), *addresses)
 
-    async def look_at_app(self, name: str) -> Seen:
+    async def look_at_app(self, name: str) -> ServiceSample:
         """Returns whether a program that was started apart runs, and its last output. Raises NotRunningError."""
         _, said = await self._run("look", service_log.path(name))
-        return service_log.Seen(said[:1] == b"1", said[1 : 1 + service_log.TAIL])
+        return service_log.ServiceSample(said[:1] == b"1", said[1 : 1 + service_log.TAIL])
 
     async def app_programs(self, name: str) -> frozenset[GuestProgram]:
         """Returns such a program and what it has started, as far as they run. Raises NotRunningError."""

@@ -28,7 +28,7 @@ from retinue.agent.inside.output_pump import OUTPUT, drain, make_pipe, pumping
 from retinue.agent.inside.provision import Provision
 from retinue.agent.process.sandbox_kernels import STATUS, SandboxKernels, as_start_errors, on_cores
 from retinue.agent.runtime.bwrap_status import parse_status as parse_monitor_status
-from retinue.agent.runtime.exit_reason import KILLED, Remains
+from retinue.agent.runtime.exit_reason import KILLED, ExitEvidence
 from retinue.agent.runtime.rebuild import Found
 from retinue.agent.vm.channels import opened_socket
 from retinue.agent.vm.core.guest_frames import GuestStatus, parse_status
@@ -276,7 +276,7 @@ def said_of_guest(directory: Path) -> GuestStatus:
         return GuestStatus()
 
 
-def look_at_end(directory: Path, *, killed: bool) -> Remains:
+def look_at_end(directory: Path, *, killed: bool) -> ExitEvidence:
     """Returns what is left of a machine that has ended; `directory` has its files. Blocks.
 
     `killed` says that the node ended QEMU for its memory.
@@ -292,7 +292,7 @@ def look_at_end(directory: Path, *, killed: bool) -> Remains:
     if status.memory_kills:
         whose = "the memory of its virtual machine was used up"
     failure = f"its virtual machine failed: {words}" if _ended_by_itself(directory) else ""
-    return Remains(status.exit_code, when, whose, status.memory_kills or int(killed), failure, words)
+    return ExitEvidence(status.exit_code, when, whose, status.memory_kills or int(killed), failure, words)
 
 
 def _ended_by_itself(directory: Path) -> bool:

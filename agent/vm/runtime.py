@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from retinue.agent.attempts import AttemptSpec
     from retinue.agent.builds import NodeBuilds
     from retinue.agent.host.processes import Process
-    from retinue.agent.inside.exec_session import Wire
+    from retinue.agent.inside.exec_session import ExecStream
     from retinue.agent.kernel.core.signals import Delivery
-    from retinue.agent.runtime.exit_reason import Remains
+    from retinue.agent.runtime.exit_reason import ExitEvidence
     from retinue.agent.runtime.kernel import Kernel
     from retinue.agent.runtime.options import Shared
     from retinue.agent.vm.images import ImageRoots
@@ -288,7 +288,7 @@ class VmRuntime(SandboxRuntime[VmOptions, Machines]):
             self._store.show(replace(record, phase=Phase.STOPPING))
         await self._kill_again(attempt_id)
 
-    async def _end(self, record: Record, init: Process | None) -> Remains | None:
+    async def _end(self, record: Record, init: Process | None) -> ExitEvidence | None:
         killed = await KERNELS.run(self._kernels.end, record.id, init)
         if killed is None:
             return None
@@ -323,5 +323,5 @@ class VmRuntime(SandboxRuntime[VmOptions, Machines]):
                         await asyncio.to_thread(revive, pump, pipe, limit)
 
 
-async def _no_exec() -> Wire:
+async def _no_exec() -> ExecStream:
     raise NotRunningError("the attempt does not run")

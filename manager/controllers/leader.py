@@ -61,7 +61,7 @@ _ENDING = (SessionState.TERMINATING, SessionState.CANCELLED)
 _TICK_SECONDS = 1.0
 # When agents were heard is written so often: what is shown of it is true to this.
 _HEARD_SECONDS = 10.0
-_HOUSE_SECONDS = 60.0
+_MAINTENANCE_SECONDS = 60.0
 # Between portions of what is removed: others have their turn.
 _PURGE_PAUSE_SECONDS = 0.2
 
@@ -158,7 +158,7 @@ class Leader:
                 fence_seconds=timers.fence_timeout,
                 addresses=addresses,
             ),
-            superfluous=self._orphans.superfluous,
+            removable=self._orphans.removable,
             listener=self._reports,
             clock=time.monotonic,
             null_kernels=null_kernels,
@@ -194,7 +194,7 @@ class Leader:
             "webhooks": self._webhooks.run,
             "journal": self._follow,
             "heard": self._record_heard,
-            "house": self._keep_house,
+            "house": self._run_maintenance,
             "gauges": self._show_fleet,
         }
         if self._edge is not None:
@@ -294,7 +294,7 @@ class Leader:
                 async with asyncio.timeout(_TICK_SECONDS):
                     await self._ended.wait()
 
-    async def _keep_house(self) -> None:
+    async def _run_maintenance(self) -> None:
         while True:
             async with self._database.transaction() as tx:
                 await leadership.check(tx, self._term)
@@ -304,7 +304,7 @@ class Leader:
                 # Outputs first: those are most of it.
                 await self._purge(partial(retention.purge_outputs, age=self._kept))
                 await self._purge(partial(retention.purge_sessions, age=self._kept))
-            await asyncio.sleep(_HOUSE_SECONDS)
+            await asyncio.sleep(_MAINTENANCE_SECONDS)
 
     async def _purge(self, purge: Callable[[Transaction], Awaitable[int]]) -> None:
         """Removes what is kept no longer, in portions, until there is none left."""

@@ -59,7 +59,7 @@ _NULL = "null"
 ReadDesired = Callable[[str, Collection[uuid.UUID] | None], Awaitable[DesiredState]]
 # Which of the attempts that an agent has, and that are not desired there, it is to end and remove; called at each
 # welcome. Raises ListenerBrokenError.
-FindSuperfluous = Callable[[str, Sequence[AttemptStatus]], Awaitable[Collection[str]]]
+FindRemovable = Callable[[str, Sequence[AttemptStatus]], Awaitable[Collection[str]]]
 
 
 class Pace:
@@ -123,7 +123,7 @@ class GuardedStream:
         self._call.cancel()
 
 
-class NonsenseError(Exception):
+class ProtocolError(Exception):
     """The agent sent a message that makes no sense."""
 
     def __init__(self, rejected: Rejected) -> None:
@@ -171,7 +171,7 @@ class AgentLink:
         desired: ReadDesired,
         protected: Callable[[], frozenset[str]],
         routers: Callable[[], frozenset[str]] = frozenset,
-        superfluous: FindSuperfluous,
+        removable: FindRemovable,
         listener: Listener,
         clock: Callable[[], float],
         null_kernels: bool = False,
@@ -198,7 +198,7 @@ class AgentLink:
         self._desired = desired
         self._protected = protected
         self._routers = routers
-        self._superfluous = superfluous
+        self._removable = removable
         self._listener = listener
         self._clock = clock
         self._null_kernels = null_kernels
@@ -268,7 +268,7 @@ class AgentLink:
                 if _is_refusal(error):
                     refusal = NotReached(AgentConditionReason.MANAGER_REFUSED, _described(error))
                 _log.log(level, "link to agent %s: %s", self.agent_id, _described(error))
-            except NonsenseError as error:
+            except ProtocolError as error:
                 if self._clock() - began > quarantine:
                     quarantine = _MIN_QUARANTINE
                 pause, quarantine = quarantine, min(quarantine * 2, _MAX_QUARANTINE)
@@ -306,7 +306,7 @@ class AgentLink:
                 return
             facts = self._parsed(first)
             if not isinstance(facts, NodeFacts):
-                raise NonsenseError(Rejected(AgentConditionReason.NO_WELCOME, "it did not begin with a welcome"))
+                raise ProtocolError(Rejected(AgentConditionReason.NO_WELCOME, "it did not begin with a welcome"))
             if _NULL in facts.backends and not self._null_kernels:
                 _log.error(
                     "agent %s runs nothing (null kernels): only a manager in development mode takes it", self.agent_id
@@ -319,7 +319,7 @@ class AgentLink:
     def _parsed(self, message: pb.SyncResponse) -> convert.Message:
         parsed = convert.parse(self.agent_id, message)
         if isinstance(parsed, Rejected):
-            raise NonsenseError(parsed)
+            raise ProtocolError(parsed)
         return parsed
 
     async def _converse(self, call: GuardedStream, facts: NodeFacts) -> None:
@@ -334,7 +334,7 @@ class AgentLink:
         desired, protected, routers = await self._desired(self.agent_id, None), self._protected(), self._routers()
         # Named one by one: an agent ends nothing for being absent, as a restored database may know less than it does.
         undesired = [report for report in facts.attempts if report.attempt_id not in desired.attempts]
-        removed = await self._superfluous(self.agent_id, undesired)
+        removed = await self._removable(self.agent_id, undesired)
         networks = frozenset(map(str, facts.network_session_ids)) - desired.networks.keys()
         if any(report.session_id is None for report in undesired):
             # The network of an attempt whose session its agent does not know may be any of them.
@@ -376,7 +376,7 @@ class AgentLink:
             self.heard = self._clock()
             match parsed:
                 case NodeFacts():
-                    raise NonsenseError(
+                    raise ProtocolError(
                         Rejected(AgentConditionReason.SECOND_WELCOME, "it sent another welcome in the same stream")
                     )
                 case NodeReport():

@@ -1,4 +1,4 @@
-"""Single values out of what agents send, each read by a function that either returns a good value or raises Odd.
+"""Single values of agents' messages. Each function returns a valid value or raises InvalidReportError.
 
 Text is cleaned instead: nothing depends on it, it is only shown, and must be fit for the database and for terminals.
 """
@@ -40,7 +40,7 @@ _ATTEMPT = re.compile(rf"({_UUID})\.([1-9][0-9]{{0,9}})")
 _WORD = re.compile(r"[A-Za-z0-9_.-]{1,32}")
 
 
-class Odd(Exception):  # noqa: N818  # a finding about another's message
+class InvalidReportError(Exception):
     """A value that no sound agent sends: `reason` as an UPPER_SNAKE word, the text says what."""
 
     def __init__(self, reason: str, message: str) -> None:
@@ -58,7 +58,7 @@ def text(value: str, longest: int) -> str:
 def word(value: str, what: str) -> str:
     """Returns a word of at most 32 letters, digits, `_`, `.` and `-`, or nothing."""
     if value and not _WORD.fullmatch(value):
-        raise Odd(AgentConditionReason.BAD_WORD, f"{what} is no word: {quoted(value)}")
+        raise InvalidReportError(AgentConditionReason.BAD_WORD, f"{what} is no word: {quoted(value)}")
     return value
 
 
@@ -84,14 +84,14 @@ def session_ids(values: Sequence[str], most: int) -> frozenset[uuid.UUID]:
 def session_id(value: str) -> uuid.UUID:
     """Returns the id of a session."""
     if not _SESSION.fullmatch(value):
-        raise Odd(AgentConditionReason.BAD_ID, f"no session is called {quoted(value)}")
+        raise InvalidReportError(AgentConditionReason.BAD_ID, f"no session is called {quoted(value)}")
     return uuid.UUID(value)
 
 
 def bounded(values: Sequence[object], most: int, what: str) -> None:
-    """Raises Odd when there are more values than `most`."""
+    """Raises InvalidReportError when there are more values than `most`."""
     if len(values) > most:
-        raise Odd(AgentConditionReason.TOO_MANY, f"{len(values)} {what}, {most} are allowed")
+        raise InvalidReportError(AgentConditionReason.TOO_MANY, f"{len(values)} {what}, {most} are allowed")
 
 
 def capacity(values: Mapping[str, int]) -> dict[str, int]:
@@ -104,14 +104,14 @@ def capacity(values: Mapping[str, int]) -> dict[str, int]:
 def amounts(values: Mapping[str, int]) -> dict[str, int]:
     """Returns amounts by slot in the smallest unit."""
     if len(values) > MAX_SLOTS:
-        raise Odd(AgentConditionReason.TOO_MANY, f"{len(values)} slots, {MAX_SLOTS} are allowed")
+        raise InvalidReportError(AgentConditionReason.TOO_MANY, f"{len(values)} slots, {MAX_SLOTS} are allowed")
     for slot, amount in values.items():
         try:
             check_slot(slot)
         except AmountError as error:
-            raise Odd(AgentConditionReason.BAD_CAPACITY, f"{quoted(slot)}: {error}") from None
+            raise InvalidReportError(AgentConditionReason.BAD_CAPACITY, f"{quoted(slot)}: {error}") from None
         if not 0 <= amount <= (MAX_SLOT_BYTES if slot in BYTE_SLOTS else MAX_OTHER):
-            raise Odd(AgentConditionReason.BAD_CAPACITY, f"no node has {amount} of {slot}")
+            raise InvalidReportError(AgentConditionReason.BAD_CAPACITY, f"no node has {amount} of {slot}")
     return dict(values)
 
 
@@ -122,10 +122,12 @@ def underlay(value: str) -> str:
     try:
         address = ipaddress.ip_address(value)
     except ValueError:
-        raise Odd(AgentConditionReason.BAD_ADDRESS, f"the underlay address is no address: {quoted(value)}") from None
+        raise InvalidReportError(
+            AgentConditionReason.BAD_ADDRESS, f"the underlay address is no address: {quoted(value)}"
+        ) from None
     broadcast = address.version == 4 and address.packed == b"\xff" * 4  # noqa: PLR2004  # IPv4
     if address.is_unspecified or address.is_multicast or broadcast or "%" in value:
-        raise Odd(AgentConditionReason.BAD_ADDRESS, f"no node has the underlay address {address}")
+        raise InvalidReportError(AgentConditionReason.BAD_ADDRESS, f"no node has the underlay address {address}")
     return str(address)
 
 
@@ -135,13 +137,15 @@ def ipv4_networks(values: Sequence[str]) -> tuple[str, ...]:
     try:
         return tuple(dict.fromkeys(str(ipaddress.IPv4Network(value)) for value in values))
     except ValueError as error:
-        raise Odd(AgentConditionReason.BAD_ADDRESS, f"a reachable network is none: {quoted(str(error))}") from None
+        raise InvalidReportError(
+            AgentConditionReason.BAD_ADDRESS, f"a reachable network is none: {quoted(str(error))}"
+        ) from None
 
 
 def mtu(value: int) -> int:
     """Returns the MTU of a link; 0 is not known."""
     if not 0 <= value <= MAX_MTU:
-        raise Odd(AgentConditionReason.BAD_ADDRESS, f"no link has an MTU of {value}")
+        raise InvalidReportError(AgentConditionReason.BAD_ADDRESS, f"no link has an MTU of {value}")
     return value
 
 
@@ -154,7 +158,7 @@ def seconds(value: Duration) -> float:
     """Returns a length of time that is not negative."""
     length = times.seconds(value)
     if not (math.isfinite(length) and 0 <= length <= _MAX_SECONDS):
-        raise Odd(AgentConditionReason.BAD_TIME, f"a clock says {length} s")
+        raise InvalidReportError(AgentConditionReason.BAD_TIME, f"a clock says {length} s")
     return length
 
 

@@ -16,7 +16,7 @@ from typing import TypeAlias, TypeVar
 
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.manager.dispatch import agent_values as values
-from retinue.manager.dispatch.agent_values import Odd
+from retinue.manager.dispatch.agent_values import InvalidReportError
 from retinue.manager.domain.session.attempts import (
     AttemptKey,
     AttemptPause,
@@ -117,7 +117,7 @@ def parse(agent_id: str, message: pb.SyncResponse) -> Message | Rejected:
     """Returns what the agent that was dialled has sent."""
     try:
         return _step(agent_id, message)
-    except Odd as error:
+    except InvalidReportError as error:
         return Rejected(error.reason, str(error))
 
 
@@ -139,7 +139,9 @@ def _step(agent_id: str, message: pb.SyncResponse) -> Message:
 
 def _facts(agent_id: str, message: pb.Welcome) -> NodeFacts:
     if message.agent_id != agent_id:
-        raise Odd(AgentConditionReason.WRONG_AGENT, f"it says that it is agent {values.quoted(message.agent_id)}")
+        raise InvalidReportError(
+            AgentConditionReason.WRONG_AGENT, f"it says that it is agent {values.quoted(message.agent_id)}"
+        )
     values.bounded(message.backends, _MAX_BACKENDS, "kinds of kernels")
     return NodeFacts(
         agent_id=agent_id,
@@ -167,7 +169,7 @@ def _facts(agent_id: str, message: pb.Welcome) -> NodeFacts:
 
 def _report(agent_id: str, message: pb.Report) -> NodeReport:
     if message.sequence < 1:
-        raise Odd(AgentConditionReason.BAD_SEQUENCE, f"a report has the number {message.sequence}")
+        raise InvalidReportError(AgentConditionReason.BAD_SEQUENCE, f"a report has the number {message.sequence}")
     return NodeReport(
         agent_id=agent_id,
         attempts=_statuses(message.attempts),

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
 from retinue.manager.dispatch.desired_state import Affected
-from retinue.manager.domain.agents.agent_conditions import ORPHANS, OUT_OF_BOUNDS, with_found
+from retinue.manager.domain.agents.agent_conditions import ORPHANS, OUT_OF_BOUNDS, with_condition
 from retinue.manager.domain.session.attempts import AttemptStatus, NodeCondition, NodeReport, attempt_id
 from retinue.manager.domain.session.states import ENDED_OBSERVATIONS
 from retinue.manager.store.fleet import agent_conditions, agents
@@ -30,7 +30,7 @@ from retinue.rpc.core.reasons import AgentConditionReason
 _log = logging.getLogger(__name__)
 
 _PAUSE_SECONDS = 1.0
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 _UNREPORTED_LOOK_SECONDS = 0.2
 
 
@@ -46,7 +46,7 @@ class Orphans:
         # By agent: what is recorded, so that other reports cost no query.
         self._known: dict[str, set[AttemptKey]] = {}
 
-    async def superfluous(self, agent_id: str, reports: Sequence[AttemptStatus]) -> Collection[str]:
+    async def removable(self, agent_id: str, reports: Sequence[AttemptStatus]) -> Collection[str]:
         """Returns those of an agent's undesired attempts that it is to end and remove;
         records those that are unknown here and run.
 
@@ -101,7 +101,7 @@ class Orphans:
                 ending = await orphans.read_ending(tx)
             if ending:
                 self._committed({agent: None for agent, *_ in ending})
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
 
     async def wait_until_reported(self, seconds: float) -> None:
         """Returns once every agent has said what it runs since the database was restored, or after so long.
@@ -133,7 +133,7 @@ async def _note(tx: Transaction, agent_id: str, number: int) -> None:
         condition = NodeCondition(ORPHANS, message=message)
 
     await agent_conditions.change(
-        tx, agent_id, "found", lambda before, now: with_found(ORPHANS, condition, before, now)
+        tx, agent_id, "found", lambda before, now: with_condition(ORPHANS, condition, before, now)
     )
 
 
@@ -180,5 +180,5 @@ class OutOfBounds:
             if not await cluster.was_restored(tx):
                 await agents.set_drained(tx, agent_id, drained=True)
             await agent_conditions.change(
-                tx, agent_id, "found", lambda before, now: with_found(OUT_OF_BOUNDS, condition, before, now)
+                tx, agent_id, "found", lambda before, now: with_condition(OUT_OF_BOUNDS, condition, before, now)
             )

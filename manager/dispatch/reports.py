@@ -28,7 +28,7 @@ from retinue.manager.domain.agents.agent_conditions import (
     QUARANTINED,
     STARTS_FAILING,
     kept,
-    with_found,
+    with_condition,
 )
 from retinue.manager.domain.agents.pull_progress import PROGRESS_SECONDS, Progress, PullProgress
 from retinue.manager.domain.agents.start_failures import StartFailures
@@ -79,7 +79,9 @@ async def _record_found(
     tx: Transaction, agent_id: str, kind: AgentConditionType, condition: NodeCondition | None
 ) -> None:
     """Replaces what managers have found of this kind; None for nothing."""
-    await agent_conditions.change(tx, agent_id, "found", lambda before, now: with_found(kind, condition, before, now))
+    await agent_conditions.change(
+        tx, agent_id, "found", lambda before, now: with_condition(kind, condition, before, now)
+    )
 
 
 async def _record_start_failures(tx: Transaction, agent_id: str, why: str | None) -> None:
@@ -88,7 +90,7 @@ async def _record_start_failures(tx: Transaction, agent_id: str, why: str | None
     blocks = why is not None and await agent_conditions.may_block(tx, agent_id, STARTS_FAILING)
 
     def changed(before: Sequence[AgentCondition], now: dt.datetime) -> Sequence[AgentCondition]:
-        found = with_found(STARTS_FAILING, condition, before, now)
+        found = with_condition(STARTS_FAILING, condition, before, now)
         return [replace(each, blocks=blocks) if each.type == STARTS_FAILING else each for each in found]
 
     await agent_conditions.change(tx, agent_id, "found", changed)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from retinue.manager.agent_rpc.dialer import Dialer
 from retinue.manager.agent_rpc.reach import NotReached
-from retinue.manager.dispatch.agent_link import AgentLink, FindSuperfluous, Listener, ReadDesired
+from retinue.manager.dispatch.agent_link import AgentLink, FindRemovable, Listener, ReadDesired
 from retinue.manager.dispatch.protected_addresses import node_addresses
 from retinue.manager.dispatch.reachability import Reachability
 from retinue.manager.domain.agents.liveness import verdict, worsened
@@ -54,7 +54,7 @@ class Supervisor:
         timers: Timers,
         targets: Callable[[], Awaitable[Mapping[str, AgentTarget]]],
         desired: ReadDesired,
-        superfluous: FindSuperfluous,
+        removable: FindRemovable,
         listener: LivenessListener,
         clock: Callable[[], float],
         null_kernels: bool = False,
@@ -75,7 +75,7 @@ class Supervisor:
         self._timers = timers
         self._targets = targets
         self._desired = desired
-        self._superfluous = superfluous
+        self._removable = removable
         self._listener = listener
         self._clock = clock
         self._null_kernels = null_kernels
@@ -189,7 +189,7 @@ class Supervisor:
                     dialer=self._dialer,
                     heartbeat=self._timers.heartbeat,
                     desired=self._desired,
-                    superfluous=self._superfluous,
+                    removable=self._removable,
                     protected=lambda: self._protected,
                     routers=self._routers,
                     listener=self._listener,

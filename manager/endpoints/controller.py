@@ -21,7 +21,15 @@ from retinue.manager.domain.endpoints import measures
 from retinue.manager.domain.endpoints.model import Edge, EndpointTraffic, RevisionTraffic, RoutedEndpoint, Traffic
 from retinue.manager.domain.endpoints.replicas import Create, ready_counts
 from retinue.manager.domain.endpoints.rollout import Rollout, plan, wants_more
-from retinue.manager.domain.endpoints.scaling import Decision, Metric, Reading, ScalerState, Seen, decide, fresh_state
+from retinue.manager.domain.endpoints.scaling import (
+    Decision,
+    EndpointObservation,
+    Metric,
+    Reading,
+    ScalerState,
+    decide,
+    fresh_state,
+)
 from retinue.manager.domain.endpoints.schedules import scheduled_floor
 from retinue.manager.domain.endpoints.states import FINISHED_ROLLOUTS, Lifecycle, ReplicaState
 from retinue.manager.domain.session.attempts import AttemptUsage, UsageWatch, attempt_id
@@ -314,7 +322,7 @@ class EndpointController:
         in_flight = None if all_traffic.live == 0 or all_traffic.missing else measures.in_flight(traffic)
         memory.counters = counters
         floor = view.record.floor.replicas if view.record.floor else 0
-        seen = Seen(
+        seen = EndpointObservation(
             readings,
             in_flight,
             traffic.held,

@@ -129,11 +129,11 @@ class ForwardAuthHandler(external_auth_pb2_grpc.AuthorizationServicer):  # type:
         }
         return _answer(303, given)
 
-    async def _use(self, target: Target, ticket: bytes, secret: bytes) -> port_access.Exchanged | None:
+    async def _use(self, target: Target, ticket: bytes, secret: bytes) -> port_access.RedeemedGrant | None:
         """Gives access by a secret for a ticket, both as hashes; None when the ticket is not good.
         Raises StoreUnavailable.
         """
-        tried: port_access.Exchanged | None = None
+        tried: port_access.RedeemedGrant | None = None
         # A copy, which has no state of requests beside this one.
         async for attempt in _RETRYING.copy():
             with attempt:

@@ -20,7 +20,7 @@ from retinue.manager.gateway.access_cache import Access, AccessCache
 _log = logging.getLogger(__name__)
 
 LEASE_SECONDS, RENEW_SECONDS = 60, 15.0
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 # Before a lease that seems to be lost is asked for again.
 _AGAIN_SECONDS = 2.0
 # Of a question to an agent, and of a connection to its node.
@@ -100,7 +100,7 @@ class LeasedPorts:
     async def run(self) -> None:
         """Keeps leases, and follows kernels that start again elsewhere, until cancelled."""
         while True:
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
             await asyncio.gather(*(self._follow(key) for key in list(self._used)))
             for key in [key for key in self._used if self._cache.now(key) is None]:
                 # Lost while its port was being leased.

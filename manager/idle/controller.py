@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from retinue.manager.dispatch.desired_state import Affected
 from retinue.manager.domain.idle import policy as idle
-from retinue.manager.domain.idle.policy import Checker, IdlePolicy, Seen, Verdict
+from retinue.manager.domain.idle.policy import Checker, IdlePolicy, SessionObservation, Verdict
 from retinue.manager.domain.idle.utilization import Reading
 from retinue.manager.domain.session.attempts import AttemptUsage
 from retinue.manager.domain.session.states import SessionType
@@ -80,9 +80,9 @@ def _policy(whose: str, stored: IdlePolicy | Unreadable) -> IdlePolicy | None:
     return stored
 
 
-def seen_in(row: RunningSession, reading: Reading | None = None) -> Seen:
+def seen_in(row: RunningSession, reading: Reading | None = None) -> SessionObservation:
     """A row of `read_running` as a policy looks at it; with a reading that is newer than the one kept."""
-    return Seen(
+    return SessionObservation(
         type=SessionType(row.type),
         start=row.start,
         interaction=row.interaction,

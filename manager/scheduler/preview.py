@@ -31,11 +31,11 @@ from retinue.manager.scheduler.core.snapshot import (
     snapshot_of,
     stored_explanation,
 )
+from retinue.manager.scheduling.capacity import CapacityView
 from retinue.manager.scheduling.columns import Running
 from retinue.manager.scheduling.custom import Advice
 from retinue.manager.scheduling.placement import Placer
 from retinue.manager.scheduling.reservation import reserve
-from retinue.manager.scheduling.room import Situation
 from retinue.manager.scheduling.scheduling_pass import run_pass
 from retinue.manager.scheduling.strategies import FAIR_SHARE, Settings, validate_policy
 from retinue.manager.scheduling.view import View
@@ -210,11 +210,11 @@ def _add_changes(reading: _Reading, waiting: PendingSession, found: Preview, oth
     return replace(found, changes=hints.changes, alternative_groups=alternative_groups)
 
 
-def _situation(reading: _Reading) -> Situation:
+def _situation(reading: _Reading) -> CapacityView:
     snapshot, settings = reading.snapshot, reading.settings
     view = View(snapshot.agents, snapshot.queue, snapshot.queue.orders[:0], settings, reading.rotation)
     placer: Placer = view.placer
-    return Situation(snapshot.agents, snapshot.queue, settings, reading.rotation, reading.running, placer)
+    return CapacityView(snapshot.agents, snapshot.queue, settings, reading.rotation, reading.running, placer)
 
 
 def _look(reading: _Reading, waiting: PendingSession, others: Sequence[str], *, behind: bool) -> Outlook:

@@ -18,7 +18,7 @@ from retinue.manager.domain.session.events import ReasonChanged
 from retinue.manager.scheduler.cache_sync import CacheSync
 from retinue.manager.scheduler.core.snapshot import Snapshot, explanation_text
 from retinue.manager.scheduling.columns import Explanation, Integers, Mask, Verdict
-from retinue.manager.scheduling.kinds import distinct_rows
+from retinue.manager.scheduling.equivalence import distinct_rows
 from retinue.manager.scheduling.scheduling_pass import Decisions
 from retinue.manager.store.journal import journal
 from retinue.manager.store.leadership import leadership

@@ -46,7 +46,7 @@ class Verdict(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Lack:
+class MissingAmount:
     """One slot of which an agent has too little free."""
 
     slot: str
@@ -70,7 +70,7 @@ class Shortfall:
 
     kernel: int | None
     agent: str
-    lacks: tuple[Lack, ...]
+    lacks: tuple[MissingAmount, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Explanation:
 
 
 @dataclass(frozen=True, slots=True)
-class AgentWishes:
+class AgentPreferences:
     """Rows of agents that one session wants or does not want.
 
     `designated` agents come first, or are the only ones when `strict`: if none of them is here, it has none. Agents
@@ -188,7 +188,7 @@ class Queue:
     # Sessions that need a certain architecture.
     architectures: Mapping[int, str] = field(default_factory=dict)
     # Sessions that want or avoid certain agents.
-    wishes: Mapping[int, AgentWishes] = field(default_factory=dict)
+    wishes: Mapping[int, AgentPreferences] = field(default_factory=dict)
     # By endpoint: row of an agent, and how many live kernels of the endpoint it has.
     replicas: Sequence[Mapping[int, int]] = ()
     quotas: Quotas | None = None

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from retinue.manager.scheduling.columns import Agents, Integers, Mask
-from retinue.manager.scheduling.kinds import ANY_AGENT, ANY_ARCHITECTURE, KERNEL, Needs, Shape
+from retinue.manager.scheduling.equivalence import ANY_AGENT, ANY_ARCHITECTURE, KERNEL, Needs, Shape
 from retinue.manager.scheduling.lanes import LANE_BITS, LIMIT, Lanes
 
 _UNKNOWN = -1

@@ -26,8 +26,8 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Sequence
 
 from retinue.manager.scheduling.columns import UNPLACED
+from retinue.manager.scheduling.equivalence import NEVER, Needs, Shape, Shapes
 from retinue.manager.scheduling.free import Free
-from retinue.manager.scheduling.kinds import NEVER, Needs, Shape, Shapes
 from retinue.manager.scheduling.lanes import LANE_BITS
 from retinue.manager.scheduling.scan import scan_ordered
 

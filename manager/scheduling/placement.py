@@ -18,9 +18,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from retinue.manager.scheduling.columns import UNPLACED, AgentWishes, Integers, Mask
+from retinue.manager.scheduling.columns import UNPLACED, AgentPreferences, Integers, Mask
+from retinue.manager.scheduling.equivalence import EquivalenceClass, Needs, Shape, Shapes
 from retinue.manager.scheduling.free import Free
-from retinue.manager.scheduling.kinds import Kind, Needs, Shape, Shapes
 from retinue.manager.scheduling.ordered import OrderedPicker
 from retinue.manager.scheduling.rotation import RotatingPicker
 from retinue.manager.scheduling.scan import scan_ordered, scan_rotation
@@ -104,7 +104,7 @@ class Placer:
         """Returns where a rotation continues."""
         return self._rotation.position if self._rotation else 0
 
-    def place(self, kind: Kind) -> Placement:
+    def place(self, kind: EquivalenceClass) -> Placement:
         """Places a session of a kind; agents are numbered as in `Free`."""
         if kind.failed or kind.failed_at == self.placements:
             return UNPLACED
@@ -127,7 +127,7 @@ class Placer:
         self.placements += 1
         return spread
 
-    def place_at(self, kind: Kind, agents: Sequence[int], wishes: AgentWishes | None) -> str:
+    def place_at(self, kind: EquivalenceClass, agents: Sequence[int], wishes: AgentPreferences | None) -> str:
         """Places a session where an external strategy wants it; answers what is wrong with that,
         and changes nothing then.
         """
@@ -152,10 +152,10 @@ class Placer:
         self.placements += 1
         return ""
 
-    def _are_of(self, family: Kind, agents: Sequence[int]) -> bool:
+    def _are_of(self, family: EquivalenceClass, agents: Sequence[int]) -> bool:
         return all(self._free.takers(shape.needs)[agent] for shape, agent in zip(family.kernels, agents, strict=True))
 
-    def place_wished(self, kind: Kind, wishes: AgentWishes) -> Placement:
+    def place_wished(self, kind: EquivalenceClass, wishes: AgentPreferences) -> Placement:
         """Places a session that has wishes: with the agents it likes best, and only when they do not do, with the next
         ones too, which then come after those in each choice.
         """
@@ -179,14 +179,14 @@ class Placer:
             counts[self._numbers[row]] = number
         return counts
 
-    def _count(self, endpoint: int, kind: Kind, placement: Placement) -> None:
+    def _count(self, endpoint: int, kind: EquivalenceClass, placement: Placement) -> None:
         counts = self._replicas[endpoint]
         if isinstance(placement, int):
             counts[placement] += len(kind.kernels)
         else:
             np.add.at(counts, placement, 1)
 
-    def _nearest(self, shape: Shape, tier: Mask, wishes: AgentWishes) -> Mask:
+    def _nearest(self, shape: Shape, tier: Mask, wishes: AgentPreferences) -> Mask:
         """Of the agents of a tier that fit a shape, those that are best for the replicas of an endpoint."""
         if wishes.endpoint is None:
             return tier
@@ -198,7 +198,7 @@ class Placer:
         nearest[fitting[counts == (counts.max() if wishes.pack else counts.min())]] = True
         return nearest
 
-    def probe(self, kind: Kind) -> tuple[int, Shape | None, Integers]:
+    def probe(self, kind: EquivalenceClass) -> tuple[int, Shape | None, Integers]:
         """Returns how far the spreading of a kind gets now: the number of kernels placed, the shape of the next one
         (None when all are), and what would be free then, lanes x agents. Changes nothing.
         """
@@ -238,14 +238,14 @@ class Placer:
             failed.append(shape.packed)
         self._failed[shape.needs] = failed
 
-    def _spread_in_family(self, kind: Kind) -> list[int] | None:
+    def _spread_in_family(self, kind: EquivalenceClass) -> list[int] | None:
         for family in kind.families:
             if not family.failed and (spread := self._spread(family)) is not None:
                 return spread
         kind.failed = all(family.failed for family in kind.families)
         return None
 
-    def _spread(self, kind: Kind) -> list[int] | None:
+    def _spread(self, kind: EquivalenceClass) -> list[int] | None:
         for shape, number in kind.groups:
             if number >= COUNTED_GANG and number <= shape.room:
                 shape.room = self._free.room(shape, self._free.takers(shape.needs))
@@ -285,7 +285,7 @@ class Placer:
         mask[self._numbers[list(rows)]] = True
         return mask
 
-    def _place_among(self, kind: Kind, tiers: list[Mask], wishes: AgentWishes) -> Placement:
+    def _place_among(self, kind: EquivalenceClass, tiers: list[Mask], wishes: AgentPreferences) -> Placement:
         agent = self._scan(kind.whole, tiers, wishes)
         if agent != UNPLACED:
             self._free.reserve(agent, kind.whole.packed)
@@ -297,7 +297,7 @@ class Placer:
                 return spread
         return UNPLACED
 
-    def _spread_among(self, kind: Kind, tiers: list[Mask], wishes: AgentWishes) -> list[int] | None:
+    def _spread_among(self, kind: EquivalenceClass, tiers: list[Mask], wishes: AgentPreferences) -> list[int] | None:
         position = self.position
         taken: list[tuple[int, int]] = []
         for shape in kind.kernels:
@@ -310,7 +310,7 @@ class Placer:
             taken.append((agent, self._free.reserve(agent, shape.packed)))
         return [agent for agent, _ in taken]
 
-    def _scan(self, shape: Shape, tiers: list[Mask], wishes: AgentWishes) -> int:
+    def _scan(self, shape: Shape, tiers: list[Mask], wishes: AgentPreferences) -> int:
         takers = self._free.takers(shape.needs)
         for among in tiers:
             tier = self._nearest(shape, among & takers, wishes)

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from retinue.manager.scheduling.capacity import CapacityView
 from retinue.manager.scheduling.columns import Agents, Integers, Queue, Ratios, Running
-from retinue.manager.scheduling.room import Situation
 from retinue.manager.scheduling.strategies import FEWEST_SESSIONS, OLDEST, SMALLEST_RESOURCES
 from retinue.manager.scheduling.view import requests_of
 
@@ -39,7 +39,7 @@ class Preemption:
 
 
 def preempt(
-    situation: Situation, waiting: Integers, admits: Callable[[int], bool], kind_of: Callable[[int], object]
+    situation: CapacityView, waiting: Integers, admits: Callable[[int], bool], kind_of: Callable[[int], object]
 ) -> Iterator[Preemption]:
     """Victims for the first of the rows `waiting` of the queue that found no room, by priority and arrival.
 
@@ -74,7 +74,7 @@ def preempt(
             situation = replace(situation, agents=_with_winner(situation.without(found.victims), queue, found))
 
 
-def _victims(situation: Situation, row: int, lower: Integers) -> Preemption | None:
+def _victims(situation: CapacityView, row: int, lower: Integers) -> Preemption | None:
     if situation.settings.preemption_order == FEWEST_SESSIONS:
         found = _fewest_victims(situation, row, lower)
         if found is not None:
@@ -87,7 +87,7 @@ def _victims(situation: Situation, row: int, lower: Integers) -> Preemption | No
     return _spare(situation, row, victims, room.agents)
 
 
-def _fewest_victims(situation: Situation, row: int, lower: Integers) -> Preemption | None:
+def _fewest_victims(situation: CapacityView, row: int, lower: Integers) -> Preemption | None:
     """The agent that takes the whole winner after the fewest sessions have gone;
     of several the one whose victims are of the lowest priority.
     """
@@ -109,7 +109,7 @@ def _fewest_victims(situation: Situation, row: int, lower: Integers) -> Preempti
     return None if best is None else best[1]
 
 
-def _spare(situation: Situation, row: int, victims: list[int], agents: Integers) -> Preemption | None:
+def _spare(situation: CapacityView, row: int, victims: list[int], agents: Integers) -> Preemption | None:
     """Lets those stay that the winner can do without on these agents, the last first."""
     for session in reversed(victims.copy()):
         rest = [victim for victim in victims if victim != session]
@@ -119,7 +119,7 @@ def _spare(situation: Situation, row: int, victims: list[int], agents: Integers)
     return None if found is None or not victims else Preemption(row, found, tuple(victims))
 
 
-def _sizes(situation: Situation) -> Ratios:
+def _sizes(situation: CapacityView) -> Ratios:
     """Returns by running session the largest part that it holds of what the agents have of any slot."""
     running, capacity = situation.running, situation.agents.capacity.sum(axis=0, dtype=np.float64)
     held = np.zeros((len(running.ids), len(capacity)), np.float64)
@@ -133,7 +133,7 @@ def _agents_of(running: Running, session: int) -> Integers:
     return running.agents[running.offsets[session] : running.offsets[session + 1]]
 
 
-def _touches(situation: Situation, session: int, agents: Integers) -> bool:
+def _touches(situation: CapacityView, session: int, agents: Integers) -> bool:
     return bool(np.isin(_agents_of(situation.running, session), agents).any())
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from retinue.manager.domain.reasons import SessionReason
 from retinue.manager.domain.scheduling.policy import Tier
 from retinue.manager.scheduling.columns import UNLIMITED, Explanation, Quotas
-from retinue.manager.scheduling.kinds import Kind
+from retinue.manager.scheduling.equivalence import EquivalenceClass
 from retinue.rpc.core.amounts import format_amount
 
 QUOTA = SessionReason.QUOTA
@@ -36,11 +36,11 @@ class QuotaBudget:
         ]
         self._known: dict[tuple[int, tuple[int, ...]], Explanation] = {}
 
-    def admits(self, session: int, kind: Kind) -> bool:
+    def admits(self, session: int, kind: EquivalenceClass) -> bool:
         """Returns whether every quota of a session has room for it."""
         return not any(self._over(quota, kind) for quota in self._quotas.of_sessions[session])
 
-    def charge(self, session: int, kind: Kind) -> None:
+    def charge(self, session: int, kind: EquivalenceClass) -> None:
         """Counts a session that was placed."""
         for quota in self._quotas.of_sessions[session]:
             left = self._left[quota]
@@ -50,7 +50,7 @@ class QuotaBudget:
             if number is not None:
                 self._sessions_left[quota] = number - 1
 
-    def explain(self, session: int, kind: Kind) -> Explanation:
+    def explain(self, session: int, kind: EquivalenceClass) -> Explanation:
         """Returns every quota that a session exceeds, with amounts as they are now."""
         quotas = self._quotas.of_sessions[session]
         known = self._known.get((id(kind), quotas))
@@ -59,7 +59,7 @@ class QuotaBudget:
             known = self._known[id(kind), quotas] = Explanation(Tier.POLICY, QUOTA, "; ".join(said))
         return known
 
-    def _over(self, quota: int, kind: Kind) -> bool:
+    def _over(self, quota: int, kind: EquivalenceClass) -> bool:
         number = self._sessions_left[quota]
         if number is not None and number < 1:
             return True
@@ -67,7 +67,7 @@ class QuotaBudget:
         # A slot that is not asked for does no harm, even one that is exceeded already.
         return any(total[lane] > left and total[lane] > 0 for lane, left in self._left[quota].items())
 
-    def _words(self, quota: int, kind: Kind) -> str:
+    def _words(self, quota: int, kind: EquivalenceClass) -> str:
         said = []
         number = self._sessions_left[quota]
         if number is not None and number < 1:

@@ -16,9 +16,9 @@ import numpy as np
 
 from retinue.manager.domain.reasons import SessionReason
 from retinue.manager.domain.scheduling.policy import Tier
-from retinue.manager.scheduling.columns import AgentWishes, Explanation, Integers, Lack, Mask, Shortfall
+from retinue.manager.scheduling.columns import AgentPreferences, Explanation, Integers, Mask, MissingAmount, Shortfall
+from retinue.manager.scheduling.equivalence import KERNEL, EquivalenceClass, Needs, Shape
 from retinue.manager.scheduling.free import count_room
-from retinue.manager.scheduling.kinds import KERNEL, Kind, Needs, Shape
 from retinue.manager.scheduling.view import View
 from retinue.rpc.core.amounts import format_amount
 
@@ -90,14 +90,14 @@ class Explainer:
         self._capacity = capacity
         self._known: dict[int, Explanation] = {}
 
-    def explain(self, kind: Kind, wishes: AgentWishes | None) -> Explanation:
+    def explain(self, kind: EquivalenceClass, wishes: AgentPreferences | None) -> Explanation:
         """Returns why sessions of a kind wait; those with wishes have a kind of their own."""
         known = self._known.get(id(kind))
         if known is None:
             known = self._known[id(kind)] = self._explain(kind, wishes)
         return known
 
-    def _explain(self, kind: Kind, wishes: AgentWishes | None) -> Explanation:
+    def _explain(self, kind: EquivalenceClass, wishes: AgentPreferences | None) -> Explanation:
         existing = everything = np.ones(len(self._free), np.bool_)
         shapes = [kind.whole] if kind.single_node else [shape for shape, _ in kind.groups]
         if len(existing):
@@ -117,7 +117,7 @@ class Explainer:
             return Explanation(Tier.SYSTEM, NO_AGENT_AVAILABLE, "no agent that it may run on takes sessions now")
         return self._within_families(kind, existing, takers) if kind.families else self._short(kind, takers)
 
-    def _within_families(self, kind: Kind, existing: Mask, takers: Mask) -> Explanation:
+    def _within_families(self, kind: EquivalenceClass, existing: Mask, takers: Mask) -> Explanation:
         """Explains a session that is spread over agents that do not all reach each other."""
         possible = {
             words: family
@@ -143,7 +143,7 @@ class Explainer:
         where = f"agents with {words} underlay addresses, as no packets pass between these and others"
         return replace(why, message=f"{why.message}; of {where}")
 
-    def _meet(self, kind: Kind, mask: Mask) -> bool:
+    def _meet(self, kind: EquivalenceClass, mask: Mask) -> bool:
         return all((mask & self._free.meeting(shape.needs)).any() for shape, _ in kind.groups)
 
     def _missing(self, needs: Needs) -> Explanation:
@@ -155,7 +155,7 @@ class Explainer:
         of = f" of architecture {needs.architecture}" if needs.architecture else ""
         return Explanation(Tier.CONFIGURATION, FEATURE_MISSING, f"no agent{of} has {' and '.join(features)}")
 
-    def _never(self, kind: Kind, existing: Mask, *, chosen: bool) -> Explanation | None:
+    def _never(self, kind: EquivalenceClass, existing: Mask, *, chosen: bool) -> Explanation | None:
         """Returns why these agents would not do if nothing else were on them;
         `chosen` says whether they are a strict choice among others.
         """
@@ -185,7 +185,7 @@ class Explainer:
                 )
         return None
 
-    def _short(self, kind: Kind, takers: Mask) -> Explanation:
+    def _short(self, kind: EquivalenceClass, takers: Mask) -> Explanation:
         amounts = self._free.amounts()
         if kind.single_node:
             shortfalls = self._shortfalls([kind.whole], [0 if len(kind.kernels) == 1 else None], amounts, takers)
@@ -209,7 +209,7 @@ class Explainer:
         self, shapes: Sequence[Shape], kernels: Sequence[int | None], amounts: Integers, mask: Mask
     ) -> tuple[Shortfall, ...]:
         found: list[Shortfall] = []
-        known: dict[int, tuple[str, tuple[Lack, ...]]] = {}
+        known: dict[int, tuple[str, tuple[MissingAmount, ...]]] = {}
         for shape, kernel in zip(shapes, kernels, strict=True):
             if id(shape) not in known:
                 known[id(shape)] = self._closest(shape, amounts, mask & self._free.meeting(shape.needs))
@@ -220,14 +220,14 @@ class Explainer:
                     break
         return tuple(found)
 
-    def _closest(self, shape: Shape, amounts: Integers, mask: Mask) -> tuple[str, tuple[Lack, ...]]:
+    def _closest(self, shape: Shape, amounts: Integers, mask: Mask) -> tuple[str, tuple[MissingAmount, ...]]:
         agents = np.flatnonzero(mask)
         worst = np.zeros(len(agents), np.float64)
         for lane, amount in shape.amounts:
             np.maximum(worst, (float(amount) - amounts[lane, agents]) / float(amount), out=worst)
         agent = int(agents[np.argmin(worst)])
         lacks = [
-            Lack(self._slots[lane], amount, int(amounts[lane, agent]))
+            MissingAmount(self._slots[lane], amount, int(amounts[lane, agent]))
             for lane, amount in shape.amounts
             if amounts[lane, agent] < amount
         ]

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from retinue.manager.scheduling.capacity import CapacityView
 from retinue.manager.scheduling.columns import UNPLACED, Integers, Queue
-from retinue.manager.scheduling.kinds import KERNEL
+from retinue.manager.scheduling.equivalence import KERNEL
 from retinue.manager.scheduling.placement import Placement
-from retinue.manager.scheduling.room import Situation
 from retinue.manager.scheduling.strategies import Settings
 from retinue.manager.scheduling.view import View, requests_of
 
@@ -53,7 +53,7 @@ def aged_head(queue: Queue, rows: Integers, settings: Settings) -> int | None:
     return int(old[np.lexsort((queue.orders[old], -queue.priorities[old]))[0]]) if len(old) else None
 
 
-def reserve(situation: Situation, session: int) -> Reservation | None:
+def reserve(situation: CapacityView, session: int) -> Reservation | None:
     """Returns the earliest room for a session that time limits of running sessions allow, or else the ends of those
     that end by themselves.
     """
@@ -79,7 +79,7 @@ class Backfill:
     left there when the reservation begins. Whatever one of the two places, the other takes account of.
     """
 
-    def __init__(self, situation: Situation, view: View, reservation: Reservation, rows: Integers) -> None:
+    def __init__(self, situation: CapacityView, view: View, reservation: Reservation, rows: Integers) -> None:
         """`view` is of all sessions, `rows` are those still to be placed."""
         queue, limits = situation.queue, situation.queue.limits
         self.open = view
@@ -134,7 +134,7 @@ class Backfill:
             after = lanes.pack(map(min, lanes.unpack(after), self._spare[agent]))
         self.closed.free.lower(agent, self.closed.free.packed_of(agent), after)
 
-    def _left_over(self, situation: Situation, reservation: Reservation) -> dict[int, list[int]]:
+    def _left_over(self, situation: CapacityView, reservation: Reservation) -> dict[int, list[int]]:
         """Returns by agent of the reservation, and by lane, what is free when it begins, without what it takes."""
         agents = situation.without(reservation.ended)
         left = np.maximum(agents.capacity - agents.used, 0)

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from retinue.manager.scheduling.columns import UNPLACED
+from retinue.manager.scheduling.equivalence import Needs, Shape
 from retinue.manager.scheduling.free import Free
-from retinue.manager.scheduling.kinds import Needs, Shape
 from retinue.manager.scheduling.scan import scan_rotation
 
 # A scan costs about so many steps of a walk.

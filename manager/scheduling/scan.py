@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from retinue.manager.scheduling.columns import UNPLACED, Integers, Mask
+from retinue.manager.scheduling.equivalence import Shape
 from retinue.manager.scheduling.free import Free
-from retinue.manager.scheduling.kinds import Shape
 
 
 def scan_ordered(free: Free, shape: Shape, mask: Mask, *, most: bool, compared: int) -> int:

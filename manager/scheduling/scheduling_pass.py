@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retinue.manager.domain.scheduling.policy import Policy, Tier
+from retinue.manager.scheduling.capacity import CapacityView
 from retinue.manager.scheduling.columns import (
     UNPLACED,
     Agents,
@@ -24,8 +25,8 @@ from retinue.manager.scheduling.columns import (
     Verdict,
 )
 from retinue.manager.scheduling.custom import Advice, StrategyFailures, checked_order
+from retinue.manager.scheduling.equivalence import EquivalenceClass
 from retinue.manager.scheduling.free import Free
-from retinue.manager.scheduling.kinds import Kind
 from retinue.manager.scheduling.placement import Placement
 from retinue.manager.scheduling.preemption import Preemption, preempt
 from retinue.manager.scheduling.quotas import QuotaBudget
@@ -38,7 +39,6 @@ from retinue.manager.scheduling.reasons import (
     preempting,
 )
 from retinue.manager.scheduling.reservation import Backfill, Reservation, aged_head, reserve
-from retinue.manager.scheduling.room import Situation
 from retinue.manager.scheduling.scored import Scoring
 from retinue.manager.scheduling.selection import Line, select
 from retinue.manager.scheduling.shares import shared_capacity
@@ -237,7 +237,7 @@ class _Pass:
             _quotas_left=self.quotas,
         )
 
-    def _attempt(self, row: int) -> Kind | None:
+    def _attempt(self, row: int) -> EquivalenceClass | None:
         kind = self.view.kinds[row]
         if self.quotas is not None and not self.quotas.admits(row, kind):
             self.over_quota.add(row)
@@ -323,7 +323,7 @@ class _Pass:
                 return aged, rest.tolist()
         return select(self._line(rest, backfill=self.backfill is not None), self.settings)
 
-    def _situation(self, running: Running) -> Situation:
+    def _situation(self, running: Running) -> CapacityView:
         """Returns what is in use now, with what was placed so far."""
         agents = self.agents
         if self.placed:
@@ -335,7 +335,7 @@ class _Pass:
                     np.add.at(used, of_kernels, requests_of(self.queue, row))
                     np.add.at(kernels, of_kernels, 1)
             agents = replace(agents, used=used, kernels=kernels)
-        return Situation(
+        return CapacityView(
             agents,
             self.queue,
             self.settings,
@@ -393,7 +393,7 @@ def _with_nominated(agents: Agents, queue: Queue) -> Agents:
 
 
 def _without_agents(
-    queue: Queue, rows: Integers, found: list[Kind], kind_of: Integers, free: Free
+    queue: Queue, rows: Integers, found: list[EquivalenceClass], kind_of: Integers, free: Free
 ) -> NDArray[np.bool_]:
     """Returns which of the rows have no agent that could take them, whatever is free."""
     lacking = np.array([_lacks(kind, free, free.schedulable) for kind in found], np.bool_)
@@ -407,7 +407,7 @@ def _without_agents(
     return without_agents
 
 
-def _lacks(kind: Kind, free: Free, among: Mask) -> bool:
+def _lacks(kind: EquivalenceClass, free: Free, among: Mask) -> bool:
     """Returns whether some kernel of a kind has no agent among these that could take it."""
     shapes = [kind.whole] if kind.single_node else [shape for shape, _ in kind.groups]
     return not all((free.takers(shape.needs) & among).any() for shape in shapes)

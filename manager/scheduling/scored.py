@@ -9,8 +9,8 @@ import numpy as np
 
 from retinue.manager.scheduling.columns import UNPLACED, Agents, Integers, Mask
 from retinue.manager.scheduling.custom import AgentStrategy, FittingAgents, StrategyFailures, checked_scores
+from retinue.manager.scheduling.equivalence import Shape
 from retinue.manager.scheduling.free import Free
-from retinue.manager.scheduling.kinds import Shape
 from retinue.manager.scheduling.scan import scan_ordered
 from retinue.manager.scheduling.strategies import DISPERSED, Settings
 

@@ -19,8 +19,8 @@ from itertools import pairwise
 import numpy as np
 
 from retinue.manager.scheduling.columns import Integers, Owners, Queue
+from retinue.manager.scheduling.equivalence import EquivalenceClass
 from retinue.manager.scheduling.fair_share import effective_weights
-from retinue.manager.scheduling.kinds import Kind
 from retinue.manager.scheduling.shares import ShareKeys
 from retinue.manager.scheduling.strategies import DRF, FAIR_SHARE, FIFO, LIFO, Settings
 
@@ -38,7 +38,7 @@ class Line:
     # Column of each lane.
     columns: Sequence[int]
     # Places the session in a row of the queue; its kind if it found room.
-    attempt: Callable[[int], Kind | None]
+    attempt: Callable[[int], EquivalenceClass | None]
     # Rows that `attempt` found to exceed a quota.
     over_quota: Container[int] = ()
     # A session before these has a reservation: none of them holds up others.
@@ -121,7 +121,7 @@ class _Ledger:
     def key(self, owner: int) -> int:
         return self._keys.key(self._largest[owner], self._weights[owner])
 
-    def advance(self, owner: int, kind: Kind) -> None:
+    def advance(self, owner: int, kind: EquivalenceClass) -> None:
         demand = self._demands.get(id(kind))
         if demand is None:
             factors = self._keys.factors

@@ -11,8 +11,8 @@ import numpy as np
 
 from retinue.manager.scheduling.columns import UNPLACED, Agents, Integers, Owners, Queue
 from retinue.manager.scheduling.custom import WaitingSessions
+from retinue.manager.scheduling.equivalence import EquivalenceClass, Shapes, find_kinds
 from retinue.manager.scheduling.free import Free
-from retinue.manager.scheduling.kinds import Kind, Shapes, find_kinds
 from retinue.manager.scheduling.lanes import Lanes
 from retinue.manager.scheduling.placement import Placement, Placer
 from retinue.manager.scheduling.scored import ScoredPicker, Scoring
@@ -60,7 +60,7 @@ class View:
             queue, rows, self.columns, self.lanes, self.shapes, families=agents.families
         )
         self.free.watch(reduce(or_, (shape.unrequested for shape in self.shapes.all()), 0))
-        self.kinds: dict[int, Kind] = {
+        self.kinds: dict[int, EquivalenceClass] = {
             row: self.found[kind] for row, kind in zip(rows.tolist(), self.kind_of.tolist(), strict=True)
         }
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from retinue.manager.scheduling.capacity import CapacityView
 from retinue.manager.scheduling.columns import Agents, Integers, Mask, Owners, Queue
-from retinue.manager.scheduling.kinds import Kind
-from retinue.manager.scheduling.room import Situation
+from retinue.manager.scheduling.equivalence import EquivalenceClass
 from retinue.manager.scheduling.selection import Line, select
 from retinue.manager.scheduling.shares import shared_capacity
 from retinue.manager.scheduling.strategies import DRF, FAIR_SHARE, FIFO, LIFO, Settings
@@ -53,7 +53,7 @@ class WhatIf:
         return tuple(change.text for change in self.changes)
 
 
-def what_if(situation: Situation, row: int) -> WhatIf:
+def what_if(situation: CapacityView, row: int) -> WhatIf:
     """Returns what stands between a waiting session and its start, by its row in the queue."""
     view = View(situation.agents, situation.queue, np.array([row], np.int64), situation.settings, situation.rotation)
     kind = view.kinds[row]
@@ -76,7 +76,7 @@ def waiting_order(agents: Agents, owners: Owners, queue: Queue, settings: Settin
     view = View(agents, queue, rows, settings, "")
     order: list[int] = []
 
-    def attempt(row: int) -> Kind:
+    def attempt(row: int) -> EquivalenceClass:
         order.append(row)
         return view.kinds[row]
 
@@ -94,7 +94,7 @@ def waiting_order(agents: Agents, owners: Owners, queue: Queue, settings: Settin
     return order
 
 
-def _causes(view: View, kind: Kind, wanted: Mask) -> tuple[tuple[str, int], ...]:
+def _causes(view: View, kind: EquivalenceClass, wanted: Mask) -> tuple[tuple[str, int], ...]:
     shape = kind.whole if kind.single_node else kind.groups[0][0]
     meeting = view.free.meeting(shape.needs)
     counts = [
@@ -120,7 +120,7 @@ def _names(view: View) -> list[str]:
     return names + (["kernels"] if view.settings.max_kernels_per_agent else [])
 
 
-def _changes(view: View, kind: Kind, wanted: Mask) -> list[Change]:
+def _changes(view: View, kind: EquivalenceClass, wanted: Mask) -> list[Change]:
     if len(kind.groups) != 1:
         return []
     shape, number = kind.groups[0]

@@ -20,7 +20,7 @@ _CONNECT_SECONDS = 1
 _ANSWER_SECONDS = 60
 _KEEPALIVE = {"interval": "5s", "timeout": "2s"}
 # How soon one that went away is not asked, and one that came is.
-_LOOK_SECONDS, _EJECTION_SECONDS = 1, 2
+_POLL_SECONDS, _EJECTION_SECONDS = 1, 2
 _MAX_REQUESTS = 1_000_000
 
 
@@ -44,8 +44,8 @@ def picker_cluster(endpoint_id: str, picker: Picker, addresses: Iterable[str]) -
             {
                 "tcp_health_check": {},
                 "timeout": duration(_CONNECT_SECONDS),
-                "interval": duration(_LOOK_SECONDS),
-                "no_traffic_interval": duration(_LOOK_SECONDS),
+                "interval": duration(_POLL_SECONDS),
+                "no_traffic_interval": duration(_POLL_SECONDS),
                 "unhealthy_threshold": 1,
                 "healthy_threshold": 1,
             }
@@ -57,7 +57,7 @@ def picker_cluster(endpoint_id: str, picker: Picker, addresses: Iterable[str]) -
             "enforcing_local_origin_success_rate": 0,
             "enforcing_consecutive_5xx": 0,
             "enforcing_success_rate": 0,
-            "interval": duration(_LOOK_SECONDS),
+            "interval": duration(_POLL_SECONDS),
             "base_ejection_time": duration(_EJECTION_SECONDS),
             "max_ejection_percent": 100,
         },

@@ -32,7 +32,7 @@ _STOP_SECONDS = 5.0
 # One that ends sooner after its start waits before the next.
 _STEADY_SECONDS, _MIN_PAUSE, _MAX_PAUSE = 5.0, 0.05, 2.0
 _START_SECONDS, _POLL_SECONDS = 10.0, 0.02
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 _MAX_LOOKS = 10
 _SERVES = "LIVE"
 # Streams of a former engine, and of a former listener, may last so long.
@@ -255,7 +255,7 @@ class Engine:
             _log.warning("connections that come while the former engine closes may be lost: %s", error)
         # Those that are on their way to it still arrive, and have to be accepted.
         for _ in range(_MAX_LOOKS):
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
             if not await asyncio.to_thread(waiting, former.pid, self._port):
                 break
         try:
@@ -269,7 +269,7 @@ class Engine:
     async def _end_former(self) -> None:
         """Ends each former engine when it has no connections of clients any more."""
         while True:
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
             for former in list(self._former):
                 if former.alive() and former.pid not in self._draining:
                     # Another one has just begun to take over, or a router that has ended began it.

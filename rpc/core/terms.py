@@ -32,20 +32,20 @@ class StaleIncarnationError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class TermHistory:
     """The newest incarnation, its highest term, and the incarnations before it, oldest first. Empty: none was seen."""
 
     incarnation: str = ""
     term: int = 0
     former: tuple[str, ...] = ()
 
-    def after(self, incarnation: str, term: int) -> Seen:
+    def after(self, incarnation: str, term: int) -> TermHistory:
         """Returns the state after this was seen. Raises StaleTermError and StaleIncarnationError."""
         if incarnation == self.incarnation:
             if term < self.term:
                 raise StaleTermError(self.term)
-            return Seen(incarnation, term, self.former)
+            return TermHistory(incarnation, term, self.former)
         if incarnation in self.former:
             raise StaleIncarnationError(self.incarnation)
         former = (*self.former, self.incarnation) if self.incarnation else self.former
-        return Seen(incarnation, term, former[-MAX_FORMER:])
+        return TermHistory(incarnation, term, former[-MAX_FORMER:])

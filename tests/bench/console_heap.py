@@ -18,7 +18,7 @@ from retinue.devtools.cluster import Cluster
 from tests.bench import end_politely, report
 from tests.bench.console_page import ROWS, SESSIONS_PER_SECOND, events, fill, options, page_of
 
-_LOOK_SECONDS = 60.0
+_POLL_SECONDS = 60.0
 _MIB = 1 << 20
 
 
@@ -39,7 +39,7 @@ async def main(minutes: float) -> None:
             await asyncio.sleep(min(ROWS / SESSIONS_PER_SECOND, minutes * 20))
             first = last = await heap(tools)
             while (left := began + minutes * 60 - time.monotonic()) > 0:
-                await asyncio.sleep(min(left, _LOOK_SECONDS))
+                await asyncio.sleep(min(left, _POLL_SECONDS))
                 last = await heap(tools)
                 sys.stderr.write(f"{(time.monotonic() - began) / 60:.0f} min: {last / _MIB:.1f} MiB\n")
     report("console-heap-growth", (last / first - 1) * 100, "%", None)

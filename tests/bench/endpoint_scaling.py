@@ -19,12 +19,12 @@ from dataclasses import dataclass, field, replace
 from retinue.manager.domain.endpoints.scaling import (
     Cause,
     Decision,
+    EndpointObservation,
     Metric,
     Rate,
     Reading,
     ScalerState,
     ScalingPolicy,
-    Seen,
     decide,
     fresh_state,
 )
@@ -62,7 +62,7 @@ class Fleet:
             # A request takes a second of a replica.
             self.waiting = max(0, self.waiting + (load - self.ready * TARGET) * TICK // 1_000)
         there = load + self.waiting
-        seen = Seen({"c": Reading(there)}, there, ready=self.ready, starting=len(self.starting))
+        seen = EndpointObservation({"c": Reading(there)}, there, ready=self.ready, starting=len(self.starting))
         decision, self.state = decide(self.policy, self.state, seen, now)
         while self.ready + len(self.starting) < decision.target:
             self.starting.append(now + START)

@@ -23,7 +23,7 @@ from tests.integration.sessions.replicas import PORT, PROGRAM, Deployed, manifes
 from tests.support.eventually import eventually
 
 WAKES, TOKENS = 7, 10
-_LOOK_SECONDS = 0.01
+_POLL_SECONDS = 0.01
 
 
 async def bare_start(client: Client) -> float:
@@ -43,7 +43,7 @@ async def bare_start(client: Client) -> float:
                 async with session.open_port("web"):
                     return time.perf_counter() - began
             except CallError:
-                await asyncio.sleep(_LOOK_SECONDS)
+                await asyncio.sleep(_POLL_SECONDS)
     finally:
         await session.terminate(force=True)
         await session.wait_ended(60)

@@ -119,7 +119,7 @@ class MemoryStore:
                 )
         return DesiredState(wanted)
 
-    def superfluous(self, undesired: Sequence[AttemptStatus]) -> list[str]:
+    def removable(self, undesired: Sequence[AttemptStatus]) -> list[str]:
         """Returns those whose end is committed; what is unknown here is left alone."""
         return [status.attempt_id for status in undesired if status.key[0] in self.machines]
 
@@ -167,7 +167,7 @@ class Leader:
             heartbeat=HEARTBEAT,
             desired=self._desired,
             protected=frozenset,
-            superfluous=self._superfluous,
+            removable=self._removable,
             listener=self,
             clock=loop.time,
             check_lease=self._check_lease,
@@ -212,12 +212,12 @@ class Leader:
             self._store.check(self._term)
         return self._store.desired(session_ids)
 
-    async def _superfluous(self, agent_id: str, undesired: Sequence[AttemptStatus]) -> Collection[str]:
+    async def _removable(self, agent_id: str, undesired: Sequence[AttemptStatus]) -> Collection[str]:
         assert agent_id == AGENT
         await asyncio.sleep(COMMIT_SECONDS)
         with for_links("nothing"):
             self._store.check(self._term)
-        return self._store.superfluous(undesired)
+        return self._store.removable(undesired)
 
     async def connected(self, facts: NodeFacts) -> None:
         """Commits a welcome, as the manager's listener does."""

@@ -17,7 +17,7 @@ import pytest
 from retinue.agent.attempts import Phase
 from retinue.agent.errors import KernelRuntimeError, NotRunningError, PortClosedError, UnknownAttemptError
 from retinue.agent.inside.exec_session import Attachment, Exited, Printed
-from retinue.agent.inside.upload import Announced, DigestError
+from retinue.agent.inside.upload import DigestError, UploadHeader
 from retinue.agent.inside.workdir import MissingError, PathError
 from retinue.agent.kernel.core.frames import Start
 from retinue.agent.network.sockets import LOOPBACK
@@ -278,7 +278,7 @@ async def listed(files: WorkDirectory) -> set[str]:
 async def test_a_work_directory_is_listed_read_and_written(harness: Harness) -> None:
     runtime, kernel = await running(harness)
     files, content = kernel.files(), b"print('hello')\n"
-    announced = Announced("src/main.py", len(content), 0o640, hashlib.sha256(content).digest())
+    announced = UploadHeader("src/main.py", len(content), 0o640, hashlib.sha256(content).digest())
     await files.remove_stale_uploads()
     await files.make_directory("made", 0o750)
     upload = await files.begin_upload(announced, resume=False)
@@ -301,7 +301,7 @@ async def test_a_work_directory_is_listed_read_and_written(harness: Harness) -> 
         assert await file.read(100, 5) == content[5:]
     finally:
         file.close()
-    wrong = await files.begin_upload(Announced("wrong", 4, 0, hashlib.sha256(b"good").digest()), resume=False)
+    wrong = await files.begin_upload(UploadHeader("wrong", 4, 0, hashlib.sha256(b"good").digest()), resume=False)
     await wrong.write(b"evil")
     with pytest.raises(DigestError):
         await wrong.store()

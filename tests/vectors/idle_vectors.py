@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from retinue.manager.domain.idle.policy import IdlePolicy, Seen, Status, evaluate, remaining_time
+from retinue.manager.domain.idle.policy import IdlePolicy, SessionObservation, Status, evaluate, remaining_time
 from retinue.manager.domain.session.states import SessionType
 
 Vector = dict[str, Any]
@@ -20,7 +20,7 @@ def remaining(vector: Vector) -> None:
     assert got == expected
     for case, left in zip(cases, expected, strict=True):
         policy = IdlePolicy(interaction=case["timeout"], grace=case["grace_end"], warning=0.0)
-        verdict = evaluate(policy, Seen(SessionType.INTERACTIVE, 0.0, case["baseline"]), case["now"])
+        verdict = evaluate(policy, SessionObservation(SessionType.INTERACTIVE, 0.0, case["baseline"]), case["now"])
         (check,) = verdict.checks
         assert check.remaining == max(0, left)
         assert (check.status is Status.GRACE) == (case["now"] < (case["grace_end"] or 0))

@@ -10,12 +10,12 @@ from decimal import Decimal
 from typing import Any
 
 from retinue.manager.domain.endpoints.scaling import (
+    EndpointObservation,
     Metric,
     MetricKind,
     Reading,
     ScalerState,
     ScalingPolicy,
-    Seen,
     decide,
     fresh_state,
 )
@@ -97,14 +97,14 @@ def _metrics(given: list[list[Any]]) -> tuple[Metric, ...]:
     return tuple(Metric(name, _thousandths(target), MetricKind(kind)) for name, target, kind in given)
 
 
-def _seen(values: Mapping[str, Any], options: Mapping[str, Any], target: int) -> Seen:
+def _seen(values: Mapping[str, Any], options: Mapping[str, Any], target: int) -> EndpointObservation:
     readings = {name: _reading(value) for name, value in values.items()}
     concurrency = readings.get("c") or Reading(0)
     in_flight = None if concurrency.missing else concurrency.known
     if "inflight" in options:
         given = options["inflight"]
         in_flight = None if given is None else _thousandths(given)
-    return Seen(
+    return EndpointObservation(
         readings,
         in_flight,
         held=options.get("held", 0),

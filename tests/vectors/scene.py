@@ -13,8 +13,8 @@ from retinue.manager.domain.scheduling.policy import Policy, Tier
 from retinue.manager.scheduling.columns import (
     UNLIMITED,
     UNPLACED,
+    AgentPreferences,
     Agents,
-    AgentWishes,
     Explanation,
     Integers,
     Owners,
@@ -52,7 +52,7 @@ class Scene:
 
     _agents: list[tuple[str, Amounts, Amounts, bool, str, int, int]] = field(default_factory=list)
     _owners: dict[str, tuple[int, Amounts]] = field(default_factory=dict)
-    _sessions: list[tuple[str, str, Sequence[Amounts], int, bool, int, str, bool, AgentWishes | None]] = field(
+    _sessions: list[tuple[str, str, Sequence[Amounts], int, bool, int, str, bool, AgentPreferences | None]] = field(
         default_factory=list
     )
     _replicas: list[dict[int, int]] = field(default_factory=list)
@@ -114,7 +114,7 @@ class Scene:
                 if number == len(self._replicas):
                     self._replicas.append({row[agent]: kernels for agent, kernels in beside.items() if agent in row})
             wanted, unwanted = ([row[agent] for agent in agents if agent in row] for agents in (designated, avoided))
-            wishes = AgentWishes(wanted, strict, unwanted, number, pack)
+            wishes = AgentPreferences(wanted, strict, unwanted, number, pack)
         self._sessions.append((name, owner, kernels, priority, single_node, tries, architecture, held_back, wishes))
 
     def add_quota(

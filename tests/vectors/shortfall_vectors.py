@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from retinue.manager.domain.scheduling.policy import Tier
 from retinue.manager.scheduling.columns import UNPLACED, Explanation, Verdict
-from retinue.manager.scheduling.kinds import KERNEL
+from retinue.manager.scheduling.equivalence import KERNEL
 from retinue.manager.scheduling.reasons import ARCHITECTURE_MISSING, KERNELS
 from tests.vectors.given import Vector, listed, policy_of, scene_with
 from tests.vectors.records import names_of

@@ -91,7 +91,7 @@ class Media:
 
 
 @dataclass(frozen=True, slots=True)
-class Remark:
+class Notice:
     """What the agent has to say about the run."""
 
     message: str
@@ -125,7 +125,7 @@ class Finished:
     traceback: tuple[str, ...] = ()
 
 
-Event = Queued | Started | Text | Media | Remark | InputRequest | PhaseFinished | Finished
+Event = Queued | Started | Text | Media | Notice | InputRequest | PhaseFinished | Finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ def size(event: Event) -> int:
             return _length(text)
         case Media(forms=forms):
             return sum(len(form.data) + _length(form.mime_type) for form in forms)
-        case Remark(message):
+        case Notice(message):
             return _length(message)
         case InputRequest(prompt):
             return _length(prompt)

@@ -19,7 +19,7 @@ from retinue.agent.code.core.events import (
     InputRequest,
     Level,
     Media,
-    Remark,
+    Notice,
     Status,
     Text,
 )
@@ -55,7 +55,7 @@ def events_of(kind: str, content: Mapping[str, Any]) -> Iterator[Event]:
         case "display_data" | "update_display_data" | "execute_result":
             yield from _media(kind, content)
         case "clear_output":
-            yield Remark("the output was cleared", Level.INFO)
+            yield Notice("the output was cleared", Level.INFO)
 
 
 def _media(kind: str, content: Mapping[str, Any]) -> Iterator[Event]:
@@ -68,7 +68,7 @@ def _media(kind: str, content: Mapping[str, Any]) -> Iterator[Event]:
         form = _bytes(str(mime_type), value)
         if len(form) > left:
             about = f"{text(str(mime_type), LONGEST_WORD)} of {len(form)} bytes is too large to be shown"
-            yield Remark(about)
+            yield Notice(about)
             continue
         left -= len(form)
         forms.append(Form(text(str(mime_type), LONGEST_WORD), form))

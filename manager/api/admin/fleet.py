@@ -28,7 +28,7 @@ from retinue.manager.api.admin.fleet_convert import (
 )
 from retinue.manager.api.admin.group_policy import changed_policy, new_policy
 from retinue.manager.dispatch.agent_values import attempt_key
-from retinue.manager.domain.agents.agent_conditions import OUT_OF_BOUNDS, with_found, with_loss_confirmed
+from retinue.manager.domain.agents.agent_conditions import OUT_OF_BOUNDS, with_condition, with_loss_confirmed
 from retinue.manager.domain.errors import MAX_NAMES, InvalidRequest, NameTaken, NotFound
 from retinue.manager.domain.preconditions import InUse
 from retinue.manager.domain.session.attempts import attempt_id
@@ -130,7 +130,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
             await agents.set_drained(tx, agent_id, drained=drained, deadline=deadline)
             if not drained:
                 await agent_conditions.change(
-                    tx, agent_id, "found", lambda before, now: with_found(OUT_OF_BOUNDS, None, before, now)
+                    tx, agent_id, "found", lambda before, now: with_condition(OUT_OF_BOUNDS, None, before, now)
                 )
             agent = await _existing_agent(tx, agent_id)
             response.agent.CopyFrom(agent_message(agent, (await agents.read_loads(tx, [agent_id]))[agent_id]))

@@ -24,7 +24,7 @@ from retinue.manager.api.sessions.convert import (
 from retinue.manager.api.sessions.filters import session_terms
 from retinue.manager.api.sessions.idle import extend_session, show_checks
 from retinue.manager.api.sessions.requests import bounded, result_message, sessions_of, wrong_array, wrong_number
-from retinue.manager.api.sessions.spec_convert import MANY_DIGITS, to_requests
+from retinue.manager.api.sessions.spec_convert import MAX_SIGNIFICANT_DIGITS, to_requests
 from retinue.manager.api.sessions.template_rendering import Rendered, render
 from retinue.manager.api.sessions.terminations import terminate_sessions
 from retinue.manager.api.sessions.updates import check_restart, check_update, restart_session, update_session
@@ -335,12 +335,14 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         return message
 
 
-def _prepare(messages: Sequence[Rendered], caller: Principal, *, digits: int = MANY_DIGITS) -> list[Draft | Refused]:
+def _prepare(
+    messages: Sequence[Rendered], caller: Principal, *, digits: int = MAX_SIGNIFICANT_DIGITS
+) -> list[Draft | Refused]:
     return prepare(to_requests(messages, caller, digits=digits), caller)
 
 
 async def _prepare_templated(
-    tx: Transaction, messages: Sequence[session_pb2.SessionSpec], *, digits: int = MANY_DIGITS
+    tx: Transaction, messages: Sequence[session_pb2.SessionSpec], *, digits: int = MAX_SIGNIFICANT_DIGITS
 ) -> list[Draft | Refused]:
     """Returns drafts of requests of which some are made from templates.
     Raises InvalidRequest when there is too much in all.

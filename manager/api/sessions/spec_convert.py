@@ -41,11 +41,11 @@ from retinue.types.v1 import port_pb2
 # Of one request as a message: an answer with the whole session fits in what clients take.
 MAX_SPEC_BYTES = 512 * 1024
 # Ten thousand names of eight random digits would be likely to hold one twice.
-MANY_DIGITS = 16
+MAX_SIGNIFICANT_DIGITS = 16
 
 
 def to_requests(
-    messages: Sequence[pb.SessionSpec | Refused], caller: Principal, *, digits: int = MANY_DIGITS
+    messages: Sequence[pb.SessionSpec | Refused], caller: Principal, *, digits: int = MAX_SIGNIFICANT_DIGITS
 ) -> list[Request | Refused]:
     """Returns requests as plain values, each by itself; those that differ in nothing but their names share a spec.
 

@@ -57,7 +57,7 @@ def _key(condition: NodeCondition | AgentCondition) -> object:
     return kind, reason, condition.message if AgentConditionReason.OTHER in (kind, reason) else ""
 
 
-def with_found(
+def with_condition(
     kind: str, condition: NodeCondition | None, before: Iterable[AgentCondition], now: dt.datetime
 ) -> list[AgentCondition]:
     """Returns the conditions that managers have found, with `condition` in place of all of its kind;

@@ -77,7 +77,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class EndpointObservation:
     """What is seen of an endpoint now. `in_flight` is None while a live router does not report."""
 
     metrics: Mapping[str, Reading | None]
@@ -155,7 +155,7 @@ class Decision:
     cause: Cause
     recommendation: int
     metrics: tuple[Explained, ...]
-    seen: Seen
+    seen: EndpointObservation
     at: int
 
 
@@ -164,7 +164,9 @@ def fresh_state(target: int, now: int) -> ScalerState:
     return ScalerState(target, since=now, last=now, busy_at=now, known_at=now, targets=((now, target),))
 
 
-def decide(policy: ScalingPolicy, state: ScalerState, seen: Seen, now: int) -> tuple[Decision, ScalerState]:
+def decide(
+    policy: ScalingPolicy, state: ScalerState, seen: EndpointObservation, now: int
+) -> tuple[Decision, ScalerState]:
     """Returns the target from now on, and the state to decide from the next time."""
     now = max(now, state.last)
     current = state.target
@@ -212,7 +214,7 @@ def decide(policy: ScalingPolicy, state: ScalerState, seen: Seen, now: int) -> t
 
 
 def _recommend(
-    policy: ScalingPolicy, state: ScalerState, seen: Seen, now: int
+    policy: ScalingPolicy, state: ScalerState, seen: EndpointObservation, now: int
 ) -> tuple[int, Cause, bool, bool, tuple[Explained, ...]]:
     """Returns the number of replicas that the metrics ask for, why, whether nothing may be lowered,
     and whether pressure asks for a step.
@@ -305,7 +307,9 @@ def _held(hold: int, state: ScalerState, now: int) -> list[int]:
     return [*found, state.target] if now - state.since < hold else found
 
 
-def _with_samples(policy: ScalingPolicy, state: ScalerState, seen: Seen, now: int) -> Mapping[str, tuple[Sample, ...]]:
+def _with_samples(
+    policy: ScalingPolicy, state: ScalerState, seen: EndpointObservation, now: int
+) -> Mapping[str, tuple[Sample, ...]]:
     kept = max(policy.stable, policy.burst, _FRESH_MS)
     samples: dict[str, tuple[Sample, ...]] = {}
     for metric in policy.metrics:

@@ -117,7 +117,7 @@ NOTHING = IdlePolicy()
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SessionObservation:
     """The observations of a running session.
 
     `paused` are seconds since the last interaction, or else the start, in which no user could have been heard;
@@ -171,7 +171,7 @@ def remaining_time(now: float, baseline: float, timeout: float, grace_end: float
     return max(baseline, baseline if grace_end is None else grace_end) + timeout - now
 
 
-def evaluate(policy: IdlePolicy, seen: Seen, now: float, changed: float | None = None) -> Verdict:
+def evaluate(policy: IdlePolicy, seen: SessionObservation, now: float, changed: float | None = None) -> Verdict:
     """Evaluates a policy on a session at `now`. The session is ended when nothing is left and
     the warning was given early enough.
 
@@ -225,7 +225,7 @@ def _end(ends: Sequence[Check], joined: int) -> Check | None:
     return next((check for check in ends if check not in together), None)
 
 
-def maybe_unnoted(seen: Seen, now: float, changed: float | None) -> bool:
+def maybe_unnoted(seen: SessionObservation, now: float, changed: float | None) -> bool:
     """Returns whether something may have been exchanged with a session that is to be noted at the pace of timeouts that
     are not those of now.
 
@@ -236,11 +236,11 @@ def maybe_unnoted(seen: Seen, now: float, changed: float | None) -> bool:
     return now - changed <= LONGEST_PACE + _NOTING and now - seen.interaction <= 2 * LONGEST_PACE + _NOTING
 
 
-def _applies(policy: IdlePolicy, seen: Seen, checker: Checker) -> bool:
+def _applies(policy: IdlePolicy, seen: SessionObservation, checker: Checker) -> bool:
     return policy.limit(checker) is not None and seen.type in LOOKS_AT[checker]
 
 
-def _check(policy: IdlePolicy, seen: Seen, checker: Checker, limit: float, now: float) -> Check:
+def _check(policy: IdlePolicy, seen: SessionObservation, checker: Checker, limit: float, now: float) -> Check:
     """A checker's own view, without regard to warnings."""
     grace_end = seen.start + (policy.grace or 0.0)
     status, left, measured = Status.COUNTING, None, ""
@@ -290,7 +290,7 @@ class ExtensionRefusedError(Exception):
         self.most = most
 
 
-def extension(policy: IdlePolicy, seen: Seen, now: float, duration: float | None) -> float | None:
+def extension(policy: IdlePolicy, seen: SessionObservation, now: float, duration: float | None) -> float | None:
     """Until when a session is kept if its owner asks for `duration` from `now`; None asks for an interaction only.
     Raises ExtensionRefusedError.
     """

@@ -27,7 +27,7 @@ from retinue.rpc.core.addresses import is_address
 
 _log = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 """Pause between two looks at which routers there are, and which tokens were revoked."""
 _RECORD_SECONDS = 5.0
 """Pause between two records of which routers were heard."""
@@ -121,7 +121,7 @@ class RouterEdge:
                         if repeats.is_due(str(error), asyncio.get_running_loop().time()):
                             _log.warning("routers are not looked after: %s", error)
                     with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(_LOOK_SECONDS):
+                        async with asyncio.timeout(_POLL_SECONDS):
                             await self._changed.wait()
         finally:
             self._links.clear()

@@ -34,7 +34,7 @@ _ALGORITHMS = {
 _MAX_COUNT = 2**53
 
 
-class NonsenseError(Exception):
+class ProtocolError(Exception):
     """A router sent what makes no sense."""
 
 
@@ -117,7 +117,7 @@ def _duration(milliseconds: int) -> Duration:
 
 
 def read_revisions(traffic: pb.Traffic) -> dict[tuple[uuid.UUID, int], RevisionTraffic]:
-    """Returns the counts per revision. Raises NonsenseError."""
+    """Returns the counts per revision. Raises ProtocolError."""
     return {
         (read_id(found.endpoint_id), found.revision): RevisionTraffic(
             _count(found.active),
@@ -131,35 +131,35 @@ def read_revisions(traffic: pb.Traffic) -> dict[tuple[uuid.UUID, int], RevisionT
 
 
 def read_held(traffic: pb.Traffic) -> Mapping[uuid.UUID, int]:
-    """Returns requests held per endpoint. Raises NonsenseError."""
+    """Returns requests held per endpoint. Raises ProtocolError."""
     return {read_id(found.endpoint_id): _count(found.count) for found in traffic.held}
 
 
 def read_draining(traffic: pb.Traffic) -> Mapping[uuid.UUID, int]:
-    """Returns requests per draining session. Raises NonsenseError."""
+    """Returns requests per draining session. Raises ProtocolError."""
     return {read_id(found.session_id): _count(found.active) for found in traffic.draining}
 
 
 def read_answered(traffic: pb.Traffic) -> Mapping[uuid.UUID, int]:
-    """Returns requests answered so far per watched session. Raises NonsenseError."""
+    """Returns requests answered so far per watched session. Raises ProtocolError."""
     return {read_id(found.session_id): _count(found.answered) for found in traffic.watched}
 
 
 def read_id(value: str) -> uuid.UUID:
-    """Returns an id. Raises NonsenseError."""
+    """Returns an id. Raises ProtocolError."""
     try:
         return uuid.UUID(value)
     except ValueError:
-        raise NonsenseError(f"{value[:64]!r} is no id") from None
+        raise ProtocolError(f"{value[:64]!r} is no id") from None
 
 
 def _count(value: int) -> int:
     if not 0 <= value <= _MAX_COUNT:
-        raise NonsenseError(f"{value} is no count")
+        raise ProtocolError(f"{value} is no count")
     return value
 
 
 def _bound(value: float) -> int:
     if not 0 <= value <= _MAX_COUNT:
-        raise NonsenseError(f"{value} ms is no bound")
+        raise ProtocolError(f"{value} ms is no bound")
     return max(1, round(value))

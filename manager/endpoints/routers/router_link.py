@@ -19,7 +19,7 @@ from retinue.manager.domain.endpoints.model import RevisionTraffic
 from retinue.manager.endpoints.routers import messages
 from retinue.manager.endpoints.routers.core.table import EdgeTable
 from retinue.manager.endpoints.routers.core.traffic import Reading, rising
-from retinue.manager.endpoints.routers.messages import NonsenseError
+from retinue.manager.endpoints.routers.messages import ProtocolError
 from retinue.router.v1 import router_service_pb2 as pb
 from retinue.router.v1 import router_service_pb2_grpc as pb_grpc
 from retinue.rpc.bidi_call import BidiCall
@@ -98,7 +98,7 @@ class RouterLink:
                 UnrequestedCancellationError,
             ) as error:
                 _log.info("link to router %s: %s", self.router_id, _described(error))
-            except NonsenseError as error:
+            except ProtocolError as error:
                 _log.warning("router %s sends nonsense: %s", self.router_id, error)
             backoff = _MIN_BACKOFF if self._clock() - began > _MAX_BACKOFF else min(backoff * 2, _MAX_BACKOFF)
             await asyncio.sleep(backoff * random.uniform(0.5, 1.0))  # noqa: S311  # jitter, not a secret
@@ -121,7 +121,7 @@ class RouterLink:
             async with asyncio.timeout(_WELCOME_SECONDS):
                 first = await call.read()
             if first is None or first.WhichOneof("step") != "welcome":
-                raise NonsenseError("it did not begin with a welcome")
+                raise ProtocolError("it did not begin with a welcome")
             await self._welcomed(self.router_id, first.welcome.url)
             # It still serves its former table, of which nothing is known in this term.
             self._reading = Reading(self._clock())
@@ -174,11 +174,11 @@ class RouterLink:
                 case "traffic":
                     self._take_traffic(message.traffic)
                 case step:
-                    raise NonsenseError(f"{step} is out of place")
+                    raise ProtocolError(f"{step} is out of place")
 
     def _take_applied(self, applied: pb.Applied) -> None:
         if applied.revision > self._table()[0].revision:
-            raise NonsenseError(f"it serves table {applied.revision}, which there is not")
+            raise ProtocolError(f"it serves table {applied.revision}, which there is not")
         self.refusals = {messages.read_id(found.endpoint_id): found.message for found in applied.refusals}
         before = self._reading or Reading(self._clock())
         self._reading = replace(before, heard=self._clock(), acknowledged=applied.revision)

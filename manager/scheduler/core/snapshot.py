@@ -21,8 +21,8 @@ from retinue.manager.domain.session.runtime_features import FAMILIES, FEATURES, 
 from retinue.manager.scheduler.core.cache import Cache, Limit
 from retinue.manager.scheduling.columns import (
     UNLIMITED,
+    AgentPreferences,
     Agents,
-    AgentWishes,
     Explanation,
     Integers,
     Owners,
@@ -300,12 +300,12 @@ def _held_by_policy(row: PendingSession, now: float) -> Explanation | None:
 
 def wishes_of(
     row: PendingSession, position: Mapping[str, int], endpoints: Mapping[Endpoint, int]
-) -> AgentWishes | None:
+) -> AgentPreferences | None:
     """Returns which agents a waiting session likes or does not like; endpoints are numbered. Asked as `held_back`."""
     if not (row.failed_agents or row.agents or row.replica_placement):
         return None
     endpoint = endpoint_of(row)
-    return AgentWishes(
+    return AgentPreferences(
         designated=tuple(position[agent] for agent in row.agents or () if agent in position),
         strict=bool(row.agents_strict),
         avoided=tuple(position[agent] for agent in row.failed_agents or () if agent in position),

@@ -23,7 +23,7 @@ _access, _session, _ticket = table_of(PortAccess), table_of(Session), table_of(P
 
 
 @dataclass(frozen=True, slots=True)
-class Exchanged:
+class RedeemedGrant:
     """The grant of a ticket: whose it was, the token that it was got with, and the path to begin at."""
 
     user: str
@@ -77,7 +77,7 @@ async def create_ticket(
 
 async def exchange(
     tx: AsyncSession, ticket_hash: bytes, access_hash: bytes, *, session_id: uuid.UUID, port: int, seconds: int
-) -> Exchanged | None:
+) -> RedeemedGrant | None:
     """Uses a ticket up for access of so many seconds; None, and nothing has changed,
     when it is not good for this port.
     """
@@ -99,7 +99,7 @@ async def exchange(
         token_id=row.token_id,
         seconds=seconds,
     )
-    return Exchanged(row.user_name, row.token_id, row.path)
+    return RedeemedGrant(row.user_name, row.token_id, row.path)
 
 
 async def exists(tx: AsyncSession, secret_hash: bytes) -> bool:

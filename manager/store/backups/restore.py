@@ -19,7 +19,7 @@ from retinue.manager.store.backups.rows import Connection
 from retinue.manager.store.migrations import known, locked, upgrade
 from retinue.manager.store.postgres.cluster import BEGIN_INCARNATION
 
-_CLOSING_SECONDS, _LOOK_SECONDS = 1.0, 0.05
+_CLOSING_SECONDS, _POLL_SECONDS = 1.0, 0.05
 _CHECKS = {
     "the journal has gaps": """
         SELECT (SELECT count(*) FROM journal WHERE revision > oldest) <> revision - oldest FROM journal_head
@@ -110,7 +110,7 @@ def _refuse_managers(driver: Connection) -> None:
             return
         if time.monotonic() >= deadline:
             raise OccupiedError("a manager uses the database: stop every manager first")
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
 def _clear(driver: Connection, revision: str | None, archive: Archive, *, replace: bool) -> None:

@@ -19,7 +19,14 @@ import psycopg
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.store.leadership.lease import RENEWAL_SECONDS, Lease, NotLeader, Observer, Sighting, boot_time
+from retinue.manager.store.leadership.lease import (
+    RENEWAL_SECONDS,
+    Lease,
+    LeaseObservation,
+    NotLeader,
+    Observer,
+    boot_time,
+)
 from retinue.manager.store.postgres.database import Database, Query, StoreUnavailable, Transaction
 from retinue.manager.store.postgres.dedicated import DedicatedConnection, execute_within
 from retinue.manager.store.postgres.faults import fault_of
@@ -36,7 +43,7 @@ _LOCK = 0x726574696E7565
 _READ_LOCK = """
     SELECT CASE current_schema() WHEN 'public' THEN %(lock)s ELSE %(lock)s # hashtextextended(current_schema(), 0) END
 """
-_LOOK_SECONDS = 0.25
+_POLL_SECONDS = 0.25
 _ANSWER_SECONDS = 3.0
 # How long a term that begins waits for writes of the one before; then their connections are ended.
 _PATIENCE_SECONDS = 1.0
@@ -167,11 +174,11 @@ async def _lock(database: Database) -> AsyncIterator[DedicatedConnection]:
         # get the lock, and keep it.
         while not (await _answer(connection, "SELECT pg_try_advisory_lock(%s)", (lock,)))[0][0]:
             for pid, began, renewal in await _answer(connection, _LOOK, {"key": lock}):
-                seen = Sighting(pid, began, renewal)
+                seen = LeaseObservation(pid, began, renewal)
                 if observer.has_ended(seen, boot_time()):
                     _log.warning("the leader did not renew its lease: its connections are ended")
                     await _answer(connection, _END_LEASE, {"pid": pid, "began": began, "renewal": renewal})
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
         yield connection
     finally:
         # The lock goes with the connection.
@@ -210,7 +217,7 @@ async def _end_blockers(database: Database, pid: int) -> None:
             ended = await execute_within(connection, _ANSWER_SECONDS, _END_BLOCKERS, (pid,))
             if ended:
                 _log.warning("writes of the term before did not end: %d connections are ended", len(ended))
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
     finally:
         await connection.close()
 

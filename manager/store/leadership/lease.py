@@ -56,7 +56,7 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class LeaseObservation:
     """The leader as others see it: the server's process of its connection, since when, and its last renewal."""
 
     pid: int
@@ -69,10 +69,10 @@ class Observer:
 
     def __init__(self) -> None:
         """Has seen nothing."""
-        self._seen: Sighting | None = None
+        self._seen: LeaseObservation | None = None
         self._since = 0.0
 
-    def has_ended(self, seen: Sighting, now: float) -> bool:
+    def has_ended(self, seen: LeaseObservation, now: float) -> bool:
         """Takes what was seen until `now`; returns whether the lease was not renewed for so long that it has ended."""
         if seen != self._seen:
             self._seen, self._since = seen, now

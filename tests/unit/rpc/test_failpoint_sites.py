@@ -35,7 +35,7 @@ FOREIGN = {
 }
 """What variables are called that are objects of libraries, whose methods leave the process."""
 GIVEN = {
-    *("step", "part", "body", "report", "done", "lasting", "_sleep", "_desired", "_superfluous", "_PERSIST"),
+    *("step", "part", "body", "report", "done", "lasting", "_sleep", "_desired", "_removable", "_PERSIST"),
     *("requests", "events", "pieces", "lines"),
 }
 """Functions, futures and streams that are given to a function: their steps are where they are made."""

@@ -222,15 +222,15 @@ async def test_work_directory_and_root_count_together(
     monkeypatch.setattr(disk_use, "INTERVAL", 0.1)
     monkeypatch.setattr(disk_use, "SHARE", 1.0)
     looks: list[str] = []
-    measure_area = disk_use.measure_area
+    measure_footprint = disk_use.measure_footprint
 
-    def counted(area: disk_use.Area, bounds: disk_use.Bounds) -> disk_use.Use:
-        use = measure_area(area, bounds)
-        if area.bounded is not None and use.size > 60 << 20:
-            looks.append(area.bounded.name)
+    def counted(footprint: disk_use.DiskFootprint, bounds: disk_use.Bounds) -> disk_use.Use:
+        use = measure_footprint(footprint, bounds)
+        if footprint.bounded is not None and use.size > 60 << 20:
+            looks.append(footprint.bounded.name)
         return use
 
-    monkeypatch.setattr(disk_use, "measure_area", counted)
+    monkeypatch.setattr(disk_use, "measure_footprint", counted)
     client = engine.client()
     image = "retinue-test/open:2"
     slots = {"cpu": 1000, "mem": 256 << 20, "disk": 64 << 20}

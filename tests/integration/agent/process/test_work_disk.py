@@ -13,7 +13,7 @@ from retinue.agent.attempts import Phase
 from retinue.agent.conditions import Conditions
 from retinue.agent.host import loop_disk, syscalls
 from retinue.agent.inside import work_disk
-from retinue.agent.inside.upload import Announced, NoSpaceError
+from retinue.agent.inside.upload import NoSpaceError, UploadHeader
 from retinue.agent.process.runtime import ProcessRuntime
 from retinue.agent.runtime.options import Shared
 from retinue.agent.v1 import agent_service_pb2 as pb
@@ -144,8 +144,8 @@ async def test_an_upload_that_does_not_fit_is_refused(backends: Backends) -> Non
     await backends.started(spec("k", "sleep", "1000"))
     files = backend.kernel("k.1").files()
     with pytest.raises(NoSpaceError, match="the kernel's work directory has no space"):
-        await files.begin_upload(Announced("big", 2 * SIZE, 0, b""), resume=False)
-    fits = await files.begin_upload(Announced("small", 4, 0, b""), resume=False)
+        await files.begin_upload(UploadHeader("big", 2 * SIZE, 0, b""), resume=False)
+    fits = await files.begin_upload(UploadHeader("small", 4, 0, b""), resume=False)
     await fits.write(b"text")
     await fits.store()
     await fits.close()

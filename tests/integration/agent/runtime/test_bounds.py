@@ -126,14 +126,14 @@ async def test_sparse_files_take_no_space(contract: Contract, monkeypatch: pytes
     monkeypatch.setattr(disk_use, "SHARE", 1.0)
     monkeypatch.setattr(loop_disk, "CONTROL", Path("/dev/null/loop-control"))
     looks: list[str] = []
-    measure_area = disk_use.measure_area
+    measure_footprint = disk_use.measure_footprint
 
-    def counted(area: disk_use.Area, bounds: disk_use.Bounds) -> disk_use.Use:
-        if (area.directories[0] / "sparse").exists():
+    def counted(footprint: disk_use.DiskFootprint, bounds: disk_use.Bounds) -> disk_use.Use:
+        if (footprint.directories[0] / "sparse").exists():
             looks.append("sparse")
-        return measure_area(area, bounds)
+        return measure_footprint(footprint, bounds)
 
-    monkeypatch.setattr(disk_use, "measure_area", counted)
+    monkeypatch.setattr(disk_use, "measure_footprint", counted)
     backend = await contract.open(work_size=32 << 20, work_files=1000)
     await contract.started(contract.spec("k", "sh", "-c", "truncate -s 1G sparse; sleep 1000"))
     await eventually(lambda: len(looks) > 2)

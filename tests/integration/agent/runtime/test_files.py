@@ -9,7 +9,7 @@ import pytest
 
 from retinue.agent.attempts import Phase
 from retinue.agent.errors import NotRunningError
-from retinue.agent.inside.upload import Announced
+from retinue.agent.inside.upload import UploadHeader
 from retinue.agent.inside.workdir import MissingError
 from tests.support.eventually import eventually
 from tests.support.runtime_contract import listed
@@ -28,7 +28,7 @@ PROGRAM = b"#!/bin/sh\necho it runs\n"
 
 
 async def put(files: WorkDirectory, path: str, content: bytes, *, part: int) -> None:
-    announced = Announced(path, len(content), 0o755, hashlib.sha256(content).digest())
+    announced = UploadHeader(path, len(content), 0o755, hashlib.sha256(content).digest())
     begun = await files.begin_upload(announced, resume=True)
     await begun.write(content[:part])
     await begun.close()
@@ -66,7 +66,7 @@ async def test_files_of_a_kernel(contract: Contract) -> None:
     with pytest.raises(MissingError):
         await files.open("in/run.sh")
     # What has not arrived when the kernel ends goes with it.
-    late = await files.begin_upload(Announced("late", 9, 0, b"x" * 32), resume=True)
+    late = await files.begin_upload(UploadHeader("late", 9, 0, b"x" * 32), resume=True)
     await late.write(b"some")
     await backend.kill("k.1")
     await contract.until("k.1", Phase.EXITED)

@@ -18,7 +18,7 @@ from retinue.agent.attempts import Phase
 from retinue.agent.errors import KernelRuntimeError, NotRunningError
 from retinue.agent.host import freezer
 from retinue.agent.host.processes import PROC
-from retinue.agent.inside.exec_session import Attachment, AttachmentLostError, SocketChannel, Wire
+from retinue.agent.inside.exec_session import Attachment, AttachmentLostError, ExecStream, SocketChannel
 from retinue.agent.kernel import build
 from retinue.agent.kernel.core import frames
 from retinue.agent.kernel.core.frames import Start
@@ -107,7 +107,7 @@ async def test_frames_of_a_helper_that_make_no_sense_end_its_command_only(tmp_pa
         async def ended() -> None:
             """Nothing is left."""
 
-        session = Attachment(Wire(SocketChannel(reader, writer), ended, {}))
+        session = Attachment(ExecStream(SocketChannel(reader, writer), ended, {}))
         with pytest.raises(AttachmentLostError):
             async for _ in session.events():
                 pass

@@ -53,7 +53,7 @@ async def test_the_unknown_is_recorded_and_what_has_ended_is_named(database: Dat
     controller = Orphans(database, TERM, lambda _affected: None)
     ended_unknown = uuid.uuid4()
     reports = [report(KERNEL), report(OTHER), report(elsewhere), report(ended_unknown, state=Observed.EXITED)]
-    removed = await controller.superfluous("one", reports)
+    removed = await controller.removable("one", reports)
     assert set(removed) == {f"{KERNEL}.1", f"{elsewhere}.1"}
     async with database.transaction() as tx:
         found = await orphans.list_page(tx, "", None, 10)
@@ -72,13 +72,13 @@ async def test_the_unknown_is_recorded_and_what_has_ended_is_named(database: Dat
 async def test_an_orphan_ends_when_that_is_requested(database: Database) -> None:
     await enrol(database, ["one"])
     controller = Orphans(database, TERM, lambda _affected: None)
-    assert not await controller.superfluous("one", [report(OTHER), report(KERNEL)])
+    assert not await controller.removable("one", [report(OTHER), report(KERNEL)])
     async with database.transaction() as tx:
         assert await orphans.request_end(tx, "one", [(OTHER, 1), (uuid.uuid4(), 1)]) == [(OTHER, 1)]
     desired = await read_desired(database, "one", SessionSecrets(bytes(32)))
     assert desired.removed == {f"{OTHER}.1"}
     # The agent was away when it was sent.
-    assert set(await controller.superfluous("one", [report(OTHER), report(KERNEL)])) == {f"{OTHER}.1"}
+    assert set(await controller.removable("one", [report(OTHER), report(KERNEL)])) == {f"{OTHER}.1"}
 
 
 @pytest.mark.parametrize("restored", [False, True])
@@ -121,9 +121,9 @@ async def test_agents_are_waited_for_after_a_restore_only(database: Database) ->
         assert await cluster.begin_incarnation(tx) != before
         assert await orphans.read_unreported(tx) == ["one", "two"]
     controller = Orphans(database, TERM, lambda _affected: None)
-    await controller.superfluous("one", [])
+    await controller.removable("one", [])
     async with database.transaction() as tx:
         assert await orphans.read_unreported(tx) == ["two"]
     await controller.wait_until_reported(0.0)
-    await controller.superfluous("two", [])
+    await controller.removable("two", [])
     await controller.wait_until_reported(3600.0)

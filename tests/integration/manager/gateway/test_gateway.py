@@ -358,7 +358,7 @@ async def test_while_the_database_is_out_of_reach_who_was_let_in_stays_in(
 async def test_what_the_database_refuses_once_is_tried_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     exchange, transaction, failures = port_access.exchange, Database.transaction, ["before", "commit"]
 
-    async def exchange_or_conflict(*args: Any, **options: Any) -> port_access.Exchanged | None:
+    async def exchange_or_conflict(*args: Any, **options: Any) -> port_access.RedeemedGrant | None:
         if failures[:1] == ["before"]:
             del failures[0]
             raise StoreConflict("a deadlock")

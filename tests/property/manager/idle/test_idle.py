@@ -6,7 +6,7 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.manager.domain.idle.policy import NOTHING, Checker, IdlePolicy, Seen, evaluate
+from retinue.manager.domain.idle.policy import NOTHING, Checker, IdlePolicy, SessionObservation, evaluate
 from retinue.manager.domain.idle.utilization import Window
 from retinue.manager.domain.session.states import SessionType
 from retinue.manager.store.sessions.idle import decode_policy, encode_policy
@@ -56,7 +56,7 @@ def test_a_life(policy: IdlePolicy, life: list[tuple[int, str]]) -> None:
             paused += pause
         elif what == "extend":
             until = now + 200
-        seen = Seen(
+        seen = SessionObservation(
             SessionType.INTERACTIVE, 0.0, interaction, paused, what != "silent", until, dict(warned)
         )  # fmt: skip
         verdict = evaluate(policy, seen, now)

@@ -8,7 +8,7 @@ import random
 import numpy as np
 
 from retinue.manager.domain.scheduling.policy import Policy, Tier
-from retinue.manager.scheduling.columns import Agents, AgentWishes, Explanation, Integers, Owners, Queue, Running
+from retinue.manager.scheduling.columns import AgentPreferences, Agents, Explanation, Integers, Owners, Queue, Running
 from retinue.manager.scheduling.scheduling_pass import Decisions, run_pass
 from retinue.manager.scheduling.strategies import (
     FIFO,
@@ -187,7 +187,7 @@ def columns_of(cluster: Cluster) -> tuple[Agents, Owners, Queue, Policy]:
         held_back={number: HELD_BACK for number, session in enumerate(sessions) if session.held_back},
         architectures={number: session.architecture for number, session in enumerate(sessions) if session.architecture},
         wishes={
-            number: AgentWishes(
+            number: AgentPreferences(
                 tuple(row[name] for name in session.designated),
                 session.strict,
                 tuple(row[name] for name in session.avoided),

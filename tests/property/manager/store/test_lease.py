@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.manager.store.leadership.lease import LEASE_SECONDS, VALID_SECONDS, Lease, NotLeader, Observer, Sighting
+from retinue.manager.store.leadership.lease import (
+    LEASE_SECONDS,
+    VALID_SECONDS,
+    Lease,
+    LeaseObservation,
+    NotLeader,
+    Observer,
+)
 
 BEGAN = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 delays = st.floats(0.0, 12.0)
@@ -53,7 +60,7 @@ def test_no_replica_takes_a_lease_that_its_leader_holds_valid(
     for pause, back in looks:
         looked += pause
         renewal = sum(number <= looked for number in numbers)
-        if observer.has_ended(Sighting(1, BEGAN, renewal), looked + back):
+        if observer.has_ended(LeaseObservation(1, BEGAN, renewal), looked + back):
             # What takes it looks at the number once more.
             taken = looked + back
             if sum(number <= taken for number in numbers) == renewal:
@@ -77,10 +84,10 @@ def test_a_leader_checks_its_lease_after_a_pause() -> None:
 
 def test_a_lease_ends_for_others_when_one_and_the_same_is_not_renewed() -> None:
     observer = Observer()
-    first, second = Sighting(1, BEGAN, 1), Sighting(1, BEGAN, 2)
+    first, second = LeaseObservation(1, BEGAN, 1), LeaseObservation(1, BEGAN, 2)
     assert not observer.has_ended(first, 100.0)
     assert not observer.has_ended(first, 100.0 + LEASE_SECONDS - 0.01)
     assert not observer.has_ended(second, 100.0 + LEASE_SECONDS)
-    other = Sighting(2, BEGAN, 2)
+    other = LeaseObservation(2, BEGAN, 2)
     assert not observer.has_ended(other, 200.0)
     assert observer.has_ended(other, 200.0 + LEASE_SECONDS)

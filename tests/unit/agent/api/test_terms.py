@@ -10,20 +10,20 @@ import pytest
 from retinue.agent.api.terms import Terms, decode, encode
 from retinue.agent.state import checked
 from retinue.agent.state.damaged import DamagedFiles
-from retinue.rpc.core.terms import MAX_FORMER, Seen, StaleIncarnationError, StaleTermError
+from retinue.rpc.core.terms import MAX_FORMER, StaleIncarnationError, StaleTermError, TermHistory
 
 
 def test_terms_count_within_an_incarnation() -> None:
-    seen = Seen().after("a", 7)
+    seen = TermHistory().after("a", 7)
     assert seen.after("a", 7) == seen
     with pytest.raises(StaleTermError) as stale:
         seen.after("a", 6)
     assert stale.value.highest == 7
-    assert seen.after("b", 1) == Seen("b", 1, ("a",))
+    assert seen.after("b", 1) == TermHistory("b", 1, ("a",))
 
 
 def test_a_former_incarnation_is_refused_whatever_its_term() -> None:
-    seen = Seen().after("a", 7).after("b", 1).after("c", 3)
+    seen = TermHistory().after("a", 7).after("b", 1).after("c", 3)
     for former in ("a", "b"):
         with pytest.raises(StaleIncarnationError) as stale:
             seen.after(former, 100)
@@ -31,7 +31,7 @@ def test_a_former_incarnation_is_refused_whatever_its_term() -> None:
 
 
 def test_former_incarnations_are_bounded() -> None:
-    seen = Seen()
+    seen = TermHistory()
     for number in range(2 * MAX_FORMER):
         seen = seen.after(str(number), 1)
     assert len(seen.former) == MAX_FORMER
@@ -39,7 +39,7 @@ def test_former_incarnations_are_bounded() -> None:
 
 
 def test_what_was_written_is_read() -> None:
-    seen = Seen().after("a", 7).after("b", 1)
+    seen = TermHistory().after("a", 7).after("b", 1)
     assert decode(encode(seen)) == seen
 
 

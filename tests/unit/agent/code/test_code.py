@@ -17,9 +17,9 @@ from retinue.agent.code.core.events import (
     Event,
     Finished,
     Media,
+    Notice,
     NumberedEvent,
     Phase,
-    Remark,
     RunRequest,
     Text,
     size,
@@ -86,7 +86,7 @@ def test_only_what_is_no_text_is_in_base64(mime_type: str, sent: object, data: b
 def test_what_is_too_large_is_reported_and_not_sent() -> None:
     huge = {"text/plain": "small", "image/png": base64.b64encode(bytes(messages.LARGEST_MEDIA + 1)).decode()}
     event, shown = messages.events_of("execute_result", {"data": huge})
-    assert isinstance(event, Remark)
+    assert isinstance(event, Notice)
     assert "too large" in event.message
     assert isinstance(shown, Media)
     assert [form.mime_type for form in shown.forms] == ["text/plain"]
@@ -119,7 +119,7 @@ async def test_the_oldest_events_go_first_and_that_is_reported() -> None:
         run.append(Text("x" * (MAX_BYTES // 4)))
     run.append(Finished())
     first, *rest = [event async for events in run.read(0) for event in events]
-    assert isinstance(first.event, Remark)
+    assert isinstance(first.event, Notice)
     assert "not kept" in first.event.message
     assert [event.offset for event in rest] == list(range(11 - len(rest), 11))
     assert sum(size(item.event) for item in rest) <= MAX_BYTES

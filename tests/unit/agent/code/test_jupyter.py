@@ -18,7 +18,7 @@ import zmq.asyncio
 from jupyter_client.session import Session
 
 from retinue.agent.code import jupyter
-from retinue.agent.code.core.events import Event, Finished, Remark, RunRequest, Status, Text
+from retinue.agent.code.core.events import Event, Finished, Notice, RunRequest, Status, Text
 from retinue.agent.code.jupyter import Jupyter
 from retinue.agent.code.runs import Run
 from retinue.agent.inside.sockets import KernelSocket
@@ -102,7 +102,7 @@ def summary(events: list[Event]) -> tuple[str, str, Status]:
     finished = events[-1]
     assert isinstance(finished, Finished)
     printed = "".join(event.text for event in events if isinstance(event, Text) and not event.errors)
-    return printed, "".join(event.message for event in events if isinstance(event, Remark)), finished.status
+    return printed, "".join(event.message for event in events if isinstance(event, Notice)), finished.status
 
 
 async def test_a_run_ends_where_the_word_of_its_end_is_lost(conversation: Jupyter) -> None:

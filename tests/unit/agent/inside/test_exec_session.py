@@ -10,10 +10,10 @@ from retinue.agent.inside.exec_session import (
     FRAMES_AT_A_TIME,
     Attachment,
     AttachmentLostError,
+    ExecStream,
     Exited,
     Printed,
     Started,
-    Wire,
 )
 from retinue.agent.kernel.core import frames
 
@@ -44,7 +44,7 @@ async def _ended() -> None:
 
 
 def attached(helper: Helper) -> Attachment:
-    return Attachment(Wire(helper, _ended, {}))
+    return Attachment(ExecStream(helper, _ended, {}))
 
 
 def number(kind: bytes, value: int) -> bytes:

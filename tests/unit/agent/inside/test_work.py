@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from retinue.agent.inside import upload, workdir
-from retinue.agent.inside.upload import Announced, BusyError, DigestError, IncomingUpload, NoSpaceError, sweep
+from retinue.agent.inside.upload import BusyError, DigestError, IncomingUpload, NoSpaceError, UploadHeader, sweep
 from retinue.agent.inside.workdir import MissingError, PathError, RefusedError
 
 pytestmark = pytest.mark.root
@@ -32,8 +32,8 @@ def home(tmp_path: Path) -> Path:
     return home
 
 
-def announced(path: str, content: bytes = b"content", mode: int = 0) -> Announced:
-    return Announced(path, len(content), mode, hashlib.sha256(content).digest())
+def announced(path: str, content: bytes = b"content", mode: int = 0) -> UploadHeader:
+    return UploadHeader(path, len(content), mode, hashlib.sha256(content).digest())
 
 
 def put(home: Path, path: str, content: bytes = b"content", mode: int = 0) -> None:
@@ -277,7 +277,7 @@ def test_what_is_wrong_is_not_kept(home: Path) -> None:
 def test_what_no_caller_continues_is_removed(home: Path) -> None:
     for path, digest in (("kept", True), ("not", False)):
         new = announced(path)
-        coming = IncomingUpload(home, new if digest else Announced(path, new.size, 0, b""), resume=digest)
+        coming = IncomingUpload(home, new if digest else UploadHeader(path, new.size, 0, b""), resume=digest)
         coming.write(b"con")
         coming.close()
     assert len(left(home)) == 1
@@ -304,7 +304,7 @@ def test_what_former_agents_left_is_removed(home: Path, swept: bool) -> None:
 @pytest.mark.attack("hostile-uploads")
 def test_there_must_be_space(home: Path) -> None:
     with pytest.raises(NoSpaceError):
-        IncomingUpload(home, Announced("sparse", 1 << 60, 0, b"x" * 32), resume=True)
+        IncomingUpload(home, UploadHeader("sparse", 1 << 60, 0, b"x" * 32), resume=True)
     assert not left(home)
 
 

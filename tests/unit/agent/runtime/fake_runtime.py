@@ -20,10 +20,10 @@ from retinue.agent.attempts import AttemptSpec, ObservedAttempt, Phase
 from retinue.agent.errors import KernelRuntimeError, NotRunningError, PortClosedError, UnknownAttemptError
 from retinue.agent.fencing.watchdog import FenceTarget
 from retinue.agent.host.processes import Process
-from retinue.agent.inside.exec_session import SocketChannel, Wire
+from retinue.agent.inside.exec_session import ExecStream, SocketChannel
 from retinue.agent.inside.log_file import Output
-from retinue.agent.inside.service_log import Seen
-from retinue.agent.inside.upload import Announced, DigestError
+from retinue.agent.inside.service_log import ServiceSample
+from retinue.agent.inside.upload import DigestError, UploadHeader
 from retinue.agent.inside.workdir import Entry, MissingError, parts_of
 from retinue.agent.kernel.core import frames
 from retinue.agent.kernel.core.accounts import login_variables
@@ -41,7 +41,7 @@ class State:
     environments: dict[str, Mapping[str, str]] = field(default_factory=dict)
     files: dict[str, dict[str, bytes | None]] = field(default_factory=dict)
     modes: dict[str, int] = field(default_factory=dict)
-    partial: dict[Announced, bytes] = field(default_factory=dict)
+    partial: dict[UploadHeader, bytes] = field(default_factory=dict)
     removed: set[str] = field(default_factory=set)
     ends: dict[str, asyncio.Event] = field(default_factory=dict)
 
@@ -212,7 +212,7 @@ class FakeKernel:
         self._check()
         raise PortClosedError(f"nothing listens on port {port}")
 
-    async def exec(self) -> Wire:
+    async def exec(self) -> ExecStream:
         self._check(Phase.RUNNING)
         ours, theirs = socket.socketpair()
         reader, writer = await asyncio.open_connection(sock=ours)
@@ -221,7 +221,7 @@ class FakeKernel:
         async def ended() -> None:
             await answering
 
-        return Wire(SocketChannel(reader, writer), ended, {})
+        return ExecStream(SocketChannel(reader, writer), ended, {})
 
     def files(self) -> FakeWorkDirectory:
         self._check(Phase.RUNNING)
@@ -233,10 +233,10 @@ class FakeKernel:
             return Usage(tasks=1)
         return None
 
-    async def look_at_app(self, name: str) -> Seen:
+    async def look_at_app(self, name: str) -> ServiceSample:
         del name
         self._check()
-        return Seen()
+        return ServiceSample()
 
     async def app_programs(self, name: str) -> frozenset[Program]:
         del name
@@ -276,7 +276,7 @@ async def _answer(connection: socket.socket) -> None:
 class FakeUpload:
     """One incoming file."""
 
-    def __init__(self, directory: FakeWorkDirectory, announced: Announced, content: bytes) -> None:
+    def __init__(self, directory: FakeWorkDirectory, announced: UploadHeader, content: bytes) -> None:
         self._directory = directory
         self._announced = announced
         self._content = content
@@ -327,14 +327,14 @@ class FakeWorkDirectory:
     async def remove_stale_uploads(self) -> None:
         """Keeps none that is stale."""
 
-    async def begin_upload(self, announced: Announced, *, resume: bool) -> FakeUpload:
+    async def begin_upload(self, announced: UploadHeader, *, resume: bool) -> FakeUpload:
         parts_of(announced.path)
         return FakeUpload(self, announced, self._state.partial.get(announced, b"") if resume else b"")
 
-    def keep(self, announced: Announced, content: bytes) -> None:
+    def keep(self, announced: UploadHeader, content: bytes) -> None:
         self._state.partial[announced] = content
 
-    def put(self, announced: Announced, content: bytes) -> None:
+    def put(self, announced: UploadHeader, content: bytes) -> None:
         parts = parts_of(announced.path)
         for depth in range(1, len(parts)):
             self._files.setdefault("/".join(parts[:depth]), None)

@@ -15,8 +15,8 @@ import pytest
 from retinue.agent.conditions import Conditions
 from retinue.agent.runtime import disk_use
 from retinue.agent.runtime.disk_use import (
-    Area,
     Bounds,
+    DiskFootprint,
     DiskWatch,
     Use,
     bounds_of,
@@ -24,7 +24,7 @@ from retinue.agent.runtime.disk_use import (
     exceeded,
     find_disk,
     measure,
-    measure_area,
+    measure_footprint,
     slot_bounds,
     taken,
     tolerated,
@@ -52,10 +52,10 @@ def test_a_full_work_directory_is_no_offence(tmp_path: Path, monkeypatch: pytest
     """What is beside it is: all of a kernel counts together."""
     monkeypatch.setattr(disk_use, "taken", lambda _: BOUNDS.size + 4096)
     (tmp_path / "file").write_bytes(bytes(1 << 20))
-    area = Area((tmp_path,), bounded=tmp_path / "work")
-    assert exceeded(measure_area(area, tolerated(BOUNDS)), tolerated(BOUNDS)) == ""
+    footprint = DiskFootprint((tmp_path,), bounded=tmp_path / "work")
+    assert exceeded(measure_footprint(footprint, tolerated(BOUNDS)), tolerated(BOUNDS)) == ""
     (tmp_path / "more").write_bytes(bytes(8 << 20))
-    assert "MiB" in exceeded(measure_area(area, tolerated(BOUNDS)), tolerated(BOUNDS))
+    assert "MiB" in exceeded(measure_footprint(footprint, tolerated(BOUNDS)), tolerated(BOUNDS))
     assert tolerated(Bounds(1 << 40, 1)).size == (1 << 40) + (64 << 20)
 
 
@@ -205,8 +205,8 @@ def test_files_without_a_name_count(tmp_path: Path, kind: str) -> None:
         assert unlinked([pid, pid], devices) == (1 << 20, 1)
         # Elsewhere they count for no kernel.
         assert unlinked([pid], devices_of(Path("/proc"))) == (0, 0)
-        area = Area((tmp_path,), [pid], devices)
-        assert "MiB" in exceeded(measure_area(area, Bounds(1 << 20, 1000)), Bounds(1 << 20, 1000))
+        footprint = DiskFootprint((tmp_path,), [pid], devices)
+        assert "MiB" in exceeded(measure_footprint(footprint, Bounds(1 << 20, 1000)), Bounds(1 << 20, 1000))
     assert unlinked([pid], devices) == (0, 0)
 
 
@@ -214,7 +214,9 @@ def test_all_directories_of_a_kernel_count_together(tmp_path: Path) -> None:
     for name in ("home", "layer"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_bytes(bytes(1 << 20))
-    found = measure_area(Area((tmp_path / "home", tmp_path / "layer", tmp_path / "gone"), layer=5), BOUNDS)
+    found = measure_footprint(
+        DiskFootprint((tmp_path / "home", tmp_path / "layer", tmp_path / "gone"), layer=5), BOUNDS
+    )
     assert (2 << 20) + 5 <= found.size <= (2 << 20) + 16_389
     assert found.files == 2
 
@@ -230,7 +232,7 @@ async def test_a_rush_for_files_is_noticed_as_one_for_bytes_is(tmp_path: Path, m
         return os.statvfs_result((4096, 4096, 1000, 500, 500, 1 << 20, free[0], free[0], 0, 255))
 
     class Nothing:
-        async def areas(self) -> dict[str, Area]:
+        async def footprints(self) -> dict[str, DiskFootprint]:
             nonlocal looks
             looks += 1
             if looks > 1:

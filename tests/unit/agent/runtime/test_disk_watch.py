@@ -13,7 +13,7 @@ import pytest
 
 from retinue.agent.conditions import Conditions
 from retinue.agent.runtime import disk_use
-from retinue.agent.runtime.disk_use import DISK_EXCEEDED, Area, Bounds, DiskWatch, Use
+from retinue.agent.runtime.disk_use import DISK_EXCEEDED, Bounds, DiskFootprint, DiskWatch, Use
 from tests.support.eventually import eventually
 
 BOUNDS = Bounds(64 << 20, 10)
@@ -33,13 +33,13 @@ class Kernels:
             for file in range(number):
                 (directory / name / str(file)).touch()
 
-    async def areas(self) -> Mapping[str, Area]:
+    async def footprints(self) -> Mapping[str, DiskFootprint]:
         self.looks += 1
-        if "areas" in self.odd:
-            self.odd.remove("areas")
+        if "footprints" in self.odd:
+            self.odd.remove("footprints")
             raise RuntimeError("odd")
         paths = sorted(self.directory.iterdir())
-        return {path.name: Area((path,), layer=self.layers.get(path.name, 0)) for path in paths}
+        return {path.name: DiskFootprint((path,), layer=self.layers.get(path.name, 0)) for path in paths}
 
     async def end(self, attempt_id: str, reason: str, message: str) -> None:
         self.ended.append((attempt_id, reason, message))
@@ -83,10 +83,10 @@ async def test_each_has_the_bounds_of_its_slot(tmp_path: Path, monkeypatch: pyte
     kernels = Kernels(tmp_path, a=11, b=11, c=3)
     bounds = {"a": Bounds(64 << 20, 20), "c": Bounds(64 << 20, 2)}
 
-    async def areas() -> Mapping[str, Area]:
-        return {name: Area((tmp_path / name,), bounds=bounds.get(name)) for name in "abc"}
+    async def footprints() -> Mapping[str, DiskFootprint]:
+        return {name: DiskFootprint((tmp_path / name,), bounds=bounds.get(name)) for name in "abc"}
 
-    monkeypatch.setattr(kernels, "areas", areas)
+    monkeypatch.setattr(kernels, "footprints", footprints)
     async with watching(kernels):
         await eventually(lambda: len(kernels.ended) >= 2)
     assert [name for name, _, _ in kernels.ended[:2]] == ["b", "c"]
@@ -96,7 +96,7 @@ async def test_each_has_the_bounds_of_its_slot(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.usefixtures("quick")
 async def test_what_cannot_be_looked_at_is_looked_at_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     kernels = Kernels(tmp_path, a=11)
-    kernels.odd = {"areas"}
+    kernels.odd = {"footprints"}
     with caplog.at_level(logging.WARNING):
         async with watching(kernels):
             await eventually(lambda: bool(kernels.ended))
@@ -148,14 +148,14 @@ async def test_a_disk_that_cannot_be_measured_is_a_condition_of_the_node_and_one
 ) -> None:
     kernels, conditions, tries = Kernels(tmp_path), Conditions(), 0
 
-    async def areas() -> Mapping[str, Area]:
+    async def footprints() -> Mapping[str, DiskFootprint]:
         nonlocal tries
         tries += 1
         if tries < 20:
             raise PermissionError(f"not permitted for the {tries}. time")
         return {}
 
-    monkeypatch.setattr(kernels, "areas", areas)
+    monkeypatch.setattr(kernels, "footprints", footprints)
     shown: list[str] = []
     conditions.listen(lambda: shown.extend(condition.message for condition in conditions.all()))
     async with watching(kernels, conditions=conditions):

@@ -27,7 +27,7 @@ from retinue.agent.resources.discovery import Node, capacity, discover, parallel
 from retinue.agent.runtime.attempt_records import Loaded, Record, Records, decode, encode, ended
 from retinue.agent.runtime.attempt_store import AttemptStore
 from retinue.agent.runtime.bwrap_status import Status, parse_status
-from retinue.agent.runtime.exit_reason import Remains, verdict
+from retinue.agent.runtime.exit_reason import ExitEvidence, exit_reason
 from retinue.agent.state import checked
 from retinue.rpc.core.amounts import parse_slots
 from retinue.rpc.enrollment.enrollment import normal_fingerprint
@@ -213,8 +213,11 @@ def test_verdict(
     fenced: bool,
     expected: tuple[Phase, str],
 ) -> None:
-    phase, reason, message = verdict(
-        record, Remains(exit_code, out_of_memory="used up" if out_of_memory else ""), rebooted=rebooted, fenced=fenced
+    phase, reason, message = exit_reason(
+        record,
+        ExitEvidence(exit_code, out_of_memory="used up" if out_of_memory else ""),
+        rebooted=rebooted,
+        fenced=fenced,
     )
     assert (phase, reason) == expected
     assert message
@@ -267,8 +270,8 @@ def test_an_older_kill_does_not_name_a_later_end(
     seen: int, last: float | None, code: int | None, kills: int | None, reason: str
 ) -> None:
     record = replace(RUNNING, memory_kills=seen, last_memory_kill=last)
-    remains = Remains(code, 200.0, "its memory was used up", kills)
-    assert verdict(record, remains, rebooted=False, fenced=False)[:2] == (Phase.EXITED, reason)
+    remains = ExitEvidence(code, 200.0, "its memory was used up", kills)
+    assert exit_reason(record, remains, rebooted=False, fenced=False)[:2] == (Phase.EXITED, reason)
 
 
 def test_arguments_never_name_what_the_user_set() -> None:

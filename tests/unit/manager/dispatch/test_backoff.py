@@ -38,7 +38,7 @@ async def pauses(lifetimes: list[float], monkeypatch: pytest.MonkeyPatch) -> lis
         heartbeat=1.0,
         desired=unused,
         protected=unused,
-        superfluous=unused,
+        removable=unused,
         listener=unused,
         clock=lambda: now,
         sleep=sleep,

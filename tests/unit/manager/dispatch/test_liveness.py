@@ -98,7 +98,7 @@ async def supervised(world: World) -> Any:
             timers=TIMERS,
             targets=world.read,
             desired=lambda *_: asyncio.sleep(0),  # type: ignore[arg-type]
-            superfluous=lambda *_: asyncio.sleep(0),  # type: ignore[arg-type]
+            removable=lambda *_: asyncio.sleep(0),  # type: ignore[arg-type]
             listener=world,  # type: ignore[arg-type]
             clock=lambda: world.time,
         ).run()

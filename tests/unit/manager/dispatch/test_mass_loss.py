@@ -168,7 +168,7 @@ async def led(world: World) -> AsyncIterator[None]:
             timers=TIMERS,
             targets=world.read,
             desired=lambda *_: asyncio.sleep(0),  # type: ignore[arg-type]
-            superfluous=lambda *_: asyncio.sleep(0),  # type: ignore[arg-type]
+            removable=lambda *_: asyncio.sleep(0),  # type: ignore[arg-type]
             listener=world,  # type: ignore[arg-type]
             clock=lambda: world.time,
         ).run()

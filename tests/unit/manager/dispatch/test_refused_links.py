@@ -37,7 +37,7 @@ async def test_a_refusal_is_a_warning(
         heartbeat=1.0,
         desired=unused,
         protected=unused,
-        superfluous=unused,
+        removable=unused,
         listener=unused,
         clock=lambda: 0.0,
         sleep=stop,

@@ -11,7 +11,7 @@ from retinue.manager.domain.idle.policy import (
     Checker,
     ExtensionRefusedError,
     IdlePolicy,
-    Seen,
+    SessionObservation,
     Status,
     evaluate,
     extension,
@@ -30,8 +30,8 @@ IA, UT, LT = Checker.INTERACTION, Checker.UTILIZATION, Checker.LIFETIME
 POLICY = IdlePolicy(interaction=HOUR, warning=600.0)
 
 
-def seen(kind: SessionType = SessionType.INTERACTIVE, **values: Any) -> Seen:
-    return Seen(kind, START, **values)
+def seen(kind: SessionType = SessionType.INTERACTIVE, **values: Any) -> SessionObservation:
+    return SessionObservation(kind, START, **values)
 
 
 def reading(remaining: float, *, at: float = START) -> Reading:
@@ -61,7 +61,9 @@ def reading(remaining: float, *, at: float = START) -> Reading:
         (IdlePolicy(window=HOUR, thresholds={"cpu": 5.0}, grace=60.0), seen(reading=reading(0)), 30, HOUR + 30, Status.GRACE),
     ],
 )  # fmt: skip
-def test_what_is_left(policy: IdlePolicy, known: Seen, after: float, left: float | None, status: Status) -> None:
+def test_what_is_left(
+    policy: IdlePolicy, known: SessionObservation, after: float, left: float | None, status: Status
+) -> None:
     (check,) = evaluate(policy, known, START + after).checks
     assert (check.remaining, check.status) == (left, status)
     assert evaluate(policy, known, START + after).end is None
@@ -104,7 +106,7 @@ BOTH = IdlePolicy(interaction=HOUR, window=HOUR / 2, thresholds={"cpu": 5.0}, wa
         (seen(reading=reading(0)), None),
     ],
 )
-def test_a_session_that_is_used_or_computes_is_not_idle(known: Seen, left: float | None) -> None:
+def test_a_session_that_is_used_or_computes_is_not_idle(known: SessionObservation, left: float | None) -> None:
     verdict = evaluate(BOTH, known, START + 2 * HOUR)
     assert (verdict.warn, verdict.end) == ((), None)
     if left is not None:
@@ -310,7 +312,7 @@ def test_spans_in_words(seconds: float, text: str) -> None:
     ],
 )
 def test_a_new_timeout_waits_for_what_is_not_noted_yet(
-    known: Seen, after: float, changed: float | None, *, ends: bool
+    known: SessionObservation, after: float, changed: float | None, *, ends: bool
 ) -> None:
     now = START + after
     verdict = evaluate(

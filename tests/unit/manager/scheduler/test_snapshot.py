@@ -16,7 +16,7 @@ from retinue.manager.domain.session.runtime_features import FEATURES, needed, of
 from retinue.manager.scheduler.core import snapshot as snapshots
 from retinue.manager.scheduler.core.cache import Cache, Limit
 from retinue.manager.scheduler.core.snapshot import Endpoint, PastUsage, Snapshot
-from retinue.manager.scheduling.columns import UNLIMITED, AgentWishes
+from retinue.manager.scheduling.columns import UNLIMITED, AgentPreferences
 from retinue.manager.scheduling.fair_share import DAY_SECONDS
 from tests.unit.manager.scheduler.waiting_sessions import AGENTS, waiting
 
@@ -110,8 +110,8 @@ def test_what_a_session_wants_of_agents_comes_through() -> None:
     replica = replace(waiting("ben"), endpoint="e", replica_placement="PACK", architecture="aarch64")
     snapshot = build(AGENTS, {}, [row, replica, waiting("cem")], {}, replicas={("p", "e"): {"n1": 2, "gone": 1}})
     assert snapshot.queue.wishes == {
-        0: AgentWishes(designated=(0,), avoided=(1,)),
-        1: AgentWishes(endpoint=0, pack=True),
+        0: AgentPreferences(designated=(0,), avoided=(1,)),
+        1: AgentPreferences(endpoint=0, pack=True),
     }
     assert list(snapshot.queue.replicas) == [{1: 2}]
     assert snapshot.queue.architectures == {1: "aarch64"}

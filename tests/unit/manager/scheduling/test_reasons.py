@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from retinue.manager.domain.scheduling.policy import Policy, Tier
-from retinue.manager.scheduling.columns import Explanation, Lack, Shortfall
+from retinue.manager.scheduling.columns import Explanation, MissingAmount, Shortfall
 from retinue.manager.scheduling.scheduling_pass import run_pass
 from tests.vectors.scene import WAITS, Scene
 
@@ -30,7 +30,7 @@ def test_never_fits_as_configured() -> None:
         Tier.CONFIGURATION,
         "EXCEEDS_LARGEST_AGENT",
         "larger than every agent: the main kernel asks for cpu 8, agent b comes closest with 4 there, 4 short",
-        (Shortfall(0, "b", (Lack("cpu", 8000, 4000),)),),
+        (Shortfall(0, "b", (MissingAmount("cpu", 8000, 4000),)),),
     )
 
 
@@ -40,7 +40,7 @@ def test_a_slot_that_no_agent_has() -> None:
     scene.add_session("s", "A", [{"cpu": 1000, "tpu": 1000}])
     explanation = reason(scene)
     assert explanation.code == "EXCEEDS_LARGEST_AGENT"
-    assert explanation.shortfalls[0].lacks == (Lack("tpu", 1000, 0),)
+    assert explanation.shortfalls[0].lacks == (MissingAmount("tpu", 1000, 0),)
 
 
 def test_the_whole_group_is_too_small() -> None:
@@ -60,7 +60,7 @@ def test_single_node_is_judged_by_the_sum() -> None:
     scene.add_session("s", "A", [{"cpu": 2000, "mem": 1 << 30}] * 2, single_node=True)
     explanation = reason(scene)
     assert explanation.tier is Tier.CONFIGURATION
-    assert explanation.shortfalls == (Shortfall(None, "a", (Lack("cpu", 4000, 3000),)),)
+    assert explanation.shortfalls == (Shortfall(None, "a", (MissingAmount("cpu", 4000, 3000),)),)
     assert explanation.message.startswith(
         "larger than every agent: all kernels together ask for cpu 4, agent a comes closest with 3"
     )
@@ -95,7 +95,7 @@ def test_what_is_short_now_after_what_the_pass_placed() -> None:
         explanation.message
         == "not enough is free: the main kernel asks for cpu 2, agent a comes closest with 1 free, 1 short"
     )
-    assert explanation.shortfalls == (Shortfall(0, "a", (Lack("cpu", 2000, 1000),)),)
+    assert explanation.shortfalls == (Shortfall(0, "a", (MissingAmount("cpu", 2000, 1000),)),)
 
 
 def test_the_binding_slot_comes_first() -> None:
@@ -115,7 +115,7 @@ def test_kernels_that_fit_one_by_one_but_not_together() -> None:
         assert explanation.message == (
             "3 of 4 kernels find room together: the kernel of rank 3 asks for cpu 1, agent a comes closest with 0 free, 1 short"
         )
-        assert explanation.shortfalls == (Shortfall(3, "a", (Lack("cpu", 1000, 0),)),)
+        assert explanation.shortfalls == (Shortfall(3, "a", (MissingAmount("cpu", 1000, 0),)),)
 
 
 def test_a_gang_of_many_equal_kernels_has_few_lines() -> None:
@@ -152,7 +152,7 @@ def test_a_choice_that_is_too_small_is_not_the_whole_group() -> None:
         Tier.CONFIGURATION,
         "EXCEEDS_CHOSEN_AGENTS",
         "larger than every agent that was chosen: the main kernel asks for cpu 4, agent a comes closest with 2 there, 2 short",
-        (Shortfall(0, "a", (Lack("cpu", 4000, 2000),)),),
+        (Shortfall(0, "a", (MissingAmount("cpu", 4000, 2000),)),),
     )
     together = Scene()
     together.add_agent("a", {"cpu": 2000})

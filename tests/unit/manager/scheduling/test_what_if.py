@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from retinue.manager.domain.scheduling.policy import Policy
+from retinue.manager.scheduling.capacity import CapacityView
 from retinue.manager.scheduling.columns import Running
-from retinue.manager.scheduling.room import Situation
 from retinue.manager.scheduling.strategies import validate_policy
 from retinue.manager.scheduling.view import View
 from retinue.manager.scheduling.what_if import Change, WhatIf, what_if
@@ -28,7 +28,7 @@ def look(scene: Scene) -> WhatIf:
     agents, _, queue, _ = scene.columns()
     settings = validate_policy(Policy("drf", "concentrated"))
     placer = View(agents, queue, np.zeros(0, np.int64), settings, "").placer
-    return what_if(Situation(agents, queue, settings, "", NONE_RUNNING, placer), 0)
+    return what_if(CapacityView(agents, queue, settings, "", NONE_RUNNING, placer), 0)
 
 
 def scene() -> Scene:

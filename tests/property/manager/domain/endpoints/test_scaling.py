@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from retinue.manager.domain.endpoints.scaling import (
     Decision,
+    EndpointObservation,
     Metric,
     MetricKind,
     Rate,
     Reading,
     ScalerState,
     ScalingPolicy,
-    Seen,
     decide,
     fresh_state,
 )
@@ -53,11 +53,11 @@ def policies(draw: st.DrawFn) -> ScalingPolicy:
 
 
 @st.composite
-def loads(draw: st.DrawFn) -> list[Seen]:
+def loads(draw: st.DrawFn) -> list[EndpointObservation]:
     """Returns what is seen at each tick: a load that stays for a while, then another,
     with gaps and partial readings.
     """
-    ticks: list[Seen] = []
+    ticks: list[EndpointObservation] = []
     for _ in range(draw(st.integers(1, 12))):
         known = [draw(st.integers(0, 60_000)) for _ in range(3)]
         missing = draw(st.sampled_from([0, 0, 0, 1, 3]))
@@ -67,7 +67,7 @@ def loads(draw: st.DrawFn) -> list[Seen]:
             for n, value in enumerate(known)
         }
         in_flight = None if missing else draw(st.sampled_from([0, 1, known[0]]))
-        seen = Seen(
+        seen = EndpointObservation(
             readings,
             in_flight,
             held=draw(st.sampled_from([0, 0, 0, 1, 5])),
@@ -85,7 +85,7 @@ class Step:
     after: ScalerState
 
 
-def runs(policy: ScalingPolicy, ticks: list[Seen], start: int) -> Iterator[Step]:
+def runs(policy: ScalingPolicy, ticks: list[EndpointObservation], start: int) -> Iterator[Step]:
     state = fresh_state(start, 0)
     for number, seen in enumerate(ticks):
         decision, after = decide(policy, state, seen, TICK * number)
@@ -98,7 +98,7 @@ random_runs = given(policies(), loads(), st.integers(0, 60))
 
 @settings(max_examples=150, deadline=None)
 @random_runs
-def test_what_never_happens(policy: ScalingPolicy, ticks: list[Seen], start: int) -> None:
+def test_what_never_happens(policy: ScalingPolicy, ticks: list[EndpointObservation], start: int) -> None:
     start = min(max(start, policy.min), policy.max)
     raised_at = None
     for number, step in enumerate(runs(policy, ticks, start)):
@@ -136,7 +136,7 @@ def in_force(state: ScalerState, now: int, period: int) -> list[tuple[int, int]]
 @settings(max_examples=100, deadline=None)
 @random_runs
 def test_unknown_and_partial_totals_never_lower_above_zero(
-    policy: ScalingPolicy, ticks: list[Seen], start: int
+    policy: ScalingPolicy, ticks: list[EndpointObservation], start: int
 ) -> None:
     unknown = [replace(seen, metrics=dict.fromkeys(seen.metrics), in_flight=None, starting=0) for seen in ticks]
     for step in runs(policy, unknown, min(max(start, policy.min), policy.max)):
@@ -157,7 +157,7 @@ def test_unknown_and_partial_totals_never_lower_above_zero(
 @settings(max_examples=100, deadline=None)
 @given(policies(), loads(), st.integers(0, 60), st.integers(0, 2), st.integers(0, 30_000))
 def test_more_load_never_gives_less_from_the_same_state(
-    policy: ScalingPolicy, ticks: list[Seen], start: int, which: int, more: int
+    policy: ScalingPolicy, ticks: list[EndpointObservation], start: int, which: int, more: int
 ) -> None:
     *_, last = list(runs(policy, ticks, min(max(start, policy.min), policy.max)))
     seen, now = ticks[-1], TICK * (len(ticks) - 1)
@@ -172,7 +172,7 @@ def test_more_load_never_gives_less_from_the_same_state(
 
 @settings(max_examples=60, deadline=None)
 @random_runs
-def test_order_of_metrics_does_not_matter(policy: ScalingPolicy, ticks: list[Seen], start: int) -> None:
+def test_order_of_metrics_does_not_matter(policy: ScalingPolicy, ticks: list[EndpointObservation], start: int) -> None:
     start = min(max(start, policy.min), policy.max)
     other = replace(policy, metrics=policy.metrics[::-1])
     targets = [step.decision.target for step in runs(policy, ticks, start)]
@@ -182,7 +182,9 @@ def test_order_of_metrics_does_not_matter(policy: ScalingPolicy, ticks: list[See
 
 @settings(max_examples=60, deadline=None)
 @random_runs
-def test_a_clock_that_goes_back_stands_still(policy: ScalingPolicy, ticks: list[Seen], start: int) -> None:
+def test_a_clock_that_goes_back_stands_still(
+    policy: ScalingPolicy, ticks: list[EndpointObservation], start: int
+) -> None:
     *_, last = list(runs(policy, ticks, min(max(start, policy.min), policy.max)))
     now = TICK * len(ticks)
     there, _ = decide(policy, last.after, ticks[-1], last.after.last)
@@ -200,7 +202,7 @@ def test_a_constant_load_is_met_and_then_nothing_moves(seed: int) -> None:
     state = settled(start)
     seen_at_480 = None
     for now in range(0, 1_200_001, TICK):
-        _, state = decide(policy, state, Seen({"c": Reading(load)}, load, ready=state.target), now)
+        _, state = decide(policy, state, EndpointObservation({"c": Reading(load)}, load, ready=state.target), now)
         if now == 480_000:
             seen_at_480 = state.target
     assert state.target == seen_at_480
@@ -214,7 +216,7 @@ def test_a_burst_is_seen_within_4_s_and_its_whole_need_within_8_s() -> None:
         for now in range(-60_000, 20_000, TICK):
             at = now + phase
             load = 100_000 if at >= 0 else 10_000
-            decision, state = decide(policy, state, Seen({"c": Reading(load)}, load, ready=10), at)
+            decision, state = decide(policy, state, EndpointObservation({"c": Reading(load)}, load, ready=10), at)
             first = at if first is None and decision.target > 10 else first
             whole = at if whole is None and decision.target == 100 else whole
         assert first is not None
@@ -226,8 +228,8 @@ def test_a_burst_is_seen_within_4_s_and_its_whole_need_within_8_s() -> None:
 def test_a_load_from_before_the_sleep_does_not_wake() -> None:
     policy = ScalingPolicy(min=0, max=3, metrics=(Metric("m0", 1_400, MetricKind.TOTAL),), idle_after=10_000)
     assert policy.stable > policy.idle_after
-    busy = Seen({"m0": Reading(12_000, 0)}, in_flight=12, ready=3)
-    idle = Seen({"m0": Reading(0, 0)}, in_flight=0, ready=3)
+    busy = EndpointObservation({"m0": Reading(12_000, 0)}, in_flight=12, ready=3)
+    idle = EndpointObservation({"m0": Reading(0, 0)}, in_flight=0, ready=3)
     targets = [step.after.target for step in runs(policy, [busy] * 30 + [idle] * 60, 3)]
     assert 0 in targets
     assert set(targets[targets.index(0) :]) == {0}
@@ -239,7 +241,9 @@ def test_turns_are_bounded_under_a_load_that_swings() -> None:
         state, turns, way = settled(5), 0, 0
         for now in range(0, 3_600_001, TICK):
             load = 25_000 + (20_000 if (now // 1000) % period < period // 2 else -20_000)
-            decision, state = decide(policy, state, Seen({"c": Reading(load)}, load, ready=state.target), now)
+            decision, state = decide(
+                policy, state, EndpointObservation({"c": Reading(load)}, load, ready=state.target), now
+            )
             moved = (decision.target > decision.before) - (decision.target < decision.before)
             turns += bool(moved and way and moved != way)
             way = moved or way

@@ -6,7 +6,7 @@ import numpy as np
 
 from retinue.manager.domain.scheduling.policy import Tier
 from retinue.manager.scheduler.external import convert
-from retinue.manager.scheduling.columns import Agents, AgentWishes, Explanation, Owners, Queue
+from retinue.manager.scheduling.columns import AgentPreferences, Agents, Explanation, Owners, Queue
 from retinue.strategy.v1 import strategy_service_pb2 as pb
 
 AGENTS = Agents(
@@ -32,7 +32,7 @@ QUEUE = Queue(
     tries=np.array([3, 0, 0, 0]),
     held_back={2: HELD_BACK},
     architectures={0: "aarch64"},
-    wishes={0: AgentWishes(designated=[1], strict=True)},
+    wishes={0: AgentPreferences(designated=[1], strict=True)},
     waited=np.array([7, 8, 9, 10]),
     nominated={3: [0]},
 )

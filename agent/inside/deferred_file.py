@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class LateFile:
+class DeferredFile:
     """A file that may be made later, may be removed, and may never be there. Methods block."""
 
     def __init__(self, path: Path) -> None:

@@ -33,7 +33,7 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class CapacityView:
     """The amounts in use during a pass, and how the next session would be placed."""
 
     agents: Agents

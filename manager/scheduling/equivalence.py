@@ -1,8 +1,8 @@
-"""Sessions that ask for the same are placed alike: their kinds, found in a few vector steps.
+"""Equivalence classes of sessions, found in a few vector steps.
 
-A `Shape` is what one pick of an agent is about: amounts and what the agent must be. A `Kind` is what sessions with the
-same kernels, mode and architecture share; what fails for one of them fails for all, so all that a pass remembers hangs
-on shapes and kinds, and a queue of 100,000 sessions of fifty kinds costs fifty times what one session costs.
+A `Shape` is the subject of one pick of an agent: amounts, and needs that the agent must meet. An `EquivalenceClass` is
+of sessions with equal kernels, mode and architecture: where one of them fails, all fail. A pass keeps what it learns
+with shapes and classes, so a queue of 100,000 sessions of fifty classes costs fifty times one session.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Shape:
 
 
 @dataclass(slots=True, eq=False)
-class Kind:
+class EquivalenceClass:
     """Sessions with equal kernels, mode and architecture."""
 
     kernels: tuple[Shape, ...]
@@ -82,7 +82,7 @@ class Kind:
     # Number of placements after which it found no room.
     failed_at: int = NEVER
     # The same, each spread over agents of one family of addresses; none where all agents reach each other.
-    families: tuple[Kind, ...] = ()
+    families: tuple[EquivalenceClass, ...] = ()
 
 
 class Shapes:
@@ -124,7 +124,7 @@ def find_kinds(
     shapes: Shapes,
     *,
     families: Collection[int] = (),
-) -> tuple[list[Kind], Integers]:
+) -> tuple[list[EquivalenceClass], Integers]:
     """Returns the kinds of the sessions in `rows`, and the kind of each; lanes hold the slots in `columns`, then a
     count of kernels if there is one more lane. Sessions with wishes get a kind of their own:
     they are placed by themselves. `families` are bits of features: of agents without one in common.
@@ -165,7 +165,7 @@ def find_kinds(
         total = tuple(
             sum(amounts[number][lane] * count for number, count in counts.items()) for lane in range(lanes.count)
         )
-        kind = Kind(
+        kind = EquivalenceClass(
             kernels=tuple(made[number] for number in numbers),
             whole=shapes.of(total, Needs(architecture, together)),
             single_node=bool(single[session]),
@@ -178,7 +178,7 @@ def find_kinds(
     return kinds, kind_of
 
 
-def _within(kind: Kind, family: int, shapes: Shapes) -> Kind:
+def _within(kind: EquivalenceClass, family: int, shapes: Shapes) -> EquivalenceClass:
     """Returns a kind on agents of a family."""
     of_family = {id(shape): shapes.with_features(shape, family) for shape, _ in kind.groups}
     return replace(

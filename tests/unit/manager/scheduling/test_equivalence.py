@@ -1,12 +1,12 @@
-"""Kinds of sessions, found in vector steps."""
+"""Equivalence classes of sessions, found in vector steps."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from retinue.manager.scheduling import kinds
-from retinue.manager.scheduling.kinds import Shapes, distinct_rows, find_kinds
+from retinue.manager.scheduling import equivalence
+from retinue.manager.scheduling.equivalence import Shapes, distinct_rows, find_kinds
 from retinue.manager.scheduling.lanes import Lanes
 from tests.vectors.scene import Scene
 
@@ -34,7 +34,7 @@ ALIKE = [{0, 1, 8}, {2, 5}, {3}, {4}, {6}, {7}]
 @pytest.mark.parametrize("collide", [False, True])
 def test_alike_is_what_asks_for_the_same(collide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if collide:
-        monkeypatch.setattr(kinds, "_mix", lambda values: values * np.uint64(0))
+        monkeypatch.setattr(equivalence, "_mix", lambda values: values * np.uint64(0))
     _, _, queue, _ = scene().columns()
     lanes = Lanes(2)
     found, kind_of = find_kinds(queue, np.arange(9), [0, 1], lanes, Shapes(lanes))
@@ -65,4 +65,4 @@ def test_distinct_rows_survives_a_bad_hash(monkeypatch: pytest.MonkeyPatch) -> N
         first, inverse = distinct_rows(matrix)
         assert len(first) == 3
         assert (matrix[first[inverse]] == matrix).all()
-        monkeypatch.setattr(kinds, "_mix", lambda values: values * np.uint64(0))
+        monkeypatch.setattr(equivalence, "_mix", lambda values: values * np.uint64(0))
