@@ -19,13 +19,6 @@ if TYPE_CHECKING:
 ATTEMPT_ID = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,62})\.[0-9]{1,10}")
 """Shape of an attempt's id, `KERNEL_ID.EPOCH`; it is also a name of directories and control groups."""
 
-CPU = "cpu"
-"""Slot of processor time, in thousandths of a processor."""
-MEMORY = "mem"
-"""Slot of memory, in bytes."""
-DISK = "disk"
-"""Slot of the disk that has work directories, in bytes."""
-
 
 class Goal(enum.Enum):
     """The state of an attempt that a manager desires."""

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from retinue.agent.kernel.build import CACHE, BuildError
+from retinue.agent.kernel.guest_linux import NoLinuxError, fetch, find_fetched
 from retinue.agent.kernel.python_runtime import build_runtime, find_runtime
 from retinue.agent.kernel.ssh_programs import build_programs, find_programs
-from retinue.agent.vm.guest_linux import NoLinuxError, fetch, find_fetched
 from retinue.rpc.interpreter import module_command
 
 if TYPE_CHECKING:

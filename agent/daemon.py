@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from retinue.agent.api.server import Server
 from retinue.agent.api.sync import SyncService
 from retinue.agent.api.terms import Terms
-from retinue.agent.attempts import CPU, Isolation
+from retinue.agent.attempts import Isolation
 from retinue.agent.builds import SSH, NodeBuilds
 from retinue.agent.code.workspaces import Workspaces
 from retinue.agent.conditions import Conditions
@@ -62,6 +62,7 @@ from retinue.agent.vm.options import VmOptions
 from retinue.agent.vm.runtime import VmRuntime
 from retinue.rpc import direct_port
 from retinue.rpc.cancellation import cancellable
+from retinue.rpc.core.amounts import CPU
 from retinue.rpc.enrollment.announcement import Announcement, Announcer
 from retinue.rpc.enrollment.enrollment import identify
 from retinue.rpc.enrollment.identity import IdentityStore, instance_of

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from retinue.agent.attempts import MEMORY, ImageFacts
+from retinue.agent.attempts import ImageFacts
 from retinue.agent.docker.core.image_labels import LabelError, core_environment, read_labels, shortfalls
 from retinue.agent.docker.images import ImageError
 from retinue.agent.host.core.limits import thread_variables
-from retinue.rpc.core.amounts import format_amount
+from retinue.rpc.core.amounts import MEMORY, format_amount
 from retinue.rpc.core.reasons import AttemptReason
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from retinue.agent.attempts import DISK, MEMORY, Owner
+from retinue.agent.attempts import Owner
 from retinue.agent.docker.barrier import at_barrier
 from retinue.agent.docker.core.container_spec import BOUND, Files, runs_as_root
 from retinue.agent.docker.image_defaults import INVALID
@@ -30,6 +30,7 @@ from retinue.agent.kernel.build import ATTACH, PUMP, SRUN, build, store
 from retinue.agent.kernel.paths import HOME
 from retinue.agent.runtime.disk_use import DiskFootprint, bound_work, devices_of, host_directory
 from retinue.agent.runtime.rebuild import BARRIER
+from retinue.rpc.core.amounts import DISK, MEMORY
 from retinue.rpc.core.reasons import AgentConditionReason, AgentConditionType
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ import shutil
 from signal import SIGKILL
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
-from retinue.agent.attempts import DISK
 from retinue.agent.errors import KernelRuntimeError, KernelStartError, in_words
 from retinue.agent.host.cgroups import CgroupError, Cgroups
 from retinue.agent.host.freezer import resume
@@ -30,6 +29,7 @@ from retinue.agent.process.root_layer import RootLayer
 from retinue.agent.runtime.bwrap_status import Status, parse_status
 from retinue.agent.runtime.disk_use import DiskFootprint, bound_work, devices_of, slot_bounds
 from retinue.agent.runtime.rebuild import Found, find_kernel
+from retinue.rpc.core.amounts import DISK
 from retinue.rpc.core.reasons import AttemptReason
 
 if TYPE_CHECKING:

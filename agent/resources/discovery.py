@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from retinue.agent.attempts import CPU, DISK, MEMORY
 from retinue.agent.resources.core.holdings import CUDA
+from retinue.rpc.core.amounts import CPU, DISK, MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

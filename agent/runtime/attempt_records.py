@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from signal import SIGTERM
 from typing import TYPE_CHECKING, Any
 
-from retinue.agent.attempts import ATTEMPT_ID, DISK, AttemptSpec, ImageFacts, ImageIdentity, Phase, ServicePort
+from retinue.agent.attempts import ATTEMPT_ID, AttemptSpec, ImageFacts, ImageIdentity, Phase, ServicePort
 from retinue.agent.host.processes import Process
 from retinue.agent.resources.core.holdings import Holding
 from retinue.agent.resources.core.usage import FinalUsage
@@ -25,6 +25,7 @@ from retinue.agent.runtime.bwrap_status import known_exit_code
 from retinue.agent.state import checked
 from retinue.agent.state.damaged import DIRECTORY, DamagedFiles
 from retinue.rpc import failpoints
+from retinue.rpc.core.amounts import DISK
 from retinue.rpc.files import replace_file, sync_directory, write_new
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from retinue.agent.vm.sandbox import KVM
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from retinue.agent.vm.guest_linux import GuestLinux
+    from retinue.agent.kernel.guest_linux import GuestLinux
 
 _log = logging.getLogger(__name__)
 

@@ -26,6 +26,7 @@ from retinue.agent.host.processes import Process, identify
 from retinue.agent.inside.host_kernel import mount_directory
 from retinue.agent.inside.output_pump import OUTPUT, drain, make_pipe, pumping
 from retinue.agent.inside.provision import Provision
+from retinue.agent.kernel.guest_linux import NoLinuxError, find
 from retinue.agent.process.sandbox_kernels import STATUS, SandboxKernels, as_start_errors, on_cores
 from retinue.agent.runtime.bwrap_status import parse_status as parse_monitor_status
 from retinue.agent.runtime.exit_reason import KILLED, ExitEvidence
@@ -42,7 +43,6 @@ from retinue.agent.vm.core.machine import (
     machine_of,
     stream,
 )
-from retinue.agent.vm.guest_linux import NoLinuxError, find
 from retinue.agent.vm.options import VmOptions
 from retinue.agent.vm.sandbox import Ends, VmSandbox, further_groups, show_mounts, start_qemu
 

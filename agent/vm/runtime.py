@@ -23,6 +23,7 @@ from retinue.agent.host.processes import command_of, wait_end
 from retinue.agent.inside.host_kernel import HostKernel
 from retinue.agent.inside.output_pump import revive
 from retinue.agent.kernel.build import PUMP, built_path
+from retinue.agent.kernel.guest_linux import find, why_not
 from retinue.agent.network.namespaces import NamespaceOf
 from retinue.agent.process.sandbox_runtime import SandboxRuntime
 from retinue.agent.resources.core.holdings import CUDA
@@ -32,7 +33,6 @@ from retinue.agent.runtime.contract import RuntimeStatus
 from retinue.agent.vm import accelerator, channels
 from retinue.agent.vm.channels import GuestError, GuestRefusedError, Streams
 from retinue.agent.vm.core import guest_frames
-from retinue.agent.vm.guest_linux import find, why_not
 from retinue.agent.vm.images import can_pack
 from retinue.agent.vm.kernel import VmKernel
 from retinue.agent.vm.machines import Machines, have_groups, look_at_end, pipes, said_of_guest, sockets_of

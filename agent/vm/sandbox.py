@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from retinue.agent.host.processes import Process
     from retinue.agent.inside.provision import Provision
-    from retinue.agent.vm.guest_linux import GuestLinux
+    from retinue.agent.kernel.guest_linux import GuestLinux
 
 TUN = "/dev/net/tun"
 KVM = Path("/dev/kvm")

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 
-MEMORY, DISK = "mem", "disk"
+CPU, MEMORY, DISK = "cpu", "mem", "disk"
+"""Slots of processor time (thousandths of a processor), memory, and the disk of work directories (bytes)."""
 BYTE_SLOTS = frozenset({MEMORY, DISK})
 """The slots whose amounts are bytes."""
 DEVICE_SUFFIX = ".device"

@@ -32,6 +32,7 @@ from pathlib import Path
 from retinue.agent.attempts import AttemptSpec, Isolation, Owner, Phase
 from retinue.agent.host.cgroups import Cgroups
 from retinue.agent.host.processes import PROC
+from retinue.agent.kernel.guest_linux import GuestLinux, find
 from retinue.agent.network import namespaces, netlink
 from retinue.agent.network.core.observed import Uplink
 from retinue.agent.network.core.operations import Namespace
@@ -53,7 +54,6 @@ from retinue.agent.vm.core.machine import (
     device_address,
     machine_of,
 )
-from retinue.agent.vm.guest_linux import GuestLinux, find
 from retinue.agent.vm.machines import FAMILY
 from retinue.agent.vm.options import VmOptions
 from retinue.agent.vm.runtime import VmRuntime

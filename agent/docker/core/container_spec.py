@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from retinue.agent.attempts import CPU, MEMORY
 from retinue.agent.host.core.limits import CPU_PERIOD, MemoryFiles, quota
 from retinue.agent.kernel.paths import HOME, PROGRAMS_PREFIX
 from retinue.agent.resources.core.holdings import Holding
+from retinue.rpc.core.amounts import CPU, MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

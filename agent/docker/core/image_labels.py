@@ -10,9 +10,9 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from retinue.agent.attempts import MEMORY, ServicePort
+from retinue.agent.attempts import ServicePort
 from retinue.agent.host.core.limits import cores_of
-from retinue.rpc.core.amounts import parse_amount, parse_slots
+from retinue.rpc.core.amounts import MEMORY, parse_amount, parse_slots
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

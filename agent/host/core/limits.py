@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from retinue.agent.attempts import CPU, MEMORY
+from retinue.rpc.core.amounts import CPU, MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from lightkube.utils.quantity import parse_quantity
 
-from retinue.agent.attempts import CPU, DISK, MEMORY
 from retinue.agent.kubernetes.core.pod_spec import AGENT_LABEL, GPU, STORAGE
 from retinue.agent.kubernetes.core.pod_state import FAILED, SUCCEEDED
 from retinue.agent.resources.core.allocation import WHOLE
 from retinue.agent.resources.core.holdings import CUDA
+from retinue.rpc.core.amounts import CPU, DISK, MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

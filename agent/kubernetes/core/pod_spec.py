@@ -24,12 +24,13 @@ from lightkube.models.core_v1 import (
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod
 
-from retinue.agent.attempts import CPU, DISK, MEMORY, PullPolicy
+from retinue.agent.attempts import PullPolicy
 from retinue.agent.docker.core.container_spec import BOUND, INSIDE
 from retinue.agent.host.core.limits import MemoryFiles
 from retinue.agent.kernel.paths import HOME
 from retinue.agent.resources.core.allocation import WHOLE
 from retinue.agent.resources.core.holdings import CUDA
+from retinue.rpc.core.amounts import CPU, DISK, MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

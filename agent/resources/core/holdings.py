@@ -7,8 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from retinue.agent.attempts import CPU
 from retinue.agent.resources.core.allocation import WHOLE, InsufficientError, choose_cores, nearest
+from retinue.rpc.core.amounts import CPU
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

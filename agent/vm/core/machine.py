@@ -6,8 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from retinue.agent.attempts import CPU, MEMORY
-from retinue.rpc.core.amounts import MIN_VM_MEMORY
+from retinue.rpc.core.amounts import CPU, MEMORY, MIN_VM_MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -38,9 +38,10 @@ from retinue.manager.domain.endpoints.schedules import Schedule, parse_cron, par
 from retinue.manager.domain.endpoints.spec import MAX_REPLICAS, EndpointSettings, ReplicaSpec
 from retinue.manager.domain.session.admission import MAX_LABEL_VALUE, MAX_LABELS
 from retinue.manager.domain.session.probes import Probe, ProbeKind
-from retinue.manager.domain.session.usage import CPU, CUDA, MEMORY
+from retinue.manager.domain.session.usage import CUDA
 from retinue.manager.server.fields import Violations
 from retinue.manager.v1 import endpoint_pb2 as pb
+from retinue.rpc.core.amounts import CPU, MEMORY
 from retinue.types.v1 import cors_pb2, probe_pb2
 
 MAX_CORS = 64

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from retinue.manager.domain.session.usage import CPU, MEMORY
+from retinue.rpc.core.amounts import CPU, MEMORY
 
 # The slots whose use ends sessions.
 MEASURED = frozenset({CPU, MEMORY})

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-CPU, MEMORY, CUDA = "cpu", "mem", "cuda.device"
+from retinue.rpc.core.amounts import CPU, MEMORY
+
+CUDA = "cuda.device"
 _THOUSANDTHS = 1000
 
 

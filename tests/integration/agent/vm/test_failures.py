@@ -15,10 +15,10 @@ import pytest
 from retinue.agent.attempts import Phase
 from retinue.agent.errors import NotRunningError, PausedError
 from retinue.agent.host.freezer import STOPPED
+from retinue.agent.kernel.guest_linux import find
 from retinue.agent.vm import accelerator, channels, starting
 from retinue.agent.vm.core import guest_frames
 from retinue.agent.vm.core.machine import CONTROL, STREAMS
-from retinue.agent.vm.guest_linux import find
 from retinue.agent.vm.machines import Machines, Start, Started, sockets_of
 from tests.integration.agent.opened import HOSTS
 from tests.integration.agent.vm.guests import machines

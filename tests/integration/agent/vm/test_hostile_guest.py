@@ -19,11 +19,11 @@ from retinue.agent.errors import KernelRuntimeError, NotRunningError
 from retinue.agent.host import freezer
 from retinue.agent.host.processes import PROC
 from retinue.agent.inside.exec_session import Attachment, AttachmentLostError, ExecStream, SocketChannel
-from retinue.agent.kernel import build
+from retinue.agent.kernel import build, guest_linux
 from retinue.agent.kernel.core import frames
 from retinue.agent.kernel.core.frames import Start
 from retinue.agent.runtime.tasks import Tasks
-from retinue.agent.vm import channels, guest_linux
+from retinue.agent.vm import channels
 from retinue.agent.vm.core import guest_frames
 from retinue.agent.vm.core.machine import CONTROL, stream
 from retinue.agent.vm.kernel import VmKernel

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.agent.attempts import CPU, MEMORY
 from retinue.agent.vm.core import guest_frames
 from retinue.agent.vm.core.guest_frames import File, GuestFrameError, GuestSpec, GuestStatus, SharedDirectory
 from retinue.agent.vm.core.machine import Descriptors, Machine, TooSmallError, arguments, machine_of
+from retinue.rpc.core.amounts import CPU, MEMORY
 
 
 @given(st.binary(max_size=64))
