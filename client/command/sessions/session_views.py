@@ -171,6 +171,7 @@ def session_facts(session: session_pb2.Session) -> list[tuple[str, str]]:
         ("id", safe(session.id)),
         ("number", _number(session)),
         ("name", safe(session.spec.name)),
+        ("description", safe(session.spec.description)),
         ("type", enum_names.name_of(enum_names.SESSION_TYPE, session.spec.type).lower()),
         ("state", outcome(session) if enum_names.is_ended(session) else enum_names.state_of(session)),
         ("reason", "" if enum_names.is_ended(session) else reason_text(session)),

@@ -98,6 +98,7 @@ function Known({ session, part }: { session: Session; part: Part }) {
           {t("end")}…
         </button>
       </div>
+      {session.spec?.description && <p>{session.spec.description}</p>}
       {notice && <p role="status">{notice}</p>}
       <Trouble problem={problem} />
       {session.message && <p className="note">{session.message}</p>}

@@ -38,3 +38,9 @@ def test_an_end_without_a_verdict_is_an_end() -> None:
     failed = pb.Session(state=pb.SESSION_STATE_TERMINATED, result=pb.SESSION_RESULT_FAILED, exit_code=1)
     cancelled = pb.Session(state=pb.SESSION_STATE_CANCELLED, result=pb.SESSION_RESULT_UNDEFINED)
     assert [column.value(session) for session in (stopped, failed, cancelled)] == ["ENDED (143)", "FAILED (1)", "-"]
+
+
+def test_a_description_is_shown_without_control_characters() -> None:
+    facts = dict(session_facts(pb.Session(spec=pb.SessionSpec(description="for the\x1b[2Jpaper"))))
+    assert "for the" in facts["description"]
+    assert "\x1b" not in facts["description"]
