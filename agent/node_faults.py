@@ -69,10 +69,10 @@ _BY_NUMBER = {
     errno.ENOSPC: FULL,
     errno.EDQUOT: FULL,
 }
+# Python's words, in a RuntimeError.
 _NO_THREAD = "can't start new thread"
-"""Python's words, in a RuntimeError."""
+# Errors behind an error that are looked at.
 _DEEPEST = 16
-"""Errors behind an error that are looked at."""
 
 
 def fault_of(error: BaseException | None) -> NodeFault | None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+# Characters of output that a notebook shows: its last.
 _SHOWN = 20_000
-"""Characters of output that a notebook shows: its last."""
 
 
 def as_html(title: str, facts: Mapping[str, object], output: str = "") -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from retinue.manager.v1 import session_pb2
 
 _ENDED = frozenset({session_pb2.SESSION_STATE_TERMINATED, session_pb2.SESSION_STATE_CANCELLED})
+# Type of the conditions that stay when a session has ended.
 _LASTING = "OOM_KILLED"
-"""Type of the conditions that stay when a session has ended."""
 
 
 def fold(session: session_pb2.Session | None, event: session_pb2.SessionEvent) -> session_pb2.Session | None:

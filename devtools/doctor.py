@@ -43,10 +43,10 @@ TOOLS = {
 LINKS = ("bridge", "veth", "vxlan")
 RESOLVERS = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))
 """The files that list a node's name servers; agents read both."""
+# What an engine says that it can limit, by the field of its answer to `GET /info`.
 _LIMITS = {"MemoryLimit": "memory", "CpuCfsQuota": "cpu", "PidsLimit": "pids"}
-"""What an engine says that it can limit, by the field of its answer to `GET /info`."""
+# Words in the names of runtimes whose containers have a kernel of their own.
 _SANDBOXES = ("runsc", "gvisor", "kata")
-"""Words in the names of runtimes whose containers have a kernel of their own."""
 UNITS = ("retinue-agent.service", "retinue-agent*.service")
 """Names of services that run agents: the first is looked for though it does not run."""
 _UNIT_PROPERTIES = ("Id", "LoadState", "KillMode", "Delegate")

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 GUESTS = Path("/var/cache/retinue/vm")
 """The directory of what virtual machines boot, as `retinue-agent build linux` fetches it."""
 _VM: Final = "vm"
+# Name of the file that says that the default isolation was set by a cluster, and is no choice of its user's.
 _MARKER = "vm-default"
-"""Name of the file that says that the default isolation was set by a cluster, and is no choice of its user's."""
 
 
 class NoVirtualMachinesError(RetinueError):

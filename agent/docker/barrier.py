@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     from retinue.agent.host.processes import Process
 
+# Bits of the mode of a barrier, as `agent/kernel/init.c` has them.
 _ENDED, _RELEASED, _ASKED, _USED_UP, _EXIT_CODE = 0o1000, 0o2000, 0o4000, 0o400, 0o377
-"""Bits of the mode of a barrier, as `agent/kernel/init.c` has them."""
+# In seconds since the epoch, before there were containers.
 _MAX_KILLS = 100_000_000
-"""In seconds since the epoch, before there were containers."""
 
 
 @contextlib.contextmanager

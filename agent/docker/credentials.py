@@ -21,8 +21,8 @@ from retinue.agent.docker.registries import DEFAULT_REGISTRY, host_of
 if TYPE_CHECKING:
     from pathlib import Path
 
+# The fields of a login that engines read.
 _FIELDS = ("username", "password", "identitytoken", "registrytoken")
-"""The fields of a login that engines read."""
 _UNREADABLE = (OSError, ValueError, AttributeError, TypeError, LookupError)
 
 

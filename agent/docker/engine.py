@@ -54,8 +54,8 @@ at any length.
 """
 MAX_ANSWER = 4 << 20
 """Bytes of an error, and of an event of a fetch: the engine puts all that a registry says of an error into one."""
+# Bytes of an archive around the content of its one file.
 _AROUND = 64 << 10
-"""Bytes of an archive around the content of its one file."""
 MAX_HEADER = 64 << 10
 """Bytes: a header has the path that a link of an image leads to, in JSON of up to six bytes for one, in base64."""
 
@@ -347,11 +347,11 @@ class Engine:
         return self._client
 
 
+# Raised for an answer that is not what it should be: aiodocker takes it for that, and so does what reads it here.
 _UNREADABLE = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""Raised for an answer that is not what it should be: aiodocker takes it for that, and so does what reads it here."""
 _REFUSALS: dict[int, type[EngineError]] = {HTTPStatus.NOT_FOUND: _MissingError, HTTPStatus.CONFLICT: _ConflictError}
+# aiodocker's own status, for an engine that cannot be connected to, or ends the connection without an answer.
 _UNCONNECTED = 900
-"""aiodocker's own status, for an engine that cannot be connected to, or ends the connection without an answer."""
 
 
 def _labelled_by(agent_id: str) -> str:

@@ -31,8 +31,8 @@ LIMIT = 1 << 31
 """Numbers of users and groups of kernels, and of owners, are below this."""
 MAX_GROUPS = 64
 """Further groups that a kernel with mounts may have: Linux takes a map of one page."""
+# The number of user ids; the last one is not a user.
 _IDS = 1 << 32
-"""The number of user ids; the last one is not a user."""
 
 
 class ForeignOwnerError(OSError):

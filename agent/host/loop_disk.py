@@ -36,16 +36,16 @@ LEAST = 4 << 20
 """The fewest bytes of a file system."""
 _LOOP_CTL_GET_FREE, _LOOP_CONFIGURE, _LOOP_GET_STATUS64 = 0x4C82, 0x4C0A, 0x4C05
 _AUTOCLEAR, _DIRECT_IO = 4, 16
+# `struct loop_config` of linux/loop.h: descriptor and size of blocks, `struct loop_info64`, and what is reserved.
 _CONFIG = struct.Struct("=II 5Q4I 64s64s32s2Q 8Q")
-"""`struct loop_config` of linux/loop.h: descriptor and size of blocks, `struct loop_info64`, and what is reserved."""
 _STATUS = struct.Struct("=5Q4I 64s64s32s2Q")
+# Free devices that others may take before they are configured.
 _TRIES = 64
-"""Free devices that others may take before they are configured."""
 # What a new file system has in its file, by the length of that and the number of files.
 _formats: dict[tuple[int, int], tuple[tuple[int, bytes], ...]] = {}
 _MAX_FORMATS, _MAX_FORMAT_BYTES = 4, 16 << 20
+# Inodes that ext4 has for itself.
 _OWN_FILES = 11
-"""Inodes that ext4 has for itself."""
 _FEATURES = "^has_journal,^resize_inode,metadata_csum,uninit_bg"
 _MOUNT_OPTIONS = "discard,noinit_itable,barrier=0"
 _FLAGS = syscalls.MS_NOSUID | syscalls.MS_NODEV

@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 LIBRARY = "libseccomp.so.2"
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
+# Attributes of a filter: its action for calls of another ABI, and how it is compiled.
 _BAD_ARCHITECTURE, _OPTIMIZE = 2, 8
-"""Attributes of a filter: its action for calls of another ABI, and how it is compiled."""
 _BINARY_TREE = 2
 _GREATER, _EQUAL, _MASKED_EQUAL = 6, 4, 7
 _NATIVE = 0
+# Tokens of the other ABIs that a machine type has, but for those in which `socketcall` makes sockets.
 _COMPATIBLE = {
     # x32, whose token is that of x86_64 with a 32-bit class.
     "x86_64": (0x4000003E,),
     # Arm, little-endian.
     "aarch64": (0x40000028,),
 }
-"""Tokens of the other ABIs that a machine type has, but for those in which `socketcall` makes sockets."""
+# Tokens of those: i386.
 _WITH_SOCKETCALL = {"x86_64": (0x40000003,)}
-"""Tokens of those: i386."""
+# Above all system calls; Linux has given out fewer than 500 numbers.
 _LAST_NUMBER = 1023
-"""Above all system calls; Linux has given out fewer than 500 numbers."""
 
 NEW_NAMESPACES = (0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000)
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET."""
@@ -94,10 +94,10 @@ DENIED_IN_JAILS = frozenset(("mknod", "mknodat", "openat2", "ptrace", "process_v
 """What makes devices and FIFOs, a call whose mode lies in memory, and what reaches into other processes."""
 
 
+# In place of the number of a system call that this libseccomp does not know.
 _UNKNOWN = -1
-"""In place of the number of a system call that this libseccomp does not know."""
+# A comparison: the number of an argument, an operator, and what it compares with.
 _Rule = tuple[int, int, int, int]
-"""A comparison: the number of an argument, an operator, and what it compares with."""
 
 
 class FilterError(Exception):

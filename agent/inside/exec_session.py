@@ -29,8 +29,8 @@ BUFFER = 64 * 1024
 MAX_EXIT_CODE = 255
 FRAMES_AT_A_TIME = 256
 """Frames that are read before others have their turn: a helper may send many small ones, all of which are there."""
+# Bytes of the words with which a helper refuses a command.
 _MAX_REFUSAL = 1000
-"""Bytes of the words with which a helper refuses a command."""
 _NONSENSE = "what comes from the kernel makes no sense"
 
 

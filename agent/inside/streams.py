@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 _RECORD = struct.Struct("=QII")
 RECORD_BYTES = _RECORD.size
+# Spans that are read at a time.
 _BLOCK = 1024
-"""Spans that are read at a time."""
 _FACTOR, _MASK = 2654435761, 0xFFFFFFFF
 
 

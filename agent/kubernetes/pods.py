@@ -78,8 +78,8 @@ WITNESS_TIMEOUT = 10.0
 """Seconds that kubelet may take to say how a container ended that has not said so itself."""
 SETTLE_TIMEOUT = 60.0
 """Seconds that kubelet may take to give up a pod of which no container was seen."""
+# Exit codes of what was asked to end, or killed, by anyone.
 _SIGNALLED = frozenset({KILLED, 128 + 15})
-"""Exit codes of what was asked to end, or killed, by anyone."""
 
 
 @dataclass(frozen=True, slots=True)

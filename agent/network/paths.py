@@ -31,8 +31,8 @@ _BROKEN = Gauge("retinue_agent_broken_paths", "Paths from other nodes in session
 
 MAX_NAMED = 8
 """Faulty paths that are told of one network."""
+# Seconds without reading, after more than what probes bring.
 _FLOOD_PAUSE = 0.05
-"""Seconds without reading, after more than what probes bring."""
 
 
 @dataclass(frozen=True, slots=True)

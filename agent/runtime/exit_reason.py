@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 KILLED = 128 + 9
 """Exit code of what SIGKILL has ended."""
+# Reasons for which an agent ends what runs.
 _ENDED_FOR = {DISK_EXCEEDED, AttemptReason.GUEST_FAILED}
-"""Reasons for which an agent ends what runs."""
 OUT_OF_MEMORY = "its memory was used up"
 RECENT = 10.0
 """Seconds before its end in which a process of a kernel was killed for want of memory, if that is why it ended: what

@@ -54,8 +54,8 @@ DIGITS = 16
 """Digits of an image's id in the name of the container that it is exported by."""
 USERS, GROUPS = "/etc/passwd", "/etc/group"
 _SUPERBLOCK_SIZE = 96
+# Of squashfs 4.0: its magic number, and the bytes that it uses of its file.
 _SUPERBLOCK = struct.Struct("<I36xQ")
-"""Of squashfs 4.0: its magic number, and the bytes that it uses of its file."""
 _MAGIC = 0x73717368
 _DIGITS = re.compile(f"[0-9a-f]{{{DIGITS}}}")
 _ID = re.compile(r"sha256:[0-9a-f]{64}")

@@ -12,9 +12,10 @@ import retinue.router.daemon
 from docs.generator.markdown import line, table
 from retinue.router.metrics import Families
 
+# Importing them registers their metrics.
 _IMPORTED = (retinue.agent.daemon, retinue.manager.daemon, retinue.manager.gateway.leased_ports, retinue.router.daemon)
-"""Importing them registers their metrics."""
 _MANAGER, _AGENT, _ROUTER = "manager", "agent", "router"
+# The daemons that serve a metric; others are a manager's.
 _OF = {
     "retinue_agent_attempts": (_AGENT,),
     "retinue_agent_broken_paths": (_AGENT,),
@@ -25,7 +26,6 @@ _OF = {
     "retinue_failing": (_MANAGER, _AGENT, _ROUTER),
     "retinue_router_connected": (_ROUTER,),
 }
-"""The daemons that serve a metric; others are a manager's."""
 
 
 def metrics() -> dict[str, list[tuple[Metric, tuple[str, ...]]]]:

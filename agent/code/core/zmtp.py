@@ -8,8 +8,8 @@ https://rfc.zeromq.org/spec/23/.
 from __future__ import annotations
 
 GREETING = 64
+# Places and values in a greeting: both ends of the signature, and the version.
 _SIGNATURE = (0, 0xFF), (9, 0x7F), (10, 3)
-"""Places and values in a greeting: both ends of the signature, and the version."""
 _MORE, _LONG, _COMMAND = 1, 2, 4
 LARGEST_COMMAND = 64 * 1024
 MAX_PARTS = 64

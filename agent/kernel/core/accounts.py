@@ -27,10 +27,10 @@ MAX_ID = 2**31 - 1
 """The largest number of a user or a group that an image may name."""
 MAX_GROUPS = 1024
 """Groups of a user beside its own."""
+# Place of the number in a line.
 _NUMBER = 2
-"""Place of the number in a line."""
+# Place of a user's group in a line of users, and of the names of members in one of groups.
 _GROUP = 3
-"""Place of a user's group in a line of users, and of the names of members in one of groups."""
 _DIGITS = 10
 
 

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from lightkube.models.core_v1 import Container
     from lightkube.resources.core_v1 import Pod
 
+# Slots by the cluster's name of the resource, each with how many of its units are one of the cluster's.
 _SLOTS = {"cpu": (CPU, 1000), "memory": (MEMORY, 1), STORAGE: (DISK, 1), GPU: (CUDA, WHOLE)}
-"""Slots by the cluster's name of the resource, each with how many of its units are one of the cluster's."""
 
+# Powers of ten of suffixes that lightkube does not know.
 _SMALL = {"n": -9, "u": -6}
-"""Powers of ten of suffixes that lightkube does not know."""
 
 
 def offered(allocatable: Mapping[str, str], foreign: Iterable[Mapping[str, int]]) -> dict[str, int]:

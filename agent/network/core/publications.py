@@ -24,8 +24,8 @@ LEASED_NUMBERS = range(62_384, 63_768)
 """Those of leased ports, so that some are left for replicas of endpoints whatever users open."""
 MAX_LEASED = 64
 """Leased ports of one attempt."""
+# Those of versions before: what was given then is kept until it ends.
 _FORMER_NUMBERS = range(30_000, 32_768)
-"""Those of versions before: what was given then is kept until it ends."""
 REST = 600.0
 """Seconds that a number is not given again."""
 PORTS = range(1, 65_536)

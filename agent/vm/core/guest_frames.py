@@ -174,8 +174,8 @@ def parse_answer(data: bytes) -> tuple[bytes, int]:
 
 
 _STATUS = re.compile(rb"killed (\d{1,18})|exit (\d{1,3}) (\d{1,18})")
+# What a process cannot have was not written by our first process.
 _LARGEST_CODE = 255
-"""What a process cannot have was not written by our first process."""
 
 
 @dataclass(frozen=True, slots=True)

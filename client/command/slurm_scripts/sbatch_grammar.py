@@ -62,8 +62,8 @@ HETEROGENEOUS = (
     "parts that need not run together are jobs of their own"
 )
 """Why a job has one part."""
+# Words between the parts of a heterogeneous job.
 _PARTS = frozenset({"hetjob", "packjob", ":"})
-"""Words between the parts of a heterogeneous job."""
 
 
 def _options(treatment: Treatment, value: Value, *rows: tuple[str, str]) -> Iterator[Option]:

@@ -27,14 +27,14 @@ from retinue.rpc.core.addresses import is_address
 
 _log = logging.getLogger(__name__)
 
+# Pause between two looks at which routers there are, and which tokens were revoked.
 _POLL_SECONDS = 0.5
-"""Pause between two looks at which routers there are, and which tokens were revoked."""
+# Pause between two records of which routers were heard.
 _RECORD_SECONDS = 5.0
-"""Pause between two records of which routers were heard."""
 
 
+# For the first answer to a name; what comes later counts from then on.
 _NAME_SECONDS = 2.0
-"""For the first answer to a name; what comes later counts from then on."""
 
 
 class RouterEdge:

@@ -150,12 +150,12 @@ def _engine(cluster: Cluster) -> int:
     return next(pid for pid in pids if Path(f"/proc/{pid}/comm").read_text().strip() == "envoy")
 
 
+# Has a page remember what its footer says, however short a time it does.
 _KEEP_STATES = """() => {
     const footer = document.querySelector("footer");
     window.states = [];
     new MutationObserver(() => window.states.push(footer.dataset.state)).observe(footer, {attributeFilter: ["data-state"]});
 }"""
-"""Has a page remember what its footer says, however short a time it does."""
 
 
 @pytest.mark.parametrize("killed", ["manager", "database", "gateway"])
