@@ -12,8 +12,8 @@ from retinue.manager.domain.errors import AgentRevoked, CredentialsMissing, Toke
 from retinue.manager.identity.authority import certificate_fingerprint, parse_node_uri
 from retinue.manager.identity.principal import Kind, Membership, Principal
 from retinue.manager.identity.tokens import TOKEN_PREFIX, hash_secret, is_secret, same_hash
+from retinue.manager.server.bearer_lookups import BearerLookups
 from retinue.manager.server.calls import Call
-from retinue.manager.store.accounts import accounts
 from retinue.manager.store.accounts.accounts import Bearer
 from retinue.manager.store.fleet import agents, routers
 from retinue.manager.store.postgres.database import Database
@@ -35,6 +35,7 @@ class Authenticator:
         self._database = database
         self._monotonic = monotonic
         self._clock = clock
+        self._lookups = BearerLookups(database)
         self._bearers: dict[bytes, tuple[float, Bearer]] = {}
         self._enrolled: dict[tuple[Kind, str, int], float] = {}
 
@@ -77,9 +78,7 @@ class Authenticator:
         now = self._monotonic()
         looked, bearer = self._bearers.get(key, (-CACHE_SECONDS, None))
         if bearer is None or now - looked >= CACHE_SECONDS:
-            with in_lane(Lane.CREDENTIALS):
-                async with self._database.transaction() as tx:
-                    bearer = await accounts.find_bearer(tx, key)
+            bearer = await self._lookups.find(key)
             if bearer is None or not same_hash(bearer.hash, key):
                 self._bearers.pop(key, None)
                 raise TokenInvalid

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy
-from sqlalchemy import Column, ColumnElement, Uuid, bindparam, cast, func, null, or_
+from sqlalchemy import Column, ColumnElement, LargeBinary, Uuid, cast, func, null, or_
 from sqlalchemy.dialects.postgresql import insert
 from sqlmodel import col, delete, select, tuple_, update
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.session.mounts import FileOwner
 from retinue.manager.store.placement import quotas
-from retinue.manager.store.postgres.constructs import table_of, words
+from retinue.manager.store.postgres.constructs import one_of, table_of, words
 from retinue.manager.store.postgres.recordset import record_of
 from retinue.manager.store.tables import Membership, Project, RetiredName, Session, Token, UserAccount
 
@@ -269,7 +269,7 @@ def _memberships(of: Column[Any]) -> ColumnElement[Any]:
     return func.array(query.order_by(_membership.c.project).scalar_subquery())
 
 
-_BEARER = (
+_BEARERS = (
     sqlalchemy.select(
         _token.c.id,
         _token.c.hash,
@@ -281,15 +281,26 @@ _BEARER = (
         _memberships(_membership.c.role).label("roles"),
     )
     .join_from(_token, _user, _user.c.name == _token.c.user_name)
-    .where(_token.c.hash == bindparam("hash"))
+    .where(_token.c.hash == one_of("hashes", LargeBinary()))
 )
+
+
+async def find_bearers(tx: AsyncSession, hashes: Collection[bytes]) -> dict[bytes, Bearer]:
+    """Returns by hash whom the tokens with these hashes stand for; expired and revoked ones are found too."""
+    return {
+        bytes(row.hash): Bearer(
+            row.id,
+            bytes(row.hash),
+            row.name,
+            row.role,
+            tuple(zip(row.projects, row.roles, strict=True)),
+            row.expire_time,
+            row.revoked,
+        )
+        for row in await tx.execute(_BEARERS, {"hashes": list(hashes)})
+    }
 
 
 async def find_bearer(tx: AsyncSession, secret_hash: bytes) -> Bearer | None:
     """Whom the token with this hash stands for; expired and revoked ones are found too."""
-    rows = await tx.execute(_BEARER, {"hash": secret_hash})
-    row = rows.one_or_none()
-    if row is None:
-        return None
-    memberships = tuple(zip(row.projects, row.roles, strict=True))
-    return Bearer(row.id, bytes(row.hash), row.name, row.role, memberships, row.expire_time, row.revoked)
+    return (await find_bearers(tx, (secret_hash,))).get(secret_hash)

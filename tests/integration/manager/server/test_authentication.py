@@ -35,6 +35,7 @@ from retinue.manager.server.calls import Call
 from retinue.manager.store.accounts import accounts
 from retinue.manager.store.fleet import agents
 from retinue.manager.store.postgres.database import Database, StoreUnavailable
+from retinue.manager.store.postgres.lanes import POOL_SIZES, Lane
 from retinue.manager.v1 import (
     account_service_pb2,
     account_service_pb2_grpc,
@@ -46,6 +47,7 @@ from retinue.manager.v1 import (
     session_service_pb2_grpc,
 )
 from tests.integration.manager.rig import Service, bearer, failure, taken_apart
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -339,6 +341,39 @@ async def test_an_outage_is_no_verdict(tmp_path: object) -> None:
             await asking.authenticate(caller)
     finally:
         await nowhere.dispose()
+
+
+@pytest.mark.attack("guessed-tokens")
+async def test_tokens_that_wait_for_the_database_are_looked_up_together(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = await service.user("ada")
+    began = 0
+    transaction = service.database.transaction
+
+    def counted() -> Any:
+        nonlocal began
+        began += 1
+        return transaction()
+
+    asking = Authenticator(service.database, monotonic=time.monotonic, clock=lambda: dt.datetime.now(dt.UTC))
+    calls = [call_of(new_secret(TOKEN_PREFIX)) for _ in range(500)]
+    async with service.database.transaction() as tx:
+        await tx.execute(text("LOCK TABLE token"))
+        monkeypatch.setattr(service.database, "transaction", counted)
+        answers = asyncio.gather(*map(asking.authenticate, [*calls, call_of(good)]), return_exceptions=True)
+
+        async def lookup_waits() -> bool:
+            waits = "SELECT count(*) FROM pg_locks WHERE relation = 'token'::regclass AND NOT granted"
+            return bool((await tx.execute(text(waits))).scalar_one())
+
+        await eventually(lookup_waits)
+    *wrong, right = await answers
+    assert {type(answer) for answer in wrong} == {TokenInvalid}
+    assert not isinstance(right, BaseException)
+    assert right.name == "ada"
+    # One for each connection, and one for all others.
+    assert began <= POOL_SIZES[Lane.CREDENTIALS] + 1
 
 
 @pytest.mark.attack("guessed-tokens")

@@ -350,11 +350,10 @@ async def test_ten_thousand_wrong_tokens_are_a_row_a_minute(rig: Rig) -> None:
             assert isinstance(ended, grpc.aio.AioRpcError)
             codes[ended.code()] += 1
         await rig.service.auditor.write()
-    # On a busy machine, the database does not answer some of a hundred at once in time.
-    denied = 10_000 - codes[grpc.StatusCode.UNAVAILABLE]
-    assert denied > 9_000
+    # Within the limit of an address, and above it; none waits for the database until it is refused.
+    assert set(codes) == {Code.UNAUTHENTICATED, Code.RESOURCE_EXHAUSTED}
     records = await rig.listed(page_size=500)
-    assert sum(record.count for record in records) == denied, codes
+    assert sum(record.count for record in records) == codes.total() == 10_000
     assert {(record.reason, record.code) for record in records} == {("TOKEN_INVALID", "UNAUTHENTICATED")}
     minutes = {record.create_time.seconds for record in records}
     assert len(minutes) == len(records)
