@@ -6,8 +6,9 @@ import argparse
 import asyncio
 import sys
 import time
+from pathlib import Path
 
-from tests.failpoints.walk import Walk, everything, sample
+from tests.failpoints.walk import Pick, Walk, everything, sample
 
 
 def _say(text: str) -> None:
@@ -15,12 +16,16 @@ def _say(text: str) -> None:
     sys.stdout.flush()
 
 
-async def _walk(part: int, parts: int, seed: int, seconds: float, count: int) -> list[str]:
-    async with Walk.begin(_say) as walk:
-        if count:
-            await sample(walk, count, seed)
+async def _walk(given: argparse.Namespace) -> list[str]:
+    part, _, parts = given.part.partition("/")
+    async with Walk.begin(_say, logs=given.logs) as walk:
+        if given.picks:
+            await walk.round(given.picks)
             return walk.found
-        missed = await everything(walk, part, parts, seed, seconds)
+        if given.sample:
+            await sample(walk, given.sample, given.seed)
+            return walk.found
+        missed = await everything(walk, int(part), int(parts or 1), given.seed, given.seconds)
         _say(f"{len(walk.fired)} failed once; not passed again: {', '.join(map(str, missed)) or 'none'}")
         return walk.found
 
@@ -32,9 +37,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=3600.0, help="after which no further round begins")
     parser.add_argument("--sample", type=int, default=0, metavar="N", help="only so many, chosen by the seed")
-    given = parser.parse_args()
-    part, _, parts = given.part.partition("/")
-    found = asyncio.run(_walk(int(part), int(parts or 1), given.seed, given.seconds, given.sample))
+    parser.add_argument("--logs", type=Path, metavar="DIRECTORY", help="where logs of rounds that find something stay")
+    parser.add_argument(
+        "picks", type=Pick.parse, nargs="*", metavar="POINT=ACTION", help="one round with these alone, to see it again"
+    )
+    found = asyncio.run(_walk(parser.parse_args()))
     _say("faults: ok" if not found else f"faults: {len(found)} found")
     return 1 if found else 0
 

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import random
 import re
+import shutil
 import signal
 import tempfile
 import time
@@ -15,10 +16,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from retinue.devtools.cluster import Cluster, ClusterOptions
+from retinue.devtools.cluster import Cluster, ClusterError, ClusterOptions
 from retinue.devtools.process import ChildProcess
 from retinue.rpc.failpoints import THREAD_ACTIONS, Action
-from tests.failpoints.workload import Workload
+from tests.failpoints.workload import ROUND_SECONDS, Workload
+from tests.support.eventually import eventually
 from tests.support.failpoint_sites import points
 
 KILLS = (Action.KILL, Action.KILL_AFTER)
@@ -42,6 +44,12 @@ class Pick:
 
     point: str
     action: Action
+
+    @classmethod
+    def parse(cls, text: str) -> Pick:
+        """Returns the pick of a text such as `POINT=ACTION`, with or without a comma after it. Raises ValueError."""
+        point, _, action = text.removesuffix(",").rpartition("=")
+        return cls(point, Action(action))
 
     def __str__(self) -> str:
         """As the file that arms it is called."""
@@ -100,12 +108,18 @@ class Walk:
     say: Callable[[str], None]
     found: list[str] = field(default_factory=list)
     fired: set[str] = field(default_factory=set)
+    logs: Path | None = None
+    _rounds: int = 0
     _read: dict[Path, int] = field(default_factory=dict)
 
     @classmethod
     @asynccontextmanager
-    async def begin(cls, say: Callable[[str], None], prefix: str = "rt-fp-") -> AsyncIterator[Walk]:
-        """Starts a cluster of two agents, with points that are not armed."""
+    async def begin(
+        cls, say: Callable[[str], None], prefix: str = "rt-fp-", logs: Path | None = None
+    ) -> AsyncIterator[Walk]:
+        """Starts a cluster of two agents, with points that are not armed. `logs` gets a copy of all logs after each
+        round that finds something.
+        """
         with tempfile.TemporaryDirectory() as directory:
             options = ClusterOptions(
                 agents=2,
@@ -118,7 +132,7 @@ class Walk:
                 agent_arguments=("--dev", "--failpoints", directory),
             )
             async with Cluster(options=options) as cluster:
-                yield cls(cluster, Path(directory), say)
+                yield cls(cluster, Path(directory), say, logs=logs)
 
     def reached(self) -> list[str]:
         """Returns the points that were passed."""
@@ -150,7 +164,10 @@ class Walk:
         fired = [str(pick) for pick in picks if pick not in missed]
         self.fired.update(fired)
         self.say(f"{len(fired)} of {len(picks)} in {time.monotonic() - began:.0f} s, {len(found)} found")
+        self._rounds += 1
         if found:
+            if self.logs is not None:
+                shutil.copytree(self.cluster.directory / "logs", self.logs / f"round-{self._rounds}")
             self.found += [f"{text}\n  after {', '.join(fired)}" for text in found]
             for text in found:
                 self.say(f"FOUND {text}")
@@ -193,9 +210,14 @@ class Walk:
             await child.kill()
 
     async def _all_alive(self) -> None:
-        await self.cluster.start_manager()
-        for index in range(len(self.cluster.agents)):
-            await self.cluster.wait_agent(index)
+        async def look() -> bool:
+            await self.cluster.start_manager()
+            for index in range(len(self.cluster.agents)):
+                await self.cluster.wait_agent(index)
+            return True
+
+        # One that ends meanwhile is started again, and how it ended is looked at.
+        await eventually(look, seconds=ROUND_SECONDS, ignoring=ClusterError)
 
     def _look_at_logs(self) -> list[str]:
         """Returns what must never be in a log, since the last look."""

@@ -5,6 +5,7 @@ have come of it.
 from __future__ import annotations
 
 import asyncio
+import traceback
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -56,9 +57,24 @@ class Workload:
             async with asyncio.timeout(ROUND_SECONDS):
                 await act()
         except (TimeoutError, AssertionError) as error:
-            self.found.append(f"{act.__name__.strip('_')} did not end: {str(error) or 'in time'}")
+            kind = act.__name__.strip("_")
+            self.found.append(f"{kind} did not end: {str(error) or 'in time'}, {_place(error)}{await self._seen(kind)}")
         except Exception as error:  # noqa: BLE001  # whatever it is, it is what was looked for
             self.found.append(f"{act.__name__.strip('_')}: {type(error).__name__}: {error}")
+
+    async def _seen(self, kind: str) -> str:
+        """Returns in words how the sessions of an act are, and why."""
+
+        async def look() -> list[str]:
+            return [
+                f"; {view.spec.name} is {view.state}: {view.reason} {view.message}"
+                for name in self.names
+                if name.startswith(f"{kind.partition('_')[0]}-")
+                async for session in self.client.sessions.list(filter=f'name = "{name}"', show_ended=True)
+                if (view := session.view)
+            ]
+
+        return "".join(await self._again(look))
 
     async def _again(self, call: Callable[[], Awaitable[Value]]) -> Value:
         """Does what may be done again until it succeeds."""
@@ -226,3 +242,15 @@ class Workload:
         left = await self.cluster.wait_clean(60)
         self.found += [f"left on {agent}: {leftovers}" for agent, leftovers in left.items()]
         return self.found
+
+
+def _place(error: BaseException) -> str:
+    """Returns where of this file an act was when its time was over."""
+    frames = [
+        frame
+        for each in (error, error.__cause__)
+        if each is not None
+        for frame in traceback.extract_tb(each.__traceback__)
+        if frame.filename == __file__
+    ]
+    return ", in ".join(f"line {frame.lineno}" for frame in frames) or "nowhere"
