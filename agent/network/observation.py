@@ -169,9 +169,16 @@ def _neighbours(netlink: Netlink, bridge: Link | None) -> frozenset[NeighbourEnt
 def _routes(netlink: Netlink, link: Link) -> frozenset[RouteEntry]:
     question = _question(rtmsg, rtnl.RTM_GETROUTE, family=socket.AF_INET, table=_MAIN_TABLE)
     question["attrs"] = [("RTA_OIF", link.index)]
+    try:
+        answer = netlink.dump(question)
+    except RequestError as error:
+        if error.code != errno.ENOENT:
+            raise
+        # A namespace gets the table with its first route.
+        answer = []
     return frozenset(
         RouteEntry(link.index, _destination(found), _text(found, "RTA_GATEWAY"))
-        for found in netlink.dump(question)
+        for found in answer
         if found.get_attr("RTA_OIF") == link.index and found["table"] == _MAIN_TABLE
     )
 

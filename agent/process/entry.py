@@ -5,6 +5,7 @@ which joins the kernel and gives up all rights.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import socket
@@ -22,6 +23,8 @@ from retinue.agent.process.bubblewrap import memory_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+_log = logging.getLogger(__name__)
 
 Child = subprocess.Popen[bytes]
 END_TIMEOUT = 5.0
@@ -113,7 +116,12 @@ async def enter(
     reader, writer = await asyncio.open_connection(sock=ours, limit=BUFFER)
 
     async def ended() -> None:
-        await in_thread(_reap, child)
+        try:
+            await in_thread(_reap, child)
+        except OSError as error:
+            _log.warning("the end of a helper in a kernel is not waited for: %s", error)
+            # It takes the helper inside with it. The next start of a process reaps it.
+            child.kill()
 
     return ExecStream(SocketChannel(reader, writer), ended, environment, HOME)
 

@@ -229,10 +229,15 @@ class AttemptRuntime(ABC, Generic[Options]):
             record = self._store.record(attempt_id)
             if record.phase is not Phase.CREATED:
                 return
-            record = replace(record, phase=Phase.RUNNING, start_time=time.time())
+            held, record = record, replace(record, phase=Phase.RUNNING, start_time=time.time())
             # Shown last: one that is reported to run is not held any more, whatever happens to this process.
             await self._store.save(record)
-            await self._release(record)
+            try:
+                await self._release(record)
+            except BaseException:
+                # It may have been released, and then its command may end before it is tried again.
+                self._store.show(replace(held, start_time=record.start_time))
+                raise
             self._store.show(record)
             self._warn_in_time(record)
 
@@ -282,8 +287,9 @@ class AttemptRuntime(ABC, Generic[Options]):
         await self._usage.measure(attempt_id)
         async with self._store.lock(attempt_id):
             record = self._store.record(attempt_id)
-            self._store.kill_at.pop(attempt_id, None)
             await self._kill_paused(attempt_id, record.init)
+            # Not before: it stays due when that fails.
+            self._store.kill_at.pop(attempt_id, None)
             if record.init is not None and not record.phase.ended:
                 self._killed.begin(attempt_id)
         self._store.changed()

@@ -128,12 +128,13 @@ class AttemptStore:
         before finds the former record.
         """
         saving = asyncio.ensure_future(self.save(record))
+        # Retrieved whatever becomes of the caller: asyncio would log it.
+        saving.add_done_callback(lambda saved: saved.cancelled() or saved.exception())
         done, _ = await asyncio.wait({saving}, timeout=NOTE_TIMEOUT)
         if not done or saving.exception() is not None:
             _log.error(
                 "the record of attempt %s cannot be written: %s", record.id, saving.exception() if done else "hung"
             )
-            saving.add_done_callback(lambda late: late.cancelled() or late.exception())
             self._unwritten.add(record.id)
         self.show(record)
 

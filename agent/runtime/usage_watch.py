@@ -7,6 +7,7 @@ before it is killed, and at once when its end is seen; what could not be read th
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from retinue.agent.resources.core.usage import FinalUsage, Usage
+
+_log = logging.getLogger(__name__)
 
 INTERVAL = 10.0
 """Seconds between two measurements of a running attempt."""
@@ -42,11 +45,16 @@ class UsageWatch:
         self._groups[attempt_id] = groups
 
     async def measure(self, attempt_id: str) -> None:
-        """Measures an attempt now; one that is not known, or whose groups are gone, stays as it was."""
+        """Measures an attempt now; one that is not known, or cannot be measured, stays as it was."""
         groups = self._groups.get(attempt_id)
         if groups is None:
             return
-        usage = await KERNELS.run(self._read, groups)
+        try:
+            usage = await KERNELS.run(self._read, groups)
+        except OSError as error:
+            # What ends the attempt waits for this.
+            _log.warning("attempt %s is not measured: %s", attempt_id, error)
+            return
         # It may have been taken meanwhile.
         if attempt_id in self._groups and (found := later(self._known.get(attempt_id), usage, self._clock())):
             self._known[attempt_id] = found

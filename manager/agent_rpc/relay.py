@@ -25,6 +25,7 @@ from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
 from retinue.manager.agent_rpc.dialer import AgentNotReachedError, Dialer, Purpose
 from retinue.rpc import failpoints
 from retinue.rpc.bidi_call import UNSENT, BidiCall
+from retinue.rpc.cancellation import UnrequestedCancellationError, cancellable
 
 _log = logging.getLogger(__name__)
 
@@ -140,7 +141,8 @@ class Forwarder:
             await failpoints.reach("relay.exchange", _lost)
             call = BidiCall[Any, Any](method(stub)())
             writing = asyncio.create_task(
-                _write(call, requests, lambda: self.hear(location)), name=f"requests to {location.agent_id}"
+                cancellable(_write, call, requests, lambda: self.hear(location)),
+                name=f"requests to {location.agent_id}",
             )
             # The reader of the responses then learns at once that there will be no more.
             writing.add_done_callback(lambda task: call.cancel() if _failed(task) else None)
@@ -181,6 +183,9 @@ class Forwarder:
             yield
         except AgentNotReachedError as error:
             raise unavailable(error) from error
+        except UnrequestedCancellationError as error:
+            message = f"the requests to agent {location.agent_id} were interrupted"
+            raise AgentUnavailableError(message, agent_id=location.agent_id) from error
         except grpc.aio.AioRpcError as error:
             failure = translated(location.agent_id, error)
             if isinstance(failure, AgentUnavailableError):

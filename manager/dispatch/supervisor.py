@@ -20,7 +20,7 @@ from retinue.manager.domain.agents.timers import Timers
 from retinue.manager.domain.scheduling.records import AgentState, LossHold
 from retinue.manager.domain.session.attempts import AttemptUsage, ListenerBrokenError, TermOverError, UsageWatch
 from retinue.manager.store.fleet.nodes import AgentTarget
-from retinue.rpc.cancellation import cancellable
+from retinue.rpc.cancellation import UnrequestedCancellationError, cancellable
 
 _log = logging.getLogger(__name__)
 
@@ -158,7 +158,7 @@ class Supervisor:
         except TermOverError:
             raise
         except Exception as error:  # noqa: BLE001  # logged, and done again with the next round
-            known = isinstance(error, ListenerBrokenError)
+            known = isinstance(error, ListenerBrokenError | UnrequestedCancellationError)
             _log.log(logging.WARNING if known else logging.ERROR, "%s: %r", what, error, exc_info=not known)
 
     async def _sync_links(self, group: asyncio.TaskGroup) -> None:

@@ -138,7 +138,8 @@ async def lead(database: Database, holder: str, body: Callable[[Lease], Awaitabl
     the body is cancelled at once when it is not.
 
     Returns when the body does. Raises NotLeader when the lock or the lease was lost, StoreUnavailable when the database
-    cannot be reached, and what the body raises, as a group, unless all of it says that the term has ended.
+    cannot be reached, UnrequestedCancellationError when a renewal was cancelled, and what the body raises, as a group,
+    unless all of it is of these.
     """
     async with _lock(database) as connection:
         lease, renewal = await _begin(database, connection, holder)
@@ -149,7 +150,7 @@ async def lead(database: Database, holder: str, body: Callable[[Lease], Awaitabl
                 await body(lease)
                 renewing.cancel()
         except BaseExceptionGroup as group_error:
-            ended, failed = group_error.split((NotLeader, StoreUnavailable))
+            ended, failed = group_error.split((NotLeader, StoreUnavailable, UnrequestedCancellationError))
             if ended is None or failed is not None:
                 raise
             raise _leaves(ended)[0] from None

@@ -24,6 +24,7 @@ from tests.integration.agent.runtime.conftest import first_process, record
 from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
+    from retinue.agent.runtime.attempt_records import Record
     from retinue.agent.runtime.options import RuntimeOptions
     from tests.integration.agent.runtime.conftest import Contract
 
@@ -55,6 +56,42 @@ async def test_release_that_was_recorded_and_not_done(contract: Contract) -> Non
     await contract.open()
     observed = await contract.until("k.1", Phase.EXITED)
     assert (observed.exit_code, contract.printed("k.1")) == (0, "out\n")
+
+
+async def test_a_release_that_fails_after_it_was_done(contract: Contract, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = await contract.held(contract.spec("k", "sh", "-c", "exit 3"))
+    assert isinstance(backend, AttemptRuntime)
+    release = backend._release  # noqa: SLF001
+
+    async def lost(record: Record) -> None:
+        await release(record)
+        raise OSError(errno.EIO, "its answer is lost")
+
+    monkeypatch.setattr(backend, "_release", lost)
+    with pytest.raises(OSError, match="its answer is lost"):
+        await backend.start("k.1")
+    observed = await contract.until("k.1", Phase.EXITED, Phase.FAILED)
+    assert (observed.phase, observed.exit_code, observed.reason) == (Phase.EXITED, 3, "EXITED")
+
+
+async def test_a_kill_that_fails_stays_due(contract: Contract, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = await contract.started(contract.spec("k", "sh", "-c", STUBBORN))
+    assert isinstance(backend, AttemptRuntime)
+    await contract.until_printed("k.1", "on\n")
+    await backend.stop("k.1", GRACE)
+    due = backend.observe()["k.1"].kill_at
+
+    async def refused(*_: object) -> None:
+        raise OSError(errno.EIO, "not killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(backend, "_kill", refused)
+        with pytest.raises(OSError, match="not killed"):
+            await backend.kill("k.1")
+    # By this, it is tried again.
+    assert backend.observe()["k.1"].kill_at == due
+    await backend.kill("k.1")
+    assert (await contract.until("k.1", Phase.EXITED)).exit_code == 137
 
 
 async def test_end_while_no_agent_is_there(contract: Contract) -> None:

@@ -48,7 +48,7 @@ async def requests() -> AsyncIterator[pb.AttachRequest]:
     await asyncio.Event().wait()
 
 
-@pytest.mark.parametrize("action", ["error", ""])
+@pytest.mark.parametrize("action", ["error", "cancel", ""])
 async def test_a_request_that_cannot_be_sent_ends_the_stream(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: str
 ) -> None:

@@ -12,6 +12,7 @@ from sqlalchemy import text
 from retinue.manager.store.leadership import leadership, lease
 from retinue.manager.store.leadership.leadership import Lease, NotLeader
 from retinue.manager.store.postgres.database import Database, StoreUnavailable
+from retinue.rpc.cancellation import UnrequestedCancellationError
 from tests.support.eventually import NEVER, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -109,6 +110,17 @@ async def test_after_a_cut_some_manager_leads_again_in_a_higher_term(database: D
             await cut_leader(database)
         await eventually(holds(lambda: 4 in first.terms + second.terms))
         assert sorted(first.terms + second.terms) == [1, 2, 3, 4]
+
+
+async def test_a_cancelled_renewal_ends_a_term_as_an_interruption(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def cancelled(*_: object) -> None:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(leadership, "_renew", cancelled)
+    with pytest.raises(UnrequestedCancellationError):
+        await leadership.lead(database, "x", Body())
 
 
 async def write_project(database: Database, name: str, term: int) -> None:

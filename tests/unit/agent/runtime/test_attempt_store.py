@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from pathlib import Path
 
@@ -16,11 +17,14 @@ from tests.support.eventually import NEVER
 
 
 class SlowDisk(Records):
-    """Refuses to write at first, then takes as long as `resume` says for all but the attempt `quick.1`."""
+    """Refuses to write at first, then takes as long as `resume` says for all but the attempt `quick.1`, and may fail
+    after that.
+    """
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.full = False
+        self.broken = False
         self.written: list[str] = []
         self.waiting = threading.Event()
         self.resume = threading.Event()
@@ -31,6 +35,8 @@ class SlowDisk(Records):
         if record.id != "quick.1":
             self.waiting.set()
             self.resume.wait(NEVER)
+        if self.broken:
+            raise OSError(5, "input/output error")
         super().write(record)
         self.written.append(record.id)
 
@@ -61,3 +67,23 @@ async def test_an_end_is_written_while_late_records_are(tmp_path: Path, monkeypa
         disk.resume.set()
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)
+
+
+async def test_what_fails_after_its_caller_has_gone_is_no_error_of_asyncio(tmp_path: Path) -> None:
+    disk = SlowDisk(tmp_path / "attempts")
+    store = AttemptStore(disk)
+    await store.open(lambda: None)
+    assert await store.add(Record("late.1", "s", "k", "boot"), lasting=False)
+    complaints: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    noting = asyncio.create_task(store.note(ended(store.record("late.1"), Phase.EXITED, "EXITED", "", 1.0)))
+    await asyncio.to_thread(disk.waiting.wait, NEVER)
+    noting.cancel()
+    await asyncio.gather(noting, return_exceptions=True)
+    (saving,) = (task for task in asyncio.all_tasks() if task is not asyncio.current_task())
+    disk.broken = True
+    disk.resume.set()
+    await asyncio.wait((saving,))
+    del saving, noting
+    gc.collect()
+    assert complaints == []

@@ -55,6 +55,24 @@ async def test_groups_that_are_gone_change_nothing() -> None:
     assert watch.take("k.1") is None, "what was never measured is not zero"
 
 
+async def test_an_attempt_that_cannot_be_measured_stays_as_it_was() -> None:
+    groups = Groups()
+    failing = False
+
+    def read(given: Mapping[str, str]) -> Usage:
+        if failing:
+            raise OSError(5, "Input/output error")
+        return groups(given)
+
+    watch = UsageWatch(read, clock=lambda: 100.0)
+    watch.begin("k.1", GROUPS)
+    await watch.measure("k.1")
+    failing = True
+    # What ends it would end with this.
+    await watch.measure("k.1")
+    assert watch.take("k.1") == FinalUsage(100.0, cpu=5, memory_peak=7, read=0, written=3)
+
+
 async def test_what_is_not_counted_any_more_stays() -> None:
     groups = Groups()
     watch = UsageWatch(groups, clock=lambda: 100.0)

@@ -137,6 +137,26 @@ async def test_every_agent_without_a_stream_becomes_lost(monkeypatch: pytest.Mon
     assert set(FakeLink.made) == dialled
 
 
+async def test_a_cancelled_look_is_an_interruption_and_no_defect(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World({})
+    read = world.read
+
+    async def cancelled_at_first() -> dict[str, AgentTarget]:
+        found = await read()
+        if world.looks == 1:
+            raise asyncio.CancelledError
+        return found
+
+    monkeypatch.setattr(world, "read", cancelled_at_first)
+    async with supervised(world):
+        await world.look()
+    (record,) = (record for record in caplog.records if record.name == supervisor.__name__)
+    assert record.levelname == "WARNING"
+    assert not record.exc_info
+
+
 async def test_who_enrols_again_is_judged_again(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World({"n": AgentTarget("", AgentState.LOST)})
     async with supervised(world):
