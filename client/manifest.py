@@ -167,7 +167,7 @@ class _Reader:
             return
         keys = self._entries(node)
         lists = [key for key in names if key in keys]
-        if lists and len(keys.keys() - {"revision", "nextPageToken", "next_page_token"}) == 1:
+        if lists and len(keys.keys() - {"position", "nextPageToken", "next_page_token"}) == 1:
             yield from self.items(keys[lists[0]][1], names, depth + 1)
             return
         yield node

@@ -28,8 +28,8 @@ def fold(session: session_pb2.Session | None, event: session_pb2.SessionEvent) -
         _move_kernel(after, event)
     elif change == "image_pull":
         _pull(after, event.image_pull)
-    elif change == "pending_reason_changed":
-        changed = event.pending_reason_changed
+    elif change == "reason_changed":
+        changed = event.reason_changed
         after.reason, after.message, after.etag = changed.reason, changed.message, ""
         after.ClearField("conditions")
         after.conditions.extend(changed.conditions)

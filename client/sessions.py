@@ -29,6 +29,7 @@ from retinue.manager.v1 import (
     session_service_pb2,
     session_service_pb2_grpc,
 )
+from retinue.manager.v1.journal_position_pb2 import JournalPosition
 from retinue.types.v1 import app_pb2
 
 if TYPE_CHECKING:
@@ -279,6 +280,9 @@ class Sessions:
         self._own_streams = 0
         self._shared = SharedWatch(lambda after, incarnation: self.watch(after_revision=after, incarnation=incarnation))
 
+    def _session(self, view: session_pb2.Session, position: JournalPosition) -> Session:
+        return Session(self, view, position.revision, position.incarnation)
+
     async def create(
         self, *, request_id: str = "", validate_only: bool = False, **options: Unpack[SessionOptions]
     ) -> Session:
@@ -297,7 +301,7 @@ class Sessions:
             spec=spec, request_id=request_id or str(uuid.uuid4()), validate_only=validate_only
         )
         response = await call(self._stub.CreateSession, request)
-        return Session(self, response.session, response.revision, response.incarnation)
+        return self._session(response.session, response.position)
 
     async def check(self, **options: Unpack[SessionOptions]) -> session_service_pb2.PlacementPreview:
         """Returns where a session would be placed now, or why it would wait; creates nothing."""
@@ -353,7 +357,7 @@ class Sessions:
     async def get(self, session: str) -> Session:
         """Returns one session, by id, by a prefix of it that is unique, or by name."""
         response = await call(self._stub.GetSession, session_service_pb2.GetSessionRequest(session=session))
-        return Session(self, response.session, response.revision, response.incarnation)
+        return self._session(response.session, response.position)
 
     async def list(
         self,
@@ -376,7 +380,7 @@ class Sessions:
             return await call(self._stub.ListSessions, request)
 
         def items(page: session_service_pb2.ListSessionsResponse) -> Iterable[Session]:
-            return [Session(self, session, page.revision, page.incarnation) for session in page.sessions]
+            return [self._session(session, page.position) for session in page.sessions]
 
         async for session in paged(fetch, items, limit):
             yield session
@@ -389,7 +393,7 @@ class Sessions:
         """Terminates a session; returns it as it is then, before it has ended."""
         request = session_service_pb2.TerminateSessionRequest(session=session, etag=etag, force=force)
         response = await call(self._stub.TerminateSession, request)
-        return Session(self, response.session, response.revision, response.incarnation)
+        return self._session(response.session, response.position)
 
     async def terminate_many(
         self, sessions: Iterable[str], *, force: bool = False
@@ -407,7 +411,7 @@ class Sessions:
             answer.results.extend(part.results)
             if begin == 0:
                 # Every end comes after the first of these.
-                answer.revision, answer.incarnation = part.revision, part.incarnation
+                answer.position.CopyFrom(part.position)
         return answer
 
     async def restart(self, session: str, *, etag: str = "", force: bool = False, request_id: str = "") -> Session:
@@ -419,7 +423,7 @@ class Sessions:
             session=session, etag=etag, force=force, request_id=request_id or str(uuid.uuid4())
         )
         response = await call(self._stub.RestartSession, request)
-        return Session(self, response.session, response.revision, response.incarnation)
+        return self._session(response.session, response.position)
 
     async def update(
         self,
@@ -446,7 +450,7 @@ class Sessions:
             request_id=request_id or str(uuid.uuid4()),
         )
         response = await call(self._stub.UpdateSession, request)
-        return Session(self, response.session, response.revision, response.incarnation)
+        return self._session(response.session, response.position)
 
     async def extend(self, session: str, duration: Span | None = None) -> Session:
         """Says that a session is still needed; with `duration`, that no idle check ends it before then.
@@ -456,7 +460,7 @@ class Sessions:
         if duration is not None:
             request.duration.CopyFrom(as_duration(duration))
         response = await call(self._stub.ExtendSession, request)
-        return Session(self, response.session, response.revision, response.incarnation)
+        return self._session(response.session, response.position)
 
     async def explain(self, session: str) -> session_service_pb2.ExplainSessionResponse:
         """Returns why a session waits."""
@@ -484,9 +488,9 @@ class Sessions:
         interval = as_duration(min_interval)
 
         def request() -> session_service_pb2.WatchSessionsRequest:
+            after = None if position is None else JournalPosition(revision=position, incarnation=incarnation)
             return session_service_pb2.WatchSessionsRequest(
-                after_revision=position,
-                incarnation=incarnation,
+                after=after,
                 session_id=session_id,
                 until_ended=until_ended,
                 filter=filter,
@@ -496,31 +500,31 @@ class Sessions:
         stream = resumed(self._stub.WatchSessions, request, endless=not until_ended, retry_budget=self._retry_budget)
         async with aclosing(stream) as responses:
             async for response in responses:
-                incarnation = response.incarnation
+                incarnation = response.position.incarnation
                 for event in response.events:
                     if position is not None and event.revision <= position:
                         continue
                     position = event.revision
                     yield event
-                position = max(position or 0, response.revision)
+                position = max(position or 0, response.position.revision)
 
     async def history(self, session: str) -> Sequence[session_pb2.SessionEvent]:
         """Returns what happened to a session until now, oldest first, as far as the journal goes back."""
         found = await self.get(session)
         # With a filter the stream says up to where it has gone, also past what happens to other sessions.
-        request = session_service_pb2.WatchSessionsRequest(after_revision=0, filter=f'id = "{found.id}"')
+        request = session_service_pb2.WatchSessionsRequest(after=JournalPosition(), filter=f'id = "{found.id}"')
         events: list[session_pb2.SessionEvent] = []
 
         def after() -> session_service_pb2.WatchSessionsRequest:
             if events:
-                request.after_revision = events[-1].revision
+                request.after.revision = events[-1].revision
             return request
 
         stream = resumed(self._stub.WatchSessions, after, endless=True, retry_budget=self._retry_budget)
         async with aclosing(stream) as responses:
             async for response in responses:
                 events += response.events
-                if response.revision >= found.revision:
+                if response.position.revision >= found.revision:
                     break
         return events
 

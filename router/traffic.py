@@ -12,6 +12,7 @@ from retinue.router.statistics import (
     sessions_of,
 )
 from retinue.router.v1 import router_service_pb2 as pb
+from retinue.rpc.times import duration
 
 
 async def read_counts(serving: Serving) -> dict[tuple[str, int], RevisionCounts]:
@@ -64,5 +65,5 @@ def _revision(key: tuple[str, int], counts: RevisionCounts) -> pb.RevisionTraffi
         pending=counts.pending,
         requests=counts.requests,
         errors=counts.errors,
-        buckets=[pb.LatencyBucket(milliseconds=bound, count=count) for bound, count in counts.buckets],
+        buckets=[pb.LatencyBucket(upper_bound=duration(bound / 1000), count=count) for bound, count in counts.buckets],
     )

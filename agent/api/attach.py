@@ -63,7 +63,8 @@ class AttachService:
             raise _unavailable("the agent is stopping")
         with self._open.hold("Attach", request.attempt_id), _to_api_errors(request.attempt_id):
             kernel = self._runtime.kernel(request.attempt_id)
-            if request.command and request.command[0].startswith(f"{PROGRAMS}/"):
+            spec = request.spec
+            if spec.command and spec.command[0].startswith(f"{PROGRAMS}/"):
                 if (programs := await self._builds.ready(SSH)) is None:
                     raise KernelRuntimeError(
                         f"this node has no programs for ssh: {self._builds.failure(SSH)}; "
@@ -76,15 +77,15 @@ class AttachService:
             try:
                 await attachment.start(
                     Start(
-                        tuple(request.command) or SHELL,
-                        wire.environment | dict(request.environment),
-                        request.working_directory or wire.directory,
-                        _size(request.terminal) if request.HasField("terminal") else None,
-                        leaves=request.keep_processes,
-                        detached=request.detached,
+                        tuple(spec.command) or SHELL,
+                        wire.environment | dict(spec.environment),
+                        spec.working_directory or wire.directory,
+                        _size(spec.terminal) if spec.HasField("terminal") else None,
+                        leaves=spec.keep_processes,
+                        detached=spec.detached,
                     )
                 )
-                if request.detached:
+                if spec.detached:
                     async for event in attachment.events():
                         yield _response(event)
                         if not isinstance(event, Printed):
@@ -144,7 +145,8 @@ class AttachService:
 async def _first(requests: AsyncIterator[pb.AttachRequest]) -> pb.AttachStart:
     request = await first_request(anext(requests), "start")
     start = request.start
-    texts = (*start.command, *start.environment, *start.environment.values(), start.working_directory)
+    spec = start.spec
+    texts = (*spec.command, *spec.environment, *spec.environment.values(), spec.working_directory)
     if any("\0" in text for text in texts):
         raise invalid("start", "must not hold NUL")
     return start
@@ -154,17 +156,17 @@ async def _pass_on(requests: AsyncIterator[pb.AttachRequest], attachment: Attach
     """Passes steps on until there are no more; that the kernel has ended is the affair of who reads from it."""
     with contextlib.suppress(AttachmentLostError):
         async for request in requests:
-            match request.WhichOneof("step"):
+            match request.input.WhichOneof("step"):
                 case "stdin":
-                    await attachment.write(request.stdin)
+                    await attachment.write(request.input.stdin)
                 case "end_of_input":
                     await attachment.end_input()
                 case "resize":
-                    await attachment.resize(*_size(request.resize))
+                    await attachment.resize(*_size(request.input.resize))
                 case "signal":
-                    number = signal.Signals.__members__.get(f"SIG{request.signal.removeprefix('SIG')}")
+                    number = signal.Signals.__members__.get(f"SIG{request.input.signal.removeprefix('SIG')}")
                     if number is None:
-                        raise invalid("signal", "is not the name of a signal")
+                        raise invalid("input.signal", "is not the name of a signal")
                     await attachment.signal(number)
                 case _:
                     raise invalid("step", "makes no sense here")
@@ -175,11 +177,12 @@ async def _pass_on(requests: AsyncIterator[pb.AttachRequest], attachment: Attach
 def _response(event: Started | Printed | Exited) -> pb.AttachResponse:
     match event:
         case Started():
-            return pb.AttachResponse(started=pb.AttachStarted())
+            output = terminal_pb2.CommandOutput(started=terminal_pb2.CommandStarted())
         case Exited(code):
-            return pb.AttachResponse(exited=terminal_pb2.CommandExited(exit_code=code))
+            output = terminal_pb2.CommandOutput(exited=terminal_pb2.CommandExited(exit_code=code))
         case Printed(data, errors):
-            return pb.AttachResponse(stderr=data) if errors else pb.AttachResponse(stdout=data)
+            output = terminal_pb2.CommandOutput(stderr=data) if errors else terminal_pb2.CommandOutput(stdout=data)
+    return pb.AttachResponse(output=output)
 
 
 def _size(size: terminal_pb2.TerminalSize) -> tuple[int, int]:

@@ -54,7 +54,7 @@ class CodeService:
         opening = (await first_request(anext(requests), "open")).open
         with self._open.hold("ExecuteCode", opening.attempt_id), _to_api_errors(opening.attempt_id):
             async with self._workspaces.open(opening.attempt_id, opening.language) as workspace:
-                yield pb.ExecuteCodeResponse(opened=pb.CodeOpened())
+                yield _response(opened=code_pb2.CodeOpened())
                 async with contextlib.aclosing(self._responses(workspace, requests)) as responses:
                     async for response in responses:
                         yield response
@@ -119,21 +119,22 @@ class _Stream:
     async def take(self, requests: AsyncIterator[pb.ExecuteCodeRequest]) -> None:
         """Takes steps until there are no more."""
         async for request in requests:
-            match request.WhichOneof("step"):
+            step = request.input
+            match step.WhichOneof("step"):
                 case "run":
-                    self._follow(await self._workspace.add(to_run(request.run)), 0)
+                    self._follow(await self._workspace.add(to_run(step.run)), 0)
                 case "resume":
-                    self._follow(self._run(request.resume.run_id), request.resume.offset)
-                case "input":
+                    self._follow(self._run(step.resume.run_id), step.resume.offset)
+                case "answer":
                     # An answer may come too late without being wrong.
-                    await self._workspace.answer(self._run(request.input.run_id), request.input.value)
+                    await self._workspace.answer(self._run(step.answer.run_id), step.answer.value)
                 case "interrupt":
-                    wanted = request.interrupt.run_id
+                    wanted = step.interrupt.run_id
                     run = self._run(wanted) if wanted else self._workspace.current()
                     if run is not None:
-                        self._workspace.interrupt(run, force=request.interrupt.force)
+                        self._workspace.interrupt(run, force=step.interrupt.force)
                 case "complete":
-                    self.begin(self._complete(request.complete))
+                    self.begin(self._complete(step.complete))
                 case _:
                     raise invalid("step", "makes no sense here")
 
@@ -153,12 +154,12 @@ class _Stream:
     async def _pass_on(self, run: Run, offset: int) -> None:
         async with contextlib.aclosing(run.read(offset)) as pieces:
             async for events in pieces:
-                await self.responses.put(pb.ExecuteCodeResponse(events=to_events(run.id, events)))
+                await self.responses.put(_response(events=to_events(run.id, events)))
         self._followed.discard(run.id)
 
     async def _complete(self, query: code_pb2.CodeCompletionQuery) -> None:
         found = await self._workspace.complete(query.code, query.cursor)
-        await self.responses.put(pb.ExecuteCodeResponse(completions=to_completions(query.query_id, found)))
+        await self.responses.put(_response(completions=to_completions(query.query_id, found)))
 
     async def _to_end(self, work: Any) -> None:
         failure: Exception | None = None
@@ -167,6 +168,10 @@ class _Stream:
         except Exception as error:  # noqa: BLE001  # raised by the reader of the responses
             failure = error
         await self.responses.put(_Ended(failure))
+
+
+def _response(**step: Any) -> pb.ExecuteCodeResponse:
+    return pb.ExecuteCodeResponse(output=code_pb2.CodeOutput(**step))
 
 
 @contextlib.contextmanager

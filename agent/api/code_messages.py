@@ -11,6 +11,7 @@ from retinue.agent.code.core.events import (
     Event,
     Finished,
     InputRequest,
+    Level,
     Media,
     Notice,
     NumberedEvent,
@@ -37,6 +38,8 @@ _STATUSES = {
     Status.TIMED_OUT: pb.CODE_STATUS_TIMED_OUT,
     Status.PROCESS_LOST: pb.CODE_STATUS_PROCESS_LOST,
 }
+
+_LEVELS = {Level.INFO: pb.CODE_LOG_LEVEL_INFO, Level.WARNING: pb.CODE_LOG_LEVEL_WARNING}
 
 
 def to_run(message: pb.CodeRun) -> RunRequest:
@@ -80,7 +83,7 @@ def _set(message: pb.CodeEvent, event: Event) -> None:
                 pb.CodeMedia(forms=forms, result=event.result, display_id=event.display_id, update=event.update)
             )
         case Notice(words, level):
-            message.log.CopyFrom(pb.CodeLog(level=level.value, message=words))
+            message.log.CopyFrom(pb.CodeLog(level=_LEVELS[level], message=words))
         case InputRequest(prompt, password):
             message.input_request.CopyFrom(pb.CodeInputRequest(prompt=prompt, password=password))
         case PhaseFinished(phase, exit_code):

@@ -65,31 +65,31 @@ class FileService:
                 while (request := await _next(requests)) is not None:
                     # It may have ended since.
                     files = self._files(attempt_id)
-                    step = request.WhichOneof("step")
+                    new = request.input
+                    step = new.WhichOneof("step")
                     if (step == "data") != (current is not None):
-                        raise invalid(step or "step", "makes no sense here")
+                        raise invalid(f"input.{step or 'step'}", "makes no sense here")
                     match step:
                         case "file":
-                            announced = request.file
+                            announced = new.file
                             current = await _begun(files, announced)
                             if announced.resume:
-                                yield pb.UploadFilesResponse(ready=file_pb2.FileReady(offset=current.offset))
+                                yield _ready(current.offset)
                         case "directory" | "link":
-                            new = request.directory if step == "directory" else request.link
-                            announced = file_pb2.NewFile(path=new.path)
-                            await _make(files, request)
-                            yield pb.UploadFilesResponse(stored=file_pb2.FileStored(path=announced.path))
-                        case "data" if current is not None and len(request.data) <= LARGEST_PIECE:
-                            await current.write(request.data)
+                            announced = file_pb2.NewFile(path=new.directory.path or new.link.path)
+                            await _make(files, new)
+                            yield _stored(announced.path)
+                        case "data" if current is not None and len(new.data) <= LARGEST_PIECE:
+                            await current.write(new.data)
                         case _:
-                            raise invalid(step or "step", "makes no sense here")
+                            raise invalid(f"input.{step or 'step'}", "makes no sense here")
                     if current is not None and current.complete:
                         await current.store()
                         closing, current = current, None
                         await closing.close()
-                        yield pb.UploadFilesResponse(stored=file_pb2.FileStored(path=announced.path))
+                        yield _stored(announced.path)
                 if current is not None:
-                    raise invalid("data", f"ended before all of {announced.path} was there")
+                    raise invalid("input.data", f"ended before all of {announced.path} was there")
             finally:
                 if current is not None:
                     await current.close()
@@ -102,13 +102,14 @@ class FileService:
             for wanted in request.files:
                 try:
                     with to_api_errors(request.attempt_id, lambda wanted=wanted: wanted.path):  # type: ignore[misc]
-                        async for response in _sent(self._files(request.attempt_id), wanted):
-                            yield response
+                        async for output in _sent(self._files(request.attempt_id), wanted):
+                            yield pb.DownloadFilesResponse(output=output)
                 except ApiError as error:
                     # The metadata has the path as text of a bounded length.
                     if len(request.files) == 1 or "path" not in error.metadata:
                         raise
-                    yield pb.DownloadFilesResponse(skipped=file_pb2.FileSkipped(path=wanted.path, message=str(error)))
+                    skipped = file_pb2.FileSkipped(path=wanted.path, message=str(error))
+                    yield pb.DownloadFilesResponse(output=file_pb2.DownloadOutput(skipped=skipped))
 
     async def list(self, request: pb.ListFilesRequest) -> AsyncGenerator[pb.ListFilesResponse, None]:
         """Serves one stream to its end."""
@@ -133,26 +134,34 @@ async def _next(requests: AsyncIterator[pb.UploadFilesRequest]) -> pb.UploadFile
         raise _unavailable(f"nothing came for {SILENCE:.0f} s") from error
 
 
-async def _make(files: WorkDirectory, request: pb.UploadFilesRequest) -> None:
+def _ready(offset: int) -> pb.UploadFilesResponse:
+    return pb.UploadFilesResponse(output=file_pb2.UploadOutput(ready=file_pb2.FileReady(offset=offset)))
+
+
+def _stored(path: str) -> pb.UploadFilesResponse:
+    return pb.UploadFilesResponse(output=file_pb2.UploadOutput(stored=file_pb2.FileStored(path=path)))
+
+
+async def _make(files: WorkDirectory, new: file_pb2.UploadInput) -> None:
     """Makes what has no content: a directory or a link."""
-    if request.HasField("link"):
-        await files.make_link(request.link.path, request.link.target)
+    if new.HasField("link"):
+        await files.make_link(new.link.path, new.link.target)
     else:
-        await files.make_directory(request.directory.path, request.directory.mode)
+        await files.make_directory(new.directory.path, new.directory.mode)
 
 
 async def _begun(files: WorkDirectory, new: file_pb2.NewFile) -> Upload:
     if new.size < 0:
-        raise invalid("file.size", "is negative")
+        raise invalid("input.file.size", "is negative")
     if new.sha256 and len(new.sha256) != _DIGEST:
-        raise invalid("file.sha256", f"must be {_DIGEST} bytes")
+        raise invalid("input.file.sha256", f"must be {_DIGEST} bytes")
     if new.resume and not new.sha256:
-        raise invalid("file.resume", "needs sha256")
+        raise invalid("input.file.resume", "needs sha256")
     announced = uploads.UploadHeader(new.path, new.size, new.mode, new.sha256)
     return await files.begin_upload(announced, resume=new.resume)
 
 
-async def _sent(files: WorkDirectory, wanted: file_pb2.FileRange) -> AsyncGenerator[pb.DownloadFilesResponse, None]:
+async def _sent(files: WorkDirectory, wanted: file_pb2.FileRange) -> AsyncGenerator[file_pb2.DownloadOutput, None]:
     """Yields the steps of one file, which ends where it ended when it began, or sooner."""
     if wanted.offset < 0:
         raise invalid("offset", "is negative")
@@ -163,7 +172,7 @@ async def _sent(files: WorkDirectory, wanted: file_pb2.FileRange) -> AsyncGenera
         if offset > entry.size:
             size, message = str(entry.size), f"{wanted.path} ends at {entry.size}"
             raise AgentError(Code.OUT_OF_RANGE, ErrorReason.OFFSET_PAST_END, message, size=size)
-        yield pb.DownloadFilesResponse(begin=file_pb2.FileBegin(entry=_entry(entry), offset=offset))
+        yield file_pb2.DownloadOutput(begin=file_pb2.FileBegin(entry=_entry(entry), offset=offset))
         digest, position = hashlib.sha256(), 0
         while position < entry.size:
             # Bytes read earlier count for the digest, too.
@@ -173,9 +182,9 @@ async def _sent(files: WorkDirectory, wanted: file_pb2.FileRange) -> AsyncGenera
                 break
             await asyncio.to_thread(digest.update, data)
             if position >= offset:
-                yield pb.DownloadFilesResponse(data=data)
+                yield file_pb2.DownloadOutput(data=data)
             position += len(data)
-        yield pb.DownloadFilesResponse(end=file_pb2.FileEnd(size=position, sha256=digest.digest()))
+        yield file_pb2.DownloadOutput(end=file_pb2.FileEnd(size=position, sha256=digest.digest()))
     finally:
         file.close()
 
@@ -208,7 +217,7 @@ def to_api_errors(attempt_id: str, path: Callable[[], str]) -> Iterator[None]:
     except PathError as error:
         raise invalid("path", str(error)) from error
     except uploads.DigestError as error:
-        raise invalid("file.sha256", str(error)) from error
+        raise invalid("input.file.sha256", str(error)) from error
     except MissingError as error:
         raise AgentError(code.NOT_FOUND, ErrorReason.NOT_FOUND, str(error), kind="file", path=path()) from error
     except RefusedError as error:

@@ -335,8 +335,8 @@ class _Stream:
             self._acknowledge(request.ack.sequence)
         elif step == "heartbeat":
             self._confirm_heartbeat(request.heartbeat.number)
-        elif step == "answered":
-            self._service.answered(request.answered.attempt_ids)
+        elif step == "responsive_attempts":
+            self._service.answered(request.responsive_attempts.attempt_ids)
         elif step == "watch_usage":
             self._watch_usage(request.watch_usage)
         else:

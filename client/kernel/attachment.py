@@ -65,34 +65,38 @@ class Attachment:
     async def __aiter__(self) -> AsyncIterator[Printed]:
         """Yields what the command prints, as it comes; reads nothing ahead of the iterating task."""
         while True:
-            response = await self._exchange.receive()
-            match response.WhichOneof("step"):
-                case "started" if self._start.detached:
+            output = (await self._exchange.receive()).output
+            match output.WhichOneof("step"):
+                case "started" if self._start.spec.detached:
                     return
                 case "stdout":
-                    yield Printed(response.stdout)
+                    yield Printed(output.stdout)
                 case "stderr":
-                    yield Printed(response.stderr, errors=True)
+                    yield Printed(output.stderr, errors=True)
                 case "exited":
-                    self.exit_code = response.exited.exit_code
+                    self.exit_code = output.exited.exit_code
                     return
 
     async def write(self, data: bytes) -> None:
         """Sends input to the command; returns when it is sent, which may take until the command reads."""
         for begin in range(0, len(data), CHUNK):
-            await self._exchange.send(pb.AttachRequest(stdin=data[begin : begin + CHUNK]))
+            await self._send(terminal_pb2.CommandInput(stdin=data[begin : begin + CHUNK]))
 
     async def end_input(self) -> None:
         """Ends the input."""
-        await self._exchange.send(pb.AttachRequest(end_of_input=terminal_pb2.EndOfInput()))
+        await self._send(terminal_pb2.CommandInput(end_of_input=terminal_pb2.EndOfInput()))
 
     async def resize(self, rows: int, columns: int) -> None:
         """Gives the terminal another size."""
-        await self._exchange.send(pb.AttachRequest(resize=terminal_pb2.TerminalSize(rows=rows, columns=columns)))
+        size = terminal_pb2.TerminalSize(rows=rows, columns=columns)
+        await self._send(terminal_pb2.CommandInput(resize=size))
 
     async def signal(self, name: str) -> None:
         """Sends a signal, for instance `INT`."""
-        await self._exchange.send(pb.AttachRequest(signal=name))
+        await self._send(terminal_pb2.CommandInput(signal=name))
+
+    async def _send(self, step: terminal_pb2.CommandInput) -> None:
+        await self._exchange.send(pb.AttachRequest(input=step))
 
 
 def attach_start(
@@ -108,9 +112,7 @@ def attach_start(
 ) -> pb.AttachStart:
     """Returns the first step; `terminal` is rows and columns."""
     size = None if terminal is None else terminal_pb2.TerminalSize(rows=terminal[0], columns=terminal[1])
-    return pb.AttachStart(
-        session=session,
-        hostname=hostname,
+    spec = terminal_pb2.CommandSpec(
         command=command,
         environment=environment or {},
         working_directory=working_directory,
@@ -118,3 +120,4 @@ def attach_start(
         keep_processes=keep_processes,
         detached=detached,
     )
+    return pb.AttachStart(session=session, hostname=hostname, spec=spec)

@@ -90,7 +90,7 @@ class Code:
         method = self._stub.ExecuteCode
         self._exchange = BidiStream[pb.ExecuteCodeRequest, pb.ExecuteCodeResponse](method, self._identity)
         try:
-            await self._send(pb.ExecuteCodeRequest(open=self._open))
+            await self._exchange.send(pb.ExecuteCodeRequest(open=self._open))
             await self._exchange.receive()
         except BaseException:
             self._exchange.cancel()
@@ -111,18 +111,18 @@ class Code:
         self, code: str, *, run_id: str = "", timeout: Span | None = None
     ) -> AsyncGenerator[code_pb2.CodeEvent, None]:
         """Runs code; what happens, as it happens, up to `finished`. The same `run_id` (a UUID) does not run twice."""
-        return self._follow(pb.ExecuteCodeRequest(run=_run(code_pb2.CodeRun(code=code), run_id, timeout)))
+        return self._follow(code_pb2.CodeInput(run=_run(code_pb2.CodeRun(code=code), run_id, timeout)))
 
     def batch(
         self, *, clean: str = "", build: str = "", execute: str = "", run_id: str = "", timeout: Span | None = None
     ) -> AsyncGenerator[code_pb2.CodeEvent, None]:
         """Runs shell commands one after the other, `*` for the usual ones; what happens, up to `finished`."""
         commands = code_pb2.CodeBatch(clean=clean, build=build, exec=execute)
-        return self._follow(pb.ExecuteCodeRequest(run=_run(code_pb2.CodeRun(batch=commands), run_id, timeout)))
+        return self._follow(code_pb2.CodeInput(run=_run(code_pb2.CodeRun(batch=commands), run_id, timeout)))
 
     def resume(self, run_id: str, offset: int = 0) -> AsyncGenerator[code_pb2.CodeEvent, None]:
         """Yields the events of a run of any stream, from an offset on."""
-        return self._follow(pb.ExecuteCodeRequest(resume=code_pb2.CodeResume(run_id=run_id, offset=offset)))
+        return self._follow(code_pb2.CodeInput(resume=code_pb2.CodeResume(run_id=run_id, offset=offset)))
 
     async def execute(self, code: str, *, run_id: str = "", timeout: Span | None = None) -> CodeResult:  # noqa: ASYNC109  # of the run
         """Runs code to its end; what it prints and shows is put together. A run that asks for input is interrupted, and
@@ -144,13 +144,13 @@ class Code:
 
     async def answer(self, run_id: str, value: str) -> None:
         """Answers a run that asked for input."""
-        await self._send(pb.ExecuteCodeRequest(input=code_pb2.CodeInput(run_id=run_id, value=value)))
+        await self._send(code_pb2.CodeInput(answer=code_pb2.CodeAnswer(run_id=run_id, value=value)))
 
     async def interrupt(self, run_id: str = "", *, force: bool = False) -> None:
         """Interrupts a run, by default the one that runs now or is the next to, no matter who started it;
         with `force` its variables are lost.
         """
-        await self._send(pb.ExecuteCodeRequest(interrupt=code_pb2.CodeInterrupt(run_id=run_id, force=force)))
+        await self._send(code_pb2.CodeInput(interrupt=code_pb2.CodeInterrupt(run_id=run_id, force=force)))
 
     async def finish(self) -> None:
         """Asks for nothing more, and waits until all that was asked for is done."""
@@ -168,16 +168,16 @@ class Code:
         position = len(code) if cursor is None else cursor
         query = code_pb2.CodeCompletionQuery(query_id=number, code=code, cursor=position)
         try:
-            await self._send(pb.ExecuteCodeRequest(complete=query))
+            await self._send(code_pb2.CodeInput(complete=query))
             return await answer
         finally:
             del self._queries[number]
 
-    async def _follow(self, request: pb.ExecuteCodeRequest) -> AsyncGenerator[code_pb2.CodeEvent, None]:
-        run_id = request.run.run_id if request.HasField("run") else request.resume.run_id
+    async def _follow(self, step: code_pb2.CodeInput) -> AsyncGenerator[code_pb2.CodeEvent, None]:
+        run_id = step.run.run_id if step.HasField("run") else step.resume.run_id
         events = self._runs[run_id] = asyncio.Queue(MAX_UNREAD)
         try:
-            await self._send(request)
+            await self._send(step)
             while True:
                 event = await events.get()
                 if event is None:
@@ -194,12 +194,12 @@ class Code:
     async def _read(self) -> None:
         try:
             while True:
-                response = await self._exchange.receive()
-                if response.HasField("completions"):
-                    query = self._queries.get(response.completions.query_id)
+                output = (await self._exchange.receive()).output
+                if output.HasField("completions"):
+                    query = self._queries.get(output.completions.query_id)
                     if query is not None and not query.done():
-                        query.set_result(response.completions)
-                for event in response.events.events:
+                        query.set_result(output.completions)
+                for event in output.events.events:
                     if (events := self._runs.get(event.run_id)) is not None:
                         await events.put(event)
         except RetinueError as error:
@@ -210,10 +210,10 @@ class Code:
             # Behind what has come and is not read yet.
             await asyncio.gather(*(events.put(None) for events in self._runs.values()))
 
-    async def _send(self, request: pb.ExecuteCodeRequest) -> None:
+    async def _send(self, step: code_pb2.CodeInput) -> None:
         if self._failure is not None:
             raise self._failure
-        await self._exchange.send(request)
+        await self._exchange.send(pb.ExecuteCodeRequest(input=step))
 
     def _lost(self) -> CallError:
         code = grpc.StatusCode.UNAVAILABLE

@@ -115,8 +115,8 @@ class Files:
         writing = asyncio.create_task(self._write(exchange, uploads, ready, progress))
         try:
             for _ in uploads:
-                while (response := await exchange.receive()).HasField("ready"):
-                    ready.put_nowait(response.ready.offset)
+                while (output := (await exchange.receive()).output).HasField("ready"):
+                    ready.put_nowait(output.ready.offset)
                 backoff.progressed()
                 yield
         except (CallError, ClientClosed, asyncio.CancelledError):
@@ -142,10 +142,10 @@ class Files:
             for upload in uploads:
                 if upload.directory:
                     new = file_pb2.NewDirectory(path=upload.path, mode=upload.mode)
-                    await exchange.send(pb.UploadFilesRequest(directory=new))
+                    await _send(exchange, file_pb2.UploadInput(directory=new))
                 elif upload.link:
                     link = file_pb2.NewLink(path=upload.path, target=upload.link)
-                    await exchange.send(pb.UploadFilesRequest(link=link))
+                    await _send(exchange, file_pb2.UploadInput(link=link))
                 else:
                     await _write_file(exchange, upload, ready, progress)
             await exchange.end_requests()
@@ -194,10 +194,16 @@ class Files:
         responses = resumed(self._stub.DownloadFiles, request, endless=False, retry_budget=self._retry_budget)
         async with aclosing(responses):
             async for response in responses:
-                await asyncio.to_thread(incoming.take, response)
-                if not response.HasField("data") and not incoming.wanted(paths):
+                await asyncio.to_thread(incoming.take, response.output)
+                if not response.output.HasField("data") and not incoming.wanted(paths):
                     # A break behind the last file would be asked again for nothing.
                     return
+
+
+async def _send(
+    exchange: BidiStream[pb.UploadFilesRequest, pb.UploadFilesResponse], step: file_pb2.UploadInput
+) -> None:
+    await exchange.send(pb.UploadFilesRequest(input=step))
 
 
 async def _write_file(
@@ -209,12 +215,12 @@ async def _write_file(
     resume = upload.size >= RESUMED_SIZE
     digest = await asyncio.to_thread(upload.digest)
     new = file_pb2.NewFile(path=upload.path, size=upload.size, mode=upload.mode, sha256=digest, resume=resume)
-    await exchange.send(pb.UploadFilesRequest(file=new))
+    await _send(exchange, file_pb2.UploadInput(file=new))
     offset = await ready.get() if resume else 0
     reading = pieces(upload, offset)
     try:
         while data := await asyncio.to_thread(next, reading, b""):
-            await exchange.send(pb.UploadFilesRequest(data=data))
+            await _send(exchange, file_pb2.UploadInput(data=data))
             offset += len(data)
             if progress is not None:
                 progress(upload.path, offset, upload.size)

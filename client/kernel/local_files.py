@@ -23,8 +23,6 @@ from retinue.types.v1 import file_pb2
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
 
-    from retinue.manager.v1 import kernel_service_pb2 as pb
-
 CHUNK = 1 << 20
 _PERMISSIONS = 0o777
 NO_FILE = "is no regular file"
@@ -252,26 +250,26 @@ class IncomingFiles:
             return file_pb2.FileRange(path=path, offset=self._offset, version=self._entry.version)
         return file_pb2.FileRange(path=path)
 
-    def take(self, response: pb.DownloadFilesResponse) -> None:
+    def take(self, step: file_pb2.DownloadOutput) -> None:
         """Takes in one step. Raises TransferError, OSError."""
-        match response.WhichOneof("step"):
+        match step.WhichOneof("step"):
             case "begin":
-                self._begin(response.begin)
+                self._begin(step.begin)
             case "data":
                 if self._entry is None:
                     raise TransferError("data came before a file")
-                view = memoryview(response.data)
+                view = memoryview(step.data)
                 while view:
                     view = view[os.write(self._descriptor, view) :]
-                self._digest.update(response.data)
-                self._offset += len(response.data)
+                self._digest.update(step.data)
+                self._offset += len(step.data)
                 if self._progress is not None:
                     self._progress(self._entry.path, self._offset, self._entry.size)
             case "end":
-                self._end(response.end)
+                self._end(step.end)
             case _:
-                self._left.pop(response.skipped.path, None)
-                self.missing.append((response.skipped.path, response.skipped.message))
+                self._left.pop(step.skipped.path, None)
+                self.missing.append((step.skipped.path, step.skipped.message))
 
     def _begin(self, begin: file_pb2.FileBegin) -> None:
         entry = begin.entry

@@ -104,9 +104,9 @@ func (c client) create(ctx context.Context) *managerv1.CreateSessionResponse {
 func (c client) watch(ctx context.Context, created *managerv1.CreateSessionResponse, seen func(*managerv1.SessionEvent) bool) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	before := created.Revision - 1
+	after := &managerv1.JournalPosition{Revision: created.Position.Revision - 1, Incarnation: created.Position.Incarnation}
 	stream, err := c.sessions.WatchSessions(ctx, &managerv1.WatchSessionsRequest{
-		SessionId: created.Session.Id, AfterRevision: &before, Incarnation: created.Incarnation, UntilEnded: true})
+		SessionId: created.Session.Id, After: after, UntilEnded: true})
 	check(err)
 	for {
 		response, err := stream.Recv()
@@ -161,9 +161,10 @@ func (c client) attach(ctx context.Context, id string) {
 	stream, err := c.kernels.Attach(ctx)
 	check(err)
 	for _, request := range []*managerv1.AttachRequest{
-		{Step: &managerv1.AttachRequest_Start{Start: &managerv1.AttachStart{Session: id,
-			Command: []string{"sh", "-c", "read line; echo got $line; ssh sub2 hostname; exit 7"}}}},
-		{Step: &managerv1.AttachRequest_Stdin{Stdin: []byte("a line\n")}},
+		{Step: &managerv1.AttachRequest_Start{Start: &managerv1.AttachStart{Session: id, Spec: &typesv1.CommandSpec{
+			Command: []string{"sh", "-c", "read line; echo got $line; ssh sub2 hostname; exit 7"}}}}},
+		{Step: &managerv1.AttachRequest_Input{Input: &typesv1.CommandInput{
+			Step: &typesv1.CommandInput_Stdin{Stdin: []byte("a line\n")}}}},
 	} {
 		check(stream.Send(request))
 	}
@@ -171,8 +172,8 @@ func (c client) attach(ctx context.Context, id string) {
 	output, exitCode := "", int32(-1)
 	for response, err := stream.Recv(); !errors.Is(err, io.EOF); response, err = stream.Recv() {
 		check(err)
-		output += string(response.GetStdout())
-		if exited := response.GetExited(); exited != nil {
+		output += string(response.GetOutput().GetStdout())
+		if exited := response.GetOutput().GetExited(); exited != nil {
 			exitCode = exited.ExitCode
 		}
 	}
@@ -186,13 +187,14 @@ func (c client) runCode(ctx context.Context, id string) {
 	check(stream.Send(&managerv1.ExecuteCodeRequest{Step: &managerv1.ExecuteCodeRequest_Open{Open: &managerv1.CodeOpen{Session: id}}}))
 	for _, source := range []string{"print(sum(range(10)))", "1/0", "6 * 7"} {
 		run := &typesv1.CodeRun{Program: &typesv1.CodeRun_Code{Code: source}}
-		check(stream.Send(&managerv1.ExecuteCodeRequest{Step: &managerv1.ExecuteCodeRequest_Run{Run: run}}))
+		input := &typesv1.CodeInput{Step: &typesv1.CodeInput_Run{Run: run}}
+		check(stream.Send(&managerv1.ExecuteCodeRequest{Step: &managerv1.ExecuteCodeRequest_Input{Input: input}}))
 	}
 	check(stream.CloseSend())
 	var seen []string
 	for response, err := stream.Recv(); !errors.Is(err, io.EOF); response, err = stream.Recv() {
 		check(err)
-		for _, event := range response.GetEvents().GetEvents() {
+		for _, event := range response.GetOutput().GetEvents().GetEvents() {
 			switch event := event.Event.(type) {
 			case *typesv1.CodeEvent_Stdout:
 				seen = append(seen, strings.TrimSpace(event.Stdout))

@@ -99,8 +99,9 @@ assert.equal(again.session!.id, id, "one session for one request id");
 console.log("created:", id);
 
 /** Every change of a session from its creation on, until it has ended. */
-async function* changes({ revision, incarnation }: CreateSessionResponse): AsyncGenerator<SessionEvent["change"]> {
-  const watch = { sessionId: id, afterRevision: revision - 1n, incarnation, untilEnded: true };
+async function* changes({ position }: CreateSessionResponse): AsyncGenerator<SessionEvent["change"]> {
+  const after = { revision: position!.revision - 1n, incarnation: position!.incarnation };
+  const watch = { sessionId: id, after, untilEnded: true };
   for await (const { events } of sessions.watchSessions(watch)) for (const { change } of events) yield change;
 }
 
@@ -126,13 +127,14 @@ console.log("logs:", JSON.stringify(logs));
 // A command in main1 that reads its input and reaches another kernel.
 const step = <Case, Value>(name: Case, value: Value) => ({ step: { case: name, value } });
 async function* command() {
-  yield step("start" as const, { session: id, command: ["sh", "-c", "read line; echo got $line; ssh sub2 hostname; exit 7"] });
-  yield step("stdin" as const, new TextEncoder().encode("a line\n"));
+  const words = ["sh", "-c", "read line; echo got $line; ssh sub2 hostname; exit 7"];
+  yield step("start" as const, { session: id, spec: { command: words } });
+  yield step("input" as const, step("stdin" as const, new TextEncoder().encode("a line\n")));
 }
 let output = "", exitCode = -1;
-for await (const { step } of kernels.attach(command())) {
-  if (step.case === "stdout") output += text(step.value);
-  if (step.case === "exited") exitCode = step.value.exitCode;
+for await (const { output: sent } of kernels.attach(command())) {
+  if (sent?.step.case === "stdout") output += text(sent.step.value);
+  if (sent?.step.case === "exited") exitCode = sent.step.value.exitCode;
 }
 assert.deepEqual([output, exitCode], ["got a line\nsub2\n", 7]);
 console.log("attach:", JSON.stringify(output), "exit code", exitCode);
@@ -140,13 +142,13 @@ console.log("attach:", JSON.stringify(output), "exit code", exitCode);
 async function* runs() {
   yield step("open" as const, { session: id, text: true });
   for (const code of ["print(sum(range(10)))", "1/0", "6 * 7"]) {
-    yield step("run" as const, { program: { case: "code" as const, value: code } });
+    yield step("input" as const, step("run" as const, { program: { case: "code" as const, value: code } }));
   }
 }
 const seen: string[] = [];
-for await (const { step } of kernels.executeCode(runs())) {
-  if (step.case !== "events") continue;
-  for (const { event } of step.value.events) {
+for await (const { output: sent } of kernels.executeCode(runs())) {
+  if (sent?.step.case !== "events") continue;
+  for (const { event } of sent.step.value.events) {
     if (event.case === "stdout") seen.push(event.value.trim());
     if (event.case === "media") seen.push(event.value.forms[0].text);
     if (event.case === "finished") seen.push(CodeStatus[event.value.status]);

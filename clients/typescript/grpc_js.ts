@@ -141,9 +141,10 @@ assert.equal(again.session!.id, id, "one session for one request id");
 console.log("created:", id);
 
 /** Every change of a session from its creation on, until it has ended. */
-async function* changes({ revision, incarnation }: CreateSessionResponse): AsyncGenerator<SessionEvent["change"]> {
+async function* changes({ position }: CreateSessionResponse): AsyncGenerator<SessionEvent["change"]> {
+  const after = { revision: position!.revision - 1n, incarnation: position!.incarnation };
   const stream: AsyncIterable<WatchSessionsResponse> = sessions.watchSessions(
-    WatchSessionsRequest.fromPartial({ sessionId: id, afterRevision: revision - 1n, incarnation, untilEnded: true }),
+    WatchSessionsRequest.fromPartial({ sessionId: id, after, untilEnded: true }),
   );
   for await (const { events } of stream) for (const { change } of events) yield change;
 }
@@ -172,10 +173,13 @@ console.log("logs:", JSON.stringify(logs));
 const command = ["sh", "-c", "read line; echo got $line; ssh sub2 hostname; exit 7"];
 let output = "", exitCode = -1;
 const responses: AsyncIterable<AttachResponse> = exchange(kernels.attach(), [
-  AttachRequest.fromPartial({ step: { $case: "start", value: { session: id, command } } }),
-  AttachRequest.fromPartial({ step: { $case: "stdin", value: Buffer.from("a line\n") } }),
+  AttachRequest.fromPartial({ step: { $case: "start", value: { session: id, spec: { command } } } }),
+  AttachRequest.fromPartial({
+    step: { $case: "input", value: { step: { $case: "stdin", value: Buffer.from("a line\n") } } },
+  }),
 ]);
-for await (const { step } of responses) {
+for await (const { output: sent } of responses) {
+  const step = sent?.step;
   if (step?.$case === "stdout") output += step.value;
   if (step?.$case === "exited") exitCode = step.value.exitCode;
 }
@@ -183,12 +187,15 @@ assert.deepEqual([output, exitCode], ["got a line\nsub2\n", 7]);
 console.log("attach:", JSON.stringify(output), "exit code", exitCode);
 
 const runs = ["print(sum(range(10)))", "1/0", "6 * 7"].map((code) =>
-  ExecuteCodeRequest.fromPartial({ step: { $case: "run", value: { program: { $case: "code", value: code } } } }),
+  ExecuteCodeRequest.fromPartial({
+    step: { $case: "input", value: { step: { $case: "run", value: { program: { $case: "code", value: code } } } } },
+  }),
 );
 const opening = ExecuteCodeRequest.fromPartial({ step: { $case: "open", value: { session: id } } });
 const seen: string[] = [];
 const ran: AsyncIterable<ExecuteCodeResponse> = exchange(kernels.executeCode(), [opening, ...runs]);
-for await (const { step } of ran) {
+for await (const { output: sent } of ran) {
+  const step = sent?.step;
   if (step?.$case !== "events") continue;
   for (const { event } of step.value.events) {
     if (event?.$case === "stdout") seen.push(event.value.trim());

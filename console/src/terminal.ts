@@ -5,6 +5,7 @@ import type { MessageInitShape } from "@bufbuild/protobuf";
 import { kernels } from "./api/kernels";
 import { problemOf } from "./api/problem";
 import type { AttachRequestSchema } from "./gen/retinue/manager/v1/kernel_service_pb";
+import type { CommandInputSchema } from "./gen/retinue/types/v1/terminal_pb";
 import "./parts/theme";
 import { Outbox } from "./parts/outbox";
 import { onReaderChosen, readsScreen } from "./parts/screen_reader";
@@ -14,6 +15,7 @@ import { markDocument, t } from "./text/language";
 /** While so much is not drawn, no more is read: the kernel waits, and Ctrl-C is heard. */
 const MAX_UNDRAWN = 256 << 10;
 type Step = MessageInitShape<typeof AttachRequestSchema>["step"];
+const input = (step: MessageInitShape<typeof CommandInputSchema>["step"]): Step => ({ case: "input", value: { step } });
 
 const [, , session = "", kernel = ""] = location.pathname.split("/").map(decodeURIComponent);
 /** Kept while a shell runs, by this window: what finds it has been loaded again. */
@@ -87,11 +89,13 @@ function main(place: HTMLElement): void {
   };
   const size = () => ({ rows: terminal.rows, columns: terminal.cols });
   terminal.onData((data) => {
-    if (steps !== undefined) steps.put({ case: "stdin", value: new TextEncoder().encode(data) });
+    if (steps !== undefined) steps.put(input({ case: "stdin", value: new TextEncoder().encode(data) }));
     else if (data === "\r") void shell();
   });
-  terminal.onBinary((data) => steps?.put({ case: "stdin", value: Uint8Array.from(data, (c) => c.charCodeAt(0)) }));
-  terminal.onResize(() => steps?.put({ case: "resize", value: size() }));
+  terminal.onBinary((data) =>
+    steps?.put(input({ case: "stdin", value: Uint8Array.from(data, (c) => c.charCodeAt(0)) })),
+  );
+  terminal.onResize(() => steps?.put(input({ case: "resize", value: size() })));
   window.addEventListener("beforeunload", (event) => {
     // The shell ends with this page.
     if (steps !== undefined && window.top === window) event.preventDefault();
@@ -100,17 +104,19 @@ function main(place: HTMLElement): void {
   async function shell(): Promise<void> {
     const own = new Outbox<Step>();
     steps = own;
-    own.put({ case: "start", value: { session, hostname: kernel, terminal: size(), keepProcesses: true } });
+    const spec = { terminal: size(), keepProcesses: true };
+    own.put({ case: "start", value: { session, hostname: kernel, spec } });
     say(t("loading"));
     let undrawn = 0;
     let drawn = () => {};
     try {
-      for await (const { step } of kernels.attach(own.steps())) {
-        if (step.case === "started") {
+      for await (const { output } of kernels.attach(own.steps())) {
+        const step = output?.step;
+        if (step?.case === "started") {
           sessionStorage.setItem(OPEN, "");
-          say(`${step.value.hostname} · ${t("connected")}`);
+          say(`${kernel || "main1"} · ${t("connected")}`);
         }
-        if (step.case === "stdout" || step.case === "stderr") {
+        if (step?.case === "stdout" || step?.case === "stderr") {
           const length = step.value.byteLength;
           undrawn += length;
           terminal.write(step.value, () => {
@@ -123,7 +129,7 @@ function main(place: HTMLElement): void {
             });
           }
         }
-        if (step.case === "exited") {
+        if (step?.case === "exited") {
           // The call may take a while to end: what is typed from now on is for the next shell.
           if (steps === own) steps = undefined;
           document.documentElement.dataset.exited = String(step.value.exitCode);

@@ -398,7 +398,7 @@ def watch_usage(watch: UsageWatch) -> pb.SyncRequest:
 
 def answered(attempts: Iterable[str]) -> pb.SyncRequest:
     """Returns that routers had answers from these attempts."""
-    return pb.SyncRequest(answered=pb.Answered(attempt_ids=sorted(attempts)))
+    return pb.SyncRequest(responsive_attempts=pb.ResponsiveAttempts(attempt_ids=sorted(attempts)))
 
 
 def _attempts(attempts: Iterable[AttemptSpec]) -> list[pb.Attempt]:

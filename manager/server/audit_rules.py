@@ -102,7 +102,7 @@ RULES: Mapping[str, Rule] = {
         {
             "StreamLogs": _session("hostname", "all"),
             "StreamStats": _NEVER,
-            "Attach": _session("start.hostname", "start.detached", name="start.session"),
+            "Attach": _session("start.hostname", "start.spec.detached", name="start.session"),
             "OpenPort": _session("start.hostname", "start.port", name="start.session"),
             "CreatePortTicket": _session("port"),
             "CreatePortTunnel": _session("port"),

@@ -21,6 +21,8 @@ from retinue.devtools.cluster import Cluster
 from retinue.manager.console.core.limits import MAX_SOCKETS
 from retinue.manager.v1 import kernel_service_pb2, session_pb2
 from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.manager.v1.journal_position_pb2 import JournalPosition
+from retinue.types.v1 import terminal_pb2
 from tests.integration.manager.console.page import SESSIONS, Page, stalled
 from tests.integration.sessions.http_sessions import engines
 from tests.support.eventually import NEVER, eventually
@@ -84,7 +86,8 @@ async def all_open(
 ) -> list[aiohttp.ClientWebSocketResponse]:
     """As many sockets as a user may have; one is a terminal."""
     terminal = await stack.enter_async_context(page.stream(ATTACH))
-    start = kernel_service_pb2.AttachStart(session=session.id, command=["sleep", MARK.decode()])
+    spec = terminal_pb2.CommandSpec(command=["sleep", MARK.decode()])
+    start = kernel_service_pb2.AttachStart(session=session.id, spec=spec)
     await terminal.send_bytes(kernel_service_pb2.AttachRequest(start=start).SerializeToString())
     await terminal.receive_bytes(timeout=NEVER)
     await eventually(lambda: asyncio.to_thread(programs))
@@ -148,12 +151,12 @@ class Watcher:
         while True:
             with contextlib.suppress(*BROKEN, TypeError):
                 async with self._page.stream(WATCH) as stream:
-                    request = pb.WatchSessionsRequest(after_revision=self.after)
+                    request = pb.WatchSessionsRequest(after=JournalPosition(revision=self.after))
                     await stream.send_bytes(request.SerializeToString())
                     while True:
                         response = pb.WatchSessionsResponse.FromString(await stream.receive_bytes())
                         self.events += response.events
-                        self.after = response.revision
+                        self.after = response.position.revision
             await asyncio.sleep(0.2)
 
 

@@ -118,8 +118,8 @@ def event_line(event: session_pb2.SessionEvent) -> str:  # noqa: PLR0911  # one 
         updated = event.session_updated
         hold = ", held" if updated.hold else ""
         return f"{head}  {safe(updated.user)} changes it: name {safe(updated.name)}, priority {updated.priority}{hold}"
-    if change == "pending_reason_changed":
-        changed = event.pending_reason_changed
+    if change == "reason_changed":
+        changed = event.reason_changed
         why = ": ".join(safe(part) for part in (changed.reason, changed.message) if part)
         conditions = [f"{safe(condition.type)}: {safe(condition.message)}" for condition in changed.conditions]
         return f"{head}  {'; '.join(filter(None, [why, *conditions]))}"

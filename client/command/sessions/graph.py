@@ -78,7 +78,7 @@ async def _follow(
     reference = graph.session_id or session
     try:
         async with aclosing(
-            client.sessions.watch(after_revision=graph.revision, incarnation=graph.incarnation)
+            client.sessions.watch(after_revision=graph.position.revision, incarnation=graph.position.incarnation)
         ) as events:
             async for event in events:
                 mine = {node.id for node in graph.nodes}
@@ -89,7 +89,7 @@ async def _follow(
                         *event.created.spec.runs_after_failure,
                     )
                 )
-                if event.revision <= graph.revision or not (
+                if event.revision <= graph.position.revision or not (
                     made or (event.session_id in mine and _changes_graph(event))
                 ):
                     continue
@@ -109,7 +109,7 @@ async def _follow(
 
 
 def _changes_graph(event: session_pb2.SessionEvent) -> bool:
-    return event.HasField("session_moved") or event.HasField("pending_reason_changed")
+    return event.HasField("session_moved") or event.HasField("reason_changed")
 
 
 def _print(console: Console, graph: session_service_pb2.GetSessionGraphResponse) -> None:

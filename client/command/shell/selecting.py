@@ -54,7 +54,7 @@ async def end_sessions(client: Client, sessions: Sequence[str], *, force: bool) 
     return [
         from_status(result.refused)
         if result.HasField("refused")
-        else Session(client.sessions, _view(result.terminated), answer.revision, answer.incarnation)
+        else Session(client.sessions, _view(result.terminated), answer.position.revision, answer.position.incarnation)
         for result in answer.results
     ]
 

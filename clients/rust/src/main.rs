@@ -120,10 +120,11 @@ impl Client {
         created: &CreateSessionResponse,
         mut done: impl FnMut(session_event::Change) -> bool,
     ) -> Result<(), Status> {
+        let mut after = created.position.clone().expect("there is a position");
+        after.revision -= 1;
         let request = WatchSessionsRequest {
             session_id: session_id(created).into(),
-            after_revision: Some(created.revision - 1),
-            incarnation: created.incarnation.clone(),
+            after: Some(after),
             until_ended: true,
             ..Default::default()
         };
@@ -168,18 +169,19 @@ impl Client {
     /// Runs a command in main1 that reads its input and reaches another kernel.
     async fn attach(&mut self, id: &str) -> Result<(), Status> {
         use attach_request::Step as Sent;
-        use attach_response::Step as Got;
-        let start = AttachStart {
-            session: id.into(),
+        use types::{command_input, command_output::Step as Got};
+        let spec = types::CommandSpec {
             command: words(&["sh", "-c", "read line; echo got $line; ssh sub2 hostname; exit 7"]),
             ..Default::default()
         };
-        let steps = [Sent::Start(start), Sent::Stdin("a line\n".into())];
+        let start = AttachStart { session: id.into(), spec: Some(spec), ..Default::default() };
+        let line = types::CommandInput { step: Some(command_input::Step::Stdin("a line\n".into())) };
+        let steps = [Sent::Start(start), Sent::Input(line)];
         let requests = iter(steps.map(|step| AttachRequest { step: Some(step) }));
         let mut responses = self.kernels.attach(requests).await?.into_inner();
         let (mut output, mut exit_code) = (String::new(), -1);
         while let Some(response) = responses.message().await? {
-            match response.step {
+            match response.output.and_then(|output| output.step) {
                 Some(Got::Stdout(data)) => output += &text(&data),
                 Some(Got::Exited(exited)) => exit_code = exited.exit_code,
                 _ => {}
@@ -192,19 +194,19 @@ impl Client {
 
     async fn run_code(&mut self, id: &str) -> Result<(), Status> {
         use execute_code_request::Step as Sent;
-        use execute_code_response::Step as Got;
-        use types::code_event::Event;
+        use types::{code_event::Event, code_input, code_output::Step as Got};
         let open = CodeOpen { session: id.into(), ..Default::default() };
         let runs = ["print(sum(range(10)))", "1/0", "6 * 7"].map(|code| {
             let program = Some(types::code_run::Program::Code(code.into()));
-            Sent::Run(types::CodeRun { program, ..Default::default() })
+            let run = code_input::Step::Run(types::CodeRun { program, ..Default::default() });
+            Sent::Input(types::CodeInput { step: Some(run) })
         });
         let steps: Vec<_> = [Sent::Open(open)].into_iter().chain(runs).collect();
         let requests = iter(steps.into_iter().map(|step| ExecuteCodeRequest { step: Some(step) }));
         let mut responses = self.kernels.execute_code(requests).await?.into_inner();
         let mut seen = Vec::new();
         while let Some(response) = responses.message().await? {
-            let Some(Got::Events(events)) = response.step else { continue };
+            let Some(Got::Events(events)) = response.output.and_then(|output| output.step) else { continue };
             for event in events.events {
                 match event.event {
                     Some(Event::Stdout(printed)) => seen.push(printed.trim().to_owned()),

@@ -15,7 +15,7 @@ export function eventWords({ change }: SessionEvent): [string, string] {
         `${change.value.hostname}: ${KernelState[change.value.fromState]} → ${KernelState[change.value.toState]}`,
         [change.value.agent, change.value.reason, change.value.exitCode?.toString()].filter(Boolean).join(" "),
       ];
-    case "pendingReasonChanged":
+    case "reasonChanged":
       return ["reason", [change.value.reason, change.value.message].filter(Boolean).join(": ")];
     case "imagePull":
       return [`${change.value.hostname}: pulls ${change.value.image}`, ""];

@@ -44,7 +44,7 @@ export function applied(session: Session | undefined, event: SessionEvent): Sess
         endTime: move.endTime,
       }));
     }
-    case "pendingReasonChanged":
+    case "reasonChanged":
       return {
         ...session,
         reason: change.value.reason,

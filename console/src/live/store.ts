@@ -50,11 +50,11 @@ export class SessionStore {
       try {
         if (!listed) await this.list(signal);
         listed = true;
-        const request = { afterRevision: this.status.revision, incarnation: this.incarnation };
-        for await (const response of sessions.watchSessions(request, { signal })) {
+        const after = { revision: this.status.revision, incarnation: this.incarnation };
+        for await (const response of sessions.watchSessions({ after }, { signal })) {
           pause = FIRST_PAUSE;
           for (const event of response.events) this.rows.apply(event);
-          this.set({ state: "live", revision: response.revision, since: new Date() });
+          this.set({ state: "live", revision: response.position?.revision ?? 0n, since: new Date() });
         }
       } catch (error) {
         if (signal.aborted) return;
@@ -82,8 +82,8 @@ export class SessionStore {
     const found = await allPages<Session>(async (pageToken) => {
       const page = await sessions.listSessions({ pageSize: 500, pageToken, showEnded: true }, { signal });
       // What happens while pages are read comes again by the watch, after the first page.
-      revision ??= page.revision;
-      incarnation = page.incarnation;
+      revision ??= page.position?.revision;
+      incarnation = page.position?.incarnation ?? "";
       return { items: page.sessions, nextPageToken: page.nextPageToken };
     }, MAX_SESSIONS);
     this.rows.replace(found);

@@ -29,18 +29,19 @@ export default function Audit() {
     async (signal, arrived) => {
       if (!ready) return;
       const newest = store.status.revision;
-      let afterRevision: bigint | undefined = kept.current[0]?.revision ?? (newest > BACK ? newest - BACK : 0n);
+      const first = kept.current[0]?.revision ?? (newest > BACK ? newest - BACK : 0n);
+      let after: { revision: bigint } | undefined = { revision: first };
       for (;;) {
         try {
-          for await (const response of sessions.watchSessions({ afterRevision }, { signal })) {
+          for await (const response of sessions.watchSessions({ after }, { signal })) {
             arrived();
             kept.current = [...response.events.toReversed(), ...kept.current].slice(0, MAX_EVENTS * 4);
             if (response.events.length > 0) setTurn((turn) => turn + 1);
           }
           return;
         } catch (error) {
-          if (problemOf(error).code !== Code.OutOfRange || afterRevision === undefined) throw error;
-          afterRevision = undefined;
+          if (problemOf(error).code !== Code.OutOfRange || after === undefined) throw error;
+          after = undefined;
         }
       }
     },

@@ -35,8 +35,8 @@ from retinue.manager.server.authentication import Authenticator
 from retinue.manager.server.etags import check_etag
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal
+from retinue.manager.server.journal_positions import with_position
 from retinue.manager.server.pages import open_page
-from retinue.manager.server.revisions import with_revision
 from retinue.manager.store.accounts import accounts
 from retinue.manager.store.accounts.accounts import MembershipRecord, ProjectRecord, TokenRecord, UserRecord
 from retinue.manager.store.endpoints import endpoint_tokens, endpoints
@@ -94,13 +94,13 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
                 if made is None:
                     raise NameTaken("project", name)
                 await _refuse_retired(tx, quotas.PROJECT, name)
-                return await with_revision(tx, pb.CreateProjectResponse(project=_project_message(made)))
+                return await with_position(tx, pb.CreateProjectResponse(project=_project_message(made)))
 
             if request.validate_only:
                 if await accounts.get_project(tx, name) is not None:
                     raise NameTaken("project", name)
                 await _refuse_retired(tx, quotas.PROJECT, name)
-                return await with_revision(tx, pb.CreateProjectResponse(project=pb.Project(name=name)))
+                return await with_position(tx, pb.CreateProjectResponse(project=pb.Project(name=name)))
             caller = current_principal().name
             return await requests.once(tx, caller, "CreateProject", request, pb.CreateProjectResponse, create)
 
@@ -129,7 +129,7 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
             if await endpoints.has_any(tx, project=request.name):
                 raise InUse("project", request.name, "endpoints")
             await accounts.delete_project(tx, request.name)
-            response = await with_revision(tx, pb.DeleteProjectResponse())
+            response = await with_position(tx, pb.DeleteProjectResponse())
         self._authenticator.forget()
         return response
 
@@ -145,7 +145,7 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
                     raise NameTaken("user", name)
                 await _refuse_retired(tx, quotas.USER, name)
                 await accounts.set_file_owner(tx, name, owner)
-                return await with_revision(tx, pb.CreateUserResponse(user=await _user_message(tx, name)))
+                return await with_position(tx, pb.CreateUserResponse(user=await _user_message(tx, name)))
 
             if request.validate_only:
                 for project in memberships:
@@ -160,7 +160,7 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
                     memberships=_membership_messages(shown),
                     file_owner=_owner_message(owner),
                 )
-                return await with_revision(tx, pb.CreateUserResponse(user=user))
+                return await with_position(tx, pb.CreateUserResponse(user=user))
             caller = current_principal().name
             return await requests.once(tx, caller, "CreateUser", request, pb.CreateUserResponse, create)
 
@@ -185,7 +185,7 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
                 raise InUse("user", request.name, "endpoints")
             await endpoint_tokens.revoke_of_creator(tx, request.name)
             await accounts.delete_user(tx, request.name)
-            response = await with_revision(tx, pb.DeleteUserResponse())
+            response = await with_position(tx, pb.DeleteUserResponse())
         self._authenticator.forget()
         return response
 
@@ -197,7 +197,7 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
             await _existing_project(tx, request.project)
             await accounts.set_membership(tx, request.user, request.project, role)
             user = await _user_message(tx, request.user)
-            response = await with_revision(tx, pb.SetMembershipResponse(user=user))
+            response = await with_position(tx, pb.SetMembershipResponse(user=user))
         self._authenticator.forget()
         return response
 
@@ -211,7 +211,7 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
             await accounts.remove_membership(tx, request.user, request.project)
             await endpoint_tokens.revoke_of_creator(tx, request.user, request.project)
             user = await _user_message(tx, request.user)
-            response = await with_revision(tx, pb.RemoveMembershipResponse(user=user))
+            response = await with_position(tx, pb.RemoveMembershipResponse(user=user))
         self._authenticator.forget()
         return response
 
@@ -224,7 +224,7 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
             await _existing_user(tx, request.user, lock=True)
             await accounts.set_file_owner(tx, request.user, owner)
             user = await _user_message(tx, request.user)
-            return await with_revision(tx, pb.SetFileOwnerResponse(user=user))
+            return await with_position(tx, pb.SetFileOwnerResponse(user=user))
 
     async def CreateToken(self, request: pb.CreateTokenRequest, context: _Context) -> pb.CreateTokenResponse:
         """See the proto."""
@@ -243,7 +243,7 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
             token = await accounts.create_token(
                 tx, user, hash_secret(secret), description=description, ttl=ttl, parent_id=parent_id
             )
-            return await with_revision(tx, pb.CreateTokenResponse(token=_token_message(token), secret=secret))
+            return await with_position(tx, pb.CreateTokenResponse(token=_token_message(token), secret=secret))
 
     async def ListTokens(self, request: pb.ListTokensRequest, context: _Context) -> pb.ListTokensResponse:
         """See the proto."""
@@ -271,7 +271,7 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
             await _existing_user(tx, token.user_name, lock=True)
             await accounts.revoke_token(tx, token_id)
             revoked = await accounts.get_token(tx, token_id) or token
-            response = await with_revision(tx, pb.RevokeTokenResponse(token=_token_message(revoked)))
+            response = await with_position(tx, pb.RevokeTokenResponse(token=_token_message(revoked)))
         self._authenticator.forget()
         return response
 
@@ -316,7 +316,7 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
             else:
                 shown = await quotas.put(tx, kind, name, limits)
             message = (await _quota_messages(tx, [shown]))[0]
-            response = await with_revision(tx, pb.SetQuotaResponse(quota=message))
+            response = await with_position(tx, pb.SetQuotaResponse(quota=message))
         self._changed()
         return response
 
@@ -360,7 +360,7 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
                     await idle.remove_override(tx, wanted.user)
             else:
                 shown = await idle.put_override(tx, wanted.user, policy)
-            return await with_revision(tx, pb.SetIdleOverrideResponse(override=override_message(shown)))
+            return await with_position(tx, pb.SetIdleOverrideResponse(override=override_message(shown)))
 
     async def ListIdleOverrides(
         self, request: pb.ListIdleOverridesRequest, context: _Context

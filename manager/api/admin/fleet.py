@@ -38,8 +38,8 @@ from retinue.manager.server.etags import check_etag
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.filters import parse_filter
 from retinue.manager.server.interceptors import current_principal
+from retinue.manager.server.journal_positions import position_of, with_position
 from retinue.manager.server.pages import open_page
-from retinue.manager.server.revisions import with_revision
 from retinue.manager.session.transaction import UnreadableSessionError, terminate
 from retinue.manager.store.accounts import ssh_keys
 from retinue.manager.store.endpoints import endpoints
@@ -134,7 +134,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
                 )
             agent = await _existing_agent(tx, agent_id)
             response.agent.CopyFrom(agent_message(agent, (await agents.read_loads(tx, [agent_id]))[agent_id]))
-            await with_revision(tx, response)
+            await with_position(tx, response)
         self._changed()
         return response
 
@@ -171,7 +171,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
             if only_idle and (await agents.read_loads(tx, [agent_id]))[agent_id].kernels:
                 raise InUse("agent", agent_id, "live kernels")
             await agents.revoke(tx, agent_id)
-            await with_revision(tx, response)
+            await with_position(tx, response)
         # On its own, as sessions are locked before agents.
         async with self._database.transaction() as tx:
             await conditions.set_agent_lost(tx, agent_id, lost=True)
@@ -202,7 +202,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
                 for agent_id in wanted or await agents.held_in(tx, group)
                 if await agent_conditions.change(tx, agent_id, "found", partial(with_loss_confirmed, by=by))
             ]
-            response = await with_revision(tx, pb.ConfirmLostAgentsResponse(agent_ids=confirmed))
+            response = await with_position(tx, pb.ConfirmLostAgentsResponse(agent_ids=confirmed))
         if confirmed:
             _log.warning("%s confirmed that agents are lost: %s", by, ", ".join(confirmed))
         self._changed()
@@ -242,7 +242,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
                 if key not in ending:
                     raise NotFound("attempt", attempt_id(*key))
             ended = sorted(attempt_id(*key) for key in ending)
-            return await with_revision(tx, pb.EndOrphansResponse(attempt_ids=ended))
+            return await with_position(tx, pb.EndOrphansResponse(attempt_ids=ended))
 
     async def ListRouters(self, request: pb.ListRoutersRequest, context: _Context) -> pb.ListRoutersResponse:
         """See the proto."""
@@ -260,7 +260,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
             found = await routers.revoke(tx, request.router_id)
             if found is None:
                 raise NotFound("router", request.router_id)
-            return await with_revision(tx, pb.RevokeRouterResponse(router=router_message(found)))
+            return await with_position(tx, pb.RevokeRouterResponse(router=router_message(found)))
 
     async def GetResourceGroup(
         self, request: pb.GetResourceGroupRequest, context: _Context
@@ -296,13 +296,13 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
                 group = await groups.create(tx, name, policy)
                 if group is None:
                     raise NameTaken("resource_group", name)
-                return await with_revision(tx, pb.CreateResourceGroupResponse(resource_group=group_message(group)))
+                return await with_position(tx, pb.CreateResourceGroupResponse(resource_group=group_message(group)))
 
             if request.validate_only:
                 if await groups.get(tx, name) is not None:
                     raise NameTaken("resource_group", name)
                 shown = GroupRecord(name=name, **policy)
-                return await with_revision(tx, pb.CreateResourceGroupResponse(resource_group=group_message(shown)))
+                return await with_position(tx, pb.CreateResourceGroupResponse(resource_group=group_message(shown)))
             caller = current_principal().name
             return await requests.once(
                 tx, caller, "CreateResourceGroup", request, pb.CreateResourceGroupResponse, create
@@ -321,10 +321,10 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
             check_etag(wanted.etag, group.version)
             if request.validate_only:
                 shown = replace(group, **policy)
-                return await with_revision(tx, pb.UpdateResourceGroupResponse(resource_group=group_message(shown)))
+                return await with_position(tx, pb.UpdateResourceGroupResponse(resource_group=group_message(shown)))
             if policy:
                 group = await groups.change(tx, wanted.name, policy)
-            response = await with_revision(tx, pb.UpdateResourceGroupResponse(resource_group=group_message(group)))
+            response = await with_position(tx, pb.UpdateResourceGroupResponse(resource_group=group_message(group)))
         self._changed()
         return response
 
@@ -340,7 +340,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
             if await endpoints.has_any(tx, resource_group=request.name):
                 raise InUse("resource_group", request.name, "endpoints")
             await groups.remove(tx, request.name)
-            return await with_revision(tx, pb.DeleteResourceGroupResponse())
+            return await with_position(tx, pb.DeleteResourceGroupResponse())
 
     async def ListShares(self, request: pb.ListSharesRequest, context: _Context) -> pb.ListSharesResponse:
         """See the proto."""
@@ -358,13 +358,13 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
             if request.resource_group:
                 await _existing_group(tx, request.resource_group)
             found = await ledger.verify(tx, request.resource_group)
-            revision = (await journal.head(tx)).revision
+            at = await journal.head(tx)
         return pb.VerifyLedgerResponse(
             mismatches=[mismatch_message(item) for item in found.mismatches],
             claims=found.claims,
             shares=found.shares,
             agents=found.agents,
-            revision=revision,
+            position=position_of(at),
         )
 
     async def CreateJoinToken(
@@ -391,7 +391,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
             response = pb.CreateJoinTokenResponse(
                 token=secret, ca_fingerprint=self._authority.fingerprint, expire_time=timestamp(expire_time)
             )
-            return await with_revision(tx, response)
+            return await with_position(tx, response)
 
 
 def _agent_shown(agent: pb.Agent) -> pb.Agent:

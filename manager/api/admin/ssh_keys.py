@@ -6,8 +6,8 @@ from retinue.manager.domain.errors import InvalidRequest, MethodDenied, NameTake
 from retinue.manager.domain.session.events import AccessMethod, KernelAccess
 from retinue.manager.domain.session.ssh_keys import MAX_COMMENT, parse_public_key
 from retinue.manager.server.interceptors import current_principal
+from retinue.manager.server.journal_positions import with_position
 from retinue.manager.server.pages import open_page
-from retinue.manager.server.revisions import with_revision
 from retinue.manager.session import access_log
 from retinue.manager.store.accounts import accounts, ssh_keys
 from retinue.manager.store.accounts.ssh_keys import SshKeyRecord
@@ -37,7 +37,7 @@ async def add_ssh_key(database: Database, request: pb.AddSshKeyRequest) -> pb.Ad
         if made is None:
             raise NameTaken("SSH key", key.fingerprint)
         await _record_change(tx, caller.name)
-        return await with_revision(tx, pb.AddSshKeyResponse(key=_message(made)))
+        return await with_position(tx, pb.AddSshKeyResponse(key=_message(made)))
 
 
 async def list_ssh_keys(database: Database, request: pb.ListSshKeysRequest) -> pb.ListSshKeysResponse:
@@ -64,7 +64,7 @@ async def remove_ssh_key(database: Database, request: pb.RemoveSshKeyRequest) ->
         message, user = _message(key), key.user_name
         await ssh_keys.remove(tx, request.fingerprint)
         await _record_change(tx, user)
-        return await with_revision(tx, pb.RemoveSshKeyResponse(key=message))
+        return await with_position(tx, pb.RemoveSshKeyResponse(key=message))
 
 
 async def _record_change(tx: Transaction, user: str) -> None:

@@ -55,8 +55,8 @@ from retinue.manager.identity.endpoint_tokens import EndpointTokenSigner
 from retinue.manager.server.etags import check_etag
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal
+from retinue.manager.server.journal_positions import position_of, with_position
 from retinue.manager.server.pages import open_page
-from retinue.manager.server.revisions import with_revision
 from retinue.manager.store.endpoints import endpoint_revisions, endpoints
 from retinue.manager.store.endpoints.endpoints import NewEndpoint
 from retinue.manager.store.journal import journal, requests
@@ -131,7 +131,7 @@ class EndpointServicer(endpoint_service_pb2_grpc.EndpointServiceServicer):
                 view = await read_endpoint(tx, endpoint_id)
                 created = EndpointCreated(given.name, new.host_label, new.target)
                 await journal.append(tx, [entry(view, created)])
-                return await with_revision(tx, pb.CreateEndpointResponse(endpoint=await self._shown(tx, view)))
+                return await with_position(tx, pb.CreateEndpointResponse(endpoint=await self._shown(tx, view)))
 
             if request.validate_only:
                 response = await create()
@@ -154,8 +154,7 @@ class EndpointServicer(endpoint_service_pb2_grpc.EndpointServiceServicer):
         return pb.GetEndpointResponse(
             endpoint=shown,
             replicas=self._replicas(view),
-            revision=at.revision,
-            incarnation=at.incarnation,
+            position=position_of(at),
         )
 
     async def ListEndpoints(self, request: pb.ListEndpointsRequest, context: _Context) -> pb.ListEndpointsResponse:
@@ -173,9 +172,7 @@ class EndpointServicer(endpoint_service_pb2_grpc.EndpointServiceServicer):
             )
             shown = await shown_endpoints(tx, found[: page.size], self._domain)
         listed, token = page.close(shown, len(found), lambda n: [found[n].create_time.isoformat(), str(found[n].id)])
-        return pb.ListEndpointsResponse(
-            endpoints=listed, next_page_token=token, revision=at.revision, incarnation=at.incarnation
-        )
+        return pb.ListEndpointsResponse(endpoints=listed, next_page_token=token, position=position_of(at))
 
     async def UpdateEndpoint(self, request: pb.UpdateEndpointRequest, context: _Context) -> pb.UpdateEndpointResponse:
         """See the proto."""
@@ -194,7 +191,7 @@ class EndpointServicer(endpoint_service_pb2_grpc.EndpointServiceServicer):
             if settings != view.settings:
                 await endpoints.set_settings(tx, view.record.id, settings)
                 await journal.append(tx, [entry(view, EndpointUpdated(tuple(paths)))])
-            return await with_revision(tx, pb.UpdateEndpointResponse(endpoint=await self._shown_again(tx, view)))
+            return await with_position(tx, pb.UpdateEndpointResponse(endpoint=await self._shown_again(tx, view)))
 
         return await self._change(
             request, "UpdateEndpoint", pb.UpdateEndpointResponse, update, validate_only=request.validate_only
@@ -210,7 +207,7 @@ class EndpointServicer(endpoint_service_pb2_grpc.EndpointServiceServicer):
                 ended = EndpointEnded(Lifecycle.DELETING)
                 await journal.append(tx, [journal.Entry(record.id, record.owner, record.project, ended)])
             view = await read_endpoint(tx, record.id)
-            response = await with_revision(tx, pb.DeleteEndpointResponse(endpoint=await self._shown(tx, view)))
+            response = await with_position(tx, pb.DeleteEndpointResponse(endpoint=await self._shown(tx, view)))
         self._wake()
         return response
 
@@ -220,7 +217,7 @@ class EndpointServicer(endpoint_service_pb2_grpc.EndpointServiceServicer):
         async def effect(tx: Transaction, view: EndpointView) -> pb.DeployRevisionResponse:
             made = await deploy(tx, view, request, self._pending)
             deployed = revision_message(made, full_view(view.record.owner), ())
-            return await with_revision(
+            return await with_position(
                 tx, pb.DeployRevisionResponse(endpoint=await self._shown_again(tx, view), deployed=deployed)
             )
 
@@ -260,7 +257,7 @@ class EndpointServicer(endpoint_service_pb2_grpc.EndpointServiceServicer):
 
         async def effect(tx: Transaction, view: EndpointView) -> pb.ControlRolloutResponse:
             await control(tx, view, request)
-            return await with_revision(tx, pb.ControlRolloutResponse(endpoint=await self._shown_again(tx, view)))
+            return await with_position(tx, pb.ControlRolloutResponse(endpoint=await self._shown_again(tx, view)))
 
         return await self._change(request, "ControlRollout", pb.ControlRolloutResponse, effect)
 
@@ -270,7 +267,7 @@ class EndpointServicer(endpoint_service_pb2_grpc.EndpointServiceServicer):
 
         async def effect(tx: Transaction, view: EndpointView) -> pb.SetTrafficResponse:
             await set_shares(tx, view, shares)
-            return await with_revision(tx, pb.SetTrafficResponse(endpoint=await self._shown_again(tx, view)))
+            return await with_position(tx, pb.SetTrafficResponse(endpoint=await self._shown_again(tx, view)))
 
         return await self._change(request, "SetTraffic", pb.SetTrafficResponse, effect)
 
@@ -290,7 +287,7 @@ class EndpointServicer(endpoint_service_pb2_grpc.EndpointServiceServicer):
             floor = await endpoints.set_floor(tx, view.record.id, request.replicas, seconds)
             what = FloorSet(request.replicas, floor.end_time if floor else None)
             await journal.append(tx, [entry(view, what)])
-            return await with_revision(tx, pb.SetScalingFloorResponse(endpoint=await self._shown_again(tx, view)))
+            return await with_position(tx, pb.SetScalingFloorResponse(endpoint=await self._shown_again(tx, view)))
 
         return await self._change(request, "SetScalingFloor", pb.SetScalingFloorResponse, set_floor)
 

@@ -10,8 +10,8 @@ from retinue.manager.domain import errors, preconditions
 from retinue.manager.identity.endpoint_tokens import EndpointTokenSigner
 from retinue.manager.server.fields import Violations, parse_uuid
 from retinue.manager.server.interceptors import current_principal
+from retinue.manager.server.journal_positions import with_position
 from retinue.manager.server.pages import open_page
-from retinue.manager.server.revisions import with_revision
 from retinue.manager.store.endpoints import endpoint_tokens
 from retinue.manager.store.endpoints.endpoint_tokens import EndpointTokenRecord
 from retinue.manager.store.postgres.database import Transaction
@@ -47,7 +47,7 @@ async def create_token(
         tx, view.record.id, label=request.label, creator=current_principal().name, ttl=lifetime
     )
     secret = signer.sign(view.record.id, made.id, now=made.create_time, expire_time=made.expire_time)
-    return await with_revision(tx, pb.CreateEndpointTokenResponse(token=_message(made), secret=secret))
+    return await with_position(tx, pb.CreateEndpointTokenResponse(token=_message(made), secret=secret))
 
 
 async def list_tokens(tx: Transaction, request: pb.ListEndpointTokensRequest) -> pb.ListEndpointTokensResponse:
@@ -72,7 +72,7 @@ async def revoke_token(tx: Transaction, request: pb.RevokeEndpointTokenRequest) 
     revoked = await endpoint_tokens.revoke(tx, endpoint_id, token_id)
     if revoked is None:
         raise errors.NotFound("token", request.token_id)
-    return await with_revision(tx, pb.RevokeEndpointTokenResponse(token=_message(revoked)))
+    return await with_position(tx, pb.RevokeEndpointTokenResponse(token=_message(revoked)))
 
 
 def _message(record: EndpointTokenRecord) -> endpoint_pb2.EndpointToken:

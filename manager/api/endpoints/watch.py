@@ -18,6 +18,7 @@ from retinue.manager.store.journal.journal_tail import JournalTail
 from retinue.manager.store.postgres.database import Database
 from retinue.manager.v1 import endpoint_pb2
 from retinue.manager.v1 import endpoint_service_pb2 as pb
+from retinue.manager.v1.journal_position_pb2 import JournalPosition
 from retinue.rpc.times import timestamp
 
 _log = logging.getLogger(__name__)
@@ -27,17 +28,17 @@ async def serve_endpoint_watch(
     database: Database, tail: JournalTail, request: pb.WatchEndpointsRequest
 ) -> AsyncGenerator[pb.WatchEndpointsResponse, None]:
     """Serves one stream."""
-    if request.after_revision < 0:
-        raise errors.InvalidRequest([("after_revision", "must not be negative")])
+    if request.after.revision < 0:
+        raise errors.InvalidRequest([("after.revision", "must not be negative")])
     visibility = caller_visibility()
     async with database.transaction() as tx:
         newest, oldest, incarnation = await journal.head(tx)
         only = await find_id(tx, request.endpoint) if request.endpoint else None
-        resumed = request.HasField("after_revision")
-        after = newest if not resumed else request.after_revision or oldest
+        resumed = request.HasField("after")
+        after = newest if not resumed else request.after.revision or oldest
         # Refuses a revision that is gone or not there yet before the stream begins.
-        await journal.read(tx, after, 1, incarnation=request.incarnation if resumed else "")
-    yield pb.WatchEndpointsResponse(revision=after, incarnation=incarnation)
+        await journal.read(tx, after, 1, incarnation=request.after.incarnation)
+    yield pb.WatchEndpointsResponse(position=JournalPosition(revision=after, incarnation=incarnation))
     async with aclosing(portions(tail, after, only)) as found:
         async for revision, entries in found:
             made = [
@@ -48,7 +49,8 @@ async def serve_endpoint_watch(
                 and visibility.can_read(event.owner, event.project)
             ]
             shown = [event for event in made if event is not None]
-            yield pb.WatchEndpointsResponse(revision=revision, incarnation=incarnation, events=shown)
+            position = JournalPosition(revision=revision, incarnation=incarnation)
+            yield pb.WatchEndpointsResponse(position=position, events=shown)
 
 
 def _shown(event: journal.Event, what: events.EndpointHappening) -> endpoint_pb2.EndpointEvent | None:

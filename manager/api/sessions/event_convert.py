@@ -61,8 +61,7 @@ def event_message(event: Event) -> pb.SessionEvent:
             accessed.port, accessed.app, accessed.source = access.port, access.app, access.source
             accessed.connection_address, accessed.key_fingerprint = access.connection_address, access.key_fingerprint
         case events.ReasonChanged() as reason:
-            changed = message.pending_reason_changed
-            changed.id = str(event.session_id)
+            changed = message.reason_changed
             changed.reason, changed.message = reason.reason, reason.message
             changed.conditions.extend(conditions(reason.conditions))
         case events.SessionUpdated() as updated:

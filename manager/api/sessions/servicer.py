@@ -41,6 +41,7 @@ from retinue.manager.server import fields, pages
 from retinue.manager.server.call_limits import BULK_ROW_COST, ROW_COST
 from retinue.manager.server.etags import check_etag
 from retinue.manager.server.interceptors import current_principal
+from retinue.manager.server.journal_positions import position_of
 from retinue.manager.server.turn_taking import charge
 from retinue.manager.session.drafts import Draft, prepare
 from retinue.manager.session.submit import Accepted, submit
@@ -52,6 +53,7 @@ from retinue.manager.store.sessions import dependencies, sessions
 from retinue.manager.store.sessions.session_records import KernelRecord, SessionRecord
 from retinue.manager.v1 import session_pb2, session_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.manager.v1.journal_position_pb2 import JournalPosition
 from retinue.rpc.loop_slices import in_slices
 
 _MAX_WAITED_FOR = 20
@@ -108,8 +110,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
                     parents = (await dependencies.read(tx, [session_id])).get(session_id, ())
                 response = pb.CreateSessionResponse(
                     session=accepted_message(outcome, parents),
-                    revision=submission.revision,
-                    incarnation=self._tail.incarnation,
+                    position=self._position(submission.revision),
                 )
                 if request.validate_only:
                     found = await preview.preview_one(tx, outcome.draft)
@@ -122,6 +123,9 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
             response = await requests.once(tx, caller.name, "CreateSession", request, pb.CreateSessionResponse, create)
         self._tail.wake()
         return response
+
+    def _position(self, revision: int) -> JournalPosition:
+        return JournalPosition(revision=revision, incarnation=self._tail.incarnation)
 
     async def BatchCreateSessions(
         self, request: pb.BatchCreateSessionsRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -158,9 +162,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
                     result_message(position, outcome, found, shown_id=not request.validate_only)
                     for position, outcome in enumerate(submission.outcomes)
                 )
-                return pb.BatchCreateSessionsResponse(
-                    results=results, revision=submission.revision, incarnation=self._tail.incarnation
-                )
+                return pb.BatchCreateSessionsResponse(results=results, position=self._position(submission.revision))
 
             if request.validate_only:
                 return await create()
@@ -213,9 +215,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
 
         messages = await in_slices(shown, message)
         listed, token = page.close(messages, found, lambda number: _page_key(shown[number]))
-        return pb.ListSessionsResponse(
-            sessions=listed, next_page_token=token, revision=at.revision, incarnation=at.incarnation
-        )
+        return pb.ListSessionsResponse(sessions=listed, next_page_token=token, position=position_of(at))
 
     async def GetSessionGraph(
         self, request: pb.GetSessionGraphRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -230,8 +230,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         return pb.GetSessionGraphResponse(
             nodes=await in_slices(nodes, node_message),
             truncated=truncated,
-            revision=at.revision,
-            incarnation=at.incarnation,
+            position=position_of(at),
             session_id=str(session_id),
         )
 
@@ -423,5 +422,5 @@ class _Showing:
             view=full_view(session.owner),
         )
         response.session.CopyFrom(message)
-        response.revision, response.incarnation = at.revision, at.incarnation
+        response.position.CopyFrom(position_of(at))
         return response

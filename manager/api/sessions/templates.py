@@ -16,8 +16,8 @@ from retinue.manager.domain.session.refusals import Refused, no_project
 from retinue.manager.server.etags import check_etag, etag
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal
+from retinue.manager.server.journal_positions import with_position
 from retinue.manager.server.pages import open_page
-from retinue.manager.server.revisions import with_revision
 from retinue.manager.store.journal import requests
 from retinue.manager.store.postgres.database import Database
 from retinue.manager.store.sessions import sessions, templates
@@ -54,7 +54,7 @@ class TemplateServicer(template_service_pb2_grpc.TemplateServiceServicer):
                 made = await templates.create(tx, given.name, project, caller.name)
                 if made is None:
                     raise errors.NameTaken("template", given.name)
-                return await with_revision(tx, pb.CreateTemplateResponse(template=await _add_version(tx, made, given)))
+                return await with_position(tx, pb.CreateTemplateResponse(template=await _add_version(tx, made, given)))
 
             if request.validate_only:
                 exact = templates.Scope(() if project is None else (project,), shared=project is None)
@@ -67,7 +67,7 @@ class TemplateServicer(template_service_pb2_grpc.TemplateServiceServicer):
                     description=given.description,
                     spec=given.spec,
                 )
-                return await with_revision(tx, pb.CreateTemplateResponse(template=shown))
+                return await with_position(tx, pb.CreateTemplateResponse(template=shown))
             return await requests.once(tx, caller.name, "CreateTemplate", request, pb.CreateTemplateResponse, create)
 
     async def GetTemplate(self, request: pb.GetTemplateRequest, context: _Context) -> pb.GetTemplateResponse:
@@ -124,20 +124,20 @@ class TemplateServicer(template_service_pb2_grpc.TemplateServiceServicer):
             check_content(after, violations)
             violations.raise_any()
             if (after.description, after.spec) == (before.description, before.spec):
-                return await with_revision(tx, pb.UpdateTemplateResponse(template=before))
+                return await with_position(tx, pb.UpdateTemplateResponse(template=before))
             if request.validate_only:
                 before.spec.CopyFrom(after.spec)
                 before.description = after.description
-                return await with_revision(tx, pb.UpdateTemplateResponse(template=before))
+                return await with_position(tx, pb.UpdateTemplateResponse(template=before))
             made = await _add_version(tx, template.id, after)
-            return await with_revision(tx, pb.UpdateTemplateResponse(template=made))
+            return await with_position(tx, pb.UpdateTemplateResponse(template=made))
 
     async def DeleteTemplate(self, request: pb.DeleteTemplateRequest, context: _Context) -> pb.DeleteTemplateResponse:
         """See the proto."""
         async with self._database.transaction() as tx:
             template = await _changeable(tx, request.template, request.project, request.etag)
             await templates.delete(tx, template.id)
-            return await with_revision(tx, pb.DeleteTemplateResponse())
+            return await with_position(tx, pb.DeleteTemplateResponse())
 
     async def RenderTemplate(self, request: pb.RenderTemplateRequest, context: _Context) -> pb.RenderTemplateResponse:
         """See the proto."""

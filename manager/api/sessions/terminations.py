@@ -12,6 +12,7 @@ from retinue.manager.api.visibility import find_sessions
 from retinue.manager.domain import errors
 from retinue.manager.server.call_limits import BULK_ROW_COST
 from retinue.manager.server.interceptors import current_principal
+from retinue.manager.server.journal_positions import position_of
 from retinue.manager.server.turn_taking import charge
 from retinue.manager.session.transaction import UnreadableSessionError, WorkingSet, terminate_many
 from retinue.manager.store.journal import journal
@@ -55,7 +56,7 @@ async def terminate_sessions(
         became[meant] if isinstance(meant, uuid.UUID) else pb.BatchTerminateSessionsResult(refused=status_of(meant))
         for meant in (found[reference] for reference in request.sessions)
     )
-    return pb.BatchTerminateSessionsResponse(results=bounded(results), revision=at.revision, incarnation=at.incarnation)
+    return pb.BatchTerminateSessionsResponse(results=bounded(results), position=position_of(at))
 
 
 def _result(work: WorkingSet, session_id: uuid.UUID, reference: str) -> pb.BatchTerminateSessionsResult:

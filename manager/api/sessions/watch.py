@@ -24,6 +24,7 @@ from retinue.manager.store.postgres.database import Database
 from retinue.manager.store.sessions import sessions
 from retinue.manager.v1 import session_pb2
 from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.manager.v1.journal_position_pb2 import JournalPosition
 
 BOOKMARK_SECONDS = 10.0
 _LONGEST_INTERVAL = dt.timedelta(seconds=1)
@@ -41,8 +42,8 @@ async def serve_watch(
     terms = session_terms(request.filter, fixed=True)
     if terms and only is not None:
         raise errors.InvalidRequest([("filter", "has no place beside session_id")])
-    if request.after_revision < 0:
-        raise errors.InvalidRequest([("after_revision", "must not be negative")])
+    if request.after.revision < 0:
+        raise errors.InvalidRequest([("after.revision", "must not be negative")])
     violations = Violations()
     interval = violations.duration("min_interval", request.min_interval, dt.timedelta(), _LONGEST_INTERVAL)
     violations.raise_any()
@@ -50,8 +51,8 @@ async def serve_watch(
     over = False
     async with database.transaction() as tx:
         newest, oldest, incarnation = await journal.head(tx)
-        resumed = request.HasField("after_revision")
-        after = newest if not resumed else request.after_revision or oldest
+        resumed = request.HasField("after")
+        after = newest if not resumed else request.after.revision or oldest
         seen = None
         if only is not None:
             seen = (await sessions.read(tx, [only])).get(only)
@@ -59,10 +60,9 @@ async def serve_watch(
                 raise errors.NotFound("session", request.session_id)
         # Refuses a revision that is gone or not there yet before the stream begins. After the state: of a session that
         # ends between the two, the end is still to be sent.
-        known = request.incarnation if resumed else ""
-        rest = await journal.read(tx, after, 1, session_id=only, incarnation=known)
+        rest = await journal.read(tx, after, 1, session_id=only, incarnation=request.after.incarnation)
         over = seen is not None and seen.state in ENDED_SESSION_STATES and not rest.events
-    yield pb.WatchSessionsResponse(revision=after, incarnation=incarnation)
+    yield pb.WatchSessionsResponse(position=JournalPosition(revision=after, incarnation=incarnation))
     if request.until_ended and over:
         return
     async with aclosing(portions(tail, after, only, interval.total_seconds())) as found:
@@ -74,7 +74,8 @@ async def serve_watch(
             ]
             if terms:
                 visible = await matches.of(visible)
-            for response in split(revision, incarnation, [event_message(event) for event in visible]):
+            position = JournalPosition(revision=revision, incarnation=incarnation)
+            for response in split(position, [event_message(event) for event in visible]):
                 yield response
             if request.until_ended and any(_ends_session(event) for event in visible):
                 return
@@ -101,15 +102,14 @@ class _Matches:
         return [event for event in events if self._known[event.session_id]]
 
 
-def split(
-    revision: int, incarnation: str, events: Sequence[session_pb2.SessionEvent]
-) -> Iterator[pb.WatchSessionsResponse]:
-    """Returns events up to a revision as responses of bounded size, at least one; each says up to where it goes."""
+def split(position: JournalPosition, events: Sequence[session_pb2.SessionEvent]) -> Iterator[pb.WatchSessionsResponse]:
+    """Returns events up to a position as responses of bounded size, at least one; each says up to where it goes."""
     rest = list(events)
     while len(part := rest[: fitting(event.ByteSize() for event in rest)]) < len(rest):
-        yield pb.WatchSessionsResponse(revision=part[-1].revision, incarnation=incarnation, events=part)
+        last = JournalPosition(revision=part[-1].revision, incarnation=position.incarnation)
+        yield pb.WatchSessionsResponse(position=last, events=part)
         rest = rest[len(part) :]
-    yield pb.WatchSessionsResponse(revision=revision, incarnation=incarnation, events=rest)
+    yield pb.WatchSessionsResponse(position=position, events=rest)
 
 
 async def portions(

@@ -22,6 +22,7 @@ from retinue.manager.domain.session.features import Feature
 from retinue.manager.domain.session.service_ports import Addresses, local_address
 from retinue.manager.domain.session.spec import MAIN
 from retinue.manager.server.interceptors import current_principal
+from retinue.manager.server.journal_positions import position_of
 from retinue.manager.session import kernel_locator
 from retinue.manager.session.kernel_locator import MainKernel
 from retinue.manager.store.journal import journal
@@ -72,7 +73,7 @@ class AppServicer(app_service_pb2_grpc.AppServiceServicer):
             wait=wait,
         )
         answer = await self._forwarder.call(kernel.location, lambda stub: stub.StartApp, asked)
-        return pb.StartAppResponse(status=answer.status, revision=at.revision, incarnation=at.incarnation)
+        return pb.StartAppResponse(status=answer.status, position=position_of(at))
 
     async def GetApp(self, request: pb.GetAppRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.GetAppResponse:
         """See the proto."""
@@ -91,7 +92,7 @@ class AppServicer(app_service_pb2_grpc.AppServiceServicer):
         _log.info("%s stops app %s of session %s", current_principal().name, app.name, session_id)
         asked = agent_pb.StopAppRequest(location=location, grace=grace)
         answer = await self._forwarder.call(kernel.location, lambda stub: stub.StopApp, asked)
-        return pb.StopAppResponse(status=answer.status, revision=at.revision, incarnation=at.incarnation)
+        return pb.StopAppResponse(status=answer.status, position=position_of(at))
 
     async def _record(self, kernel: MainKernel, app: AppSpec, method: AccessMethod) -> tuple[str, journal.Head]:
         """Records in the journal what is done to an app; returns the session's id, and where the journal ends then."""

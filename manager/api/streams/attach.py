@@ -38,17 +38,18 @@ async def serve_attach(
         session_id = await find_session(tx, start.session, owner_only=True)
         await require_feature(tx, session_id, Feature.ATTACH)
         location = await kernel_locator.locate(tx, session_id, hostname)
-        directory = start.working_directory or await kernel_locator.working_directory(tx, session_id, hostname)
+        if not start.spec.working_directory:
+            start.spec.working_directory = await kernel_locator.working_directory(tx, session_id, hostname)
         await record_access(tx, session_id, AccessMethod.ATTACH, hostname)
     # What it runs is left out: commands hold secrets.
     _log.info("%s attaches to kernel %s of session %s", current_principal().name, hostname, session_id)
-    steps = _steps(location.attempt_id, start, directory, requests)
+    steps = _steps(location.attempt_id, start.spec, requests)
     async with (
         naming_the_end(database, session_id, hostname, location),
         aclosing(forwarder.exchange(location, lambda stub: stub.Attach, steps)) as responses,
     ):
         async for response in responses:
-            yield _response(response, hostname)
+            yield pb.AttachResponse(output=response.output)
 
 
 async def _first(requests: AsyncIterator[pb.AttachRequest]) -> pb.AttachStart:
@@ -60,15 +61,16 @@ async def _first(requests: AsyncIterator[pb.AttachRequest]) -> pb.AttachStart:
 
 def wrong_start(start: pb.AttachStart) -> list[errors.Violation]:
     """Returns the error of a first step: (field path, description)."""
+    spec = start.spec
     violations = [
-        *wrong_command(tuple(start.command), "start.command"),
-        *wrong_environment(start.environment, "start.environment"),
+        *wrong_command(tuple(spec.command), "start.spec.command"),
+        *wrong_environment(spec.environment, "start.spec.environment"),
+        *wrong_directory(spec.working_directory, "start.spec.working_directory"),
     ]
-    violations += wrong_directory(start.working_directory, "start.working_directory")
-    if start.HasField("terminal"):
-        violations += _wrong_size(start.terminal, "start.terminal")
-        if start.detached:
-            violations.append(("start.detached", "has no terminal"))
+    if spec.HasField("terminal"):
+        violations += _wrong_size(spec.terminal, "start.spec.terminal")
+        if spec.detached:
+            violations.append(("start.spec.detached", "has no terminal"))
     return violations
 
 
@@ -82,58 +84,31 @@ def _wrong_size(size: terminal_pb2.TerminalSize, path: str) -> list[errors.Viola
 
 
 async def _steps(
-    attempt_id: str, start: pb.AttachStart, directory: str, requests: AsyncIterator[pb.AttachRequest]
+    attempt_id: str, spec: terminal_pb2.CommandSpec, requests: AsyncIterator[pb.AttachRequest]
 ) -> AsyncIterator[agent_pb.AttachRequest]:
-    yield agent_pb.AttachRequest(
-        start=agent_pb.AttachStart(
-            attempt_id=attempt_id,
-            command=start.command,
-            environment=start.environment,
-            working_directory=directory,
-            terminal=_size(start.terminal) if start.HasField("terminal") else None,
-            keep_processes=start.keep_processes,
-            detached=start.detached,
-        )
-    )
+    yield agent_pb.AttachRequest(start=agent_pb.AttachStart(attempt_id=attempt_id, spec=spec))
     async for request in requests:
-        yield agent_step(request)
+        match request.WhichOneof("step"):
+            case "input":
+                if violations := wrong_input(request.input):
+                    raise errors.InvalidRequest(violations)
+                yield agent_pb.AttachRequest(input=request.input)
+            case "start":
+                raise errors.InvalidRequest([("start", "must come once")])
+            case _:
+                raise errors.InvalidRequest([("step", "is required")])
 
 
-def agent_step(request: pb.AttachRequest) -> agent_pb.AttachRequest:
-    """A step after the first as the agent gets it. Raises InvalidRequest."""
-    match request.WhichOneof("step"):
-        case "stdin":
-            if len(request.stdin) > MAX_INPUT_BYTES:
-                raise errors.InvalidRequest([("stdin", f"must be at most {MAX_INPUT_BYTES} bytes")])
-            return agent_pb.AttachRequest(stdin=request.stdin)
-        case "end_of_input":
-            return agent_pb.AttachRequest(end_of_input=terminal_pb2.EndOfInput())
+def wrong_input(message: terminal_pb2.CommandInput) -> list[errors.Violation]:
+    """Returns the error of a step after the first: (field path, description)."""
+    match message.WhichOneof("step"):
+        case "stdin" if len(message.stdin) > MAX_INPUT_BYTES:
+            return [("input.stdin", f"must be at most {MAX_INPUT_BYTES} bytes")]
         case "resize":
-            if violations := _wrong_size(request.resize, "resize"):
-                raise errors.InvalidRequest(violations)
-            return agent_pb.AttachRequest(resize=_size(request.resize))
-        case "signal":
-            name = request.signal.removeprefix("SIG")
-            if name not in SIGNALS:
-                raise errors.InvalidRequest([("signal", f"must be one of {', '.join(SIGNALS)}")])
-            return agent_pb.AttachRequest(signal=name)
-        case "start":
-            raise errors.InvalidRequest([("start", "must come once")])
+            return _wrong_size(message.resize, "input.resize")
+        case "signal" if message.signal.removeprefix("SIG") not in SIGNALS:
+            return [("input.signal", f"must be one of {', '.join(SIGNALS)}")]
+        case None:
+            return [("input.step", "is required")]
         case _:
-            raise errors.InvalidRequest([("step", "is required")])
-
-
-def _size(size: terminal_pb2.TerminalSize) -> terminal_pb2.TerminalSize:
-    return terminal_pb2.TerminalSize(rows=size.rows, columns=size.columns)
-
-
-def _response(response: agent_pb.AttachResponse, hostname: str) -> pb.AttachResponse:
-    match response.WhichOneof("step"):
-        case "started":
-            return pb.AttachResponse(started=pb.AttachStarted(hostname=hostname))
-        case "stdout":
-            return pb.AttachResponse(stdout=response.stdout)
-        case "stderr":
-            return pb.AttachResponse(stderr=response.stderr)
-        case _:
-            return pb.AttachResponse(exited=terminal_pb2.CommandExited(exit_code=response.exited.exit_code))
+            return []

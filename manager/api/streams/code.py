@@ -52,17 +52,14 @@ async def serve_code(
     ):
         with running:
             async for response in responses:
-                match response.WhichOneof("step"):
+                match response.output.WhichOneof("step"):
                     case "opened":
                         running.opened()
-                        yield pb.ExecuteCodeResponse(opened=pb.CodeOpened(language=language))
                     case "events":
-                        running.note(response.events)
+                        running.note(response.output.events)
                         if opening.text:
-                            as_text(response.events)
-                        yield pb.ExecuteCodeResponse(events=response.events)
-                    case "completions":
-                        yield pb.ExecuteCodeResponse(completions=response.completions)
+                            as_text(response.output.events)
+                yield pb.ExecuteCodeResponse(output=response.output)
 
 
 def as_text(events: code_pb2.CodeEvents) -> None:
@@ -126,51 +123,40 @@ async def _steps(
 ) -> AsyncIterator[agent_pb.ExecuteCodeRequest]:
     yield agent_pb.ExecuteCodeRequest(open=opening)
     async for request in requests:
-        if violations := wrong_step(request):
-            raise errors.InvalidRequest(violations)
-        yield agent_step(request)
+        match request.WhichOneof("step"):
+            case "input":
+                if violations := wrong_input(request.input):
+                    raise errors.InvalidRequest(violations)
+                yield agent_pb.ExecuteCodeRequest(input=request.input)
+            case "open":
+                raise errors.InvalidRequest([("open", "must come once")])
+            case _:
+                raise errors.InvalidRequest([("step", "is required")])
 
 
-def agent_step(request: pb.ExecuteCodeRequest) -> agent_pb.ExecuteCodeRequest:
-    """A step after the first as the agent gets it."""
-    match request.WhichOneof("step"):
-        case "run":
-            return agent_pb.ExecuteCodeRequest(run=request.run)
-        case "resume":
-            return agent_pb.ExecuteCodeRequest(resume=request.resume)
-        case "input":
-            return agent_pb.ExecuteCodeRequest(input=request.input)
-        case "interrupt":
-            return agent_pb.ExecuteCodeRequest(interrupt=request.interrupt)
-        case _:
-            return agent_pb.ExecuteCodeRequest(complete=request.complete)
-
-
-def wrong_step(request: pb.ExecuteCodeRequest) -> list[errors.Violation]:
+def wrong_input(message: code_pb2.CodeInput) -> list[errors.Violation]:
     """Returns the error of a step after the first: (field path, description)."""
     found: list[errors.Violation] = []
-    match request.WhichOneof("step"):
+    match message.WhichOneof("step"):
         case "run":
-            found = _wrong_run(request.run)
+            found = _wrong_run(message.run)
         case "resume":
-            found = _wrong_id(request.resume.run_id, "resume.run_id")
-            if request.resume.offset < 0:
+            found = _wrong_id(message.resume.run_id, "resume.run_id")
+            if message.resume.offset < 0:
                 found.append(("resume.offset", "is negative"))
-        case "input":
-            found = _wrong_id(request.input.run_id, "input.run_id")
-            found += _too_long(request.input.value, "input.value", MAX_TEXT_BYTES)
+        case "answer":
+            found = _wrong_id(message.answer.run_id, "answer.run_id")
+            found += _too_long(message.answer.value, "answer.value", MAX_TEXT_BYTES)
         case "interrupt":
             # Without one it is for whatever runs.
-            found = _wrong_id(request.interrupt.run_id, "interrupt.run_id") if request.interrupt.run_id else []
+            found = _wrong_id(message.interrupt.run_id, "interrupt.run_id") if message.interrupt.run_id else []
         case "complete":
-            found = _too_long(request.complete.code, "complete.code", MAX_CODE_BYTES)
-            if not 0 <= request.complete.cursor <= len(request.complete.code):
+            found = _too_long(message.complete.code, "complete.code", MAX_CODE_BYTES)
+            if not 0 <= message.complete.cursor <= len(message.complete.code):
                 found.append(("complete.cursor", "must be within the code"))
-        case "open":
-            found = [("open", "must come once")]
         case _:
             found = [("step", "is required")]
-    return found
+    return [(f"input.{path}", description) for path, description in found]
 
 
 def _wrong_run(run: code_pb2.CodeRun) -> list[errors.Violation]:

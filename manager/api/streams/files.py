@@ -40,10 +40,7 @@ async def serve_upload(
     steps = _steps(location.attempt_id, requests)
     async with aclosing(forwarder.exchange(location, lambda stub: stub.UploadFiles, steps, Purpose.FILES)) as responses:
         async for response in responses:
-            if response.HasField("ready"):
-                yield pb.UploadFilesResponse(ready=response.ready)
-            else:
-                yield pb.UploadFilesResponse(stored=response.stored)
+            yield pb.UploadFilesResponse(output=response.output)
 
 
 async def serve_download(
@@ -57,15 +54,7 @@ async def serve_download(
     asked = agent_pb.DownloadFilesRequest(attempt_id=location.attempt_id, files=request.files)
     async with aclosing(forwarder.stream(location, lambda stub: stub.DownloadFiles, asked, Purpose.FILES)) as responses:
         async for response in responses:
-            match response.WhichOneof("step"):
-                case "begin":
-                    yield pb.DownloadFilesResponse(begin=response.begin)
-                case "data":
-                    yield pb.DownloadFilesResponse(data=response.data)
-                case "end":
-                    yield pb.DownloadFilesResponse(end=response.end)
-                case _:
-                    yield pb.DownloadFilesResponse(skipped=response.skipped)
+            yield pb.DownloadFilesResponse(output=response.output)
 
 
 async def serve_list(
@@ -99,32 +88,33 @@ async def _steps(
 ) -> AsyncIterator[agent_pb.UploadFilesRequest]:
     yield agent_pb.UploadFilesRequest(attempt_id=attempt_id)
     async for request in requests:
-        yield agent_step(request)
+        match request.WhichOneof("step"):
+            case "input":
+                if violations := wrong_input(request.input):
+                    raise errors.InvalidRequest(violations)
+                yield agent_pb.UploadFilesRequest(input=request.input)
+            case "start":
+                raise errors.InvalidRequest([("start", "must come once")])
+            case _:
+                raise errors.InvalidRequest([("step", "is required")])
 
 
-def agent_step(request: pb.UploadFilesRequest) -> agent_pb.UploadFilesRequest:
-    """A step after the first as the agent gets it. Raises InvalidRequest."""
-    match request.WhichOneof("step"):
+def wrong_input(message: file_pb2.UploadInput) -> list[errors.Violation]:
+    """Returns the error of a step after the first: (field path, description)."""
+    found: list[errors.Violation] = []
+    match message.WhichOneof("step"):
         case "file":
-            if violations := wrong_file(request.file):
-                raise errors.InvalidRequest(violations)
-            return agent_pb.UploadFilesRequest(file=request.file)
+            found = wrong_file(message.file)
         case "data":
-            if len(request.data) > MAX_DATA_BYTES:
-                raise errors.InvalidRequest([("data", f"must be at most {MAX_DATA_BYTES} bytes")])
-            return agent_pb.UploadFilesRequest(data=request.data)
+            if len(message.data) > MAX_DATA_BYTES:
+                found = [("data", f"must be at most {MAX_DATA_BYTES} bytes")]
         case "directory":
-            if violations := wrong_new("directory", request.directory.path, request.directory.mode):
-                raise errors.InvalidRequest(violations)
-            return agent_pb.UploadFilesRequest(directory=request.directory)
+            found = wrong_new("directory", message.directory.path, message.directory.mode)
         case "link":
-            if violations := wrong_link(request.link):
-                raise errors.InvalidRequest(violations)
-            return agent_pb.UploadFilesRequest(link=request.link)
-        case "start":
-            raise errors.InvalidRequest([("start", "must come once")])
+            found = wrong_link(message.link)
         case _:
-            raise errors.InvalidRequest([("step", "is required")])
+            found = [("step", "is required")]
+    return [(f"input.{path}", description) for path, description in found]
 
 
 def wrong_file(new: file_pb2.NewFile) -> list[errors.Violation]:

@@ -25,7 +25,7 @@ from retinue.manager.gateway.core.rules import (
 )
 from retinue.manager.identity.tokens import CONSOLE_TICKET_PREFIX, hash_secret, new_secret
 from retinue.manager.server.interceptors import current_principal
-from retinue.manager.server.revisions import with_revision
+from retinue.manager.server.journal_positions import with_position
 from retinue.manager.session import kernel_locator
 from retinue.manager.store.access import console_tickets, port_access
 from retinue.manager.store.accounts import accounts
@@ -78,7 +78,7 @@ async def create_port_ticket(
             path=path,
             seconds=TICKET_SECONDS,
         )
-        response = await with_revision(tx, pb.CreatePortTicketResponse())
+        response = await with_position(tx, pb.CreatePortTicketResponse())
     _log.info("%s gets a ticket for port %d of session %s", principal.name, port, session_id)
     origin = gateway.origin(Target(session_id, port))
     response.url, response.origin = f"{origin}{OPEN_PATH}?{urlencode({'ticket': secret})}", f"{origin}/"
@@ -123,7 +123,7 @@ async def create_port_tunnel(
     )
     response.expire_time.FromDatetime(expire_time)
     async with database.transaction() as tx:
-        return await with_revision(tx, response)
+        return await with_position(tx, response)
 
 
 async def create_console_ticket(database: Database, origin: str) -> account_service_pb2.CreateConsoleTicketResponse:
@@ -137,7 +137,7 @@ async def create_console_ticket(database: Database, origin: str) -> account_serv
         if token is None or token.revoke_time is not None:
             raise errors.TokenInvalid
         expire_time = await console_tickets.create(tx, hash_secret(secret), token.id, TICKET_SECONDS)
-        response = await with_revision(tx, account_service_pb2.CreateConsoleTicketResponse(origin=f"{origin}/"))
+        response = await with_position(tx, account_service_pb2.CreateConsoleTicketResponse(origin=f"{origin}/"))
     _log.info("%s gets a ticket for the console", principal.name)
     # In the fragment: browsers send it to no server, and no log has it.
     response.url = f"{origin}/login#ticket={secret}"

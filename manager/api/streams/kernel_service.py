@@ -26,7 +26,7 @@ from retinue.manager.domain.session.ssh_authority import SshAuthority, host_name
 from retinue.manager.domain.session.ssh_keys import parse_public_key
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal
-from retinue.manager.server.revisions import with_revision
+from retinue.manager.server.journal_positions import with_position
 from retinue.manager.session import kernel_locator
 from retinue.manager.store.placement import attempts
 from retinue.manager.store.postgres.database import Database
@@ -175,7 +175,7 @@ async def _create_ssh_certificate(
         where = kernel_locator.MAIN_HOSTNAME
         await record_access(tx, session_id, AccessMethod.SSH_CERTIFICATE, where, key_fingerprint=fingerprint)
         main = await attempts.read_newest(tx, session_id, where)
-        response = await with_revision(tx, pb.CreateSshCertificateResponse())
+        response = await with_position(tx, pb.CreateSshCertificateResponse())
     now = time.time()
     response.certificate = authority.certify(key, session_id, caller.name, now, ttl.total_seconds())
     response.host_name, response.known_hosts = host_name(session_id), authority.known_hosts(session_id)

@@ -22,7 +22,7 @@ from retinue.manager.domain.endpoints.model import (
 from retinue.manager.domain.endpoints.states import ReplicaState
 from retinue.manager.endpoints.routers.core.table import TableEndpoint
 from retinue.router.v1 import router_service_pb2 as pb
-from retinue.rpc.times import duration
+from retinue.rpc.times import duration, seconds
 from retinue.types.v1 import cors_pb2
 
 _ALGORITHMS = {
@@ -124,7 +124,7 @@ def read_revisions(traffic: pb.Traffic) -> dict[tuple[uuid.UUID, int], RevisionT
             _count(found.pending),
             _count(found.requests),
             _count(found.errors),
-            tuple((_bound(bucket.milliseconds), _count(bucket.count)) for bucket in found.buckets),
+            tuple((_bound(seconds(bucket.upper_bound) * 1000), _count(bucket.count)) for bucket in found.buckets),
         )
         for found in traffic.revisions
     }

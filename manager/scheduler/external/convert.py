@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from google.protobuf.duration_pb2 import Duration
+
 from retinue.manager.scheduling.columns import Agents, Owners, Queue
 from retinue.manager.scheduling.shares import total_capacity
 from retinue.strategy.v1 import strategy_service_pb2 as pb
@@ -23,7 +25,7 @@ def waiting_sessions(agents: Agents, owners: Owners, queue: Queue) -> list[pb.Wa
             kernels=[pb.Kernel(amounts=amounts) for amounts in requests[offsets[position] : offsets[position + 1]]],
             single_node=bool(queue.single_node[position]),
             tries=tries[position],
-            waited_seconds=waited[position],
+            waited=Duration(seconds=waited[position]),
             architecture=queue.architectures.get(position, ""),
             agents=[agents.ids[row] for row in wishes[position].designated] if position in wishes else (),
             agents_strict=position in wishes and wishes[position].strict,

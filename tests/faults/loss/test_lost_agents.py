@@ -30,8 +30,8 @@ async def test_lost_agent_is_a_condition_of_its_sessions_until_it_returns(client
     lost = agent_of(cluster, counting, 2)
     await cluster.agents[lost].process.kill()
     async for event in client.sessions.watch(after_revision=counting.revision, session_id=counting.id):
-        if event.HasField("pending_reason_changed"):
-            found = {condition.type for condition in event.pending_reason_changed.conditions}
+        if event.HasField("reason_changed"):
+            found = {condition.type for condition in event.reason_changed.conditions}
             # It is not reached before it is lost.
             assert found <= {"AGENT_LOST", "AGENT_NOT_REACHED"}
             if "AGENT_LOST" in found:

@@ -36,8 +36,8 @@ async def warnings(client: Client, session: Session) -> list[str]:
     watch = client.sessions.watch(after_revision=session.revision, session_id=session.id, until_ended=True)
     async with aclosing(watch) as events:
         async for event in events:
-            if event.HasField("pending_reason_changed"):
-                now = {condition.type for condition in event.pending_reason_changed.conditions}
+            if event.HasField("reason_changed"):
+                now = {condition.type for condition in event.reason_changed.conditions}
                 entries += [f"+{name}" for name in now - known] + [f"-{name}" for name in known - now]
                 known = now
             elif event.HasField("session_moved"):

@@ -132,13 +132,13 @@ async def test_a_client_that_does_not_read_delays_no_other(session: Session, cli
     ("values", "field"),
     [
         ({"hostname": "sub9"}, "hostname"),
-        ({"command": ["a\0b"]}, "start.command[0]"),
-        ({"command": [""]}, "start.command[0]"),
-        ({"command": ["x"] * 1025}, "start.command"),
-        ({"command": ["x"], "environment": {"A=B": ""}}, "start.environment['A=B']"),
-        ({"command": ["x"], "working_directory": "here"}, "start.working_directory"),
-        ({"terminal": (0, 80)}, "start.terminal.rows"),
-        ({"terminal": (24, 65535)}, "start.terminal.columns"),
+        ({"command": ["a\0b"]}, "start.spec.command[0]"),
+        ({"command": [""]}, "start.spec.command[0]"),
+        ({"command": ["x"] * 1025}, "start.spec.command"),
+        ({"command": ["x"], "environment": {"A=B": ""}}, "start.spec.environment['A=B']"),
+        ({"command": ["x"], "working_directory": "here"}, "start.spec.working_directory"),
+        ({"terminal": (0, 80)}, "start.spec.terminal.rows"),
+        ({"terminal": (24, 65535)}, "start.spec.terminal.columns"),
     ],
 )
 async def test_bad_starts(session: Session, values: dict[str, Any], field: str) -> None:
@@ -148,15 +148,20 @@ async def test_bad_starts(session: Session, values: dict[str, Any], field: str) 
     assert [violation.field for violation in caught.value.violations] == [field]
 
 
+def step(**values: Any) -> pb.AttachRequest:
+    return pb.AttachRequest(input=terminal_pb2.CommandInput(**values))
+
+
 @pytest.mark.attack("odd-commands")
 @pytest.mark.parametrize(
     ("request_", "field"),
     [
         (pb.AttachRequest(), "step"),
         (pb.AttachRequest(start=pb.AttachStart()), "start"),
-        (pb.AttachRequest(signal="NOTHING"), "signal"),
-        (pb.AttachRequest(resize=terminal_pb2.TerminalSize(rows=0, columns=1)), "resize.rows"),
-        (pb.AttachRequest(stdin=b"x" * (64 * 1024 + 1)), "stdin"),
+        (step(), "input.step"),
+        (step(signal="NOTHING"), "input.signal"),
+        (step(resize=terminal_pb2.TerminalSize(rows=0, columns=1)), "input.resize.rows"),
+        (step(stdin=b"x" * (64 * 1024 + 1)), "input.stdin"),
     ],
 )
 async def test_bad_steps(session: Session, request_: pb.AttachRequest, field: str) -> None:
@@ -169,7 +174,7 @@ async def test_bad_steps(session: Session, request_: pb.AttachRequest, field: st
 
 async def test_a_step_before_the_start(session: Session, client: Client) -> None:
     call: Any = client.sessions._kernels.Attach()  # noqa: SLF001
-    await call.write(pb.AttachRequest(stdin=b"x"))
+    await call.write(step(stdin=b"x"))
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call.read()
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT

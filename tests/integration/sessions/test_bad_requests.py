@@ -25,6 +25,7 @@ from retinue.manager.v1 import (
     session_service_pb2,
     session_service_pb2_grpc,
 )
+from retinue.manager.v1.journal_position_pb2 import JournalPosition
 from tests.support.eventually import NEVER
 
 # What a value of any enum may be when it comes from elsewhere.
@@ -269,7 +270,7 @@ async def test_unary(stub: Any, method: str, request_message: Any, code: str, re
     [
         (
             "WatchSessions",
-            pb.WatchSessionsRequest(after_revision=-1),
+            pb.WatchSessionsRequest(after=JournalPosition(revision=-1)),
             "INVALID_ARGUMENT",
             "INVALID_FIELD",
             ["after_revision"],
@@ -292,7 +293,13 @@ async def test_unary(stub: Any, method: str, request_message: Any, code: str, re
             "INVALID_FIELD",
             ["until_ended"],
         ),
-        ("WatchSessions", pb.WatchSessionsRequest(after_revision=2**60), "OUT_OF_RANGE", "REVISION_IN_FUTURE", []),
+        (
+            "WatchSessions",
+            pb.WatchSessionsRequest(after=JournalPosition(revision=2**60)),
+            "OUT_OF_RANGE",
+            "REVISION_IN_FUTURE",
+            [],
+        ),
         (
             "WatchSessions",
             pb.WatchSessionsRequest(session_id="00000000-0000-4000-8000-000000000000"),

@@ -102,7 +102,7 @@ async def test_a_session_waits_for_its_start_time_without_being_tried(client: Cl
 
     session = await client.sessions.create_from(starting(3600))
     async for event in client.sessions.watch(after_revision=session.revision, session_id=session.id):
-        if event.HasField("pending_reason_changed"):
+        if event.HasField("reason_changed"):
             break
     explanation = await client.sessions.explain(session.id)
     assert (explanation.reason, explanation.tries) == ("START_TIME", 0)

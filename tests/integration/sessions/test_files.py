@@ -126,30 +126,34 @@ async def test_what_a_kernel_plants_leads_nowhere(session: Session, tmp_path: Pa
     ]
 
 
-async def read(session: Session, *ranges: file_pb2.FileRange) -> list[pb.DownloadFilesResponse]:
+async def read(session: Session, *ranges: file_pb2.FileRange) -> list[file_pb2.DownloadOutput]:
     stub = session._sessions._kernels  # noqa: SLF001  # as clients in other languages do
     request = pb.DownloadFilesRequest(session=session.id, files=ranges)
     try:
-        return [response async for response in stub.DownloadFiles(request)]
+        return [response.output async for response in stub.DownloadFiles(request)]
     except grpc.aio.AioRpcError as error:
         raise from_rpc(error, "") from error
 
 
-async def exchanged(session: Session, steps: Sequence[pb.UploadFilesRequest]) -> list[pb.UploadFilesResponse]:
+async def exchanged(session: Session, steps: Sequence[pb.UploadFilesRequest]) -> list[file_pb2.UploadOutput]:
     """All steps of an upload in one call, and the answers."""
     exchange = BidiStream[pb.UploadFilesRequest, pb.UploadFilesResponse](session._sessions._kernels.UploadFiles, "")  # noqa: SLF001
     with contextlib.suppress(CallError):
         for step in steps:
             await exchange.send(step)
         await exchange.end_requests()
-    answers: list[pb.UploadFilesResponse] = []
+    answers: list[file_pb2.UploadOutput] = []
     try:
         while True:
-            answers.append(await exchange.receive())
+            answers.append((await exchange.receive()).output)
     except CallError:
         if not exchange.ended_well:
             raise
     return answers
+
+
+def sending(**values: Any) -> pb.UploadFilesRequest:
+    return pb.UploadFilesRequest(input=file_pb2.UploadInput(**values))
 
 
 def started(session: Session, *steps: pb.UploadFilesRequest) -> list[pb.UploadFilesRequest]:
@@ -180,23 +184,23 @@ def new(path: str, content: bytes = b"content", **values: Any) -> pb.UploadFiles
     digest = hashlib.sha256(content).digest()
     fields: dict[str, Any] = {"path": path, "size": len(content), "sha256": digest} | values
     file = file_pb2.NewFile(**fields)
-    return pb.UploadFilesRequest(file=file)
+    return sending(file=file)
 
 
-DATA = pb.UploadFilesRequest(data=b"content")
+DATA = sending(data=b"content")
 
 
 async def test_what_arrived_is_kept_and_what_is_wrong_is_not(session: Session) -> None:
-    half = pb.UploadFilesRequest(data=b"con")
+    half = sending(data=b"con")
     with pytest.raises(InvalidRequest):
         await exchanged(session, started(session, new("kept", resume=True), half))
-    answers = await exchanged(session, started(session, new("kept", resume=True), pb.UploadFilesRequest(data=b"tent")))
+    answers = await exchanged(session, started(session, new("kept", resume=True), sending(data=b"tent")))
     assert (answers[0].ready.offset, answers[1].stored.path) == (3, "kept")
     assert await shell(session, "cat kept") == "content"
-    wrong = pb.UploadFilesRequest(data=b"CONTENT")
+    wrong = sending(data=b"CONTENT")
     with pytest.raises(InvalidRequest) as caught:
         await exchanged(session, started(session, new("kept"), wrong))
-    assert [violation.field for violation in caught.value.violations] == ["file.sha256"]
+    assert [violation.field for violation in caught.value.violations] == ["input.file.sha256"]
     assert await shell(session, "cat kept") == "content"
     with pytest.raises(ResourceExhausted) as full:
         await exchanged(session, started(session, new("sparse", size=1 << 60)))
@@ -206,27 +210,28 @@ async def test_what_arrived_is_kept_and_what_is_wrong_is_not(session: Session) -
 @pytest.mark.parametrize(
     ("steps", "field"),
     [
-        ([new("")], "file.path"),
-        ([new("../x")], "file.path"),
-        ([new("/etc/passwd")], "file.path"),
-        ([new("a/../../x")], "file.path"),
-        ([new("a\0b")], "file.path"),
-        ([new("a" * 256)], "file.path"),
-        ([new("a/" * 101 + "x")], "file.path"),
-        ([new("x", size=-1)], "file.size"),
-        ([new("x", mode=0o4755)], "file.mode"),
-        ([new("x", sha256=b"short")], "file.sha256"),
-        ([new("x", sha256=b"", resume=True)], "file.resume"),
-        ([pb.UploadFilesRequest(directory=file_pb2.NewDirectory(path=".."))], "directory.path"),
-        ([pb.UploadFilesRequest(directory=file_pb2.NewDirectory(path="x", mode=0o1777))], "directory.mode"),
-        ([pb.UploadFilesRequest(link=file_pb2.NewLink(path="../x", target="y"))], "link.path"),
-        ([pb.UploadFilesRequest(link=file_pb2.NewLink(path="x"))], "link.target"),
+        ([new("")], "input.file.path"),
+        ([new("../x")], "input.file.path"),
+        ([new("/etc/passwd")], "input.file.path"),
+        ([new("a/../../x")], "input.file.path"),
+        ([new("a\0b")], "input.file.path"),
+        ([new("a" * 256)], "input.file.path"),
+        ([new("a/" * 101 + "x")], "input.file.path"),
+        ([new("x", size=-1)], "input.file.size"),
+        ([new("x", mode=0o4755)], "input.file.mode"),
+        ([new("x", sha256=b"short")], "input.file.sha256"),
+        ([new("x", sha256=b"", resume=True)], "input.file.resume"),
+        ([sending(directory=file_pb2.NewDirectory(path=".."))], "input.directory.path"),
+        ([sending(directory=file_pb2.NewDirectory(path="x", mode=0o1777))], "input.directory.mode"),
+        ([sending(link=file_pb2.NewLink(path="../x", target="y"))], "input.link.path"),
+        ([sending(link=file_pb2.NewLink(path="x"))], "input.link.target"),
         ([pb.UploadFilesRequest()], "step"),
+        ([sending()], "input.step"),
         ([pb.UploadFilesRequest(start=pb.UploadStart())], "start"),
-        ([DATA], "data"),
-        ([new("x"), new("y")], "file"),
-        ([new("x"), pb.UploadFilesRequest(data=b"x" * ((1 << 20) + 1))], "data"),
-        ([new("x"), pb.UploadFilesRequest(data=b"content and more")], "file.sha256"),
+        ([DATA], "input.data"),
+        ([new("x"), new("y")], "input.file"),
+        ([new("x"), sending(data=b"x" * ((1 << 20) + 1))], "input.data"),
+        ([new("x"), sending(data=b"content and more")], "input.file.sha256"),
     ],
 )
 async def test_bad_steps(session: Session, steps: list[pb.UploadFilesRequest], field: str) -> None:
@@ -300,17 +305,17 @@ async def test_the_end_of_a_kernel_ends_what_comes_to_it(client: Client, cluster
     await session.wait("RUNNING", timeout=NEVER)
     stub: Any = session._sessions._kernels  # noqa: SLF001
     call = BidiCall[Any, Any](stub.UploadFiles())
-    for step in started(session, new("x", resume=True), pb.UploadFilesRequest(data=b"con")):
+    for step in started(session, new("x", resume=True), sending(data=b"con")):
         await call.write(step)
     ready = await call.read()
     assert ready is not None
-    assert ready.ready.offset == 0
+    assert ready.output.ready.offset == 0
     kernel = session.kernels[0].id
     assert arriving(cluster.directory, kernel)
     await session.terminate(force=True)
     await session.wait_ended(NEVER)
     with contextlib.suppress(grpc.aio.AioRpcError):
-        await call.write(pb.UploadFilesRequest(data=b"tent"))
+        await call.write(sending(data=b"tent"))
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await drained(call)
     assert from_rpc(caught.value, "").reason in ("STATE_FORBIDS", "UNAVAILABLE")

@@ -117,7 +117,7 @@ async def test_cluster_that_fits_one_node_gets_a_bridge(client: Client, cluster:
 async def test_session_that_fits_nowhere_waits_and_says_why(client: Client) -> None:
     session = await client.sessions.create(type="interactive", cluster_size=3, slots={"cpu": "2", "mem": "64m"})
     async for event in client.sessions.watch(after_revision=session.revision, session_id=session.id):
-        if event.HasField("pending_reason_changed"):
+        if event.HasField("reason_changed"):
             break
     explanation = await client.sessions.explain(session.id)
     assert explanation.state == session_pb2.SESSION_STATE_PENDING
@@ -185,7 +185,7 @@ async def test_a_child_that_is_killed_for_want_of_memory_is_a_condition(client: 
     assert session.view.conditions[0].HasField("since_time")
     assert (await client.sessions.explain(session.id)).conditions == session.view.conditions
     kinds = [event.WhichOneof("change") for event in await client.sessions.history(session.id)]
-    assert kinds.index("pending_reason_changed") < len(kinds) - 1
+    assert kinds.index("reason_changed") < len(kinds) - 1
     assert kinds[-1] == "session_moved"
 
 

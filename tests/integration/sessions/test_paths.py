@@ -74,8 +74,8 @@ async def test_a_running_gang_says_which_of_its_nodes_gets_nothing(client: Clien
     async with blocked(two):
         told: list[str] = []
         async for event in client.sessions.watch(after_revision=session.revision, session_id=session.id):
-            if event.HasField("pending_reason_changed"):
-                told += [condition.message for condition in event.pending_reason_changed.conditions]
+            if event.HasField("reason_changed"):
+                told += [condition.message for condition in event.reason_changed.conditions]
                 if told:
                     break
         assert told[0].startswith(f"{two.id} gets nothing from {one.id}: small packets 0 of 5")

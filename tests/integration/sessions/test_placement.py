@@ -69,7 +69,7 @@ async def test_two_kernels_whose_disks_exceed_the_node_run_one_after_the_other(
     await first.wait("RUNNING", timeout=NEVER)
     async with asyncio.timeout(NEVER):
         async for event in client.sessions.watch(after_revision=second.revision, session_id=second.id):
-            if event.HasField("pending_reason_changed"):
+            if event.HasField("reason_changed"):
                 break
     explanation = await client.sessions.explain(second.id)
     assert explanation.reason == "INSUFFICIENT_CAPACITY"
@@ -93,7 +93,7 @@ async def test_a_kernel_has_the_default_of_the_disk(client: Client) -> None:
 async def test_an_architecture_that_no_agent_has(client: Client) -> None:
     session = await client.sessions.create(type="interactive", architecture="riscv64")
     async for event in client.sessions.watch(after_revision=session.revision, session_id=session.id):
-        if event.HasField("pending_reason_changed"):
+        if event.HasField("reason_changed"):
             break
     assert (await client.sessions.explain(session.id)).reason == "ARCHITECTURE_MISSING"
     await session.terminate()
@@ -146,7 +146,7 @@ async def test_a_slot_that_no_agent_has_is_refused_at_once(client: Client) -> No
 async def test_an_explanation_says_what_would_start_now(client: Client, cluster: Cluster) -> None:
     session = await client.sessions.create(type="interactive", slots={"cpu": "1000", "mem": "64m"})
     async for event in client.sessions.watch(after_revision=session.revision, session_id=session.id):
-        if event.HasField("pending_reason_changed"):
+        if event.HasField("reason_changed"):
             break
     # An agent that is late at the moment is counted as such.
     explanation = await eventually(

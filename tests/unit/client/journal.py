@@ -13,6 +13,7 @@ from retinue.manager.v1 import kernel_service_pb2, kernel_service_pb2_grpc
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.manager.v1 import session_service_pb2 as service_pb
 from retinue.manager.v1 import session_service_pb2_grpc as service_grpc
+from retinue.manager.v1.journal_position_pb2 import JournalPosition
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -123,36 +124,35 @@ class JournalServicer(service_grpc.SessionServiceServicer, kernel_service_pb2_gr
         self.state = session()
         self.state_revision = 1
 
+    def _position(self, revision: int) -> JournalPosition:
+        return JournalPosition(revision=revision, incarnation=self.incarnation)
+
     async def GetSession(
         self, request: service_pb.GetSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> service_pb.GetSessionResponse:
         if request.session not in (self.state.id, self.state.spec.name):
             await refuse(context, grpc.StatusCode.NOT_FOUND, "NOT_FOUND", kind="session", id=request.session)
-        return service_pb.GetSessionResponse(
-            session=self.state, revision=self.state_revision, incarnation=self.incarnation
-        )
+        return service_pb.GetSessionResponse(session=self.state, position=self._position(self.state_revision))
 
     async def WatchSessions(
         self, request: service_pb.WatchSessionsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[service_pb.WatchSessionsResponse]:
-        after = request.after_revision if request.HasField("after_revision") else None
+        after = request.after.revision if request.HasField("after") else None
         self.watches.append(after)
         if after is not None and after < self.oldest:
             await refuse(context, grpc.StatusCode.OUT_OF_RANGE, "REVISION_COMPACTED", oldest=str(self.oldest))
-        if request.incarnation not in {"", self.incarnation}:
+        if request.after.incarnation not in {"", self.incarnation}:
             await refuse(context, grpc.StatusCode.OUT_OF_RANGE, "REVISION_LOST", incarnation=self.incarnation)
         newest = self.journal.events[-1].revision if self.journal.events else 0
         position = newest if after is None else after
-        yield service_pb.WatchSessionsResponse(revision=position, incarnation=self.incarnation)
+        yield service_pb.WatchSessionsResponse(position=self._position(position))
         sent = 0
         for event in self.journal.events:
             if event.revision <= position or (request.session_id and event.session_id != request.session_id):
                 continue
             if self.break_after and sent == self.break_after:
                 await refuse(context, grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE")
-            yield service_pb.WatchSessionsResponse(
-                revision=event.revision, incarnation=self.incarnation, events=[event]
-            )
+            yield service_pb.WatchSessionsResponse(position=self._position(event.revision), events=[event])
             sent += 1
         if not request.until_ended:
             await refuse(context, grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE")

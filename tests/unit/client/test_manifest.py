@@ -59,7 +59,9 @@ def test_what_is_printed_can_be_read_again() -> None:
     shown = session_pb2.Session(id="1", spec=spec, state=session_pb2.SESSION_STATE_RUNNING, owner="me")
     text = yaml.safe_dump(json_format.MessageToDict(shown))
     assert read_specs(text, "f")[0][0] == spec
-    listed = yaml.safe_dump({"sessions": [json_format.MessageToDict(shown)], "revision": "7"})
+    listed = yaml.safe_dump(
+        {"sessions": [json_format.MessageToDict(shown)], "position": {"revision": "7", "incarnation": "i"}}
+    )
     assert [found for found, _ in read_specs(listed, "f")] == [spec]
 
 

@@ -12,6 +12,7 @@ from retinue.client.sessions import Session
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.manager.v1 import session_service_pb2 as service_pb
 from retinue.manager.v1 import session_service_pb2_grpc as service_grpc
+from retinue.manager.v1.journal_position_pb2 import JournalPosition
 
 Connect = Callable[[Callable[[grpc.aio.Server], None]], Awaitable[Client]]
 
@@ -26,21 +27,23 @@ class Servicer(service_grpc.SessionServiceServicer):
         self, request: service_pb.TerminateSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> service_pb.TerminateSessionResponse:
         session = pb.Session(id=request.session, state=pb.SESSION_STATE_TERMINATING)
-        return service_pb.TerminateSessionResponse(session=session, revision=8, incarnation="i")
+        return service_pb.TerminateSessionResponse(
+            session=session, position=JournalPosition(revision=8, incarnation="i")
+        )
 
     async def ExtendSession(
         self, request: service_pb.ExtendSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> service_pb.ExtendSessionResponse:
         session = pb.Session(id=request.session, state=pb.SESSION_STATE_RUNNING)
-        return service_pb.ExtendSessionResponse(session=session, revision=7, incarnation="i")
+        return service_pb.ExtendSessionResponse(session=session, position=JournalPosition(revision=7, incarnation="i"))
 
     async def WatchSessions(
         self, request: service_pb.WatchSessionsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[service_pb.WatchSessionsResponse]:
-        self.watched.append((request.after_revision, request.incarnation))
+        self.watched.append((request.after.revision, request.after.incarnation))
         event = pb.SessionEvent(revision=9, session_id=request.session_id)
         event.session_moved.to_state = pb.SESSION_STATE_TERMINATED
-        yield service_pb.WatchSessionsResponse(revision=9, incarnation="i", events=[event])
+        yield service_pb.WatchSessionsResponse(position=JournalPosition(revision=9, incarnation="i"), events=[event])
 
 
 async def test_the_end_is_followed_from_the_reply(connect: Connect) -> None:

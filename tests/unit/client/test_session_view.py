@@ -67,15 +67,15 @@ def test_a_rolled_back_kernel_is_nowhere() -> None:
 
 
 def test_a_pending_reason_replaces_reason_and_conditions() -> None:
-    changed = pb.PendingReasonChanged(id=ID, reason="NO_CAPACITY", message="cpu is short")
+    changed = pb.ReasonChanged(reason="NO_CAPACITY", message="cpu is short")
     changed.conditions.add(type="AGENT_LOST")
-    after = fold(session(), pb.SessionEvent(revision=4, session_id=ID, pending_reason_changed=changed))
+    after = fold(session(), pb.SessionEvent(revision=4, session_id=ID, reason_changed=changed))
     assert after is not None
     assert (after.reason, after.message, after.etag, len(after.conditions)) == ("NO_CAPACITY", "cpu is short", "", 1)
     assert [kernel.hostname for kernel in after.kernels] == ["main1", "sub1"]
     assert (after.state, after.spec.name) == (pb.SESSION_STATE_PENDING, "work")
-    again = pb.PendingReasonChanged(id=ID, reason="NO_CAPACITY")
-    gone = fold(after, pb.SessionEvent(revision=5, session_id=ID, pending_reason_changed=again))
+    again = pb.ReasonChanged(reason="NO_CAPACITY")
+    gone = fold(after, pb.SessionEvent(revision=5, session_id=ID, reason_changed=again))
     assert gone is not None
     assert (gone.reason, gone.message, len(gone.conditions)) == ("NO_CAPACITY", "", 0)
 

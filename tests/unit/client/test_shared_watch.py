@@ -19,6 +19,7 @@ from retinue.client.shared_watch import SharedWatch
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.manager.v1 import session_service_pb2 as service_pb
 from retinue.manager.v1 import session_service_pb2_grpc as service_grpc
+from retinue.manager.v1.journal_position_pb2 import JournalPosition
 from tests.support.eventually import NEVER, eventually
 from tests.unit.client.journal import refuse
 
@@ -51,7 +52,7 @@ class Servicer(service_grpc.SessionServiceServicer):
         self.open += 1
         self.most = max(self.most, self.open)
         try:
-            position = request.after_revision
+            position = request.after.revision
             while True:
                 grown = self.grown
                 for event in self.events[position:]:
@@ -59,7 +60,9 @@ class Servicer(service_grpc.SessionServiceServicer):
                     if request.session_id in ("", event.session_id):
                         # Not by `yield`: a generator whose caller goes while it writes is left
                         # to the garbage collector.
-                        response = service_pb.WatchSessionsResponse(revision=position, incarnation="i", events=[event])
+                        response = service_pb.WatchSessionsResponse(
+                            position=JournalPosition(revision=position, incarnation="i"), events=[event]
+                        )
                         await context.write(response)
                 await grown.wait()
         finally:

@@ -26,6 +26,7 @@ from retinue.manager.v1 import kernel_service_pb2, kernel_service_pb2_grpc
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.manager.v1 import session_service_pb2 as service_pb
 from retinue.manager.v1 import session_service_pb2_grpc as service_grpc
+from retinue.manager.v1.journal_position_pb2 import JournalPosition
 from tests.support.eventually import NEVER
 from tests.unit.client.journal import ID, Journal, JournalServicer, refuse, session
 
@@ -75,7 +76,7 @@ async def test_a_watch_without_a_revision_continues_where_it_began(connect: Conn
         ) -> AsyncIterator[service_pb.WatchSessionsResponse]:
             if not self.watches:
                 self.watches.append(None)
-                yield service_pb.WatchSessionsResponse(revision=1)
+                yield service_pb.WatchSessionsResponse(position=JournalPosition(revision=1))
                 journal.moved(pb.SESSION_STATE_SCHEDULED)
                 await refuse(context, grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE")
             async for response in super().WatchSessions(request, context):
@@ -95,9 +96,11 @@ async def test_a_slow_reader_continues(connect: Connect) -> None:
         async def WatchSessions(
             self, request: service_pb.WatchSessionsRequest, context: grpc.aio.ServicerContext[Any, Any]
         ) -> AsyncIterator[service_pb.WatchSessionsResponse]:
-            self.watches.append(request.after_revision)
-            events = [event for event in journal.events if event.revision > request.after_revision]
-            yield service_pb.WatchSessionsResponse(revision=events[0].revision, events=events[:1])
+            self.watches.append(request.after.revision)
+            events = [event for event in journal.events if event.revision > request.after.revision]
+            yield service_pb.WatchSessionsResponse(
+                position=JournalPosition(revision=events[0].revision), events=events[:1]
+            )
             await refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, "READER_TOO_SLOW", revision="1")
 
     client = await connect(_register(Cutting(journal)))
@@ -194,7 +197,7 @@ async def test_waiting_ends_in_time(connect: Connect) -> None:
         async def WatchSessions(
             self, request: service_pb.WatchSessionsRequest, context: grpc.aio.ServicerContext[Any, Any]
         ) -> AsyncIterator[service_pb.WatchSessionsResponse]:
-            yield service_pb.WatchSessionsResponse(revision=1)
+            yield service_pb.WatchSessionsResponse(position=JournalPosition(revision=1))
             await asyncio.Event().wait()
 
     client = await connect(_register(Silent(Journal())))

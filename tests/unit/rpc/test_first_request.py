@@ -10,6 +10,7 @@ import pytest
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.rpc import first_request
 from retinue.rpc.core import errors
+from retinue.types.v1 import terminal_pb2
 
 
 async def coming(*requests: pb.AttachRequest) -> AsyncIterator[pb.AttachRequest]:
@@ -27,7 +28,9 @@ async def test_the_first_request_has_the_field() -> None:
     assert await first_request.first_request(anext(coming(request)), "start") == request
 
 
-@pytest.mark.parametrize("requests", [coming(), coming(pb.AttachRequest(stdin=b"x")), nothing()])
+@pytest.mark.parametrize(
+    "requests", [coming(), coming(pb.AttachRequest(input=terminal_pb2.CommandInput(stdin=b"x"))), nothing()]
+)
 async def test_what_does_not_begin_so_is_refused(
     requests: AsyncIterator[pb.AttachRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:

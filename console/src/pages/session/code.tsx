@@ -4,7 +4,7 @@ import { kernels } from "../../api/kernels";
 import { type Problem, problemOf } from "../../api/problem";
 import type { ExecuteCodeRequestSchema } from "../../gen/retinue/manager/v1/kernel_service_pb";
 import { type Session, SessionState } from "../../gen/retinue/manager/v1/session_pb";
-import type { CodeEvent, CodeMediaForm } from "../../gen/retinue/types/v1/code_pb";
+import type { CodeEvent, CodeInputSchema, CodeMediaForm } from "../../gen/retinue/types/v1/code_pb";
 import { CodeStatus } from "../../gen/retinue/types/v1/code_pb";
 import { pieces } from "../../logs/ansi";
 import { Trouble } from "../../parts/basics";
@@ -49,8 +49,8 @@ export default function Code({ session }: { session: Session }) {
     outbox.put({ case: "open", value: { session: session.id, language } });
     void (async () => {
       try {
-        for await (const { step } of kernels.executeCode(outbox.steps())) {
-          if (step.case === "events") step.value.events.forEach(take);
+        for await (const { output } of kernels.executeCode(outbox.steps())) {
+          if (output?.step.case === "events") output.step.value.events.forEach(take);
         }
       } catch (error) {
         setProblem(problemOf(error));
@@ -60,6 +60,9 @@ export default function Code({ session }: { session: Session }) {
     })();
     return outbox;
   };
+
+  const send = (step: MessageInitShape<typeof CodeInputSchema>["step"]) =>
+    opened().put({ case: "input", value: { step } });
 
   const take = (event: CodeEvent) => {
     const id = runs.current.get(event.runId);
@@ -71,7 +74,8 @@ export default function Code({ session }: { session: Session }) {
     runs.current.set(runId, cell.id);
     setProblem(undefined);
     change(cell.id, (before) => ({ ...before, outputs: [], state: "queued" }));
-    opened().put({ case: "run", value: { runId, program: { case: "code", value: cell.code } } });
+    const code = { case: "code" as const, value: cell.code };
+    send({ case: "run", value: { runId, program: code } });
     if (cell === cells.at(-1)) setCells((all) => [...all, newCell()]);
   };
   const runOf = (cell: Cell) => [...runs.current].findLast(([, id]) => id === cell.id)?.[0] ?? "";
@@ -115,7 +119,7 @@ export default function Code({ session }: { session: Session }) {
             <button
               type="button"
               disabled={cell.state !== "running" && cell.state !== "queued" && cell.state !== "asks"}
-              onClick={() => opened().put({ case: "interrupt", value: { runId: runOf(cell) } })}
+              onClick={() => send({ case: "interrupt", value: { runId: runOf(cell) } })}
             >
               {t("interrupt")}
             </button>
@@ -126,7 +130,7 @@ export default function Code({ session }: { session: Session }) {
               onSubmit={(event) => {
                 event.preventDefault();
                 const value = String(new FormData(event.currentTarget).get("value") ?? "");
-                opened().put({ case: "input", value: { runId: runOf(cell), value } });
+                send({ case: "answer", value: { runId: runOf(cell), value } });
                 change(cell.id, (before) => ({ ...before, state: "running" }));
               }}
             >

@@ -17,10 +17,10 @@ export default function Events({ session }: { session: Session }) {
   useStream(
     `events ${session.id}`,
     async (signal, arrived) => {
-      let afterRevision: bigint | undefined = kept.current.at(-1)?.revision ?? 0n;
+      let after: { revision: bigint } | undefined = { revision: kept.current.at(-1)?.revision ?? 0n };
       for (;;) {
         try {
-          for await (const response of sessions.watchSessions({ afterRevision, sessionId: session.id }, { signal })) {
+          for await (const response of sessions.watchSessions({ after, sessionId: session.id }, { signal })) {
             arrived();
             kept.current.push(...response.events);
             setTurn((turn) => turn + 1);
@@ -29,8 +29,8 @@ export default function Events({ session }: { session: Session }) {
         } catch (error) {
           const known = problemOf(error);
           // The oldest events were compacted: what is left is asked for by the word of the server.
-          if (known.code !== Code.OutOfRange || afterRevision === undefined) throw error;
-          afterRevision = undefined;
+          if (known.code !== Code.OutOfRange || after === undefined) throw error;
+          after = undefined;
         }
       }
     },

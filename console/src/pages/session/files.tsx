@@ -1,9 +1,10 @@
+import type { MessageInitShape } from "@bufbuild/protobuf";
 import { useState } from "react";
 import { useSearchParams } from "react-router";
 import { kernels } from "../../api/kernels";
 import { type Problem, problemOf } from "../../api/problem";
 import { type Session, SessionState } from "../../gen/retinue/manager/v1/session_pb";
-import { type FileEntry, FileType } from "../../gen/retinue/types/v1/file_pb";
+import { type FileEntry, FileType, type UploadInputSchema } from "../../gen/retinue/types/v1/file_pb";
 import { Table, Trouble } from "../../parts/basics";
 import { save } from "../../parts/save";
 import { useLoaded } from "../../parts/store";
@@ -131,11 +132,16 @@ function base(path: string): string {
 
 async function download(session: string, hostname: string, entry: FileEntry): Promise<void> {
   const parts: Uint8Array<ArrayBuffer>[] = [];
-  for await (const { step } of kernels.downloadFiles({ session, hostname, files: [{ path: entry.path }] })) {
-    if (step.case === "data") parts.push(step.value as Uint8Array<ArrayBuffer>);
-    if (step.case === "skipped") throw new Error(step.value.message);
+  for await (const { output } of kernels.downloadFiles({ session, hostname, files: [{ path: entry.path }] })) {
+    const step = output?.step;
+    if (step?.case === "data") parts.push(step.value as Uint8Array<ArrayBuffer>);
+    if (step?.case === "skipped") throw new Error(step.value.message);
   }
   save(base(entry.path), parts);
+}
+
+function sent(step: MessageInitShape<typeof UploadInputSchema>["step"]) {
+  return { step: { case: "input" as const, value: { step } } };
 }
 
 async function upload(session: string, hostname: string, folder: string, files: File[]): Promise<void> {
@@ -144,10 +150,10 @@ async function upload(session: string, hostname: string, folder: string, files: 
     for (const file of files) {
       const path = folder === HOME ? file.name : `${folder}/${file.name}`;
       const sha256 = new Uint8Array(await crypto.subtle.digest("SHA-256", await file.arrayBuffer()));
-      yield { step: { case: "file" as const, value: { path, size: BigInt(file.size), mode: 0o644, sha256 } } };
+      yield sent({ case: "file", value: { path, size: BigInt(file.size), mode: 0o644, sha256 } });
       for (let at = 0; at < file.size; at += PIECE) {
         const value = new Uint8Array(await file.slice(at, at + PIECE).arrayBuffer());
-        yield { step: { case: "data" as const, value } };
+        yield sent({ case: "data", value });
       }
     }
   }

@@ -14,7 +14,7 @@ import pytest
 from retinue.agent.probes.core import machine
 from retinue.agent.settings import Settings
 from retinue.agent.v1 import agent_service_pb2 as pb
-from retinue.types.v1 import probe_pb2
+from retinue.types.v1 import probe_pb2, terminal_pb2
 from tests.integration.agent.manager_side import Conversation, attempt
 from tests.integration.agent.network.nodes import run
 from tests.support.eventually import NEVER, eventually
@@ -86,10 +86,11 @@ async def until_health(manager: Conversation, state: int, message: str = "") -> 
 
 
 async def execute(manager: Conversation, *command: str) -> None:
+    spec = terminal_pb2.CommandSpec(command=command)
     call = manager.stub.Attach()
-    await call.write(pb.AttachRequest(start=pb.AttachStart(attempt_id=ID, command=command)))
+    await call.write(pb.AttachRequest(start=pb.AttachStart(attempt_id=ID, spec=spec)))
     await call.done_writing()
-    assert [response.exited.exit_code async for response in call if response.HasField("exited")] == [0]
+    assert [each.output.exited.exit_code async for each in call if each.output.HasField("exited")] == [0]
 
 
 def ask(address: str, port: int) -> bytes:
@@ -193,7 +194,7 @@ async def test_a_program_that_answers_routers_is_not_stopped(agent: Agent, monke
     await manager.until_state(ID, pb.ATTEMPT_STATE_RUNNING)
     asked_times = "until [ $(cat asked 2>/dev/null | wc -l) -ge {} ]; do sleep 0.1; done"
     await execute(manager, "sh", "-c", asked_times.format(1))
-    await manager.call.write(pb.SyncRequest(answered=pb.Answered(attempt_ids=[ID, "no attempt"])))
+    await manager.call.write(pb.SyncRequest(responsive_attempts=pb.ResponsiveAttempts(attempt_ids=[ID, "no attempt"])))
     # The agent takes messages in one after the other.
     await manager.change(attempts=[attempt("later", "true", session_id="later")])
     await manager.until_state("later.1", pb.ATTEMPT_STATE_EXITED)

@@ -16,6 +16,7 @@ from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
 from retinue.manager.agent_rpc.dialer import Dialer, Purpose
 from retinue.manager.agent_rpc.relay import AgentUnavailableError, AttemptLocation, Forwarder
 from retinue.rpc import failpoints
+from retinue.types.v1 import terminal_pb2
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -25,7 +26,7 @@ class Agent(pb_grpc.AgentServiceServicer):
 
     async def Attach(self, requests: AsyncIterator[pb.AttachRequest], context: Any) -> AsyncIterator[pb.AttachResponse]:
         async for request in requests:
-            yield pb.AttachResponse(stdout=request.stdin)
+            yield pb.AttachResponse(output=terminal_pb2.CommandOutput(stdout=request.input.stdin))
 
 
 class PlainDialer(Dialer):
@@ -44,7 +45,7 @@ class PlainDialer(Dialer):
 
 
 async def requests() -> AsyncIterator[pb.AttachRequest]:
-    yield pb.AttachRequest(stdin=b"here")
+    yield pb.AttachRequest(input=terminal_pb2.CommandInput(stdin=b"here"))
     await asyncio.Event().wait()
 
 
@@ -68,6 +69,6 @@ async def test_a_request_that_cannot_be_sent_ends_the_stream(
                 with pytest.raises(AgentUnavailableError):
                     await anext(responses)
             else:
-                assert (await anext(responses)).stdout == b"here"
+                assert (await anext(responses)).output.stdout == b"here"
     finally:
         await server.stop(0)

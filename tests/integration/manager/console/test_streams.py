@@ -13,6 +13,8 @@ from retinue.manager.api.streams import kernel_service
 from retinue.manager.console import stream as streams
 from retinue.manager.v1 import kernel_service_pb2, session_pb2, session_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.manager.v1.journal_position_pb2 import JournalPosition
+from retinue.types.v1 import terminal_pb2
 from tests.integration.manager.console.conftest import Served
 from tests.integration.manager.console.page import ACCOUNTS, SESSIONS, abort, ended, stalled
 from tests.integration.manager.rig import Service, bearer
@@ -65,7 +67,7 @@ async def test_events_come_as_they_happen(console: Served) -> None:
 async def test_an_error_is_the_end(console: Served) -> None:
     page = await console.logged_in(await console.service.user("ada"))
     async with page.stream(WATCH) as stream:
-        await stream.send_bytes(pb.WatchSessionsRequest(after_revision=1 << 40).SerializeToString())
+        await stream.send_bytes(pb.WatchSessionsRequest(after=JournalPosition(revision=1 << 40)).SerializeToString())
         end = await ended(stream)
     assert (end["code"], bool(end["message"]), bool(end["details"])) == (11, True, True)
 
@@ -157,7 +159,9 @@ async def test_a_close_is_seen_while_input_waits(
 
     with caplog.at_level("DEBUG", logger="retinue.manager.server.interceptors"):
         async with page.stream(ATTACH) as stream:
-            piece = kernel_service_pb2.AttachRequest(stdin=bytes(64 << 10)).SerializeToString()
+            piece = kernel_service_pb2.AttachRequest(
+                input=terminal_pb2.CommandInput(stdin=bytes(64 << 10))
+            ).SerializeToString()
             await stream.send_bytes(piece)
             await stream.receive_bytes()
 

@@ -17,6 +17,7 @@ from retinue.client.aio import Client
 from retinue.client.sessions import Session
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import kernel_service_pb2 as pb
+from retinue.types.v1 import terminal_pb2
 from tests.integration.manager.console.page import PROTOCOL, Page, abort, ended, stalled
 from tests.support.eventually import NEVER, eventually
 
@@ -49,7 +50,9 @@ async def page(client: Client) -> Page:
 
 
 def start(session: Session, *command: str) -> bytes:
-    return pb.AttachRequest(start=pb.AttachStart(session=session.id, command=command)).SerializeToString()
+    return pb.AttachRequest(
+        start=pb.AttachStart(session=session.id, spec=terminal_pb2.CommandSpec(command=command))
+    ).SerializeToString()
 
 
 def running(marker: str) -> bool:
@@ -61,13 +64,17 @@ def running(marker: str) -> bool:
     return False
 
 
+def typed(data: bytes) -> bytes:
+    return pb.AttachRequest(input=terminal_pb2.CommandInput(stdin=data)).SerializeToString()
+
+
 async def test_a_command_and_its_exit_code(session: Session, page: Page) -> None:
     output, code = b"", None
     async with page.stream(ATTACH) as stream:
         await stream.send_bytes(start(session, "sh", "-c", "read line; echo got $line; exit 7"))
-        await stream.send_bytes(pb.AttachRequest(stdin=b"hello\n").SerializeToString())
+        await stream.send_bytes(typed(b"hello\n"))
         while code is None:
-            response = pb.AttachResponse.FromString(await stream.receive_bytes())
+            response = pb.AttachResponse.FromString(await stream.receive_bytes()).output
             output += response.stdout
             code = response.exited.exit_code if response.HasField("exited") else None
         assert await ended(stream) == {"code": 0, "message": "", "details": ""}
@@ -88,7 +95,7 @@ async def test_input_that_is_not_read_waits(session: Session, page: Page) -> Non
     async with page.stream(ATTACH) as stream:
         await stream.send_bytes(start(session, "sleep", "1000"))
         await stream.receive_bytes()
-        piece = pb.AttachRequest(stdin=bytes(64 << 10)).SerializeToString()
+        piece = typed(bytes(64 << 10))
 
         async def send() -> None:
             nonlocal sent

@@ -15,6 +15,7 @@ from retinue.manager.endpoints.routers.messages import endpoint_message
 from retinue.manager.store.endpoints import endpoint_tokens
 from retinue.manager.v1 import endpoint_pb2 as epb
 from retinue.manager.v1 import endpoint_service_pb2 as pb
+from retinue.manager.v1.journal_position_pb2 import JournalPosition
 from tests.integration.manager.endpoints.controlled import Rig, revision
 from tests.integration.manager.rig import failure
 
@@ -199,7 +200,7 @@ async def test_a_watch_of_an_endpoint_that_cannot_be_read_begins(rig: Rig) -> No
     await rig.create("damaged")
     async with rig.service.database.transaction() as tx:
         await tx.execute(text(UNREADABLE["settings"]), {"name": "damaged"})
-    request = pb.WatchEndpointsRequest(endpoint="damaged", after_revision=0)
+    request = pb.WatchEndpointsRequest(endpoint="damaged", after=JournalPosition(revision=0))
     watch = rig.stub.WatchEndpoints(request, metadata=rig.metadata["ada"])
     async for response in watch:
         if response.events:
@@ -256,7 +257,9 @@ async def test_an_entry_of_the_journal_that_cannot_be_shown_is_left_out(rig: Rig
             {"payload": decision},
         )
     await rig.create("sound")
-    watch = rig.stub.WatchEndpoints(pb.WatchEndpointsRequest(after_revision=0), metadata=rig.metadata["ada"])
+    watch = rig.stub.WatchEndpoints(
+        pb.WatchEndpointsRequest(after=JournalPosition(revision=0)), metadata=rig.metadata["ada"]
+    )
     shown: list[epb.EndpointEvent] = []
     async for response in watch:
         shown += response.events

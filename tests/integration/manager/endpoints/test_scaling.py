@@ -15,6 +15,7 @@ from retinue.manager.domain.session.attempts import AttemptUsage, UsageWatch
 from retinue.manager.endpoints.controller import EndpointController
 from retinue.manager.v1 import endpoint_pb2 as epb
 from retinue.manager.v1 import endpoint_service_pb2 as pb
+from retinue.manager.v1.journal_position_pb2 import JournalPosition
 from tests.integration.manager.endpoints.controlled import TERM, Rig, revision
 from tests.integration.manager.rig import failure
 
@@ -46,7 +47,8 @@ async def test_bounds_and_floors_hold_at_once_and_are_in_the_journal(rig: Rig) -
     explained = await rig.call("ExplainEndpoint", pb.ExplainEndpointRequest(endpoint="llm"))
     assert [(item.from_target, item.to_target, item.floor) for item in explained.changes] == [(2, 4, 4), (1, 2, 0)]
     watch = rig.stub.WatchEndpoints(
-        pb.WatchEndpointsRequest(endpoint="llm", after_revision=before.revision), metadata=rig.metadata["ada"]
+        pb.WatchEndpointsRequest(endpoint="llm", after=JournalPosition(revision=before.position.revision)),
+        metadata=rig.metadata["ada"],
     )
     kinds: list[str] = []
     async for response in watch:
@@ -54,13 +56,14 @@ async def test_bounds_and_floors_hold_at_once_and_are_in_the_journal(rig: Rig) -
         if kinds.count("target_changed") == 2:
             break
     watch.cancel()
-    newest = (await rig.call("GetEndpoint", pb.GetEndpointRequest(endpoint="llm"))).revision
+    newest = (await rig.call("GetEndpoint", pb.GetEndpointRequest(endpoint="llm"))).position.revision
     elsewhere = rig.stub.WatchEndpoints(
-        pb.WatchEndpointsRequest(project="elsewhere", after_revision=before.revision), metadata=rig.metadata["ada"]
+        pb.WatchEndpointsRequest(project="elsewhere", after=JournalPosition(revision=before.position.revision)),
+        metadata=rig.metadata["ada"],
     )
     async for response in elsewhere:
         assert not response.events
-        if response.revision >= newest:
+        if response.position.revision >= newest:
             break
     else:
         raise AssertionError("the watch ended")

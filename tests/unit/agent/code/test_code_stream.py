@@ -64,8 +64,9 @@ async def asked(chance: random.Random, runs: int, *, wrong: bool = False) -> Asy
     yield pb.ExecuteCodeRequest(open=pb.CodeOpen(attempt_id="a.1", language="python"))
     for number in range(runs):
         await steps(chance.randrange(5))
-        yield pb.ExecuteCodeRequest(run=code_pb2.CodeRun(run_id=str(number)))
-    yield pb.ExecuteCodeRequest(complete=code_pb2.CodeCompletionQuery(query_id=7))
+        yield pb.ExecuteCodeRequest(input=code_pb2.CodeInput(run=code_pb2.CodeRun(run_id=str(number))))
+    query = code_pb2.CodeCompletionQuery(query_id=7)
+    yield pb.ExecuteCodeRequest(input=code_pb2.CodeInput(complete=query))
     if wrong:
         yield pb.ExecuteCodeRequest(open=pb.CodeOpen(attempt_id="again"))
 
@@ -76,8 +77,8 @@ async def read(service: CodeService, requests: AsyncIterator[Any], pause: int) -
     completions = 0
     async for response in service.serve(requests):
         await steps(pause)
-        events += response.events.events
-        completions += response.HasField("completions")
+        events += response.output.events.events
+        completions += response.output.HasField("completions")
     return events, completions
 
 

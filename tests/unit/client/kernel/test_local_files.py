@@ -9,7 +9,6 @@ import pytest
 
 from retinue.client.errors import TransferError
 from retinue.client.kernel.local_files import IncomingFiles, check_room, found, local_links, local_paths, stays_within
-from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.types.v1 import file_pb2
 
 
@@ -105,17 +104,17 @@ def test_links_through_links_lead_out_of_nothing(tmp_path: Path) -> None:
     incoming.close()
 
 
-def begin(path: str, offset: int = 0) -> pb.DownloadFilesResponse:
-    return pb.DownloadFilesResponse(begin=file_pb2.FileBegin(entry=regular(path, 4), offset=offset))
+def begin(path: str, offset: int = 0) -> file_pb2.DownloadOutput:
+    return file_pb2.DownloadOutput(begin=file_pb2.FileBegin(entry=regular(path, 4), offset=offset))
 
 
-def data(content: bytes) -> pb.DownloadFilesResponse:
-    return pb.DownloadFilesResponse(data=content)
+def data(content: bytes) -> file_pb2.DownloadOutput:
+    return file_pb2.DownloadOutput(data=content)
 
 
-def end(content: bytes) -> pb.DownloadFilesResponse:
+def end(content: bytes) -> file_pb2.DownloadOutput:
     digest = hashlib.sha256(content).digest()
-    return pb.DownloadFilesResponse(end=file_pb2.FileEnd(size=len(content), sha256=digest))
+    return file_pb2.DownloadOutput(end=file_pb2.FileEnd(size=len(content), sha256=digest))
 
 
 def test_a_file_continues_after_a_break(tmp_path: Path) -> None:

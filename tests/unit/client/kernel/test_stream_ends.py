@@ -44,13 +44,17 @@ class Servicer(service_grpc.KernelServiceServicer):
     async def ExecuteCode(self, request_iterator: Any, context: Any) -> AsyncIterator[pb.ExecuteCodeResponse]:
         async for request in request_iterator:
             if request.HasField("open"):
-                yield pb.ExecuteCodeResponse(opened=pb.CodeOpened())
+                yield _response(opened=code_pb2.CodeOpened())
                 continue
             for number in range(3 * MAX_UNREAD):
-                event = code_pb2.CodeEvent(run_id=request.run.run_id, offset=number, stdout="x")
-                yield pb.ExecuteCodeResponse(events=code_pb2.CodeEvents(events=[event]))
-            last = code_pb2.CodeEvent(run_id=request.run.run_id, finished=code_pb2.CodeFinished())
-            yield pb.ExecuteCodeResponse(events=code_pb2.CodeEvents(events=[last]))
+                event = code_pb2.CodeEvent(run_id=request.input.run.run_id, offset=number, stdout="x")
+                yield _response(events=code_pb2.CodeEvents(events=[event]))
+            last = code_pb2.CodeEvent(run_id=request.input.run.run_id, finished=code_pb2.CodeFinished())
+            yield _response(events=code_pb2.CodeEvents(events=[last]))
+
+
+def _response(**step: Any) -> pb.ExecuteCodeResponse:
+    return pb.ExecuteCodeResponse(output=code_pb2.CodeOutput(**step))
 
 
 async def test_a_local_port_closes_when_all_was_taken(connect: Connect) -> None:

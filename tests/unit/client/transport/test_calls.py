@@ -22,6 +22,7 @@ from retinue.client.transport.channel import parse_endpoint, service_config
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.manager.v1 import session_service_pb2 as service_pb
 from retinue.manager.v1 import session_service_pb2_grpc as service_grpc
+from retinue.manager.v1.journal_position_pb2 import JournalPosition
 from tests.unit.client.journal import refuse, session
 
 Connect = Callable[[Callable[[grpc.aio.Server], None]], Awaitable[Client]]
@@ -43,7 +44,7 @@ class Creating(service_grpc.SessionServiceServicer):
         self.metadata.append(dict(context.invocation_metadata() or ()))
         if len(self.requests) <= self.refusals:
             await refuse(context, self.code, "UNAVAILABLE", error_details_pb2.RetryInfo(retry_delay=Duration(nanos=5)))
-        return service_pb.CreateSessionResponse(session=session(), revision=7)
+        return service_pb.CreateSessionResponse(session=session(), position=JournalPosition(revision=7))
 
 
 def _register(servicer: service_grpc.SessionServiceServicer) -> Callable[[grpc.aio.Server], None]:
@@ -60,7 +61,7 @@ class Crowded(Creating):
         if self.refusals >= 0:
             retry = error_details_pb2.RetryInfo(retry_delay=Duration(nanos=5_000_000))
             await refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_CALLS", retry)
-        return service_pb.GetSessionResponse(session=session(), revision=7)
+        return service_pb.GetSessionResponse(session=session(), position=JournalPosition(revision=7))
 
 
 async def test_a_call_that_was_one_too_many_is_repeated_after_the_delay(connect: Connect) -> None:
@@ -168,7 +169,7 @@ async def test_pages_are_one_list(connect: Connect) -> None:
             self.sizes.append(request.page_size)
             start = int(request.page_token or 0)
             numbers = range(start, min(start + min(request.page_size, 3), 8))
-            page = service_pb.ListSessionsResponse(revision=5)
+            page = service_pb.ListSessionsResponse(position=JournalPosition(revision=5))
             for number in numbers:
                 page.sessions.add(id=str(number))
             page.next_page_token = str(numbers.stop) if numbers.stop < 8 else ""

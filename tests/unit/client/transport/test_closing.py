@@ -15,6 +15,7 @@ from retinue.manager.v1 import kernel_service_pb2 as kernel_pb
 from retinue.manager.v1 import kernel_service_pb2_grpc as kernel_grpc
 from retinue.manager.v1 import session_service_pb2 as service_pb
 from retinue.manager.v1 import session_service_pb2_grpc as service_grpc
+from retinue.manager.v1.journal_position_pb2 import JournalPosition
 from tests.support.eventually import NEVER
 from tests.unit.client.journal import session
 
@@ -28,7 +29,7 @@ class Sessions(service_grpc.SessionServiceServicer):
         self.asked = asyncio.Event()
 
     async def CreateSession(self, request: Any, context: Any) -> service_pb.CreateSessionResponse:
-        return service_pb.CreateSessionResponse(session=session(), revision=7)
+        return service_pb.CreateSessionResponse(session=session(), position=JournalPosition(revision=7))
 
     async def GetSession(self, request: Any, context: Any) -> service_pb.GetSessionResponse:
         self.asked.set()

@@ -15,6 +15,7 @@ from retinue.manager.listeners import SERVICES
 from retinue.manager.server.messages import read
 from retinue.manager.v1 import kernel_service_pb2
 from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.types.v1 import terminal_pb2
 
 NUL = "a\0b"
 DEEPEST = 6
@@ -106,7 +107,7 @@ def test_there_are_many_texts() -> None:
 
 
 def test_other_zeros_are_no_texts() -> None:
-    request = kernel_service_pb2.AttachRequest(stdin=b"\0\0")
+    request = kernel_service_pb2.AttachRequest(input=terminal_pb2.CommandInput(stdin=b"\0\0"))
     assert read(request.SerializeToString(), kernel_service_pb2.AttachRequest.FromString) == request
 
 

@@ -14,6 +14,7 @@ from retinue.manager.server import interceptors
 from retinue.manager.server.pages import MAX_PAGE_BYTES, fitting, open_page
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.manager.v1 import session_service_pb2 as service_pb
+from retinue.manager.v1.journal_position_pb2 import JournalPosition
 
 
 @contextlib.contextmanager
@@ -101,13 +102,16 @@ def test_a_page_that_is_cut_leads_to_the_rest(
             assert open_page(size, token, ["x"]).after == (str(listed - 1),)
 
 
+END = JournalPosition(revision=20, incarnation="i")
+
+
 def test_large_portions_of_events_are_several_responses() -> None:
     events = [pb.SessionEvent(revision=number, created=large(300_000)) for number in range(11, 18)]
-    responses = list(split(20, "i", events))
+    responses = list(split(END, events))
     assert [event.revision for response in responses for event in response.events] == list(range(11, 18))
     assert all(response.ByteSize() <= 1.1 * MAX_PAGE_BYTES for response in responses)
-    assert [response.revision for response in responses] == [13, 16, 20]
-    assert list(split(20, "i", [])) == [service_pb.WatchSessionsResponse(revision=20, incarnation="i")]
+    assert [response.position.revision for response in responses] == [13, 16, 20]
+    assert list(split(END, [])) == [service_pb.WatchSessionsResponse(position=END)]
 
 
 def large(size: int) -> pb.Session:

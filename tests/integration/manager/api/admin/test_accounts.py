@@ -135,7 +135,7 @@ async def test_users_and_memberships(accounts: Accounts) -> None:
         assert [m.role for m in answer.user.memberships] == [role]
         async with accounts.service.database.transaction() as tx:
             at = await journal.head(tx)
-        assert (answer.revision, answer.incarnation) == (at.revision, at.incarnation)
+        assert (answer.position.revision, answer.position.incarnation) == (at.revision, at.incarnation)
     unspecified = await failure(
         stub.SetMembership(pb.SetMembershipRequest(user="bob", project="default"), metadata=admin)
     )

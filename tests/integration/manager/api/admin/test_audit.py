@@ -40,6 +40,7 @@ from retinue.manager.v1 import (
     session_service_pb2,
     session_service_pb2_grpc,
 )
+from retinue.types.v1 import terminal_pb2
 from tests.integration.manager.rig import Service, bearer, failure
 from tests.support.eventually import eventually
 
@@ -268,7 +269,8 @@ async def test_streams_into_sessions_of_others(rig: Rig) -> None:
     await rig.session("root", "mine")
     kernels = kernel_service_pb2
     for name in ("mine", "ada/train"):
-        start = kernels.AttachStart(session=name, command=["echo", CANARY], environment={"KEY": CANARY})
+        spec = terminal_pb2.CommandSpec(command=["echo", CANARY], environment={"KEY": CANARY})
+        start = kernels.AttachStart(session=name, spec=spec)
         port = kernels.OpenPortStart(session=name, port="8080")
         for call in (
             rig.kernels.Attach(iter([kernels.AttachRequest(start=start)]), metadata=rig.as_("root")),

@@ -60,7 +60,7 @@ async def test_each_by_itself(ada: Ada) -> None:
     assert answer.results[7].accepted.name.startswith("s-")
     assert (await ada.count("session"), await ada.count("kernel")) == (3, 5)
     async with ada.service.database.transaction() as tx:
-        page = await journal.read(tx, answer.revision - 1, 10)
+        page = await journal.read(tx, answer.position.revision - 1, 10)
     made = [answer.results[0].accepted.id, answer.results[7].accepted.id]
     assert [str(event.session_id) for event in page.events] == made
     assert [len(event.what.kernels) for event in page.events if isinstance(event.what, SessionCreated)] == [3, 1]
@@ -82,13 +82,13 @@ async def test_validate_only_makes_nothing(ada: Ada) -> None:
     answer = await ada.create(spec(name="a"), spec(name="A"), validate_only=True)
     assert (answer.results[0].accepted.id, answer.results[0].accepted.name) == ("", "a")
     assert reasons(answer)[1] == "INVALID_FIELD"
-    assert answer.revision == 0
+    assert answer.position.revision == 0
     assert (await ada.count("session"), await ada.count("journal"), await ada.count("request")) == (0, 0, 0)
 
 
 async def test_nothing_to_make_is_no_event(ada: Ada) -> None:
     answer = await ada.create(spec(name="A"))
-    assert answer.revision == 0
+    assert answer.position.revision == 0
     assert await ada.count("journal") == 0
 
 
@@ -113,7 +113,7 @@ async def test_ten_thousand_arrive_in_order(ada: Ada) -> None:
         kernels = (await tx.execute(text("SELECT count(*) FROM kernel"))).scalar_one()
         newest, *_ = await journal.head(tx)
     assert names == [f"n{number}" for number in range(10_000)]
-    assert (kernels, answer.revision, newest) == (10_000, 1, 10_000)
+    assert (kernels, answer.position.revision, newest) == (10_000, 1, 10_000)
 
 
 async def test_an_array_says_once_what_its_sessions_have_in_common(ada: Ada) -> None:

@@ -123,11 +123,13 @@ async def test_each_by_itself(callers: Callers) -> None:
     refused = status_apart(answer.results[2].refused)
     assert (refused.code, refused.metadata) == (Code.NOT_FOUND, {"kind": "session", "id": "nobody"})
     assert answer.results[3].terminated.number == number.number
-    assert await callers.moves(answer.revision) == [(each, "CANCELLED") for each in sorted((one, two, three, four))]
+    assert await callers.moves(answer.position.revision) == [
+        (each, "CANCELLED") for each in sorted((one, two, three, four))
+    ]
     # Again, it answers the same, and nothing happens.
     again = await callers.end("one", two, "nobody")
     assert states(again) == states(answer)[:3]
-    assert await callers.moves(again.revision) == []
+    assert await callers.moves(again.position.revision) == []
     ended = (await callers.stub.GetSession(pb.GetSessionRequest(session="one"), metadata=callers.tokens["ada"])).session
     assert (ended.reason, ended.message) == ("TERMINATED_BY_USER", "terminated by ada")
 
@@ -168,7 +170,7 @@ async def test_what_waits_ends_first_whatever_is_named_first(callers: Callers, m
     await callers.run(*runs)
     answer = await callers.end(*ids, force=True)
     assert [item.terminated.state for item in answer.results] == [TERMINATING] * 2 + [CANCELLED] * 6
-    moves = await callers.moves(answer.revision)
+    moves = await callers.moves(answer.position.revision)
     assert len(moves) == len(ids)
     assert {each for each, _ in moves[:6]} == set(ids[2:])
     assert dict(moves[6:]) == dict.fromkeys(runs, "TERMINATING")

@@ -17,7 +17,7 @@ from retinue.manager.v1 import (
     session_service_pb2_grpc,
 )
 from retinue.manager.v1 import kernel_service_pb2 as pb
-from retinue.types.v1 import file_pb2
+from retinue.types.v1 import file_pb2, terminal_pb2
 from tests.integration.manager.api.sessions.ada import Ada
 from tests.integration.manager.rig import Service, failure, reasons
 from tests.support.eventually import NEVER
@@ -31,7 +31,12 @@ KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAINdamAGCsQq31Uv+08lkBzoO4XLz2qYjJa8CG
 Request = Callable[[str], Any]
 # A method, the feature that it needs, the types that have that, and a request.
 CALLS: tuple[tuple[str, str, set[str], Request], ...] = (
-    ("Attach", "ATTACH", PROGRAMS, lambda of: pb.AttachRequest(start=pb.AttachStart(session=of, command=["true"]))),
+    (
+        "Attach",
+        "ATTACH",
+        PROGRAMS,
+        lambda of: pb.AttachRequest(start=pb.AttachStart(session=of, spec=terminal_pb2.CommandSpec(command=["true"]))),
+    ),
     ("ExecuteCode", "CODE_EXECUTION", {INTERACTIVE}, lambda of: pb.ExecuteCodeRequest(open=pb.CodeOpen(session=of))),
     ("UploadFiles", "FILES", PROGRAMS, lambda of: pb.UploadFilesRequest(start=pb.UploadStart(session=of))),
     (

@@ -12,6 +12,7 @@ from sqlalchemy import text
 from retinue.manager.store.sessions import sessions
 from retinue.manager.v1 import session_pb2
 from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.manager.v1.journal_position_pb2 import JournalPosition
 from tests.integration.manager.api.sessions.ada import Ada, spec
 from tests.integration.manager.rig import Service, failure
 from tests.support.eventually import NEVER
@@ -77,7 +78,9 @@ async def test_a_request_that_is_refused_takes_no_numbers(ada: Ada) -> None:
 async def test_a_watch_and_every_answer_have_the_number(ada: Ada) -> None:
     answer = await ada.create(spec(name="first"), spec(name="then", depends_on=["first"]))
     first, then = numbers(answer)
-    watch = ada.stub.WatchSessions(pb.WatchSessionsRequest(after_revision=answer.revision - 1), metadata=ada.metadata)
+    watch = ada.stub.WatchSessions(
+        pb.WatchSessionsRequest(after=JournalPosition(revision=answer.position.revision - 1)), metadata=ada.metadata
+    )
     created = dict[str, int]()
     async for response in watch:
         created |= {

@@ -23,6 +23,7 @@ from retinue.manager.v1 import (
     session_service_pb2_grpc,
 )
 from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.manager.v1.journal_position_pb2 import JournalPosition
 from tests.integration.manager.rig import Service, bearer, failure
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -46,7 +47,9 @@ class Callers:
         return self.stub.UpdateSession(pb.UpdateSessionRequest(session=session, **fields), metadata=self.tokens[caller])
 
     async def updates(self, after: int, number: int) -> list[session_pb2.SessionUpdated]:
-        watch = self.stub.WatchSessions(pb.WatchSessionsRequest(after_revision=after), metadata=self.tokens["ada"])
+        watch = self.stub.WatchSessions(
+            pb.WatchSessionsRequest(after=JournalPosition(revision=after)), metadata=self.tokens["ada"]
+        )
         found: list[session_pb2.SessionUpdated] = []
         async for response in watch:
             found += [event.session_updated for event in response.events if event.HasField("session_updated")]
@@ -87,7 +90,7 @@ async def test_what_is_named_changes_and_is_in_the_journal(callers: Callers) -> 
     released = await callers.update(made.id, "bob", hold=False)
     assert (released.session.spec.hold, released.session.spec.priority) == (False, 30)
     await callers.update(made.id, "root", priority=0)
-    updates = await callers.updates(answer.revision - 1, 3)
+    updates = await callers.updates(answer.position.revision - 1, 3)
     assert [(updated.name, updated.priority, updated.hold, updated.user) for updated in updates] == [
         ("after", 30, True, "ada"),
         ("after", 30, False, "bob"),
@@ -102,7 +105,7 @@ async def test_what_is_so_already_is_no_change(callers: Callers) -> None:
     request_id = str(uuid.uuid4())
     first = await callers.update(made.id, hold=True, request_id=request_id)
     again = await callers.update(made.id, hold=True)
-    assert (again.session.etag, again.revision) == (first.session.etag, first.revision)
+    assert (again.session.etag, again.position) == (first.session.etag, first.position)
     await callers.update(made.id, hold=False)
     repeated = await callers.update(made.id, hold=True, request_id=request_id)
     assert repeated == first, "the answer of the first"

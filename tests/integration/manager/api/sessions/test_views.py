@@ -14,6 +14,7 @@ from retinue.manager.store.accounts import accounts
 from retinue.manager.v1 import session_pb2, session_service_pb2_grpc, template_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb
 from retinue.manager.v1 import template_service_pb2 as template_pb
+from retinue.manager.v1.journal_position_pb2 import JournalPosition
 from retinue.types.v1 import port_pb2
 from tests.integration.manager.rig import Service, bearer, failure
 from tests.integration.manager.rows import execute
@@ -103,7 +104,9 @@ async def test_values_of_variables_are_for_their_owner(callers: Callers) -> None
         ((short,),) = [page.sessions for page in await callers.pages(caller)]
         assert variables(short.spec) == [{}] * 3
         assert not short.spec.bootstrap_script
-        watch = callers.stub.WatchSessions(pb.WatchSessionsRequest(after_revision=0), metadata=callers.tokens[caller])
+        watch = callers.stub.WatchSessions(
+            pb.WatchSessionsRequest(after=JournalPosition(revision=0)), metadata=callers.tokens[caller]
+        )
         async for response in watch:
             if response.events:
                 assert response.events[0].created.spec == short.spec
@@ -166,7 +169,9 @@ async def test_lists_of_large_sessions_have_bounded_pages(callers: Callers) -> N
             pages = await callers.pages(caller, view)
             assert sorted(session.id for page in pages for session in page.sessions) == sorted(ids)
             assert all(page.ByteSize() <= 1.01 * MAX_PAGE_BYTES for page in pages)
-    watch = callers.stub.WatchSessions(pb.WatchSessionsRequest(after_revision=0), metadata=callers.tokens["root"])
+    watch = callers.stub.WatchSessions(
+        pb.WatchSessionsRequest(after=JournalPosition(revision=0)), metadata=callers.tokens["root"]
+    )
     seen: set[str] = set()
     async for response in watch:
         assert response.ByteSize() <= 1.01 * MAX_PAGE_BYTES

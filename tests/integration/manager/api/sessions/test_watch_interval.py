@@ -13,6 +13,7 @@ from google.protobuf.duration_pb2 import Duration
 from retinue.manager.api.sessions import watch as module
 from retinue.manager.v1 import session_pb2
 from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.manager.v1.journal_position_pb2 import JournalPosition
 from tests.integration.manager.api.sessions.ada import Ada
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -42,8 +43,8 @@ async def test_events_of_a_busy_time_come_together(ada: Ada, monkeypatch: pytest
 
     monkeypatch.setattr(module, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
     requests = (
-        pb.WatchSessionsRequest(after_revision=0),
-        pb.WatchSessionsRequest(after_revision=0, min_interval=Duration(seconds=INTERVAL)),
+        pb.WatchSessionsRequest(after=JournalPosition(revision=0)),
+        pb.WatchSessionsRequest(after=JournalPosition(revision=0), min_interval=Duration(seconds=INTERVAL)),
     )
     watches = [ada.stub.WatchSessions(request, metadata=ada.metadata) for request in requests]
     plain, batched = map(created, watches)

@@ -15,11 +15,11 @@ def line(**change: object) -> str:
 
 
 def test_why_it_waits_needs_no_state() -> None:
-    held = session_pb2.PendingReasonChanged(id=SESSION, reason="HELD", message="it is held")
-    assert line(pending_reason_changed=held) == "HELD: it is held"
+    held = session_pb2.ReasonChanged(reason="HELD", message="it is held")
+    assert line(reason_changed=held) == "HELD: it is held"
     lost = session_pb2.Condition(type="AGENT_LOST", message="agent n1 is lost")
-    change = session_pb2.PendingReasonChanged(id=SESSION, conditions=[lost])
-    assert line(pending_reason_changed=change) == "AGENT_LOST: agent n1 is lost"
+    change = session_pb2.ReasonChanged(conditions=[lost])
+    assert line(reason_changed=change) == "AGENT_LOST: agent n1 is lost"
 
 
 def test_a_kernel_without_an_agent_is_nowhere() -> None:

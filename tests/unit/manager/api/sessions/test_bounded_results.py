@@ -10,6 +10,7 @@ from google.rpc.status_pb2 import Status
 from retinue.manager.api.sessions.requests import MAX_SPECS, bounded
 from retinue.manager.domain.errors import InvalidRequest
 from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.manager.v1.journal_position_pb2 import JournalPosition
 from retinue.rpc.errors import status_of
 
 CLIENT_BYTES = 4 * 1024 * 1024
@@ -44,7 +45,10 @@ def test_as_many_as_may_be_asked_for_fit() -> None:
         made = make().SerializeToString()
         results = bounded(pb.BatchCreateSessionsResult.FromString(made) for _ in range(MAX_SPECS))
         assert len(results) == MAX_SPECS
-        assert pb.BatchCreateSessionsResponse(results=results, revision=2**60).ByteSize() < CLIENT_BYTES
+        assert (
+            pb.BatchCreateSessionsResponse(results=results, position=JournalPosition(revision=2**60)).ByteSize()
+            < CLIENT_BYTES
+        )
         # The first have all that is to be said, and the last what they are.
         assert results[0] == make()
         assert reason_of(results[-1].refused) == ("INVALID_FIELD" if make is refused else "")

@@ -24,6 +24,7 @@ from retinue.manager.store.journal.journal_tail import PORTION
 from retinue.manager.store.sessions import sessions
 from retinue.manager.v1 import session_pb2
 from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.manager.v1.journal_position_pb2 import JournalPosition
 
 SESSION = uuid.UUID(int=7)
 MOVE = SessionMoved(SessionState.TERMINATING, SessionState.TERMINATED, Result.UNDEFINED)
@@ -72,7 +73,7 @@ async def test_the_end_is_sent_whenever_it_comes(looks: int, monkeypatch: pytest
     monkeypatch.setattr(sessions, "read", world.read_session)
     monkeypatch.setattr(watch, "caller_visibility", lambda: SimpleNamespace(can_read=lambda owner, project: True))
     monkeypatch.setattr(watch, "event_message", lambda event: session_pb2.SessionEvent(revision=event.revision))
-    request = pb.WatchSessionsRequest(session_id=str(SESSION), until_ended=True, after_revision=1)
+    request = pb.WatchSessionsRequest(session_id=str(SESSION), until_ended=True, after=JournalPosition(revision=1))
     responses = [response async for response in serve_watch(world, world, request)]
     assert [event.revision for response in responses for event in response.events] == [2]
 
@@ -89,7 +90,7 @@ async def test_an_entry_that_cannot_be_read_does_not_break_the_stream(monkeypatc
     monkeypatch.setattr(journal, "read", world.read_journal)
     monkeypatch.setattr(sessions, "read", world.read_session)
     monkeypatch.setattr(watch, "caller_visibility", lambda: SimpleNamespace(can_read=lambda owner, project: True))
-    request = pb.WatchSessionsRequest(session_id=str(SESSION), until_ended=True, after_revision=1)
+    request = pb.WatchSessionsRequest(session_id=str(SESSION), until_ended=True, after=JournalPosition(revision=1))
     responses = [response async for response in serve_watch(world, world, request)]
     events = [event for response in responses for event in response.events]
     assert [(event.revision, event.WhichOneof("change")) for event in events] == [(2, None), (3, "session_moved")]

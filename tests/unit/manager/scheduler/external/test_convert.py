@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from google.protobuf.duration_pb2 import Duration
 
 from retinue.manager.domain.scheduling.policy import Tier
 from retinue.manager.scheduler.external import convert
@@ -48,12 +49,14 @@ def test_a_pass_becomes_the_sessions_that_may_be_tried_their_owners_and_agents()
             kernels=[pb.Kernel(amounts=[1000, 1]), pb.Kernel(amounts=[2000, 2])],
             single_node=True,
             tries=3,
-            waited_seconds=7,
+            waited=Duration(seconds=7),
             architecture="aarch64",
             agents=["n1"],
             agents_strict=True,
         ),
-        pb.WaitingSession(id="b", owner="ann", priority=20, kernels=[pb.Kernel(amounts=[500, 0])], waited_seconds=8),
+        pb.WaitingSession(
+            id="b", owner="ann", priority=20, kernels=[pb.Kernel(amounts=[500, 0])], waited=Duration(seconds=8)
+        ),
     ]
     assert convert.order_request("g", AGENTS, OWNERS, waiting) == pb.OrderSessionsRequest(
         resource_group="g",

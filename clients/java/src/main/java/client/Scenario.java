@@ -47,7 +47,10 @@ import retinue.manager.v1.TerminateSessionRequest;
 import retinue.manager.v1.WatchSessionsRequest;
 import retinue.manager.v1.WatchSessionsResponse;
 import retinue.types.v1.CodeEvent;
+import retinue.types.v1.CodeInput;
 import retinue.types.v1.CodeRun;
+import retinue.types.v1.CommandInput;
+import retinue.types.v1.CommandSpec;
 import retinue.types.v1.ServicePort;
 
 /** The scenario of all clients: see ../README.md. */
@@ -136,8 +139,7 @@ public final class Scenario {
   private void watch(CreateSessionResponse created, Predicate<SessionEvent> done) {
     WatchSessionsRequest request = WatchSessionsRequest.newBuilder()
         .setSessionId(created.getSession().getId())
-        .setAfterRevision(created.getRevision() - 1)
-        .setIncarnation(created.getIncarnation())
+        .setAfter(created.getPosition().toBuilder().setRevision(created.getPosition().getRevision() - 1))
         .setUntilEnded(true)
         .build();
     cancelledAfter(() -> {
@@ -177,15 +179,17 @@ public final class Scenario {
   private void attach(String id) {
     AttachStart start = AttachStart.newBuilder()
         .setSession(id)
-        .addAllCommand(List.of("sh", "-c", "read line; echo got $line; ssh sub2 hostname; exit 7"))
+        .setSpec(CommandSpec.newBuilder()
+            .addAllCommand(List.of("sh", "-c", "read line; echo got $line; ssh sub2 hostname; exit 7")))
         .build();
+    CommandInput line = CommandInput.newBuilder().setStdin(ByteString.copyFromUtf8("a line\n")).build();
     StringBuilder output = new StringBuilder();
     int exitCode = -1;
     for (AttachResponse response : exchange(streams::attach, List.of(
         AttachRequest.newBuilder().setStart(start).build(),
-        AttachRequest.newBuilder().setStdin(ByteString.copyFromUtf8("a line\n")).build()))) {
-      output.append(response.getStdout().toStringUtf8());
-      if (response.hasExited()) exitCode = response.getExited().getExitCode();
+        AttachRequest.newBuilder().setInput(line).build()))) {
+      output.append(response.getOutput().getStdout().toStringUtf8());
+      if (response.getOutput().hasExited()) exitCode = response.getOutput().getExited().getExitCode();
     }
     expect(output.toString().equals("got a line\nsub2\n") && exitCode == 7, "output and exit code", output);
     System.out.println("attach: " + output.toString().replace('\n', ' ') + "exit code " + exitCode);
@@ -195,11 +199,12 @@ public final class Scenario {
     List<ExecuteCodeRequest> requests = new ArrayList<>();
     requests.add(ExecuteCodeRequest.newBuilder().setOpen(CodeOpen.newBuilder().setSession(id)).build());
     for (String code : List.of("print(sum(range(10)))", "1/0", "6 * 7")) {
-      requests.add(ExecuteCodeRequest.newBuilder().setRun(CodeRun.newBuilder().setCode(code)).build());
+      CodeInput run = CodeInput.newBuilder().setRun(CodeRun.newBuilder().setCode(code)).build();
+      requests.add(ExecuteCodeRequest.newBuilder().setInput(run).build());
     }
     List<String> seen = new ArrayList<>();
     for (ExecuteCodeResponse response : exchange(streams::executeCode, requests)) {
-      for (CodeEvent event : response.getEvents().getEventsList()) {
+      for (CodeEvent event : response.getOutput().getEvents().getEventsList()) {
         if (event.hasStdout()) seen.add(event.getStdout().trim());
         if (event.hasMedia()) seen.add(event.getMedia().getForms(0).getData().toStringUtf8());
         if (event.hasFinished()) seen.add(event.getFinished().getStatus().name().replace("CODE_STATUS_", ""));

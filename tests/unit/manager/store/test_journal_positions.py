@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from google.protobuf.descriptor import FieldDescriptor
-
+from retinue.manager.v1.journal_position_pb2 import JournalPosition
 from tests.unit.manager.contract import methods
 
 # What nodes call: they do not watch.
 ENROLLMENT = "EnrollmentService"
-KINDS = {"revision": FieldDescriptor.TYPE_INT64, "incarnation": FieldDescriptor.TYPE_STRING}
 
 
-def test_each_reply_has_the_revision() -> None:
+def test_each_reply_has_the_position() -> None:
     without = []
     for method in methods():
         streams = method.client_streaming or method.server_streaming
         if streams or method.containing_service.name == ENROLLMENT:
             continue
-        fields = {field.name: field.type for field in method.output_type.fields}
-        if KINDS.items() - fields.items():
+        field = method.output_type.fields_by_name.get("position")
+        if field is None or field.message_type is not JournalPosition.DESCRIPTOR:
             without.append(method.full_name)
     assert without == []
