@@ -100,12 +100,27 @@ class Endpoints:
         request = pb.GetRevisionRequest(endpoint=endpoint, number=number)
         return (await call(self._stub.GetRevision, request)).revision
 
-    async def control(self, endpoint: str, action: pb.RolloutAction.ValueType, *, to_revision: int = 0) -> epb.Endpoint:
-        """Promotes, pauses, resumes or rolls back a rollout."""
-        request = pb.ControlRolloutRequest(
-            endpoint=endpoint, action=action, to_revision=to_revision, request_id=str(uuid.uuid4())
-        )
-        return (await call(self._stub.ControlRollout, request)).endpoint
+    async def promote(self, endpoint: str) -> epb.Endpoint:
+        """Has a rollout take its next step without waiting."""
+        request = pb.PromoteRolloutRequest(endpoint=endpoint, request_id=str(uuid.uuid4()))
+        return (await call(self._stub.PromoteRollout, request)).endpoint
+
+    async def pause(self, endpoint: str) -> epb.Endpoint:
+        """Stops a rollout after what has begun."""
+        request = pb.PauseRolloutRequest(endpoint=endpoint, request_id=str(uuid.uuid4()))
+        return (await call(self._stub.PauseRollout, request)).endpoint
+
+    async def resume(self, endpoint: str) -> epb.Endpoint:
+        """Continues a paused rollout."""
+        request = pb.ResumeRolloutRequest(endpoint=endpoint, request_id=str(uuid.uuid4()))
+        return (await call(self._stub.ResumeRollout, request)).endpoint
+
+    async def roll_back(self, endpoint: str, *, to_revision: int = 0) -> epb.Endpoint:
+        """Goes back to the newest revision before the serving one that has served;
+        while a rollout runs, to where it came from.
+        """
+        request = pb.RollBackEndpointRequest(endpoint=endpoint, to_revision=to_revision, request_id=str(uuid.uuid4()))
+        return (await call(self._stub.RollBackEndpoint, request)).endpoint
 
     async def set_traffic(self, endpoint: str, shares: Mapping[int, int]) -> epb.Endpoint:
         """Sets the shares of revisions in percent, 100 together."""

@@ -20,7 +20,6 @@ from retinue.client.command.shell.connection import Connection, asynchronous, pa
 from retinue.client.command.show.output import output_option
 from retinue.client.errors import UsageError
 from retinue.manager.v1 import endpoint_pb2 as epb
-from retinue.manager.v1 import endpoint_service_pb2 as pb
 
 
 @click.command("deploy")
@@ -67,7 +66,7 @@ async def promote(
 ) -> None:
     """Take the next step of a rollout without waiting."""
     async with connection.client() as client:
-        found = await client.endpoints.control(endpoint, pb.ROLLOUT_ACTION_PROMOTE)
+        found = await client.endpoints.promote(endpoint)
         print_endpoint(output, await wait_rollout(client, found, wait_seconds, promoted=True) if wait else found)
 
 
@@ -79,7 +78,7 @@ async def promote(
 async def pause(connection: Connection, endpoint: str, output: str) -> None:
     """Stop a rollout after what has begun."""
     async with connection.client() as client:
-        print_endpoint(output, await client.endpoints.control(endpoint, pb.ROLLOUT_ACTION_PAUSE))
+        print_endpoint(output, await client.endpoints.pause(endpoint))
 
 
 @click.command("resume")
@@ -93,7 +92,7 @@ async def resume(
 ) -> None:
     """Continue a paused rollout."""
     async with connection.client() as client:
-        found = await client.endpoints.control(endpoint, pb.ROLLOUT_ACTION_RESUME)
+        found = await client.endpoints.resume(endpoint)
         print_endpoint(output, await wait_rollout(client, found, wait_seconds) if wait else found)
 
 
@@ -113,7 +112,7 @@ async def roll_back(
     Once more goes further back. `--to` names any other revision.
     """
     async with connection.client() as client:
-        found = await client.endpoints.control(endpoint, pb.ROLLOUT_ACTION_ROLL_BACK, to_revision=number)
+        found = await client.endpoints.roll_back(endpoint, to_revision=number)
         print_endpoint(output, await wait_rollout(client, found, wait_seconds) if wait else found)
 
 

@@ -5,7 +5,6 @@ import { allPages } from "../api/client";
 import { endpoints } from "../api/endpoints";
 import { type Problem, problemOf } from "../api/problem";
 import { type Endpoint, EndpointState, ReplicaState, RolloutState } from "../gen/retinue/manager/v1/endpoint_pb";
-import { RolloutAction } from "../gen/retinue/manager/v1/endpoint_service_pb";
 import { Conditions, Table, Trouble } from "../parts/basics";
 import { Chart } from "../parts/chart";
 import { useLoaded } from "../parts/store";
@@ -72,9 +71,9 @@ function Detail({ id }: { id: string }) {
   const answer = found.value;
   const endpoint = answer?.endpoint;
   if (answer === undefined || endpoint === undefined) return <Trouble problem={found.problem} />;
-  const control = async (action: RolloutAction) => {
+  const change = async (call: typeof endpoints.promoteRollout | typeof endpoints.rollBackEndpoint) => {
     try {
-      await endpoints.controlRollout({ endpoint: id, action, etag: endpoint.etag });
+      await call({ endpoint: id, etag: endpoint.etag });
       setProblem(undefined);
     } catch (error) {
       setProblem(problemOf(error));
@@ -96,10 +95,10 @@ function Detail({ id }: { id: string }) {
             {rollout.fromRevision} → {rollout.toRevision}: {word(RolloutState, rollout.state)} {rollout.message}
           </span>
         )}
-        <button type="button" onClick={() => void control(RolloutAction.PROMOTE)}>
+        <button type="button" onClick={() => void change(endpoints.promoteRollout)}>
           promote
         </button>
-        <button type="button" onClick={() => void control(RolloutAction.ROLL_BACK)}>
+        <button type="button" onClick={() => void change(endpoints.rollBackEndpoint)}>
           rollback
         </button>
       </div>

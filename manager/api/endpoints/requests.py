@@ -32,7 +32,6 @@ from retinue.manager.store.endpoints.endpoints import EndpointRecord
 from retinue.manager.store.fleet import groups, routers
 from retinue.manager.store.postgres.database import Transaction
 from retinue.manager.v1 import endpoint_pb2 as pb
-from retinue.manager.v1 import endpoint_service_pb2 as service_pb
 from retinue.manager.v1 import session_pb2
 
 _log = logging.getLogger(__name__)
@@ -271,13 +270,3 @@ def _copy_field(given: object, made: object, field: str) -> None:
         only.ClearField(other)  # type: ignore[attr-defined]
     made.ClearField(field)  # type: ignore[attr-defined]
     made.MergeFrom(only)  # type: ignore[attr-defined]
-
-
-def checked_action(request: service_pb.ControlRolloutRequest) -> service_pb.RolloutAction.ValueType:
-    """Returns what to do with a rollout. Raises InvalidRequest."""
-    violations = Violations()
-    violations.enum("action", request.action, service_pb.RolloutAction.DESCRIPTOR)
-    if request.to_revision and request.action != service_pb.ROLLOUT_ACTION_ROLL_BACK:
-        violations.add("to_revision", "is for ROLLOUT_ACTION_ROLL_BACK")
-    violations.raise_any()
-    return request.action

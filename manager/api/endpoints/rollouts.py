@@ -86,38 +86,56 @@ async def set_shares(tx: Transaction, view: EndpointView, shares: dict[int, int]
     await journal.append(tx, [entry(view, TrafficChanged(chosen))])
 
 
-async def control(tx: Transaction, view: EndpointView, request: pb.ControlRolloutRequest) -> None:
-    """Changes a rollout, or begins one that goes back."""
-    record, rollout = view.record, view.record.rollout
-    running = rollout is not None and rollout.state not in FINISHED_ROLLOUTS
-    by = current_principal().name
-    if rollout is None or not running:
-        if request.action != pb.ROLLOUT_ACTION_ROLL_BACK:
-            raise preconditions.StateForbids("no rollout is running", f"endpoint/{record.name}")
-        await _go_back(tx, view, request.to_revision, by)
+async def promote(tx: Transaction, view: EndpointView) -> None:
+    """Has a rollout take its next step. Raises StateForbids unless it progresses."""
+    rollout = _rollout_in(view, RolloutState.PROGRESSING)
+    await endpoint_rollouts.promote(tx, view.record.id)
+    await _record_move(tx, view, rollout, rollout.state, f"promoted by {current_principal().name}")
+
+
+async def pause(tx: Transaction, view: EndpointView) -> None:
+    """Stops a rollout after what has begun. Raises StateForbids unless it progresses."""
+    rollout = _rollout_in(view, RolloutState.PROGRESSING)
+    await _move(tx, view, rollout, RolloutState.PAUSED, f"paused by {current_principal().name}")
+
+
+async def resume(tx: Transaction, view: EndpointView) -> None:
+    """Continues a rollout. Raises StateForbids unless it is paused."""
+    rollout = _rollout_in(view, RolloutState.PAUSED)
+    await _move(tx, view, rollout, RolloutState.PROGRESSING, f"resumed by {current_principal().name}")
+
+
+async def roll_back(tx: Transaction, view: EndpointView, number: int) -> None:
+    """Has a rollout go back to where it came from, or begins one that goes back; `number` 0 names no revision.
+    Raises InvalidRequest, StateForbids and RolloutRunning.
+    """
+    by, rollout = current_principal().name, view.record.rollout
+    if rollout is None or rollout.state in FINISHED_ROLLOUTS:
+        await _go_back(tx, view, number, by)
         return
-    state, message = rollout.state, rollout.message
-    allowed = {
-        pb.ROLLOUT_ACTION_PROMOTE: (RolloutState.PROGRESSING,),
-        pb.ROLLOUT_ACTION_PAUSE: (RolloutState.PROGRESSING,),
-        pb.ROLLOUT_ACTION_RESUME: (RolloutState.PAUSED,),
-        pb.ROLLOUT_ACTION_ROLL_BACK: (RolloutState.PROGRESSING, RolloutState.PAUSED),
-    }
-    if state not in allowed[request.action]:
-        raise preconditions.StateForbids(f"the rollout is {state}", f"endpoint/{record.name}")
-    if request.action == pb.ROLLOUT_ACTION_ROLL_BACK:
-        _check_way_back(view, rollout, request.to_revision)
-    if request.action == pb.ROLLOUT_ACTION_PROMOTE:
-        await endpoint_rollouts.promote(tx, record.id)
-        message = f"promoted by {by}"
-    else:
-        state, message = {
-            pb.ROLLOUT_ACTION_PAUSE: (RolloutState.PAUSED, f"paused by {by}"),
-            pb.ROLLOUT_ACTION_RESUME: (RolloutState.PROGRESSING, f"resumed by {by}"),
-            pb.ROLLOUT_ACTION_ROLL_BACK: (RolloutState.ROLLING_BACK, f"rolled back by {by}"),
-        }[request.action]
-        await endpoint_rollouts.move(tx, record.id, state=state, step=rollout.step, message=message, restart=False)
-    await endpoints.touch(tx, record.id)
+    rollout = _rollout_in(view, RolloutState.PROGRESSING, RolloutState.PAUSED)
+    _check_way_back(view, rollout, number)
+    await _move(tx, view, rollout, RolloutState.ROLLING_BACK, f"rolled back by {by}")
+
+
+def _rollout_in(view: EndpointView, *states: RolloutState) -> RolloutRecord:
+    record, rollout = view.record, view.record.rollout
+    if rollout is None or rollout.state in FINISHED_ROLLOUTS:
+        raise preconditions.StateForbids("no rollout is running", f"endpoint/{record.name}")
+    if rollout.state not in states:
+        raise preconditions.StateForbids(f"the rollout is {rollout.state}", f"endpoint/{record.name}")
+    return rollout
+
+
+async def _move(tx: Transaction, view: EndpointView, rollout: RolloutRecord, state: RolloutState, message: str) -> None:
+    await endpoint_rollouts.move(tx, view.record.id, state=state, step=rollout.step, message=message, restart=False)
+    await _record_move(tx, view, rollout, state, message)
+
+
+async def _record_move(
+    tx: Transaction, view: EndpointView, rollout: RolloutRecord, state: RolloutState, message: str
+) -> None:
+    await endpoints.touch(tx, view.record.id)
     moved = RolloutMoved(rollout.from_revision, rollout.to_revision, state, rollout.step, message)
     await journal.append(tx, [entry(view, moved)])
 

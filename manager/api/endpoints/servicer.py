@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import grpc.aio
 from google.protobuf.message import Message
 
+from retinue.manager.api.endpoints import rollouts
 from retinue.manager.api.endpoints.convert import (
     listed_revision,
     replica_message,
@@ -22,7 +23,6 @@ from retinue.manager.api.endpoints.convert import (
 from retinue.manager.api.endpoints.inspection import explain, stream_stats
 from retinue.manager.api.endpoints.requests import (
     check_hosts,
-    checked_action,
     find_endpoint,
     find_record,
     home_project,
@@ -32,7 +32,7 @@ from retinue.manager.api.endpoints.requests import (
     shown_endpoints,
     updated_spec,
 )
-from retinue.manager.api.endpoints.rollouts import checked_shares, control, deploy, set_shares
+from retinue.manager.api.endpoints.rollouts import checked_shares, deploy, set_shares
 from retinue.manager.api.endpoints.settings_convert import Reader
 from retinue.manager.api.endpoints.tokens import create_token, list_tokens, revoke_token
 from retinue.manager.api.endpoints.watch import serve_endpoint_watch
@@ -251,15 +251,43 @@ class EndpointServicer(endpoint_service_pb2_grpc.EndpointServiceServicer):
         )
         return pb.ListRevisionsResponse(revisions=listed, next_page_token=token)
 
-    async def ControlRollout(self, request: pb.ControlRolloutRequest, context: _Context) -> pb.ControlRolloutResponse:
+    async def PromoteRollout(self, request: pb.PromoteRolloutRequest, context: _Context) -> pb.PromoteRolloutResponse:
         """See the proto."""
-        checked_action(request)
 
-        async def effect(tx: Transaction, view: EndpointView) -> pb.ControlRolloutResponse:
-            await control(tx, view, request)
-            return await with_position(tx, pb.ControlRolloutResponse(endpoint=await self._shown_again(tx, view)))
+        async def effect(tx: Transaction, view: EndpointView) -> pb.PromoteRolloutResponse:
+            await rollouts.promote(tx, view)
+            return await with_position(tx, pb.PromoteRolloutResponse(endpoint=await self._shown_again(tx, view)))
 
-        return await self._change(request, "ControlRollout", pb.ControlRolloutResponse, effect)
+        return await self._change(request, "PromoteRollout", pb.PromoteRolloutResponse, effect)
+
+    async def PauseRollout(self, request: pb.PauseRolloutRequest, context: _Context) -> pb.PauseRolloutResponse:
+        """See the proto."""
+
+        async def effect(tx: Transaction, view: EndpointView) -> pb.PauseRolloutResponse:
+            await rollouts.pause(tx, view)
+            return await with_position(tx, pb.PauseRolloutResponse(endpoint=await self._shown_again(tx, view)))
+
+        return await self._change(request, "PauseRollout", pb.PauseRolloutResponse, effect)
+
+    async def ResumeRollout(self, request: pb.ResumeRolloutRequest, context: _Context) -> pb.ResumeRolloutResponse:
+        """See the proto."""
+
+        async def effect(tx: Transaction, view: EndpointView) -> pb.ResumeRolloutResponse:
+            await rollouts.resume(tx, view)
+            return await with_position(tx, pb.ResumeRolloutResponse(endpoint=await self._shown_again(tx, view)))
+
+        return await self._change(request, "ResumeRollout", pb.ResumeRolloutResponse, effect)
+
+    async def RollBackEndpoint(
+        self, request: pb.RollBackEndpointRequest, context: _Context
+    ) -> pb.RollBackEndpointResponse:
+        """See the proto."""
+
+        async def effect(tx: Transaction, view: EndpointView) -> pb.RollBackEndpointResponse:
+            await rollouts.roll_back(tx, view, request.to_revision)
+            return await with_position(tx, pb.RollBackEndpointResponse(endpoint=await self._shown_again(tx, view)))
+
+        return await self._change(request, "RollBackEndpoint", pb.RollBackEndpointResponse, effect)
 
     async def SetTraffic(self, request: pb.SetTrafficRequest, context: _Context) -> pb.SetTrafficResponse:
         """See the proto."""

@@ -19,7 +19,6 @@ from retinue.client.aio import Client
 from retinue.client.errors import Unavailable
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import endpoint_pb2 as epb
-from retinue.manager.v1 import endpoint_service_pb2 as pb
 from retinue.manager.v1 import fleet_service_pb2
 from tests.faults.cutting import cut_off
 from tests.faults.loss.held import PATH, count_begun, end_streams, held_kernel
@@ -376,7 +375,7 @@ async def test_a_bad_revision_never_serves_and_says_why(client: Client) -> None:
             assert explained.failure_output.splitlines()[-1] == "no model here"
             assert 2 in {item.revision for item in explained.replicas if item.state == epb.REPLICA_STATE_GONE}
             # After more of the kind it goes back by itself; each try waits longer than the one before.
-            await client.endpoints.control(endpoint.name, pb.ROLLOUT_ACTION_ROLL_BACK)
+            await client.endpoints.roll_back(endpoint.name)
             found = await endpoint.rollout(epb.ROLLOUT_STATE_ROLLED_BACK)
             assert found.rollout.message == "rolled back by admin"
             assert set(await names_after(load, 50)) == {"good"}

@@ -44,7 +44,6 @@ VALUES: dict[str, Any] = {
     "Iterable[str]": ["true"],
     "Mapping[int, int]": {1: 100},
     "tuple[int, int] | None": None,
-    "pb.RolloutAction.ValueType": 1,
     "QuotaKind": "user",
     "SessionState": "RUNNING",
     "Iterable[session_pb2.SessionSpec]": [session_pb2.SessionSpec()],

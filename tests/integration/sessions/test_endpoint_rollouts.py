@@ -14,7 +14,6 @@ from retinue.client.aio import Client
 from retinue.client.errors import NotFound
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import endpoint_pb2 as epb
-from retinue.manager.v1 import endpoint_service_pb2 as pb
 from tests.integration.sessions.replicas import Deployed, manifest, names_after, revision
 from tests.support.eventually import NEVER, eventually
 
@@ -41,7 +40,7 @@ async def test_all_requests_move_at_once_when_a_blue_green_rollout_is_promoted(c
             await client.endpoints.deploy("both", revision("green"))
             await endpoint.reach((1, "READY"), (1, "READY"), (2, "READY"), (2, "READY"))
             assert set(await names_after(load, 100)) == {"blue"}
-            await client.endpoints.control("both", pb.ROLLOUT_ACTION_PROMOTE)
+            await client.endpoints.promote("both")
             await eventually(endpoint.get, lambda found: shares(found) == {2: 100})
             # Kept for a while, so that going back is at once.
             assert len(await endpoint.states()) == 4
@@ -50,7 +49,7 @@ async def test_all_requests_move_at_once_when_a_blue_green_rollout_is_promoted(c
             async with endpoint.load() as begun_after:
                 assert set(await names_after(begun_after, 100)) == {"green"}
             assert begun_after.lost == []
-            await client.endpoints.control("both", pb.ROLLOUT_ACTION_ROLL_BACK)
+            await client.endpoints.roll_back("both")
             await endpoint.rollout(epb.ROLLOUT_STATE_ROLLED_BACK)
             await endpoint.reach((1, "READY"), (1, "READY"))
             async with endpoint.load() as begun_after:
@@ -77,7 +76,7 @@ async def test_a_canary_moves_in_steps_and_goes_back_by_itself_on_errors(client:
             await client.endpoints.deploy("steps", revision("new"))
             await eventually(endpoint.get, lambda found: shares(found) == {1: 50, 2: 50})
             assert set(await names_after(load, 100)) == {"old", "new"}
-            await client.endpoints.control("steps", pb.ROLLOUT_ACTION_PROMOTE)
+            await client.endpoints.promote("steps")
             await endpoint.reach((2, "READY"), (2, "READY"))
         assert load.lost == []
 

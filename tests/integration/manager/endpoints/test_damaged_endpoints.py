@@ -177,7 +177,7 @@ def _calls(name: str) -> list[tuple[str, Any]]:
             "SetTraffic",
             pb.SetTrafficRequest(endpoint=name, traffic=[pb.TrafficShare(revision=1, percent=100)]),
         ),
-        ("ControlRollout", pb.ControlRolloutRequest(endpoint=name, action=pb.ROLLOUT_ACTION_PAUSE)),
+        ("PauseRollout", pb.PauseRolloutRequest(endpoint=name)),
         ("SetScalingFloor", pb.SetScalingFloorRequest(endpoint=name)),
     ]
 
@@ -230,11 +230,11 @@ async def test_a_revision_that_cannot_be_read_gets_no_requests_and_is_listed(rig
         (2, True, "ada"),
         (1, False, "ada"),
     ]
-    back = pb.ControlRolloutRequest(endpoint="damaged", action=pb.ROLLOUT_ACTION_ROLL_BACK, to_revision=1)
+    back = pb.RollBackEndpointRequest(endpoint="damaged", to_revision=1)
     shares = [pb.TrafficShare(revision=1, percent=50), pb.TrafficShare(revision=3, percent=50)]
     for method, request in (
         ("GetRevision", pb.GetRevisionRequest(endpoint="damaged", number=1)),
-        ("ControlRollout", back),
+        ("RollBackEndpoint", back),
         ("SetTraffic", pb.SetTrafficRequest(endpoint="damaged", traffic=shares)),
     ):
         assert (await failure(rig.call(method, request))).reason == "STATE_FORBIDS"

@@ -23,8 +23,8 @@ async def deploy(rig: Rig) -> int:
 
 async def roll_back(rig: Rig, to: int = 0) -> tuple[int, int]:
     """Returns where the rollout comes from, and where it goes."""
-    request = pb.ControlRolloutRequest(endpoint="llm", action=pb.ROLLOUT_ACTION_ROLL_BACK, to_revision=to)
-    rollout = (await rig.call("ControlRollout", request)).endpoint.rollout
+    request = pb.RollBackEndpointRequest(endpoint="llm", to_revision=to)
+    rollout = (await rig.call("RollBackEndpoint", request)).endpoint.rollout
     return rollout.from_revision, rollout.to_revision
 
 

@@ -26,7 +26,7 @@ async def test_a_rolling_rollout_replaces_all_and_is_rolled_back(rig: Rig) -> No
     assert await rig.states() == [(2, "READY")] * 3
     assert await rig.ends() == {("REPLACED", "revision 2 takes over"): 3}
     assert (await rig.get()).rollout.state == epb.ROLLOUT_STATE_DONE
-    await rig.call("ControlRollout", pb.ControlRolloutRequest(endpoint="llm", action=pb.ROLLOUT_ACTION_ROLL_BACK))
+    await rig.call("RollBackEndpoint", pb.RollBackEndpointRequest(endpoint="llm"))
     await rig.settle()
     assert await rig.states() == [(1, "READY")] * 3
 
@@ -45,12 +45,12 @@ async def test_a_canary_waits_for_its_promotion_and_moves_shares(rig: Rig) -> No
     assert shown.rollout.state == epb.ROLLOUT_STATE_PROGRESSING
     (routed,) = rig.routers.table.values()
     assert {item.number: item.weight for item in routed.revisions} == {1: 75, 2: 25}
-    await rig.call("ControlRollout", pb.ControlRolloutRequest(endpoint="llm", action=pb.ROLLOUT_ACTION_PROMOTE))
+    await rig.call("PromoteRollout", pb.PromoteRolloutRequest(endpoint="llm"))
     await rig.settle()
     assert await rig.states() == [(2, "READY")] * 4
     assert {item.revision: item.percent for item in (await rig.get()).traffic} == {2: 100}
     # Back to what has served before: without steps that wait.
-    await rig.call("ControlRollout", pb.ControlRolloutRequest(endpoint="llm", action=pb.ROLLOUT_ACTION_ROLL_BACK))
+    await rig.call("RollBackEndpoint", pb.RollBackEndpointRequest(endpoint="llm"))
     await rig.settle()
     assert await rig.states() == [(1, "READY")] * 4
 

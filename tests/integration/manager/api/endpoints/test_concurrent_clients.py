@@ -66,7 +66,7 @@ def scale(most: int) -> pb.UpdateEndpointRequest:
 
 
 DEPLOY = pb.DeployRevisionRequest(endpoint="llm", revision=revision())
-ROLL_BACK = pb.ControlRolloutRequest(endpoint="llm", action=pb.ROLLOUT_ACTION_ROLL_BACK)
+ROLL_BACK = pb.RollBackEndpointRequest(endpoint="llm")
 
 
 async def test_deployments_rollbacks_and_bounds_at_once_leave_one_revision_whole(rig: Rig) -> None:
@@ -77,7 +77,7 @@ async def test_deployments_rollbacks_and_bounds_at_once_leave_one_revision_whole
             passed = await asyncio.gather(
                 attempt(rig, "DeployRevision", DEPLOY, EXPECTED),
                 attempt(rig, "DeployRevision", DEPLOY, EXPECTED),
-                attempt(rig, "ControlRollout", ROLL_BACK, EXPECTED),
+                attempt(rig, "RollBackEndpoint", ROLL_BACK, EXPECTED),
                 attempt(rig, "UpdateEndpoint", scale(1 + number % 3), EXPECTED),
             )
             # Bounds change at any time.

@@ -73,7 +73,7 @@ def sound() -> list[tuple[str, Message]]:
         ("CreateEndpoint", pb.CreateEndpointRequest(spec=spec)),
         ("UpdateEndpoint", update),
         ("DeployRevision", pb.DeployRevisionRequest(endpoint="odd", revision=spec.revision, rollout=rolling)),
-        ("ControlRollout", pb.ControlRolloutRequest(endpoint="odd", action=pb.ROLLOUT_ACTION_PAUSE, etag='"v1"')),
+        ("PauseRollout", pb.PauseRolloutRequest(endpoint="odd", etag='"v1"')),
         ("SetTraffic", pb.SetTrafficRequest(endpoint="odd", traffic=[pb.TrafficShare(revision=1, percent=100)])),
         ("SetScalingFloor", pb.SetScalingFloorRequest(endpoint="odd", replicas=1, duration=Duration(seconds=1))),
         ("GetRevision", pb.GetRevisionRequest(endpoint="odd", number=1)),

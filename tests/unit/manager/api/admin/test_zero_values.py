@@ -17,7 +17,7 @@ from retinue.manager.api.admin.accounts import checked_role, checked_user
 from retinue.manager.api.admin.enrollment import checked_kind
 from retinue.manager.api.admin.group_policy import changed_policy, new_policy
 from retinue.manager.api.admin.quota_convert import checked_limits
-from retinue.manager.api.endpoints.requests import checked_action, checked_revision, updated_spec
+from retinue.manager.api.endpoints.requests import checked_revision, updated_spec
 from retinue.manager.api.endpoints.settings_convert import Reader
 from retinue.manager.api.sessions.idle_convert import checked_override
 from retinue.manager.api.sessions.requests import sessions_of
@@ -107,7 +107,6 @@ RULES |= {
     "CreateEndpoint": {**{f"spec.revision.{path}": rule for path, rule in REVISION.items()}, **POLICIES},
     "UpdateEndpoint": dict(POLICIES),
     "DeployRevision": {f"revision.{path}": rule for path, rule in REVISION.items()},
-    "ControlRollout": {"action": REFUSED},
     "Enroll": {"kind": "NODE_KIND_AGENT"},
     "RecoverCertificate": {"kind": "NODE_KIND_AGENT"},
     "CreateJoinToken": {"kind": "NODE_KIND_AGENT"},
@@ -128,7 +127,6 @@ SOUND: dict[str, dict[str, Any]] = {
     "CreateEndpoint": {"spec": {"name": "e", "revision": {"port": 1}}},
     "UpdateEndpoint": {"endpoint": "e"},
     "DeployRevision": {"endpoint": "e", "revision": {"port": 1}},
-    "ControlRollout": {"endpoint": "e"},
     "Enroll": {},
     "RecoverCertificate": {},
     "CreateJoinToken": {},
@@ -240,7 +238,6 @@ CHECKS: dict[str, Callable[[Any], Any]] = {
         updated_spec(endpoint_pb2.EndpointSpec(), request.spec, FieldMask())[0]
     ),
     "DeployRevision": lambda request: _revision(request.revision),
-    "ControlRollout": checked_action,
     "Enroll": checked_kind,
     "RecoverCertificate": checked_kind,
     "CreateJoinToken": checked_kind,
