@@ -36,6 +36,10 @@ class Projects:
         request = pb.CreateProjectRequest(project=pb.Project(name=name), request_id=request_id or str(uuid.uuid4()))
         return (await call(self._stub.CreateProject, request)).project
 
+    async def get(self, name: str) -> pb.Project:
+        """Returns one project."""
+        return (await call(self._stub.GetProject, pb.GetProjectRequest(name=name))).project
+
     async def list(self, *, limit: int | None = None) -> AsyncGenerator[pb.Project, None]:
         """Projects by name."""
 
@@ -102,6 +106,10 @@ class Users:
         """
         numbers = None if owner is None else pb.FileOwner(uid=owner[0], gid=owner[1])
         return (await call(self._stub.SetFileOwner, pb.SetFileOwnerRequest(user=name, file_owner=numbers))).user
+
+    async def get(self, name: str) -> pb.User:
+        """Returns one user, for administrators."""
+        return (await call(self._stub.GetUser, pb.GetUserRequest(name=name))).user
 
     async def list(self, *, limit: int | None = None) -> AsyncGenerator[pb.User, None]:
         """Users by name."""

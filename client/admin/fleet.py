@@ -152,6 +152,10 @@ class Routers:
         """Sends nothing yet."""
         self._stub: fleet_service_pb2_grpc.FleetServiceAsyncStub = fleet_service_pb2_grpc.FleetServiceStub(channel)
 
+    async def get(self, router_id: str) -> pb.Router:
+        """Returns one router, for administrators."""
+        return (await call(self._stub.GetRouter, pb.GetRouterRequest(router_id=router_id))).router
+
     async def list(self, *, limit: int | None = None) -> AsyncGenerator[pb.Router, None]:
         """Routers by id, for administrators."""
 

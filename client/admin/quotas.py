@@ -53,6 +53,10 @@ class Quotas:
         )
         return (await call(self._stub.SetQuota, pb.SetQuotaRequest(quota=quota))).quota
 
+    async def get(self, kind: QuotaKind, name: str) -> pb.Quota:
+        """Returns the quota of a `user`, `project` or `resource-group`, with what counts against it now."""
+        return (await call(self._stub.GetQuota, pb.GetQuotaRequest(kind=_kind(kind), name=name))).quota
+
     async def list(
         self, *, kind: QuotaKind | Literal[""] = "", name: str = "", limit: int | None = None
     ) -> AsyncGenerator[pb.Quota, None]:

@@ -139,6 +139,18 @@ async def list_users(connection: Connection, output: str) -> None:
     print_list(output, pb.ListUsersResponse(users=users), users, _user_columns(time.time()), lambda user: user.name)
 
 
+@users_command.command("get")
+@output_option
+@click.argument("name")
+@pass_connection
+@asynchronous
+async def get_user(connection: Connection, name: str, output: str) -> None:
+    """Show one user."""
+    async with connection.client() as client:
+        user = await client.users.get(name)
+    print_one(output, user, _user_facts(user), user.name)
+
+
 @users_command.command("me")
 @output_option
 @pass_connection

@@ -24,7 +24,7 @@ _KIND = click.Choice(["user", "project", "resource-group"])
 
 @click.group("quotas")
 def quotas_command() -> None:
-    """List and set limits of users, projects and resource groups."""
+    """List, show and set limits of users, projects and resource groups."""
 
 
 def _columns() -> Sequence[Column[pb.Quota]]:
@@ -62,6 +62,22 @@ async def list_quotas(connection: Connection, kind: QuotaKind | None, output: st
     print_list(output, pb.ListQuotasResponse(quotas=quotas), quotas, _columns(), lambda quota: quota.name)
 
 
+@quotas_command.command("get")
+@output_option
+@click.argument("kind", type=_KIND)
+@click.argument("name")
+@pass_connection
+@asynchronous
+async def get_quota(connection: Connection, kind: QuotaKind, name: str, output: str) -> None:
+    """Show one quota: what counts against it, and its limits."""
+    async with connection.client() as client:
+        _print(output, await client.quotas.get(kind, name))
+
+
+def _print(output: str, quota: pb.Quota) -> None:
+    print_one(output, quota, [(column.title.lower(), column.value(quota)) for column in _columns()], quota.name)
+
+
 @quotas_command.command("set")
 @click.option("--slots", multiple=True, callback=options.slots, metavar="SLOT=AMOUNT", help="Limit of slots.")
 @click.option("--sessions", type=int, help="Limit of placed sessions.")
@@ -96,4 +112,4 @@ async def set_quota(
             max_system_sessions=system,
             highest_priority=priority,
         )
-    print_one(output, quota, [(column.title.lower(), column.value(quota)) for column in _columns()], quota.name)
+    _print(output, quota)

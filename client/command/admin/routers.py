@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.group("routers")
 def routers_command() -> None:
-    """List and revoke routers, which serve endpoints to clients."""
+    """List, show and revoke routers, which serve endpoints to clients."""
 
 
 @routers_command.command("ls")
@@ -47,6 +47,22 @@ def _columns(now: float) -> Sequence[Column[pb.Router]]:
     )
 
 
+@routers_command.command("get")
+@output_option
+@click.argument("router")
+@pass_connection
+@asynchronous
+async def get_router(connection: Connection, router: str, output: str) -> None:
+    """Show one router."""
+    async with connection.client() as client:
+        _print(output, await client.routers.get(router))
+
+
+def _print(output: str, router: pb.Router) -> None:
+    facts = [(column.title.lower(), column.value(router)) for column in _columns(time.time())]
+    print_one(output, router, facts, router.id)
+
+
 @routers_command.command("revoke")
 @output_option
 @click.argument("router")
@@ -55,6 +71,4 @@ def _columns(now: float) -> Sequence[Column[pb.Router]]:
 async def revoke_router(connection: Connection, router: str, output: str) -> None:
     """Revoke a router's certificate: it gets no more tables, and reaches no replica."""
     async with connection.client() as client:
-        found = await client.routers.revoke(router)
-    columns = _columns(time.time())
-    print_one(output, found, [(column.title.lower(), column.value(found)) for column in columns], found.id)
+        _print(output, await client.routers.revoke(router))

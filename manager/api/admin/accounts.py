@@ -104,6 +104,15 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
             caller = current_principal().name
             return await requests.once(tx, caller, "CreateProject", request, pb.CreateProjectResponse, create)
 
+    async def GetProject(self, request: pb.GetProjectRequest, context: _Context) -> pb.GetProjectResponse:
+        """See the proto."""
+        caller = current_principal()
+        async with self._database.transaction() as tx:
+            found = await accounts.get_project(tx, request.name)
+        if found is None or not (caller.is_admin or found.name in caller.projects):
+            raise NotFound("project", request.name)
+        return pb.GetProjectResponse(project=_project_message(found))
+
     async def ListProjects(self, request: pb.ListProjectsRequest, context: _Context) -> pb.ListProjectsResponse:
         """See the proto."""
         caller = current_principal()
@@ -163,6 +172,11 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
                 return await with_position(tx, pb.CreateUserResponse(user=user))
             caller = current_principal().name
             return await requests.once(tx, caller, "CreateUser", request, pb.CreateUserResponse, create)
+
+    async def GetUser(self, request: pb.GetUserRequest, context: _Context) -> pb.GetUserResponse:
+        """See the proto."""
+        async with self._database.transaction() as tx:
+            return pb.GetUserResponse(user=await _user_message(tx, request.name))
 
     async def ListUsers(self, request: pb.ListUsersRequest, context: _Context) -> pb.ListUsersResponse:
         """See the proto."""
@@ -320,9 +334,19 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
         self._changed()
         return response
 
+    async def GetQuota(self, request: pb.GetQuotaRequest, context: _Context) -> pb.GetQuotaResponse:
+        """See the proto."""
+        violations = Violations()
+        violations.enum("kind", request.kind, pb.QuotaKind.DESCRIPTOR)
+        violations.raise_any()
+        async with self._database.transaction() as tx:
+            found = await _quotas_for_caller(tx, KINDS[request.kind], request.name) if request.name else []
+            if not found:
+                raise NotFound("quota", request.name)
+            return pb.GetQuotaResponse(quota=(await _quota_messages(tx, found))[0])
+
     async def ListQuotas(self, request: pb.ListQuotasRequest, context: _Context) -> pb.ListQuotasResponse:
         """See the proto."""
-        caller = current_principal()
         violations = Violations()
         violations.enum("kind", request.kind, pb.QuotaKind.DESCRIPTOR, unspecified=True)
         if request.name and not request.kind:
@@ -330,14 +354,8 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
         violations.raise_any()
         page = open_page(request.page_size, request.page_token, ["quotas", request.kind, request.name])
         async with self._database.transaction() as tx:
-            found = await quotas.list_page(
-                tx,
-                kind=KINDS.get(request.kind, ""),
-                name=request.name,
-                visible=None if caller.is_admin else (caller.name, caller.projects),
-                after=page.after or ("", ""),
-                limit=page.size + 1,
-            )
+            kind = KINDS.get(request.kind, "")
+            found = await _quotas_for_caller(tx, kind, request.name, page.after or ("", ""), page.size + 1)
             messages = await _quota_messages(tx, found[: page.size])
         listed, token = page.close(messages, len(found), lambda position: [found[position].kind, found[position].name])
         return pb.ListQuotasResponse(quotas=listed, next_page_token=token)
@@ -490,6 +508,15 @@ async def _existing_subject(tx: AsyncSession, kind: str, name: str) -> None:
         await _existing_project(tx, name)
     elif await groups.get(tx, name, lock=True) is None:
         raise NotFound.among("resource_group", name, await groups.first_names(tx, MAX_NAMES))
+
+
+async def _quotas_for_caller(
+    tx: AsyncSession, kind: str, name: str, after: quotas.Subject = ("", ""), limit: int = 1
+) -> list[QuotaRecord]:
+    """Returns quotas that the caller may read, of one kind and one name where those are not empty."""
+    caller = current_principal()
+    visible = None if caller.is_admin else (caller.name, caller.projects)
+    return await quotas.list_page(tx, kind=kind, name=name, visible=visible, after=after, limit=limit)
 
 
 async def _quota_messages(tx: AsyncSession, shown: Sequence[QuotaRecord]) -> list[pb.Quota]:

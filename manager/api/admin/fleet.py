@@ -244,6 +244,14 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
             ended = sorted(attempt_id(*key) for key in ending)
             return await with_position(tx, pb.EndOrphansResponse(attempt_ids=ended))
 
+    async def GetRouter(self, request: pb.GetRouterRequest, context: _Context) -> pb.GetRouterResponse:
+        """See the proto."""
+        async with self._database.transaction() as tx:
+            found = await routers.read(tx, request.router_id)
+        if found is None:
+            raise NotFound("router", request.router_id)
+        return pb.GetRouterResponse(router=router_message(found))
+
     async def ListRouters(self, request: pb.ListRoutersRequest, context: _Context) -> pb.ListRoutersResponse:
         """See the proto."""
         page = open_page(request.page_size, request.page_token, ["routers"])

@@ -193,6 +193,11 @@ async def list_page(tx: AsyncSession, after: str, limit: int) -> list[RouterReco
 async def revoke(tx: AsyncSession, router_id: str) -> RouterRecord | None:
     """Makes a router's certificate worthless; returns it, None when there is none. Idempotent."""
     await tx.execute(_changing(router_id, revoked=True))
+    return await read(tx, router_id)
+
+
+async def read(tx: AsyncSession, router_id: str) -> RouterRecord | None:
+    """Returns a router, None when there is none."""
     row = (await tx.execute(_RECORDS.where(_router.c.id == router_id))).one_or_none()
     return None if row is None else _record(*row)
 

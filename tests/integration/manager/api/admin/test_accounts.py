@@ -156,6 +156,24 @@ async def test_users_and_memberships(accounts: Accounts) -> None:
     assert [user.name for user in rest.users] == ["root"]
 
 
+async def test_one_user_and_one_project(accounts: Accounts) -> None:
+    stub, admin = accounts.stub, accounts.admin
+    assert (await stub.GetUser(pb.GetUserRequest(name="ada"), metadata=admin)).user.name == "ada"
+    for caller in (accounts.user, admin):
+        found = await stub.GetProject(pb.GetProjectRequest(name="default"), metadata=caller)
+        assert found.project.name == "default"
+    await stub.CreateProject(pb.CreateProjectRequest(project=pb.Project(name="other")), metadata=admin)
+    assert (await stub.GetProject(pb.GetProjectRequest(name="other"), metadata=admin)).project.HasField("create_time")
+    denied = await failure(stub.GetUser(pb.GetUserRequest(name="ada"), metadata=accounts.user))
+    assert denied.code is Code.PERMISSION_DENIED
+    for refused in (
+        stub.GetUser(pb.GetUserRequest(name="nobody"), metadata=admin),
+        stub.GetProject(pb.GetProjectRequest(name="nowhere"), metadata=admin),
+        stub.GetProject(pb.GetProjectRequest(name="other"), metadata=accounts.user),
+    ):
+        assert (await failure(refused)).code is Code.NOT_FOUND
+
+
 async def test_tokens(accounts: Accounts) -> None:
     stub = accounts.stub
     made = await stub.CreateToken(

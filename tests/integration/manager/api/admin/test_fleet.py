@@ -20,13 +20,15 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from sqlalchemy import text
 
 from retinue.client.admin.scheduling_policy import agent_strategy, session_strategy, strategy_name
-from retinue.manager.store.fleet import nodes
+from retinue.manager.identity.tokens import hash_secret
+from retinue.manager.store.fleet import nodes, routers
 from retinue.manager.store.placement import orphans, shares
 from retinue.manager.store.placement.orphans import Found
 from retinue.manager.store.tables import Attempt, Kernel, Session
 from retinue.manager.v1 import fleet_service_pb2 as pb
 from retinue.manager.v1 import fleet_service_pb2_grpc
 from retinue.manager.v1 import scheduling_policy_pb2 as sp
+from retinue.manager.v1.enrollment_service_pb2 import NODE_KIND_ROUTER
 from retinue.rpc.version import software_version
 from tests.integration.manager.rig import Service, bearer, failure
 
@@ -480,6 +482,7 @@ ADMIN_ONLY: list[tuple[str, Any]] = [
     ("ConfirmLostAgents", pb.ConfirmLostAgentsRequest(agent_ids=["n1"])),
     ("ListOrphans", pb.ListOrphansRequest()),
     ("EndOrphans", pb.EndOrphansRequest(agent_id="n1")),
+    ("GetRouter", pb.GetRouterRequest(router_id="r1")),
     ("ListRouters", pb.ListRoutersRequest()),
     ("RevokeRouter", pb.RevokeRouterRequest(router_id="r1")),
 ]
@@ -490,6 +493,19 @@ ADMIN_ONLY: list[tuple[str, Any]] = [
 async def test_users_do_not_administer(fleet: Fleet, method: str, request_message: Any) -> None:
     refused = await failure(getattr(fleet.stub, method)(request_message, metadata=fleet.user))
     assert (refused.code, refused.reason) == (Code.PERMISSION_DENIED, "METHOD_DENIED")
+
+
+async def test_one_router(fleet: Fleet) -> None:
+    unknown = await failure(fleet.stub.GetRouter(pb.GetRouterRequest(router_id="r1"), metadata=fleet.admin))
+    assert (unknown.code, unknown.metadata) == (Code.NOT_FOUND, {"kind": "router", "id": "r1"})
+    wanted = pb.CreateJoinTokenRequest(kind=NODE_KIND_ROUTER)
+    secret = (await fleet.stub.CreateJoinToken(wanted, metadata=fleet.admin)).token
+    async with fleet.service.database.transaction() as tx:
+        await routers.enrol(tx, hash_secret(secret), "r1")
+    for state in (pb.ROUTER_STATE_JOINING, pb.ROUTER_STATE_REVOKED):
+        found = await fleet.stub.GetRouter(pb.GetRouterRequest(router_id="r1"), metadata=fleet.admin)
+        assert (found.router.id, found.router.state) == ("r1", state)
+        await fleet.stub.RevokeRouter(pb.RevokeRouterRequest(router_id="r1"), metadata=fleet.admin)
 
 
 async def test_an_agent_of_another_build_says_so(fleet: Fleet) -> None:

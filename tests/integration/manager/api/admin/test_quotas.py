@@ -122,6 +122,21 @@ async def test_who_may(callers: Callers) -> None:
     assert await callers.quotas("ben") == [*shared, (USER, "ben")]
     assert await callers.quotas("ben", kind=USER, name="ada") == []
     assert await callers.quotas("ben", kind=PROJECT) == [(PROJECT, "default")]
+    for caller, kind, name in (("root", USER, "ada"), ("ada", USER, "ada"), ("ben", PROJECT, "default")):
+        one = pb.GetQuotaRequest(kind=kind, name=name)
+        found = (await callers.accounts.GetQuota(one, metadata=callers.metadata[caller])).quota
+        assert (found.kind, found.name, found.max_sessions) == (kind, name, 1)
+    for caller, kind, name in (
+        ("ben", USER, "ada"),
+        ("ben", PROJECT, "deep"),
+        ("root", USER, "root"),
+        ("root", USER, ""),
+    ):
+        one = pb.GetQuotaRequest(kind=kind, name=name)
+        refused = await failure(callers.accounts.GetQuota(one, metadata=callers.metadata[caller]))
+        assert refused.code is Code.NOT_FOUND
+    no_kind = await failure(callers.accounts.GetQuota(pb.GetQuotaRequest(), metadata=callers.metadata["root"]))
+    assert (no_kind.code, no_kind.fields) == (Code.INVALID_ARGUMENT, ["kind"])
     first = await callers.accounts.ListQuotas(pb.ListQuotasRequest(page_size=3), metadata=callers.metadata["root"])
     assert len(first.quotas) == 3
     assert await callers.quotas("root", page_size=3, page_token=first.next_page_token) == [(USER, "ada"), (USER, "ben")]
