@@ -48,6 +48,7 @@ from retinue.manager.listeners import Ports, serving
 from retinue.manager.server import pages
 from retinue.manager.server.auditing import Auditor
 from retinue.manager.server.authentication import Authenticator
+from retinue.manager.server.calls import Browsers
 from retinue.manager.settings import Settings
 from retinue.manager.store.journal.journal_tail import JournalTail
 from retinue.manager.store.leadership import leadership
@@ -209,7 +210,7 @@ async def _run(  # noqa: PLR0917  # what serve has made
     domain = await asyncio.to_thread(EndpointDomain.make, authority, settings.endpoint_domain)
     interactions = ActivityRecorder(database)
     authenticator = Authenticator(database, monotonic=time.monotonic, clock=_now)
-    auditor = Auditor(database, _process_name(), _now)
+    auditor, browsers = Auditor(database, _process_name(), _now), Browsers()
     gateway = None if settings.gateway is None else await asyncio.to_thread(_gateway, settings.gateway, authority)
     leading = Leading(database, tail, dialer, settings, secrets, domain, gateway)
     has_console = settings.gateway is not None and settings.gateway.console
@@ -254,6 +255,7 @@ async def _run(  # noqa: PLR0917  # what serve has made
                     console_origin=console_origin,
                     max_pending_sessions=settings.max_pending_sessions,
                     auditor=auditor,
+                    browsers=browsers,
                     max_strangers=settings.max_strangers,
                 ) as ports,
                 contextlib.AsyncExitStack() as stack,
@@ -264,11 +266,11 @@ async def _run(  # noqa: PLR0917  # what serve has made
                 if gateway is not None:
                     console = None
                     if console_origin:
-                        served = _console(console_origin, database, authenticator, authority, ports)
+                        served = _console(console_origin, database, authenticator, authority, ports, auditor, browsers)
                         console = await stack.enter_async_context(served)
                     forwarder, directory = Forwarder(dialer, interactions), settings.data_directory
                     await stack.enter_async_context(
-                        gateway.serving(group, database, tail, forwarder, directory, console)
+                        gateway.serving(group, database, tail, forwarder, directory, console, auditor.deny)
                     )
                 background.append(group.create_task(supervise("leadership", leading.run), name="leadership"))
                 background.append(
@@ -323,8 +325,14 @@ def _gateway(settings: GatewaySettings, authority: Authority) -> Gateway:
     return Gateway(settings, authority)
 
 
-def _console(
-    origin: str, database: Database, authenticator: Authenticator, authority: Authority, ports: Ports
+def _console(  # noqa: PLR0917  # what the manager has made
+    origin: str,
+    database: Database,
+    authenticator: Authenticator,
+    authority: Authority,
+    ports: Ports,
+    auditor: Auditor,
+    browsers: Browsers,
 ) -> contextlib.AbstractAsyncContextManager[Callable[[socket.socket], Awaitable[None]]]:
     """Returns the web console, which is a client of this manager's own port for users."""
     # As for the gateway.
@@ -343,7 +351,7 @@ def _console(
         )
         return grpc.aio.secure_channel(ports.local, credentials, options)
 
-    return Console(ConsoleAddress(origin), database, authenticator, connect).serving()
+    return Console(ConsoleAddress(origin), database, authenticator, connect, auditor, browsers).serving()
 
 
 def agent_dialer(authority: Authority) -> Dialer:

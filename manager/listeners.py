@@ -38,6 +38,7 @@ from retinue.manager.identity.own_certificate import OwnCertificate
 from retinue.manager.server import reflection
 from retinue.manager.server.auditing import Auditor
 from retinue.manager.server.authentication import Authenticator
+from retinue.manager.server.calls import Browsers
 from retinue.manager.server.connection_watch import ConnectionCalls, watching
 from retinue.manager.server.interceptors import CallInterceptor
 from retinue.manager.store.journal.journal_tail import JournalTail
@@ -163,6 +164,7 @@ async def serving(
     console_origin: str = "",
     max_pending_sessions: int = DEFAULT_MAX_PENDING,
     auditor: Auditor | None = None,
+    browsers: Browsers | None = None,
     max_strangers: int = options.DEFAULT_MAX_STRANGERS,
 ) -> AsyncIterator[Ports]:
     """Serves for as long as the block lasts; health reports NOT_SERVING until it is set otherwise.
@@ -172,15 +174,16 @@ async def serving(
     their host names are in `endpoint_domain`, and with `prometheus` they may scale by queries. `listen` and
     `agent_listen` are `host:port`, or several with commas. SSH connections to
     sessions come at `direct_listen`, by default at any free port, and `gateway` is where users reach ports of
-    sessions over HTTP, with the web console at `console_origin` if it is not empty. `auditor` records calls. An address
-    may have `max_strangers` connections whose callers have not authenticated. At the end, streams end first, and calls
+    sessions over HTTP, with the web console at `console_origin` if it is not empty. `auditor` records calls, and those
+    of the console as of `browsers`. An address may have `max_strangers` connections whose callers have not
+    authenticated. At the end, streams end first, and calls
     in progress get `grace_seconds`.
     Raises OSError when a port cannot be had.
     """
     stopping = asyncio.Event()
     direct = DirectPorts()
     calls = ConnectionCalls()
-    interceptor = CallInterceptor(authenticator, stopping, calls, auditor=auditor)
+    interceptor = CallInterceptor(authenticator, stopping, calls, auditor=auditor, browsers=browsers)
     server = grpc.aio.server(interceptors=[interceptor], options=SERVER_OPTIONS)
     # The authority's certificate is in the chain for nodes that enrol: they know it by its fingerprint only.
     listens, agent_listens = options.listen_addresses(listen), options.listen_addresses(agent_listen)

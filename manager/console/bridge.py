@@ -22,8 +22,10 @@ from retinue.manager.console.core.address import ConsoleAddress
 from retinue.manager.console.core.frames import End
 from retinue.manager.console.core.limits import OpenSockets
 from retinue.manager.console.stream import CLOSE_SECONDS, Stream, end_of
-from retinue.manager.domain.errors import ApiError, TokenInvalid, TooManyWrongTokens, Unavailable
+from retinue.manager.domain.errors import ApiError, CredentialsMissing, TokenInvalid, TooManyWrongTokens, Unavailable
+from retinue.manager.server.auditing import Auditor
 from retinue.manager.server.authentication import Authenticator
+from retinue.manager.server.calls import Browsers
 from retinue.manager.server.wrong_tokens import WrongTokens
 from retinue.manager.store.postgres.database import StoreUnavailable
 from retinue.manager.v1 import (
@@ -65,9 +67,16 @@ class Bridge:
     """Calls of all browsers; belongs on one event loop."""
 
     def __init__(
-        self, address: ConsoleAddress, authenticator: Authenticator, connect: Callable[[], grpc.aio.Channel]
+        self,
+        address: ConsoleAddress,
+        authenticator: Authenticator,
+        connect: Callable[[], grpc.aio.Channel],
+        auditor: Auditor,
+        browsers: Browsers,
     ) -> None:
-        """`connect` returns a new channel to the API, with a connection of its own."""
+        """`connect` returns a new channel to the API, with a connection of its own, which knows of `browsers`."""
+        self._auditor = auditor
+        self._browsers = browsers
         self._address = address
         self._authenticator = authenticator
         self._connect = connect
@@ -86,7 +95,7 @@ class Bridge:
         if request.content_type != frames.CONTENT_TYPE:
             return _refused(415, f"a call is {frames.CONTENT_TYPE}")
         secret = self._secret(request)
-        user = await self._user(request, secret)
+        user = await self._user(request, method, secret)
         if isinstance(user, End):
             return _answered(user.trailers())
         longest, seconds = frames.HEADER_BYTES + frames.MAX_MESSAGE, _BODY_SECONDS
@@ -97,7 +106,7 @@ class Bridge:
         if message is None:
             return _refused(400, "the body is not one message that is not compressed")
         make: Any = self._channel.unary_unary(method)
-        call = make(message, metadata=_metadata(secret))
+        call = make(message, metadata=self._metadata(request, secret))
         try:
             body = frames.response(await call)
         except grpc.aio.AioRpcError as error:
@@ -112,7 +121,7 @@ class Bridge:
         if frames.PROTOCOL not in {protocol.strip() for protocol in offered}:
             return _refused(400, f"the subprotocol is {frames.PROTOCOL}")
         secret = self._secret(request)
-        user = await self._user(request, secret)
+        user = await self._user(request, method, secret)
         if isinstance(user, str) and not self._sockets.open(user):
             return _refused(429, "this user has too many streams open")
         try:
@@ -129,7 +138,7 @@ class Bridge:
                 await stream.end(user)
             else:
                 async with self._connect() as channel:
-                    await stream.carry(channel, method, _metadata(secret))
+                    await stream.carry(channel, method, self._metadata(request, secret))
         finally:
             if isinstance(user, str):
                 self._sockets.close(user)
@@ -141,13 +150,18 @@ class Bridge:
     def _secret(self, request: web.Request) -> str:
         return self._address.secret(request.headers.getall("Cookie", []))
 
-    async def _user(self, request: web.Request, secret: str) -> str | End:
+    def _metadata(self, request: web.Request, secret: str) -> tuple[tuple[str, str], ...]:
+        return ("authorization", f"Bearer {secret}"), self._browsers.metadata(browser_address(request))
+
+    async def _user(self, request: web.Request, method: str, secret: str) -> str | End:
         """Returns who a token stands for, or how a call ends that has no valid one."""
         try:
             return (await self._authenticator.user(secret)).name
         except StoreUnavailable:
             return _end(Unavailable("the database is out of reach for a moment"))
         except TokenInvalid as error:
+            denied = error if secret else CredentialsMissing("log in")
+            self._auditor.deny(browser_address(request), method, denied)
             seconds = self._wrong_tokens.count(browser_address(request), time.monotonic()) if secret else 0.0
             return _end(TooManyWrongTokens(seconds) if seconds > 0 else error)
 
@@ -160,10 +174,6 @@ class Bridge:
         except TokenInvalid as error:
             return _end(error)
         return None
-
-
-def _metadata(secret: str) -> tuple[tuple[str, str], ...]:
-    return (("authorization", f"Bearer {secret}"),)
 
 
 def _end(error: ApiError) -> End:

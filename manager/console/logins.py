@@ -18,6 +18,7 @@ from aiohttp import web
 from retinue.manager.console.browsers import BodyRefusedError, browser_address, read_body
 from retinue.manager.console.core.address import LOGIN_SECONDS, ConsoleAddress
 from retinue.manager.console.core.limits import MAX_TRIES_OF_ADDRESS, Tries
+from retinue.manager.domain.errors import TokenInvalid
 from retinue.manager.identity.tokens import (
     CONSOLE_TICKET_PREFIX,
     MAX_TOKENS,
@@ -26,6 +27,7 @@ from retinue.manager.identity.tokens import (
     is_secret,
     new_secret,
 )
+from retinue.manager.server.auditing import Auditor
 from retinue.manager.store.access import console_tickets
 from retinue.manager.store.accounts import accounts
 from retinue.manager.store.accounts.accounts import TokenRecord
@@ -37,6 +39,8 @@ _log = logging.getLogger(__name__)
 
 _MAX_BODY, _BODY_SECONDS = 4096, 10.0
 _MAX_BROWSER = 100
+LOG_IN = "console log-in"
+"""What the audit calls a log-in."""
 _Code = grpc.StatusCode
 _WRONG = "the token or the link is not good (any more): a link is good once, within a minute"
 
@@ -53,8 +57,11 @@ class RefusedError(Exception):
 class Logins:
     """Log-ins of all browsers; belongs on one event loop."""
 
-    def __init__(self, address: ConsoleAddress, database: Database, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, address: ConsoleAddress, database: Database, changed: Callable[[], None], auditor: Auditor
+    ) -> None:
         """`changed` is called when tokens were revoked."""
+        self._auditor = auditor
         self._address = address
         self._database = database
         self._changed = changed
@@ -74,6 +81,8 @@ class Logins:
             code = _Code.INVALID_ARGUMENT
             return web.json_response({"code": code.value[0], "message": str(error)}, status=error.status)
         except RefusedError as error:
+            if error.code is _Code.UNAUTHENTICATED:
+                self._auditor.deny(browser_address(request), LOG_IN, TokenInvalid())
             return web.json_response({"code": error.code.value[0], "message": str(error)}, status=error.status)
         except StoreUnavailable:
             message = "the database is out of reach for a moment"

@@ -23,7 +23,9 @@ from retinue.manager.console.core.address import ConsoleAddress
 from retinue.manager.console.core.documents import Shown
 from retinue.manager.console.core.frames import HEADER_BYTES, MAX_MESSAGE
 from retinue.manager.console.logins import Logins
+from retinue.manager.server.auditing import Auditor
 from retinue.manager.server.authentication import Authenticator
+from retinue.manager.server.calls import Browsers
 from retinue.manager.store.postgres.database import Database
 
 _log = logging.getLogger(__name__)
@@ -57,19 +59,21 @@ _Connected = Callable[[socket.socket], Awaitable[None]]
 class Console:
     """A console that is still to be served."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917  # what the manager has made
         self,
         address: ConsoleAddress,
         database: Database,
         authenticator: Authenticator,
         connect: Callable[[], grpc.aio.Channel],
+        auditor: Auditor,
+        browsers: Browsers,
         static: Path = STATIC,
     ) -> None:
-        """`connect` returns a new channel to the API, and `static` is the folder of files."""
+        """`connect` returns a new channel to the API, which knows of `browsers`; `static` is the folder of files."""
         self._address = address
         self._static = static
-        self._logins = Logins(address, database, authenticator.forget)
-        self._make_bridge: Callable[[], Bridge] = lambda: Bridge(address, authenticator, connect)
+        self._logins = Logins(address, database, authenticator.forget, auditor)
+        self._make_bridge: Callable[[], Bridge] = lambda: Bridge(address, authenticator, connect, auditor, browsers)
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[_Connected]:

@@ -12,6 +12,7 @@ from urllib.parse import parse_qs
 from envoy.service.auth.v3 import external_auth_pb2, external_auth_pb2_grpc
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
+from retinue.manager.domain.errors import ApiError, CredentialsMissing, MethodDenied, TokenInvalid
 from retinue.manager.domain.session.events import AccessMethod, KernelAccess
 from retinue.manager.gateway.access_cache import Access, AccessCache
 from retinue.manager.gateway.core import pages, resources
@@ -24,6 +25,10 @@ from retinue.manager.store.postgres.database import Database, StoreUnavailable
 from retinue.proxy.ads import RefusedError
 
 _log = logging.getLogger(__name__)
+
+Denied = Callable[[str, str, ApiError], None]
+"""Is called with the address of a browser that gets no access to a port, what it asked for in words, and why."""
+PORT, TICKET = "port of a session", "ticket of a port"
 
 _OWN_PATHS = OPEN_PATH.rpartition("/")[0] + "/"
 # As gRPC numbers them: whatever is not 0 is a refusal.
@@ -49,10 +54,13 @@ class ForwardAuthHandler(external_auth_pb2_grpc.AuthorizationServicer):  # type:
         grant: Callable[[Access, str], Awaitable[str | None]],
         *,
         committed: Callable[[], None],
+        denied: Denied,
     ) -> None:
         """`grant` has the engine send requests with an access and its secret onwards, and gives the name of the
-        cluster, None when the access was lost meanwhile; `committed` is called when something was added to the journal.
+        cluster, None when the access was lost meanwhile; `committed` is called when something was added to the journal,
+        and `denied` as `Denied` says.
         """
+        self._denied = denied
         self._address = address
         self._database = database
         self._cache = cache
@@ -69,23 +77,26 @@ class ForwardAuthHandler(external_auth_pb2_grpc.AuthorizationServicer):  # type:
         if target is None:
             return _shown(pages.UNKNOWN_HOST)
         path, _, query = http.path.partition("?")
+        browser = request.attributes.source.address.socket_address.address
         try:
             if path.startswith(_OWN_PATHS):
-                return await self._exchange(target, http.method, path, query, headers)
-            return await self._check(target, http.method, headers)
+                return await self._exchange(target, http.method, path, query, headers, browser)
+            return await self._check(target, http.method, headers, browser)
         except StoreUnavailable:
             return _shown(pages.UNREACHABLE)
         except (TimeoutError, RefusedError) as error:
             _log.error("the gateway's engine does not follow: %r", error)
             return _shown(pages.UNREACHABLE)
 
-    async def _check(self, target: Target, method: str, headers: Mapping[str, str]) -> Any:
+    async def _check(self, target: Target, method: str, headers: Mapping[str, str], browser: str) -> Any:
         secrets = self._address.secrets(headers.get("cookie", ""))
         access: Access | None = await _RETRYING(self._cache.find, secrets, target)
         if access is None:
+            self._denied(browser, PORT, TokenInvalid() if secrets else CredentialsMissing("open the port again"))
             return _shown(pages.NO_ACCESS, {"WWW-Authenticate": "Retinue-Ticket"})
         source = {name: value for name in _SOURCES if (value := headers.get(name.lower()))}
         if why := self._address.wrong_source(target, method, source):
+            self._denied(browser, PORT, MethodDenied(why))
             return _shown(pages.refused(why))
         if access.over:
             return _shown(pages.OVER)
@@ -105,7 +116,9 @@ class ForwardAuthHandler(external_auth_pb2_grpc.AuthorizationServicer):  # type:
             origin.append_action = origin.OVERWRITE_IF_EXISTS
         return answer
 
-    async def _exchange(self, target: Target, method: str, path: str, query: str, headers: Mapping[str, str]) -> Any:
+    async def _exchange(  # noqa: PLR0917  # what there is of a request
+        self, target: Target, method: str, path: str, query: str, headers: Mapping[str, str], browser: str
+    ) -> Any:
         if path != OPEN_PATH:
             return _shown(pages.UNKNOWN_PAGE)
         if method != "GET":
@@ -113,10 +126,11 @@ class ForwardAuthHandler(external_auth_pb2_grpc.AuthorizationServicer):  # type:
         if "prefetch" in f"{headers.get('sec-purpose', '')} {headers.get('purpose', '')}":
             return _shown(pages.NOT_YET)
         ticket, secret = parse_qs(query).get("ticket", [""])[0], new_secret(ACCESS_PREFIX)
-        if not is_secret(ticket, TICKET_PREFIX):
-            return _shown(pages.BAD_TICKET)
-        used = await self._use(target, hash_secret(ticket), hash_secret(secret))
+        used = None
+        if is_secret(ticket, TICKET_PREFIX):
+            used = await self._use(target, hash_secret(ticket), hash_secret(secret))
         if used is None:
+            self._denied(browser, TICKET, TokenInvalid())
             return _shown(pages.BAD_TICKET)
         self._committed()
         _log.info("%s opens port %d of session %s in a browser", used.user, target.port, target.session_id)

@@ -19,7 +19,7 @@ from retinue.manager.gateway import engine, sockets
 from retinue.manager.gateway.access_cache import Access, AccessCache
 from retinue.manager.gateway.core import resources
 from retinue.manager.gateway.core.rules import Address
-from retinue.manager.gateway.forward_auth import ForwardAuthHandler
+from retinue.manager.gateway.forward_auth import Denied, ForwardAuthHandler
 from retinue.manager.gateway.leased_ports import Leased, LeasedPorts
 from retinue.manager.gateway.relay import Relay
 from retinue.manager.gateway.routes import Routes
@@ -71,9 +71,11 @@ class Gateway:
         forwarder: Forwarder,
         directory: Path,
         console: Console | None = None,
+        denied: Denied = lambda _address, _method, _error: None,
     ) -> AsyncIterator[None]:
         """Serves for as long as the block lasts, by tasks of `group`; the port is given back then.
-        `directory` is the manager's, and `console` takes connections of browsers to the web console.
+        `directory` is the manager's, and `console` takes connections of browsers to the web console. `denied` is called
+        with the address of a browser that gets no access to a port, what it asked for in words, and why.
         """
         owner = engine.account(directory)
         cache = AccessCache(database, tail, time.monotonic)
@@ -105,7 +107,7 @@ class Gateway:
         ports = LeasedPorts(forwarder, cache, time.monotonic, moved)
         relay = Relay(forwarder, _user(owner), cache, ports.relayed)
         cache.on_end(end)
-        handler = ForwardAuthHandler(self.address, database, cache, grant, committed=tail.wake)
+        handler = ForwardAuthHandler(self.address, database, cache, grant, committed=tail.wake, denied=denied)
         services = Services(ads, handler, TrafficReceiver(used, cache.using))
         host, port = self._at
         listener = resources.listener(host, port, self.address, services.key)

@@ -155,12 +155,16 @@ class Auditor:
             # However many there were before, it is a wrong token.
             found = lower_errors.to_api_error(error.__cause__) if isinstance(error.__cause__, Exception) else None
             error = found or error
+        self.deny(call.address, call.method, error, principal)
+
+    def deny(self, address: str, method: str, error: errors.ApiError, principal: Principal | None = None) -> None:
+        """Counts what a request from an address ends with, if that denies it; `method` is in words where the request
+        is no call.
+        """
         if error.code not in _DENIED:
             return
         who = ("", "", "") if principal is None else (str(principal.kind), principal.name, principal.role)
-        self._denials.count(
-            Denial(minute_of(self._clock()), *who, call.address, call.method, error.code.name, str(error.reason))
-        )
+        self._denials.count(Denial(minute_of(self._clock()), *who, address, method, error.code.name, str(error.reason)))
         self._changed.set()
 
     async def run(self) -> None:

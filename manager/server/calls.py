@@ -4,10 +4,11 @@ see retinue.rpc.open_call for why.
 
 from __future__ import annotations
 
+import hmac
 import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,8 @@ from retinue.manager.server.wrong_tokens import address_of
 
 REQUEST_ID_KEY = "x-request-id"
 """Metadata key of the id of a call: a caller may send one, and every answer carries it in its trailers."""
+BROWSER_KEY = "x-retinue-browser"
+"""Metadata key of calls that a console makes for browsers."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -36,18 +39,41 @@ class Call:
     deadline: float | None
     """By the monotonic clock; None: the caller has set none."""
     request_id: str
+    browser: str = ""
+    """The address of the browser that the console makes the call for; empty for other calls."""
 
     @property
     def address(self) -> str:
         """Returns the address or network that the call comes from."""
-        return address_of(self.peer)
+        return self.browser or address_of(self.peer)
 
     def remaining(self, now: float) -> float | None:
         """Seconds until the deadline; None: there is none."""
         return None if self.deadline is None else max(0.0, self.deadline - now)
 
 
-def read_call(method: str, context: Context) -> Call:
+class Browsers:
+    """Has calls that a manager's console makes for browsers count as those of the browsers, not of the manager."""
+
+    def __init__(self) -> None:
+        # Nobody else can name an address.
+        self._secret = secrets.token_urlsafe(32)
+
+    def metadata(self, address: str) -> tuple[str, str]:
+        """Returns what a call has in its metadata that is made for a browser at this address."""
+        return BROWSER_KEY, f"{self._secret} {address}"
+
+    def address_in(self, metadata: Iterable[tuple[str, str | bytes]]) -> str:
+        """Returns the address of the browser that a call is made for; empty for other calls."""
+        for key, value in metadata:
+            if key == BROWSER_KEY and isinstance(value, str):
+                secret, _, address = value.partition(" ")
+                if hmac.compare_digest(secret.encode(), self._secret.encode()):
+                    return address
+        return ""
+
+
+def read_call(method: str, context: Context, browsers: Browsers | None = None) -> Call:
     """Reads all that is ever asked about a call; only to be called while the call cannot have ended,
     before the first await.
     """
@@ -60,6 +86,7 @@ def read_call(method: str, context: Context) -> Call:
         identities={kind: tuple(values) for kind, values in context.auth_context().items()},
         deadline=None if remaining is None else time.monotonic() + remaining,
         request_id=request_id_of(metadata),
+        browser="" if browsers is None else browsers.address_in(metadata),
     )
 
 

@@ -38,7 +38,7 @@ from retinue.manager.server.call_limits import (
     Limits,
     weight_of,
 )
-from retinue.manager.server.calls import REQUEST_ID_KEY, Call, Context, HandlerAbortedError, read_call
+from retinue.manager.server.calls import REQUEST_ID_KEY, Browsers, Call, Context, HandlerAbortedError, read_call
 from retinue.manager.server.connection_watch import ConnectionCalls
 from retinue.manager.server.messages import Reader, Reading, read
 from retinue.manager.server.responses import HandlerContext, Relay, end, produce
@@ -103,10 +103,12 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         recheck_seconds: float = RECHECK_SECONDS,
         limits: Limits = DEFAULT_LIMITS,
         auditor: Auditor | None = None,
+        browsers: Browsers | None = None,
     ) -> None:
         """Streams end when `stopping` is set. `connections` are told of calls. Without an `auditor` no call leaves a
-        record.
+        record. Calls that a console makes are those of `browsers`.
         """
+        self._browsers = browsers
         self._authenticator = authenticator
         self._stopping = stopping
         self._connections = connections
@@ -147,7 +149,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         """Reads and counts a call for as long as its task runs. Yields what is to be called once its caller has
         authenticated, too.
         """
-        call = read_call(method, context)
+        call = read_call(method, context, self._browsers)
         opened = OpenCall(context, ((REQUEST_ID_KEY, call.request_id),))
         # TLS has checked certificates before the call, also where none is asked for, and while the database is away.
         certified = node_of(call.identities) is not None

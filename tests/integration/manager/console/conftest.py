@@ -19,6 +19,7 @@ from retinue.manager.gateway.serving import Gateway
 from retinue.manager.gateway.settings import GatewaySettings
 from retinue.manager.identity.authority import Authority
 from retinue.manager.server.authentication import Authenticator
+from retinue.manager.server.calls import Browsers
 from tests.integration.manager.console.page import Page
 from tests.integration.manager.rig import Service, now, served
 
@@ -52,7 +53,8 @@ async def console(database_url: str, tmp_path: Path) -> AsyncIterator[Served]:
     static.mkdir()
     gateway = Gateway(GatewaySettings("127.0.0.1:0", DOMAIN), Authority.load(tmp_path, now))
     origin = gateway.address.console_origin
-    async with served(database_url, tmp_path, console_origin=origin) as service:
+    browsers = Browsers()
+    async with served(database_url, tmp_path, console_origin=origin, browsers=browsers) as service:
         authenticator = Authenticator(service.database, monotonic=time.monotonic, clock=now)
         found = Served(service, gateway, static)
 
@@ -60,12 +62,16 @@ async def console(database_url: str, tmp_path: Path) -> AsyncIterator[Served]:
             found.channels.append(service.channel())
             return found.channels[-1]
 
-        made = Console(ConsoleAddress(origin), service.database, authenticator, connect, static)
+        made = Console(
+            ConsoleAddress(origin), service.database, authenticator, connect, service.auditor, browsers, static
+        )
         forwarder = Forwarder(agent_dialer(service.authority))
         group = asyncio.TaskGroup()
         async with (
             made.serving() as connected,
             group,
-            gateway.serving(group, service.database, service.tail, forwarder, tmp_path, connected),
+            gateway.serving(
+                group, service.database, service.tail, forwarder, tmp_path, connected, service.auditor.deny
+            ),
         ):
             yield found

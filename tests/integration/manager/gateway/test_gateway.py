@@ -29,7 +29,7 @@ from retinue.manager.daemon import agent_dialer
 from retinue.manager.gateway import access_cache, serving
 from retinue.manager.gateway.access_cache import AccessCache
 from retinue.manager.gateway.core import resources
-from retinue.manager.gateway.core.rules import OPEN_PATH, TICKET_PREFIX, Target
+from retinue.manager.gateway.core.rules import ACCESS_PREFIX, OPEN_PATH, TICKET_PREFIX, Target
 from retinue.manager.gateway.serving import Gateway
 from retinue.manager.gateway.settings import GatewaySettings
 from retinue.manager.identity.authority import Authority
@@ -104,13 +104,38 @@ async def rig(service: Service, tmp_path: Path) -> AsyncIterator[Rig]:
     gateway = Gateway(GatewaySettings("127.0.0.1:0", DOMAIN), service.authority)
     forwarder = Forwarder(agent_dialer(service.authority))
     group = asyncio.TaskGroup()
-    async with group, gateway.serving(group, service.database, service.tail, forwarder, tmp_path):
+    denied = service.auditor.deny
+    async with group, gateway.serving(group, service.database, service.tail, forwarder, tmp_path, denied=denied):
         yield Rig(service, gateway, Target(session_id, PORT), token, token_id)
 
 
 async def status(web: aiohttp.ClientSession, url: str) -> int:
     async with web.get(url) as answer:
         return answer.status
+
+
+@pytest.mark.attack("acts-without-a-trace")
+async def test_browsers_that_get_no_access_are_in_the_audit(rig: Rig) -> None:
+    async with browser(trusting=rig.service.authority.certificate) as web:
+        assert await status(web, rig.origin) == 401
+        cookie = {"Cookie": f"__Host-retinue={new_secret(ACCESS_PREFIX)}"}
+        async with web.get(rig.origin, headers=cookie) as answer:
+            assert answer.status == 401
+        assert await status(web, f"{rig.origin}{OPEN_PATH}?ticket={new_secret(TICKET_PREFIX)}") == 403
+        assert await status(web, f"{rig.origin}{OPEN_PATH}?ticket=x") == 403
+        assert await status(web, await rig.ticket()) == 503
+        async with web.get(rig.origin, headers={"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "cors"}) as answer:
+            assert answer.status == 403
+    await rig.service.auditor.write()
+    async with rig.service.database.transaction() as tx:
+        found = await tx.execute(text("SELECT method, reason, address, sum(count) FROM audit_record GROUP BY 1, 2, 3"))
+        counted = {tuple(row) for row in found}
+    assert counted == {
+        ("port of a session", "CREDENTIALS_MISSING", "127.0.0.1", 1),
+        ("port of a session", "TOKEN_INVALID", "127.0.0.1", 1),
+        ("port of a session", "METHOD_DENIED", "127.0.0.1", 1),
+        ("ticket of a port", "TOKEN_INVALID", "127.0.0.1", 2),
+    }
 
 
 async def test_what_a_browser_is_given_and_until_when(rig: Rig) -> None:
