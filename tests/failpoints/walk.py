@@ -71,7 +71,7 @@ def picks_of(reached: Iterable[str]) -> list[Pick]:
     found = []
     for point in sorted(reached):
         actions = THREAD_ACTIONS if point.startswith(BLOCKING) else tuple(Action)
-        found += [Pick(point, action) for action in actions if action not in KILLS or not point.startswith(STATEMENTS)]
+        found += [Pick(point, action) for action in actions if not _is_another(point, action)]
     return found
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.failpoints.walk import is_cancelled_start
+from retinue.rpc.failpoints import THREAD_ACTIONS, Action
+from tests.failpoints.walk import KILLS, Pick, is_cancelled_start, picks_of
 
 CANCELLED = """
 2026-01-01 00:00:00.000 warning retinue.rpc.failpoints: failpoint engine.request: cancel
@@ -27,3 +28,20 @@ SERVES = "2026-01-01 00:00:00.000 info    retinue.agent.daemon: agent n1 listens
 )
 def test_only_what_a_failpoint_cancels_before_it_serves_may_end(life: str, expected: bool) -> None:
     assert is_cancelled_start(life) is expected
+
+
+def test_no_process_is_killed_where_another_kill_leaves_the_same() -> None:
+    commit, statement, message, thread = "store.commit@m.f", "store.execute@m.f", "link.write.ack", "netlink.SetLink"
+    found = picks_of([commit, statement, message, thread])
+    actions = {point: {pick.action for pick in found if pick.point == point} for point in (commit, statement, message)}
+    assert actions == {
+        commit: set(Action) - {Action.KILL},
+        statement: set(Action) - set(KILLS),
+        message: set(Action),
+    }
+    assert {pick.action for pick in found if pick.point == thread} == set(THREAD_ACTIONS)
+
+
+@pytest.mark.parametrize("text", ["store.commit@m.f=kill-after", "store.commit@m.f=kill-after,"])
+def test_a_pick_is_read_as_reports_have_it(text: str) -> None:
+    assert Pick.parse(text) == Pick("store.commit@m.f", Action.KILL_AFTER)
