@@ -73,22 +73,22 @@ def decode(stored: object) -> DecodedSpec:
     """Returns a document as a spec. Never raises."""
     if not isinstance(stored, Mapping):
         return UnreadableSpec("the spec cannot be read: it is no mapping", _known({}))
-    members = {name: value for name, value in stored.items() if name != "version"}
     version = stored.get("version")
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-        return UnreadableSpec("the spec cannot be read: it has no version", _known(members))
+        return UnreadableSpec("the spec cannot be read: it has no version", _known(stored))
     if version > VERSION:
         error = f"the spec is of version {version}, and this manager reads versions up to {VERSION}: upgrade it"
-        return UnreadableSpec(error, _known(members))
+        return UnreadableSpec(error, _known(stored))
     try:
-        # JSON has no tuples and no enumerations: only in text may arrays and words be read strictly as these.
-        return _WHOLE.validate_json(orjson.dumps(members))
+        # JSON has no tuples and no enumerations: only in text may arrays and words be read strictly as these. A spec
+        # has no member that is called `version`, so the document is read as it is: sessions are read by the thousand.
+        return _WHOLE.validate_json(orjson.dumps(stored))
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         path = ".".join(map(str, first["loc"]))
-        return UnreadableSpec(f"the spec cannot be read: {path}: {first['msg']}", _known(members))
+        return UnreadableSpec(f"the spec cannot be read: {path}: {first['msg']}", _known(stored))
     except (TypeError, ValueError, RecursionError) as error:
-        return UnreadableSpec(f"the spec cannot be read: {type(error).__name__}", _known(members))
+        return UnreadableSpec(f"the spec cannot be read: {type(error).__name__}", _known(stored))
 
 
 def _known(members: Mapping[str, Any]) -> SessionSpec:
